@@ -1,0 +1,84 @@
+//! Which shard an entity belongs to: the same on every node, for ever (K8).
+
+use std::io::Cursor;
+
+use crate::ids::ShardId;
+
+/// The shard of an entity id: `murmur3_x86_32(key, seed 0) % shards + 1` (S6, M1).
+///
+/// Only the id is hashed, not the type: entities of different types with one id share a shard.
+/// `shards` of zero counts as one.
+#[must_use]
+pub fn shard_of(key: &str, shards: u32) -> ShardId {
+    // Reading from memory cannot fail; zero would only be another fixed shard.
+    let hash = murmur3::murmur3_32(&mut Cursor::new(key.as_bytes()), 0).unwrap_or(0);
+    ShardId(hash % shards.max(1) + 1)
+}
+
+/// What part of an id is hashed, as the manifest's `shard-key` says (K6, E2).
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum ShardKeyRule {
+    /// The whole id.
+    #[default]
+    Id,
+    /// The id up to the first such separator, or the whole id where it has none.
+    Until(String),
+}
+
+impl ShardKeyRule {
+    /// Reads `id` or `until:SEPARATOR`.
+    ///
+    /// # Errors
+    /// Says what is accepted, for any other text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("until:") {
+            Some("") => Err("`until:` needs a separator, as in `until:/`".into()),
+            Some(separator) => Ok(Self::Until(separator.into())),
+            None if text == "id" => Ok(Self::Id),
+            None => Err(format!("`{text}` is no shard key; use `id` or `until:SEPARATOR`")),
+        }
+    }
+
+    /// The part of `id` that is hashed.
+    #[must_use]
+    pub fn part<'a>(&self, id: &'a str) -> &'a str {
+        match self {
+            Self::Id => id,
+            Self::Until(separator) => id.split_once(separator.as_str()).map_or(id, |(key, _)| key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shard_of_an_id_matches_the_golden_vectors() {
+        // murmur3_x86_32 with seed 0, as published with the algorithm.
+        for (id, hash) in [("", 0_u32), ("test", 0xba6b_d213), ("Hello, world!", 0xc036_3e43)] {
+            assert_eq!(shard_of(id, 1024), ShardId(hash % 1024 + 1), "{id}");
+        }
+        assert_eq!(
+            shard_of("The quick brown fox jumps over the lazy dog", u32::MAX).0,
+            0x2e4f_f723 + 1
+        );
+    }
+
+    #[test]
+    fn shard_is_between_1_and_the_count() {
+        for i in 0..10_000 {
+            let shard = shard_of(&format!("entity-{i}"), 7).0;
+            assert!((1..=7).contains(&shard));
+        }
+    }
+
+    #[test]
+    fn shard_key_until_a_separator_keeps_related_ids_together() {
+        let rule = ShardKeyRule::parse("until:/").expect("a rule");
+        assert_eq!(rule.part("cart/7"), rule.part("cart/8"));
+        assert_eq!(rule.part("alone"), "alone");
+        assert!(ShardKeyRule::parse("until:").is_err());
+        assert!(ShardKeyRule::parse("ids").is_err());
+    }
+}

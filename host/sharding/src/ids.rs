@@ -1,0 +1,182 @@
+//! Names of things: namespaces, pools, shards, nodes, entities, messages and turns.
+//!
+//! Strings are `Arc<str>`: the same names travel through events, actions and commits, and a
+//! turn should not pay for copies of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A shard's number within its pool, from 1 to the pool's shard count (`S6`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ShardId(pub u32);
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// How often a shard changed its owner. Comes only from compare-and-set on the shard's row (R5).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Epoch(pub u64);
+
+/// The random identity of a cluster, made once by `ostraca init`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClusterId(pub u128);
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// A node's name, unique in its cluster; it stands in the node's certificate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodeId(pub Arc<str>);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for NodeId {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+/// One life of a node's process: a counter kept in the `ClusterStore`, and a fresh nonce (R7).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Incarnation {
+    /// Raised by compare-and-set at each start of the node.
+    pub counter: u64,
+    /// Random, so that two processes that took the same counter still differ.
+    pub nonce: u64,
+}
+
+/// Which shard of which pool of which namespace. Every key of the `EntityStore` starts with it (R23).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ShardKey {
+    /// The namespace; `default` unless said.
+    pub namespace: Arc<str>,
+    /// The pool; `default` unless said.
+    pub pool: Arc<str>,
+    /// The shard in the pool.
+    pub shard: ShardId,
+}
+
+impl fmt::Display for ShardKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.namespace, self.pool, self.shard)
+    }
+}
+
+/// An entity: its type and its id, written `counter/alice`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Entity {
+    /// The entity type, as the manifest names it.
+    pub kind: Arc<str>,
+    /// The entity id: 1 to 512 bytes of UTF-8.
+    pub id: Arc<str>,
+}
+
+impl Entity {
+    /// Makes a reference from its two parts.
+    pub fn new(kind: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Self {
+        Self { kind: kind.into(), id: id.into() }
+    }
+}
+
+impl fmt::Display for Entity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.id)
+    }
+}
+
+/// A session as an entity knows it: a hash of the principal that opened it and of the id that the
+/// principal chose, so that nobody can speak in another's session (R17).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Session(pub [u8; 16]);
+
+impl Session {
+    /// The session of `principal` with the id that its client chose.
+    #[must_use]
+    pub fn of(principal: &str, id: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(principal.len() as u64).to_le_bytes());
+        hasher.update(principal.as_bytes());
+        hasher.update(id);
+        Self(first_16(&hasher.finalize()))
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// A message's id: its session and its place in it (R17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MessageId {
+    /// The sender's session.
+    pub session: Session,
+    /// Starts at 1 and rises within the session, over all its targets.
+    pub sequence: u64,
+}
+
+/// What a message asks for, hashed: the same id with another digest is an error, not an answer (R17).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Digest(pub [u8; 16]);
+
+impl Digest {
+    /// The digest of a message's target, method and body.
+    #[must_use]
+    pub fn of(target: &Entity, method: &str, body: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for part in [target.kind.as_bytes(), target.id.as_bytes(), method.as_bytes(), body] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        Self(first_16(&hasher.finalize()))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+fn first_16(hash: &blake3::Hash) -> [u8; 16] {
+    let mut out = [0; 16];
+    out.copy_from_slice(&hash.as_bytes()[..16]);
+    out
+}
+
+/// One attempt to run a turn. Unique over all nodes and restarts, so that a store can tell a commit
+/// that it has already made from another one (R1).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct TurnId {
+    /// The nonce of the incarnation that ran it.
+    pub nonce: u64,
+    /// The shard's number: machines of one incarnation count apart.
+    pub shard: u32,
+    /// Counts up within the shard's machine.
+    pub number: u64,
+}

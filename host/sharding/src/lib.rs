@@ -1,0 +1,9 @@
+//! The core of Ostraca: who owns what, what runs when, and what may be answered.
+//!
+//! This crate is sans-IO. It has no clock, no socket, no task and no randomness of its own: a machine
+//! takes an event and the time (`handle`), and gives actions back (`poll`). A node carries them out;
+//! the simulator does the same in virtual time, with the very same code.
+
+pub mod hash;
+pub mod ids;
+pub mod records;

@@ -1,0 +1,216 @@
+//! What a store keeps of an entity, and what it is asked to write: claims, heads, lanes, commits.
+//!
+//! The confusing pair: a *claim* is a node's right to write a shard; an entity's *head* is the record
+//! whose version each commit must name. A store accepts a commit only if both match (R1).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{
+    ClusterId, Digest, Entity, Epoch, Incarnation, NodeId, Session, ShardKey, TurnId,
+};
+
+/// The right to write a shard's records (R1). Of a shard, one claim stands at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Claim {
+    /// The cluster that the claimant belongs to.
+    pub cluster: ClusterId,
+    /// What is claimed.
+    pub shard: ShardKey,
+    /// The epoch under which the shard was assigned.
+    pub epoch: Epoch,
+    /// The claimant.
+    pub node: NodeId,
+    /// Which life of the claimant.
+    pub incarnation: Incarnation,
+    /// Counts the claims of one incarnation in one epoch: raised after an unknown outcome (R3).
+    pub number: u64,
+}
+
+impl Claim {
+    /// Whether this claim may take the place of `standing`: of a higher epoch, or the same owner's
+    /// with the same or a higher number. Another node's of the same epoch is refused.
+    #[must_use]
+    pub fn supersedes(&self, standing: &Self) -> bool {
+        self.epoch > standing.epoch
+            || (self.epoch == standing.epoch
+                && self.node == standing.node
+                && self.incarnation == standing.incarnation
+                && self.number >= standing.number)
+    }
+}
+
+/// An entity's head record: most turns write this and nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Counts the entity's turns; 0 is an entity that never had one.
+    pub version: u64,
+    /// The deployment revision that wrote it (R24).
+    pub revision: u64,
+    /// The turn that wrote it.
+    pub turn: TurnId,
+    /// The place of that turn in its shard's commits; given by the store, rising, with gaps.
+    pub commit_sequence: u64,
+    /// Lanes that are small enough to live here.
+    pub lanes: Vec<Lane>,
+    /// How many more lanes lie beside the head, a record each.
+    pub lanes_beside: u32,
+    /// Whether the entity is started again wherever its shard goes (K31).
+    pub remembered: bool,
+    /// When the entity may be removed, in milliseconds of cluster time.
+    pub expires_at: Option<u64>,
+    /// Whether the entity was deleted and only its lanes remain.
+    pub deleted: bool,
+    /// Bytes of keys and values in the entity's state.
+    pub state_bytes: u64,
+}
+
+/// What an entity remembers of one session (R17).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    /// Whose lane.
+    pub session: Session,
+    /// The last sequence that ran; never run a lower one again.
+    pub last: u64,
+    /// Cluster time of the last use, in milliseconds: lanes of clients are purged by it.
+    pub used_at: u64,
+    /// Replies that the session has not settled yet, by rising sequence.
+    pub replies: Vec<Recorded>,
+}
+
+/// A command's recorded outcome: what every copy of it is answered with (R16).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// The command's sequence in its session.
+    pub sequence: u64,
+    /// What it asked for.
+    pub digest: Digest,
+    /// The entity's version after it.
+    pub version: u64,
+    /// Its outcome.
+    pub answer: Answer,
+}
+
+/// How a guest answered. Both kinds are final.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The method's result.
+    Result(Bytes),
+    /// An application error: the turn had no effect but this record (R21).
+    Error {
+        /// The guest's own code for it.
+        code: String,
+        /// For people.
+        message: String,
+    },
+}
+
+impl Answer {
+    /// Its size in bytes, as limits count it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Result(body) => body.len(),
+            Self::Error { code, message } => code.len() + message.len(),
+        }
+    }
+
+    /// Whether it carries nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One change of a record beside the head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Write {
+    /// Which record.
+    pub key: RecordKey,
+    /// Its new value; `None` deletes it.
+    pub value: Option<Bytes>,
+}
+
+/// The records beside an entity's head.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum RecordKey {
+    /// A key of the entity's state.
+    State(Bytes),
+    /// A lane too large for the head; its value is a postcard-encoded [`Lane`].
+    Lane(Session),
+}
+
+/// One turn's effects, to be written whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The claim that must stand, exactly this one.
+    pub claim: Arc<Claim>,
+    /// Whose turn.
+    pub entity: Entity,
+    /// The version that the stored head must have; 0 where there must be none.
+    pub from: u64,
+    /// The new head: its version is `from + 1`, its turn names this attempt.
+    pub head: Head,
+    /// Changes of the records beside it.
+    pub writes: Vec<Write>,
+}
+
+/// What became of one commit (R3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CommitOutcome {
+    /// Durable.
+    Done,
+    /// Durable since an earlier attempt with the same turn id.
+    Already,
+    /// It had no effect and never will.
+    Refused(Refusal),
+    /// Nobody knows until the shard was claimed anew.
+    Unknown(String),
+}
+
+/// Why a commit was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// Another claim stands, or none.
+    Claim {
+        /// The one that stands.
+        standing: Option<Box<Claim>>,
+    },
+    /// The head has another version.
+    Version {
+        /// The one that it has.
+        stored: u64,
+    },
+    /// A limit of the store: a record too large, disk space low, or the store stopped before writing it.
+    Limit(String),
+}
+
+/// What became of a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClaimOutcome {
+    /// It stands, durably; every earlier commit of the shard has taken effect or never will.
+    Granted,
+    /// Another one stands; the manager goes above it (R5).
+    Refused {
+        /// The one that stands.
+        standing: Box<Claim>,
+    },
+    /// The store belongs to another cluster (R5).
+    OtherCluster {
+        /// The cluster that it belongs to.
+        store: ClusterId,
+    },
+    /// The store could not tell; claim again.
+    Failed(String),
+}
+
+/// What a load hands out: durable, whole, after all commits of the entity queued before it (R2).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loaded {
+    /// The head, if the entity ever had a turn.
+    pub head: Option<Head>,
+    /// The lanes beside it.
+    pub lanes: Vec<Lane>,
+}

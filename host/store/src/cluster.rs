@@ -1,0 +1,88 @@
+//! Where nodes, leases, leadership, assignments and deployments live: rows with compare-and-set and watch.
+
+use bytes::Bytes;
+
+use crate::{StoreError, StoreFuture, StoreIdentity};
+
+/// The store of the cluster's own rows.
+///
+/// # Contract
+///
+/// A row is a key (1 to 512 bytes) and a value (at most 64 KiB: components are blobs of the `EntityStore`,
+/// R6). Each row has a *revision*: the store's own counter at its last change, never used twice, so a row
+/// deleted and made again has another one. `compare_and_set` must be linearizable and durable before it
+/// returns (R2, R10); nothing is asked beyond one row at a time. A watch from a revision must deliver every
+/// later change of the prefix, in order of revision; it may skip values that were overwritten before they
+/// were delivered, but never the last one. A watcher that is too slow or asks for a revision that the
+/// store no longer has must get [`RowEvent::Lost`], and lists anew.
+pub trait ClusterStore: Send + Sync + 'static {
+    /// Who this store is.
+    fn identity(&self) -> StoreIdentity;
+
+    /// One row.
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>>;
+
+    /// All rows whose keys start with `prefix`, in order of key, and the revision as of which they are listed.
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>>;
+
+    /// Writes or deletes a row if it is as expected.
+    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>>;
+
+    /// Changes of rows whose keys start with `prefix`, after `revision`.
+    fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch>;
+}
+
+/// One compare-and-set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cas {
+    /// Which row.
+    pub key: String,
+    /// The revision that it must have; `None`: it must not exist.
+    pub expected: Option<u64>,
+    /// Its new value; `None` deletes it.
+    pub value: Option<Bytes>,
+}
+
+/// Why a compare-and-set did not happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    /// The row is not as expected; here is how it is.
+    #[error("the row was changed by somebody else")]
+    Changed(Option<Row>),
+    /// The store failed; whether the row was written is not known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its key.
+    pub key: String,
+    /// The store's revision at its last change.
+    pub revision: u64,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowEvent {
+    /// The row has this value now.
+    Set(Row),
+    /// The row was deleted at this revision.
+    Deleted {
+        /// Which row.
+        key: String,
+        /// When.
+        revision: u64,
+    },
+    /// Changes were missed: list anew and watch from there.
+    Lost,
+}
+
+/// A running watch; dropped, it ends.
+pub trait Watch: Send {
+    /// The next change. Cancel safe. After [`RowEvent::Lost`] it gives only that.
+    fn next(&mut self) -> futures::future::BoxFuture<'_, RowEvent>;
+}

@@ -1,0 +1,102 @@
+//! Where entities' heads, lanes and state live.
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{Entity, ShardKey};
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+
+use crate::{StoreError, StoreFuture, StoreIdentity};
+
+/// The store of entities.
+///
+/// # Contract
+///
+/// **Claims (R1, R4, R5).** Of a shard one claim stands. `claim` must grant a claim if none stands or
+/// if it [`supersedes`](Claim::supersedes) the one that does, and must refuse it otherwise, returning
+/// the one that stands. A claim of another cluster must be refused by name. Once `claim` has returned
+/// `Granted`, no commit under another claim of that shard may take effect, however late it arrives.
+///
+/// **Commits (R1, R3).** A commit must take effect only if the claim that stands equals its own exactly
+/// and the stored head has version `from` (0: there is no head). One whose turn id and new version are
+/// already the head's must be answered `Already`. Effects are atomic: the head and all writes, or none.
+/// The commits of one call, and of successive calls, are judged in order, each seeing those before it:
+/// so after a refused commit of an entity all later ones that build on it are refused too.
+/// `Done` may be said only when the commit is on stable storage. Only a failed or unfinished write may be
+/// answered `Unknown`, then for the whole batch; a store that knows that it wrote nothing says `Refused`.
+///
+/// **Reads (R2).** Whatever is handed out must be durable, must come after all commits of that entity or
+/// shard that were queued before the call, and must show turns whole.
+///
+/// **Sequences.** The store gives each accepted commit a sequence within its shard, rising with gaps,
+/// kept in the head; it must not go back over a restart.
+///
+/// A call whose future is dropped may still take effect. No call may panic over what a caller sends.
+pub trait EntityStore: Send + Sync + 'static {
+    /// Who this store is, as of its opening; `sequence` is the newest durable one.
+    fn identity(&self) -> StoreIdentity;
+
+    /// Claims shards, one answer each, in order.
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>>;
+
+    /// The claims that stand, `None` for a shard that nobody ever claimed.
+    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>>;
+
+    /// Commits turns, one answer each, in order. They need not be of one shard.
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>>;
+
+    /// Loads heads and lanes, one answer each, in order.
+    fn load(
+        &self,
+        entities: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>>;
+
+    /// Reads a page of a shard's records of one kind.
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>>;
+
+    /// Keeps bytes under their BLAKE3 digest, durably; idempotent (R6). Any size up to the backend's limit.
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>>;
+
+    /// The bytes with that digest, checked against it.
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>>;
+}
+
+/// What to scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Whose records.
+    pub shard: ShardKey,
+    /// Of which kind.
+    pub kind: ScanKind,
+    /// Where the page before this one ended: its [`Page::next`].
+    pub after: Option<Bytes>,
+    /// At most so many records; at least 1 is returned if there is one.
+    pub limit: usize,
+    /// Stop before the page holds more than so many bytes, but return at least one record.
+    pub limit_bytes: usize,
+}
+
+/// Kinds of records that are read by scanning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScanKind {
+    /// The heads of the shard, in the order of the entities' types and ids.
+    Heads,
+    /// One entity's state, in the order of its keys (bytewise).
+    State(Entity),
+}
+
+/// One page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The records, in order.
+    pub records: Vec<ScannedRecord>,
+    /// Where the next page starts, opaque; `None` at the end.
+    pub next: Option<Bytes>,
+}
+
+/// One record of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScannedRecord {
+    /// An entity and its head.
+    Head(Entity, Box<ostraca_sharding::records::Head>),
+    /// A key of an entity's state, and its value.
+    State(Bytes, Bytes),
+}

@@ -1,0 +1,60 @@
+//! The two store traits: what a backend must do, may do, and must never do.
+//!
+//! They are apart because people mix them: leases in one system, state in another. Both are shaped in
+//! batches and know no clock. Every backend passes the suite in [`conformance`]; the [`memory`]
+//! backend is the shortest reading of the contract.
+
+pub mod cluster;
+pub mod entity;
+
+pub use cluster::{Cas, ClusterStore, Conflict, Row, RowEvent, Watch};
+pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
+
+use futures::future::BoxFuture;
+use ostraca_sharding::ids::ClusterId;
+use serde::{Deserialize, Serialize};
+
+/// The future of a store call. It owns all it needs: a caller may drop it, and the call goes on.
+pub type StoreFuture<T> = BoxFuture<'static, T>;
+
+/// Who a store is, and how often it was opened (R5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreIdentity {
+    /// Random, made when the store was explicitly created.
+    pub store: u128,
+    /// The cluster that it belongs to.
+    pub cluster: ClusterId,
+    /// The cluster's name, for people.
+    pub cluster_name: String,
+    /// Raised durably at each opening.
+    pub opened: u64,
+    /// Random at each opening: two copies of a store opened equally often differ in it.
+    pub nonce: u64,
+    /// The highest sequence of the whole store that is durable; rises with every batch.
+    pub sequence: u64,
+}
+
+/// Why a store call gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// It may work again: retry after a while.
+    #[error("the store does not answer now: {0}")]
+    Unavailable(String),
+    /// A write or sync failed: the store has stopped writing, until it is opened again.
+    #[error("the store has stopped: {0}")]
+    Stopped(String),
+    /// The data on disk is not what this version writes.
+    #[error("the store's data cannot be read: {0}")]
+    Corrupt(String),
+    /// A limit of the store would be passed.
+    #[error("beyond a limit of the store: {0}")]
+    Limit(String),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}
