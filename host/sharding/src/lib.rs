@@ -6,4 +6,6 @@
 
 pub mod hash;
 pub mod ids;
+pub mod message;
 pub mod records;
+pub mod shard;

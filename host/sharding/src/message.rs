@@ -1,0 +1,158 @@
+//! Messages as the core sees them, and the three ways in which one ends (R16).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Digest, Entity, MessageId};
+use crate::records::Answer;
+
+/// The time, as a node gives it with every event. Neither part is a wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Now {
+    /// Milliseconds of the node's own clock, which counts suspension (`CLOCK_BOOTTIME`, R8).
+    pub mono: u64,
+    /// Milliseconds of cluster time: kept in the `ClusterStore`, moved on only by clocks that run, so it
+    /// may stand still while nobody runs but never jumps. Lanes are purged by it (R17).
+    pub cluster: u64,
+}
+
+/// Whether a message may change something (R16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// May change state; runs once; its outcome is recorded.
+    Command,
+    /// Changes and records nothing.
+    Query,
+}
+
+/// Names one request to this node: where its reply goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Token(pub u64);
+
+/// A message that has reached the node which may own its target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Where the reply goes.
+    pub token: Token,
+    /// Whom it is for.
+    pub target: Entity,
+    /// Its id (R17).
+    pub id: MessageId,
+    /// The session's last unresolved sequence to this entity before this one; 0 if there is none.
+    pub after: u64,
+    /// All the session's sequences below this are resolved.
+    pub settled: u64,
+    /// Command or query, as the method declares.
+    pub kind: Kind,
+    /// Which method.
+    pub method: Arc<str>,
+    /// Opaque.
+    pub body: Bytes,
+    /// What it asks for, hashed.
+    pub digest: Digest,
+    /// Milliseconds that its holders had it before it came here (R17).
+    pub age: u64,
+    /// When it came, on this node's clock ([`Now::mono`]).
+    pub arrived: u64,
+    /// When its sender stops waiting, on this node's clock; a turn does not start later (R22).
+    pub deadline: Option<u64>,
+    /// What the core hands on without looking.
+    pub context: Arc<Context>,
+}
+
+/// The parts of an envelope that only the guest and the traces care about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// Who sent it.
+    pub principal: String,
+    /// The body's content type.
+    pub content_type: String,
+    /// W3C trace context.
+    pub traceparent: String,
+}
+
+/// How a message ended for one of its senders (R16).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It ran, durably; every copy is answered the same.
+    Final {
+        /// What the guest answered.
+        answer: Answer,
+        /// The entity's version after the command, or that the query read.
+        version: u64,
+    },
+    /// This copy did not run and never will.
+    NotRun {
+        /// Stable, one of [`codes`] or a guest failure's.
+        code: Code,
+        /// What happened and what to do.
+        message: String,
+        /// Milliseconds after which the same message may fare better; none if it will not by itself.
+        retry_after: Option<u32>,
+    },
+    /// It may have run: send it again under the same id only.
+    Unknown {
+        /// What happened.
+        message: String,
+    },
+}
+
+impl Outcome {
+    /// A refusal that will not pass by itself.
+    pub fn refused(code: &'static str, message: impl Into<String>) -> Self {
+        Self::NotRun { code: Cow::Borrowed(code), message: message.into(), retry_after: None }
+    }
+
+    /// A refusal that may pass after `millis`.
+    pub fn later(code: &'static str, message: impl Into<String>, millis: u32) -> Self {
+        Self::NotRun {
+            code: Cow::Borrowed(code),
+            message: message.into(),
+            retry_after: Some(millis),
+        }
+    }
+}
+
+/// A stable error code.
+pub type Code = Cow<'static, str>;
+
+/// The codes of the core's own refusals; `docs/errors.md` has a paragraph on each.
+pub mod codes {
+    /// The entity's mailbox is at its limit.
+    pub const MAILBOX_FULL: &str = "mailbox-full";
+    /// The message it must follow has not come, or was refused.
+    pub const OUT_OF_ORDER: &str = "out-of-order";
+    /// Older than what its lane remembers; it did not run unless it was answered before.
+    pub const SUPERSEDED: &str = "superseded";
+    /// The same id came with another target, method or body.
+    pub const ID_REUSED: &str = "id-reused";
+    /// Held up for longer than its id is remembered for certain.
+    pub const TOO_OLD: &str = "too-old";
+    /// The entity knows as many sessions as it may.
+    pub const TOO_MANY_SESSIONS: &str = "too-many-sessions";
+    /// The entity keeps as many bytes of unsettled replies as it may.
+    pub const TOO_MANY_UNSETTLED: &str = "too-many-unsettled";
+    /// As many copies of this message wait as may.
+    pub const TOO_MANY_COPIES: &str = "too-many-copies";
+    /// The sender's deadline passed before the turn could start.
+    pub const DEADLINE: &str = "deadline";
+    /// The shard belongs to another node.
+    pub const NOT_OWNER: &str = "not-owner";
+    /// The shard is on its way, or its node stops.
+    pub const REBALANCING: &str = "rebalancing";
+    /// The store does not answer.
+    pub const STORE_UNAVAILABLE: &str = "store-unavailable";
+    /// The store is at a limit.
+    pub const STORE_FULL: &str = "store-full";
+    /// A turn before this one was not made durable, and this one built on it.
+    pub const COMMIT_REFUSED: &str = "commit-refused";
+    /// The entity was last written by a newer revision than this node runs.
+    pub const REVISION_TOO_LOW: &str = "revision-too-low";
+    /// No room for another live instance came in time.
+    pub const OVERLOADED: &str = "overloaded";
+    /// The type is not deployed here.
+    pub const UNKNOWN_TYPE: &str = "unknown-type";
+}

@@ -1,0 +1,25 @@
+//! The machine of one shard: mailboxes, lanes, the output gate, activation and passivation.
+//!
+//! One machine exists for each shard that this node was assigned, for one epoch. It decides what runs
+//! and what may be answered; its node does what the [`Action`]s say and reports as [`Event`]s. It keeps
+//! no promise by timing: the store's claim and version checks stand behind every commit (R1).
+//!
+//! Confusing at first: an entity's head and lanes in memory run *ahead* of the store. A turn's result
+//! changes them at once, so that the next turn can start; its reply waits at the gate for the commit. If
+//! a commit is refused or unknown, all that ran ahead is thrown away and loaded anew.
+
+mod action;
+mod cap;
+mod entity;
+mod event;
+mod lanes;
+mod machine;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use action::Action;
+pub use cap::{Holder, LiveCap};
+pub use event::{Activation, Event, Turn, TurnResult};
+pub use machine::{Machine, Owner, Phase};
+pub use settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};

@@ -1,0 +1,145 @@
+//! How many instances may live: who gets room, and who is asked to give it up.
+//!
+//! One cap serves all the shard machines of a thread. It chooses by idleness alone, oldest first; whether
+//! an instance can be evicted is its machine's decision.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use crate::ids::{Entity, ShardKey};
+
+/// Whose slot: an entity and the generation of its `WantSlot`.
+pub type Holder = (ShardKey, Entity);
+
+/// A bounded number of slots, with the idle holders in order.
+#[derive(Debug)]
+pub struct LiveCap {
+    most: usize,
+    held: HashMap<Holder, u64>,
+    idle: BTreeMap<u64, Holder>,
+    idle_since: HashMap<Holder, u64>,
+    waiting: VecDeque<(Holder, u64)>,
+    evicting: HashSet<Holder>,
+    ticks: u64,
+}
+
+impl LiveCap {
+    /// A cap of `most` live instances, at least one.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most: most.max(1),
+            held: HashMap::new(),
+            idle: BTreeMap::new(),
+            idle_since: HashMap::new(),
+            waiting: VecDeque::new(),
+            evicting: HashSet::new(),
+            ticks: 0,
+        }
+    }
+
+    /// Slots held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Asks for a slot; it is given by a later [`LiveCap::grant`].
+    pub fn want(&mut self, holder: Holder, generation: u64) {
+        self.waiting.push_back((holder, generation));
+    }
+
+    /// Gives a slot back, or withdraws the wish for it.
+    pub fn free(&mut self, holder: &Holder, generation: u64) {
+        self.busy(holder);
+        if self.held.get(holder) == Some(&generation) {
+            self.held.remove(holder);
+            self.evicting.remove(holder);
+        } else {
+            self.waiting.retain(|(other, wanted)| other != holder || *wanted != generation);
+        }
+    }
+
+    /// Notes that a holder is idle and may be evicted.
+    pub fn idle(&mut self, holder: Holder) {
+        self.busy(&holder);
+        if self.held.contains_key(&holder) {
+            self.ticks += 1;
+            self.idle.insert(self.ticks, holder.clone());
+            self.idle_since.insert(holder, self.ticks);
+        }
+    }
+
+    /// Notes that a holder is not idle.
+    pub fn busy(&mut self, holder: &Holder) {
+        if let Some(tick) = self.idle_since.remove(holder) {
+            self.idle.remove(&tick);
+        }
+    }
+
+    /// The next wish that there is room for.
+    pub fn grant(&mut self) -> Option<(Holder, u64)> {
+        if self.held.len() >= self.most {
+            return None;
+        }
+        let (holder, generation) = self.waiting.pop_front()?;
+        self.held.insert(holder.clone(), generation);
+        Some((holder, generation))
+    }
+
+    /// The next idle holder to evict, if there are more wishes than evictions under way.
+    pub fn evict(&mut self) -> Option<Holder> {
+        let free = self.most.saturating_sub(self.held.len());
+        if self.waiting.len() <= self.evicting.len() + free {
+            return None;
+        }
+        let (_, holder) = self.idle.pop_first()?;
+        self.idle_since.remove(&holder);
+        self.evicting.insert(holder.clone());
+        Some(holder)
+    }
+
+    /// Notes that a holder refused to be evicted.
+    pub fn refused(&mut self, holder: &Holder) {
+        self.evicting.remove(holder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ShardId;
+
+    fn holder(id: &str) -> Holder {
+        let shard = ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) };
+        (shard, Entity::new("t", id))
+    }
+
+    #[test]
+    fn the_instance_idle_for_longest_gives_its_room_up_first() {
+        let mut cap = LiveCap::new(2);
+        for id in ["a", "b", "c"] {
+            cap.want(holder(id), 1);
+        }
+        assert_eq!(cap.grant(), Some((holder("a"), 1)));
+        assert_eq!(cap.grant(), Some((holder("b"), 1)));
+        assert_eq!(cap.grant(), None, "the cap holds");
+        assert_eq!(cap.evict(), None, "nobody is idle");
+        cap.idle(holder("a"));
+        cap.idle(holder("b"));
+        cap.idle(holder("a"));
+        assert_eq!(cap.evict(), Some(holder("b")));
+        assert_eq!(cap.evict(), None, "one wish, one eviction");
+        cap.free(&holder("b"), 1);
+        assert_eq!(cap.grant(), Some((holder("c"), 1)));
+        assert_eq!(cap.held(), 2);
+    }
+
+    #[test]
+    fn a_wish_withdrawn_is_not_granted() {
+        let mut cap = LiveCap::new(1);
+        cap.want(holder("a"), 7);
+        cap.free(&holder("a"), 7);
+        assert_eq!(cap.grant(), None);
+        assert_eq!(cap.held(), 0);
+    }
+}

@@ -1,0 +1,140 @@
+//! One entity of a shard, as the machine holds it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::lanes::Lanes;
+use super::settings::StopReason;
+use crate::ids::{MessageId, TurnId};
+use crate::message::{Message, Token};
+use crate::records::{Answer, Head};
+
+/// Where an entity's instance is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing in memory but the mailbox.
+    Asleep,
+    /// Its head and lanes are being read.
+    Loading,
+    /// Head and lanes are here; no instance.
+    Loaded,
+    /// It waits for room for an instance, since then.
+    Waiting(u64),
+    /// Its instance is being made and started.
+    Starting(TurnId),
+    /// Its instance waits for messages.
+    Idle,
+    /// Its instance runs this message.
+    Running(TurnId, MessageId),
+    /// Its instance runs the stop hook.
+    Stopping(TurnId),
+    /// Its instance is gone; commits are still under way.
+    Closing,
+}
+
+impl Stage {
+    /// Whether an instance exists or is being made.
+    pub(super) fn has_instance(&self) -> bool {
+        matches!(self, Self::Starting(_) | Self::Idle | Self::Running(..) | Self::Stopping(_))
+    }
+
+    /// Whether a slot is held or asked for.
+    pub(super) fn has_slot(&self) -> bool {
+        self.has_instance() || matches!(self, Self::Waiting(_))
+    }
+}
+
+/// A message under way, and all the requests that wait for it (R18).
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) message: Arc<Message>,
+    pub(super) tokens: Vec<Token>,
+    /// The latest of its copies' deadlines; none if one has none.
+    pub(super) deadline: Option<u64>,
+}
+
+impl Entry {
+    pub(super) fn expired(&self, now: u64) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
+/// A turn that has run and is not durable yet.
+#[derive(Debug)]
+pub(super) struct Gated {
+    pub(super) turn: TurnId,
+    /// The command that it ran; none for a start or stop turn.
+    pub(super) message: Option<MessageId>,
+    pub(super) answer: Answer,
+    pub(super) version: u64,
+    /// Queries that have read its effects.
+    pub(super) queries: Vec<(MessageId, Answer)>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) stage: Stage,
+    /// Tells instances, loads and slots of one entity apart.
+    pub(super) generation: u64,
+    /// The revision that its instance runs.
+    pub(super) revision: u64,
+    /// As the last turn that ran left it; its lanes are in `lanes`.
+    pub(super) head: Head,
+    pub(super) lanes: Lanes,
+    /// All messages under way: waiting, parked, running or gated.
+    pub(super) entries: BTreeMap<MessageId, Entry>,
+    /// The mailbox.
+    pub(super) queue: VecDeque<MessageId>,
+    /// Those that wait for the one they must follow, and until when.
+    pub(super) parked: BTreeMap<MessageId, u64>,
+    pub(super) gate: VecDeque<Gated>,
+    pub(super) last_used: u64,
+    /// Set when the instance is to be given up as soon as it is idle.
+    pub(super) leaving: Option<StopReason>,
+}
+
+impl State {
+    pub(super) fn new(now: u64) -> Self {
+        Self {
+            stage: Stage::Asleep,
+            generation: 0,
+            revision: 0,
+            head: Head::default(),
+            lanes: Lanes::default(),
+            entries: BTreeMap::new(),
+            queue: VecDeque::new(),
+            parked: BTreeMap::new(),
+            gate: VecDeque::new(),
+            last_used: now,
+            leaving: None,
+        }
+    }
+
+    /// Messages that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len() + self.parked.len()
+    }
+
+    /// Whether it could be forgotten.
+    pub(super) fn is_spent(&self) -> bool {
+        matches!(self.stage, Stage::Asleep | Stage::Loaded | Stage::Closing)
+            && self.entries.is_empty()
+            && self.gate.is_empty()
+    }
+
+    /// Brings messages of a session back whose predecessor has now run.
+    pub(super) fn unpark(&mut self, after: &MessageId) {
+        let session = after.session;
+        let range = MessageId { session, sequence: 0 }..=MessageId { session, sequence: u64::MAX };
+        let ready: Vec<_> = self
+            .parked
+            .range(range)
+            .map(|(id, _)| *id)
+            .filter(|id| self.entries.get(id).is_some_and(|e| e.message.after <= after.sequence))
+            .collect();
+        for id in ready.into_iter().rev() {
+            self.parked.remove(&id);
+            self.queue.push_front(id);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a node tells a shard's machine.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::settings::{StopReason, TypeSettings};
+use crate::ids::{Entity, TurnId};
+use crate::message::{Code, Message};
+use crate::records::{Answer, ClaimOutcome, CommitOutcome, Loaded};
+
+/// One thing that happened. Events about an instance name its generation, events about a turn its id:
+/// those that come late, for something that the machine has given up, are ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// Time passed: [`Machine::wake`](super::Machine::wake) said so.
+    Tick,
+    /// The lease was renewed by a request *sent* at this time of the node's clock (R8).
+    Renewed {
+        /// [`Now::mono`](crate::message::Now::mono) at the sending.
+        sent: u64,
+    },
+    /// A type was deployed, or deployed anew.
+    Type {
+        /// The type.
+        kind: Arc<str>,
+        /// Its settings.
+        settings: TypeSettings,
+    },
+    /// The answer to [`Action::Claim`](super::Action::Claim) with that number.
+    Claimed {
+        /// The claim's number.
+        number: u64,
+        /// What became of it.
+        outcome: ClaimOutcome,
+    },
+    /// A message came.
+    Message(Box<Message>),
+    /// The answer to [`Action::Load`](super::Action::Load).
+    Loaded {
+        /// Whose.
+        entity: Entity,
+        /// The action's generation.
+        generation: u64,
+        /// What the store has, or why it could not tell.
+        result: Result<Loaded, String>,
+    },
+    /// There is room for the instance that [`Action::WantSlot`](super::Action::WantSlot) asked for.
+    Slot {
+        /// Whose.
+        entity: Entity,
+        /// The action's generation.
+        generation: u64,
+    },
+    /// Room is needed: give this instance up if it is idle.
+    Evict {
+        /// Whose.
+        entity: Entity,
+    },
+    /// The answer to [`Action::Activate`](super::Action::Activate).
+    Activated {
+        /// Whose.
+        entity: Entity,
+        /// The action's generation.
+        generation: u64,
+        /// The start turn's effects, or why there is no instance.
+        result: Activation,
+    },
+    /// The answer to [`Action::Run`](super::Action::Run) and [`Action::Stop`](super::Action::Stop).
+    TurnDone {
+        /// Whose.
+        entity: Entity,
+        /// The instance's generation.
+        generation: u64,
+        /// Which turn.
+        turn: TurnId,
+        /// What came out.
+        result: Turn,
+    },
+    /// What became of commits, in the order in which they were asked for.
+    Committed(Vec<(Entity, TurnId, CommitOutcome)>),
+    /// Give the shard up.
+    Stop(StopReason),
+}
+
+/// What became of an activation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Activation {
+    /// The instance lives; its start turn wrote this.
+    Started(Turn),
+    /// There is none.
+    Failed {
+        /// Stable.
+        code: Code,
+        /// What happened.
+        message: String,
+        /// Milliseconds after which it may work.
+        retry_after: Option<u32>,
+    },
+}
+
+/// What came out of one turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The guest's answer, or its failure.
+    pub result: TurnResult,
+    /// Keys of the state that the turn changed; empty unless it succeeded.
+    pub writes: Vec<(Bytes, Option<Bytes>)>,
+    /// Bytes of keys and values in the state after it.
+    pub state_bytes: u64,
+    /// Whether the guest asked to be dropped.
+    pub passivate: bool,
+}
+
+/// How a turn ended in the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TurnResult {
+    /// The guest answered, with a result or an application error.
+    Answered(Answer),
+    /// A trap, a limit, an interruption: the instance is of no use any more.
+    Failed {
+        /// Stable.
+        code: Code,
+        /// What happened.
+        message: String,
+    },
+}

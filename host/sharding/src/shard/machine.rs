@@ -1,0 +1,228 @@
+//! The state machine itself: events in, actions out.
+
+mod claim;
+mod gate;
+mod instance;
+mod mailbox;
+mod time;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::action::Action;
+use super::entity::{Entry, Gated, Stage, State};
+use super::event::{Activation, Event, Turn, TurnResult};
+use super::lanes::Verdict;
+use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
+use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardKey, TurnId};
+use crate::message::{Kind, Message, Now, Outcome, Token, codes};
+use crate::records::{
+    Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Recorded, Refusal,
+    Write,
+};
+
+/// Whose machine it is: the parts of its claims.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Owner {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The shard.
+    pub shard: ShardKey,
+    /// The epoch under which it was assigned.
+    pub epoch: Epoch,
+    /// The node.
+    pub node: NodeId,
+    /// Its present life.
+    pub incarnation: Incarnation,
+}
+
+/// Where a shard stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its claim is under way: the first one, or a new one after an unknown outcome (R3).
+    Claiming,
+    /// It serves.
+    Serving,
+    /// It gives its instances up.
+    Stopping,
+    /// No instance lives and no commit is under way.
+    Stopped,
+    /// The store knows another owner.
+    Lost,
+}
+
+/// One shard's machine. Deterministic: the same events give the same actions.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    owner: Owner,
+    phase: Phase,
+    claim: Arc<Claim>,
+    /// When to claim again, after a claim that failed; and how long to wait the next time.
+    claim_at: Option<u64>,
+    claim_wait: u64,
+    /// A claim is asked for and not answered.
+    claim_asked: bool,
+    stop_at: Option<u64>,
+    lease_sent: Option<u64>,
+    types: BTreeMap<Arc<str>, TypeSettings>,
+    entities: BTreeMap<Entity, State>,
+    /// Commits asked for and not answered.
+    outstanding: usize,
+    /// Commits that wait for the shard to be claimed again.
+    held: Vec<Commit>,
+    turns: u64,
+    generations: u64,
+    wake: Option<u64>,
+    actions: VecDeque<Action>,
+}
+
+impl Machine {
+    /// A machine for an assigned shard; it asks for its claim at once.
+    #[must_use]
+    pub fn new(settings: Settings, owner: Owner) -> Self {
+        let claim = Arc::new(Claim {
+            cluster: owner.cluster,
+            shard: owner.shard.clone(),
+            epoch: owner.epoch,
+            node: owner.node.clone(),
+            incarnation: owner.incarnation,
+            number: 1,
+        });
+        Self {
+            claim_wait: settings.claim_retry,
+            settings,
+            owner,
+            phase: Phase::Claiming,
+            claim_at: None,
+            claim_asked: true,
+            stop_at: None,
+            lease_sent: None,
+            types: BTreeMap::new(),
+            entities: BTreeMap::new(),
+            outstanding: 0,
+            held: Vec::new(),
+            turns: 0,
+            generations: 0,
+            wake: None,
+            actions: VecDeque::from([Action::Claim(claim.clone())]),
+            claim,
+        }
+    }
+
+    /// Takes an event.
+    pub fn handle(&mut self, now: Now, event: Event) {
+        match event {
+            Event::Tick => self.tick(now),
+            Event::Renewed { sent } => {
+                self.lease_sent = self.lease_sent.max(Some(sent));
+                self.advance_all(now);
+            }
+            Event::Type { kind, settings } => self.on_type(now, kind, settings),
+            Event::Claimed { number, outcome } => self.on_claimed(now, number, outcome),
+            Event::Message(message) => self.on_message(now, *message),
+            Event::Loaded { entity, generation, result } => {
+                self.on_loaded(now, &entity, generation, result);
+            }
+            Event::Slot { entity, generation } => self.on_slot(now, &entity, generation),
+            Event::Evict { entity } => self.on_evict(now, &entity),
+            Event::Activated { entity, generation, result } => {
+                self.on_activated(now, &entity, generation, result);
+            }
+            Event::TurnDone { entity, generation, turn, result } => {
+                self.on_turn_done(now, &entity, generation, turn, result);
+            }
+            Event::Committed(outcomes) => {
+                for (entity, turn, outcome) in outcomes {
+                    self.on_committed(now, &entity, turn, outcome);
+                }
+                self.maybe_claim();
+            }
+            Event::Stop(reason) => self.on_stop(now, reason),
+        }
+        if self.phase == Phase::Stopping
+            && self.entities.is_empty()
+            && self.outstanding == 0
+            && !self.claim_asked
+        {
+            self.phase = Phase::Stopped;
+            self.actions.push_back(Action::Stopped);
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
+    #[must_use]
+    pub fn wake(&self) -> Option<u64> {
+        self.wake
+    }
+
+    /// Where the shard stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whose machine it is.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The claim that it works under.
+    #[must_use]
+    pub fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Entities in memory, and messages that wait for a turn.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        (self.entities.len(), self.entities.values().map(State::waiting).sum())
+    }
+
+    fn off(&self, mutation: Mutation) -> bool {
+        !self.settings.mutations.is_empty() && self.settings.mutations.contains(&mutation)
+    }
+
+    fn lease_good(&self, now: Now) -> bool {
+        self.lease_sent
+            .is_some_and(|sent| now.mono.saturating_sub(sent) < self.settings.lease / 5 * 4)
+    }
+
+    fn wake_by(&mut self, at: u64) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    fn reply(&mut self, token: Token, outcome: Outcome) {
+        self.actions.push_back(Action::Reply { token, outcome });
+    }
+
+    fn next_turn(&mut self) -> TurnId {
+        self.turns += 1;
+        TurnId {
+            nonce: self.owner.incarnation.nonce,
+            shard: self.owner.shard.shard.0,
+            number: self.turns,
+        }
+    }
+}
+
+fn deadline_outcome() -> Outcome {
+    Outcome::refused(codes::DEADLINE, "the sender's deadline passed before the turn could start")
+}
+
+fn reused(id: &MessageId) -> String {
+    format!(
+        "message {:?}/{} was sent before with another target, method or body: give each message an id of its own",
+        id.session, id.sequence
+    )
+}
+
+fn final_of(recorded: Recorded) -> Outcome {
+    Outcome::Final { answer: recorded.answer, version: recorded.version }
+}

@@ -1,0 +1,114 @@
+//! The right to write: claiming, claiming again after an unknown outcome, and losing (R1, R3, R5).
+
+use super::*;
+
+impl Machine {
+    pub(super) fn on_claimed(&mut self, now: Now, number: u64, outcome: ClaimOutcome) {
+        if number != self.claim.number || !self.claim_asked {
+            return;
+        }
+        self.claim_asked = false;
+        match outcome {
+            ClaimOutcome::Granted => {
+                self.claim_wait = self.settings.claim_retry;
+                if self.phase == Phase::Claiming {
+                    self.phase = Phase::Serving;
+                }
+                for mut commit in std::mem::take(&mut self.held) {
+                    commit.claim = self.claim.clone();
+                    self.outstanding += 1;
+                    self.actions.push_back(Action::Commit(Box::new(commit)));
+                }
+                self.advance_all(now);
+            }
+            ClaimOutcome::Refused { standing } => {
+                let message = format!(
+                    "shard {} belongs to {} since epoch {}",
+                    self.owner.shard, standing.node, standing.epoch.0
+                );
+                self.lose(Some(standing), message);
+            }
+            ClaimOutcome::OtherCluster { store } => {
+                let message = format!("the store belongs to cluster {store}");
+                self.lose(None, message);
+            }
+            ClaimOutcome::Failed(why) => {
+                if self.phase == Phase::Claiming {
+                    self.claim_at = Some(now.mono + self.claim_wait);
+                    self.wake_by(now.mono + self.claim_wait);
+                    self.claim_wait = (self.claim_wait * 2).min(self.settings.claim_retry * 16);
+                }
+                self.store_failed(&why);
+            }
+        }
+    }
+
+    /// Claims the shard again once every commit under the old number is answered (R3).
+    pub(super) fn maybe_claim(&mut self) {
+        if self.phase == Phase::Claiming
+            && self.outstanding == 0
+            && !self.claim_asked
+            && self.claim_at.is_none()
+        {
+            let mut claim = Claim::clone(&self.claim);
+            claim.number += 1;
+            self.claim = Arc::new(claim);
+            self.ask_claim();
+        }
+    }
+
+    pub(super) fn ask_claim(&mut self) {
+        self.claim_asked = true;
+        self.claim_at = None;
+        self.actions.push_back(Action::Claim(self.claim.clone()));
+    }
+
+    /// The store could not grant the claim: what waits is told so, and what ran ahead is dropped.
+    pub(super) fn store_failed(&mut self, why: &str) {
+        let outcome =
+            Outcome::later(codes::STORE_UNAVAILABLE, format!("the store failed: {why}"), 1_000);
+        self.drop_held(None, &outcome);
+        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+            self.give_up(&entity, &outcome);
+        }
+    }
+
+    pub(super) fn lose(&mut self, standing: Option<Box<Claim>>, message: String) {
+        self.phase = Phase::Lost;
+        let outcome = Outcome::later(codes::NOT_OWNER, message.clone(), 100);
+        self.drop_held(None, &outcome);
+        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+            self.give_up(&entity, &outcome);
+        }
+        self.actions.push_back(Action::Lost { standing, message });
+    }
+
+    pub(super) fn on_stop(&mut self, now: Now, reason: StopReason) {
+        if !matches!(self.phase, Phase::Serving | Phase::Claiming) {
+            return;
+        }
+        self.phase = Phase::Stopping;
+        self.stop_at = Some(now.mono + self.settings.stop_deadline);
+        self.wake_by(now.mono + self.settings.stop_deadline);
+        let outcome = Outcome::later(
+            codes::REBALANCING,
+            format!("shard {} is being handed over", self.owner.shard),
+            100,
+        );
+        self.claim_at = None;
+        self.drop_held(None, &outcome);
+        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+            let Some(state) = self.entities.get(&entity) else { continue };
+            if !state.stage.has_instance() {
+                self.give_up(&entity, &outcome);
+                continue;
+            }
+            let waiting: Vec<_> =
+                state.queue.iter().copied().chain(state.parked.keys().copied()).collect();
+            for id in waiting {
+                self.refuse(&entity, &id, outcome.clone(), false);
+            }
+            self.leave(now, &entity, reason);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The output gate: nothing is answered before it is durable (promise 2, R3).
+
+use super::*;
+
+impl Machine {
+    #[expect(clippy::too_many_arguments, reason = "one turn's parts, used once each")]
+    pub(super) fn commit(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        turn: TurnId,
+        id: Option<MessageId>,
+        answer: Answer,
+        writes: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
+        state_bytes: u64,
+    ) {
+        let keep_lanes = !self.off(Mutation::NoLanes);
+        let head_lane_bytes = self.settings.head_lane_bytes;
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let from = state.head.version;
+        let version = from + 1;
+        let mut writes: Vec<Write> = writes
+            .into_iter()
+            .map(|(key, value)| Write { key: RecordKey::State(key), value })
+            .collect();
+        let message = id.and_then(|id| state.entries.get(&id)).map(|entry| entry.message.clone());
+        let (lanes, lanes_beside) = match message {
+            Some(message) if keep_lanes => {
+                let recorded = Recorded {
+                    sequence: message.id.sequence,
+                    digest: message.digest,
+                    version,
+                    answer: answer.clone(),
+                };
+                let (lanes, beside, lane_writes) =
+                    state.lanes.record(&message, recorded, now.cluster, head_lane_bytes);
+                writes.extend(lane_writes);
+                (lanes, beside)
+            }
+            _ => state.lanes.for_head(),
+        };
+        state.head = Head {
+            version,
+            revision: state.revision,
+            turn,
+            state_bytes,
+            lanes: Vec::new(),
+            lanes_beside,
+            ..state.head.clone()
+        };
+        let head = Head { lanes, ..state.head.clone() };
+        state.gate.push_back(Gated { turn, message: id, answer, version, queries: Vec::new() });
+        let commit =
+            Commit { claim: self.claim.clone(), entity: entity.clone(), from, head, writes };
+        if self.phase == Phase::Claiming {
+            self.held.push(commit);
+        } else {
+            self.outstanding += 1;
+            self.actions.push_back(Action::Commit(Box::new(commit)));
+        }
+        if self.off(Mutation::NoGate)
+            && let Some(gated) = self.entities.get(entity).and_then(|state| state.gate.back())
+            && let Some(id) = gated.message
+        {
+            let outcome = Outcome::Final { answer: gated.answer.clone(), version };
+            self.refuse(entity, &id, outcome, false);
+        }
+    }
+
+    pub(super) fn on_committed(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        turn: TurnId,
+        outcome: CommitOutcome,
+    ) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { return };
+        let Some(gated) = state.gate.remove(at) else { return };
+        let refusal = match outcome {
+            CommitOutcome::Done | CommitOutcome::Already => {
+                if let Some(id) = gated.message {
+                    let outcome = Outcome::Final { answer: gated.answer, version: gated.version };
+                    self.refuse(entity, &id, outcome, false);
+                }
+                for (id, answer) in gated.queries {
+                    self.answer_query(now, entity, &id, answer, gated.version);
+                }
+                return self.advance(now, entity);
+            }
+            CommitOutcome::Unknown(why) => {
+                let message = format!("whether the turn was made durable is not known: {why}");
+                if self.off(Mutation::UnknownIsNotRun) {
+                    Outcome::later(codes::COMMIT_REFUSED, message, 10)
+                } else {
+                    if self.phase == Phase::Serving {
+                        self.phase = Phase::Claiming;
+                    }
+                    Outcome::Unknown { message }
+                }
+            }
+            CommitOutcome::Refused(Refusal::Version { stored }) => Outcome::later(
+                codes::COMMIT_REFUSED,
+                format!("the turn did not build on the stored version {stored}; it is discarded"),
+                10,
+            ),
+            CommitOutcome::Refused(Refusal::Limit(why)) => {
+                Outcome::later(codes::STORE_FULL, why, 1_000)
+            }
+            CommitOutcome::Refused(Refusal::Claim { standing }) => {
+                let message = format!("shard {} belongs to another node", self.owner.shard);
+                if !matches!(self.phase, Phase::Lost | Phase::Claiming) {
+                    self.lose(standing, message.clone());
+                }
+                Outcome::later(codes::NOT_OWNER, message, 100)
+            }
+        };
+        // Queries that read it read what may never have been: they did not run.
+        for (id, _) in gated.queries {
+            let outcome = Outcome::later(
+                codes::COMMIT_REFUSED,
+                "what the query read was not made durable",
+                10,
+            );
+            self.refuse(entity, &id, outcome, false);
+        }
+        if let Some(id) = gated.message {
+            self.refuse(entity, &id, refusal, false);
+        }
+        self.forget_ahead(entity);
+        self.advance(now, entity);
+    }
+
+    /// Drops all that ran ahead of the store, and the commits that were not handed to it.
+    pub(super) fn forget_ahead(&mut self, entity: &Entity) {
+        self.close(entity);
+        let outcome =
+            Outcome::later(codes::COMMIT_REFUSED, "a turn before it was not made durable", 10);
+        self.drop_held(Some(entity), &outcome);
+    }
+
+    /// Ends turns whose commits were never handed to the store: they have had no effect.
+    pub(super) fn drop_held(&mut self, only: Option<&Entity>, outcome: &Outcome) {
+        let held = std::mem::take(&mut self.held);
+        for commit in held {
+            if only.is_some_and(|entity| *entity != commit.entity) {
+                self.held.push(commit);
+                continue;
+            }
+            let Some(state) = self.entities.get_mut(&commit.entity) else { continue };
+            let turn = commit.head.turn;
+            let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { continue };
+            let Some(gated) = state.gate.remove(at) else { continue };
+            for id in gated.message.into_iter().chain(gated.queries.into_iter().map(|(id, _)| id)) {
+                self.refuse(&commit.entity, &id, outcome.clone(), false);
+            }
+        }
+    }
+}

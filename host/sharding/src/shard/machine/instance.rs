@@ -1,0 +1,264 @@
+//! Instances: loaded, given room, started, run, stopped and dropped.
+
+use super::*;
+
+impl Machine {
+    pub(super) fn on_loaded(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        generation: u64,
+        result: Result<Loaded, String>,
+    ) {
+        let revision = self.types.get(&entity.kind).map_or(0, |settings| settings.revision);
+        let life = self.settings.lane_life;
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        if state.stage != Stage::Loading || state.generation != generation {
+            return;
+        }
+        let outcome = match result {
+            Ok(mut loaded) => {
+                state.lanes.reload(&mut loaded, now.cluster, life);
+                state.head = loaded.head.unwrap_or_default();
+                state.stage = Stage::Loaded;
+                if state.head.revision <= revision {
+                    return self.advance(now, entity);
+                }
+                let text = format!(
+                    "{entity} was last written by revision {}, and this node runs {revision}: deploy a higher one",
+                    state.head.revision
+                );
+                Outcome::later(codes::REVISION_TOO_LOW, text, 5_000)
+            }
+            Err(why) => Outcome::later(
+                codes::STORE_UNAVAILABLE,
+                format!("{entity} could not be loaded: {why}"),
+                1_000,
+            ),
+        };
+        self.give_up(entity, &outcome);
+    }
+
+    pub(super) fn on_slot(&mut self, now: Now, entity: &Entity, generation: u64) {
+        let revision = self.types.get(&entity.kind).map_or(0, |settings| settings.revision);
+        let turn = self.next_turn();
+        let wanted = self.entities.get_mut(entity).filter(|state| {
+            matches!(state.stage, Stage::Waiting(_)) && state.generation == generation
+        });
+        let Some(state) = wanted else {
+            // Withdrawn meanwhile: `FreeSlot` is on its way.
+            return;
+        };
+        if state.waiting() == 0 {
+            state.stage = Stage::Loaded;
+            self.actions.push_back(Action::FreeSlot { entity: entity.clone(), generation });
+            return self.advance(now, entity);
+        }
+        state.stage = Stage::Starting(turn);
+        state.revision = revision;
+        let reason =
+            if state.head.version == 0 { StartReason::FirstMessage } else { StartReason::Message };
+        let entity = entity.clone();
+        self.actions.push_back(Action::Activate { entity, generation, revision, reason });
+    }
+
+    pub(super) fn on_activated(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        generation: u64,
+        result: Activation,
+    ) {
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Stage::Starting(turn) = state.stage else { return };
+        if state.generation != generation {
+            return;
+        }
+        let outcome = match result {
+            Activation::Started(Turn {
+                result: TurnResult::Answered(answer),
+                writes,
+                state_bytes,
+                passivate,
+            }) => {
+                state.stage = Stage::Idle;
+                if passivate {
+                    state.leaving = Some(StopReason::Passivated);
+                }
+                if !writes.is_empty() {
+                    self.commit(now, entity, turn, None, answer, writes, state_bytes);
+                }
+                return self.advance(now, entity);
+            }
+            Activation::Started(Turn { result: TurnResult::Failed { code, message }, .. }) => {
+                Outcome::NotRun { code, message, retry_after: None }
+            }
+            Activation::Failed { code, message, retry_after } => {
+                Outcome::NotRun { code, message, retry_after }
+            }
+        };
+        self.give_up(entity, &outcome);
+    }
+
+    pub(super) fn on_turn_done(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        generation: u64,
+        turn: TurnId,
+        result: Turn,
+    ) {
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        if state.generation != generation {
+            return;
+        }
+        match state.stage {
+            Stage::Running(running, id) if running == turn => {
+                state.last_used = now.mono;
+                state.stage = Stage::Idle;
+                if result.passivate {
+                    state.leaving = state.leaving.or(Some(StopReason::Passivated));
+                }
+                self.on_message_done(now, entity, turn, id, result);
+                self.advance(now, entity);
+            }
+            Stage::Stopping(stopping) if stopping == turn => {
+                if let TurnResult::Answered(answer) = result.result
+                    && !result.writes.is_empty()
+                {
+                    self.commit(now, entity, turn, None, answer, result.writes, result.state_bytes);
+                }
+                self.close(entity);
+                self.advance(now, entity);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn on_message_done(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        turn: TurnId,
+        id: MessageId,
+        result: Turn,
+    ) {
+        let bound = self.settings.lanes;
+        let gated = !self.off(Mutation::NoGate);
+        let forget = self.off(Mutation::ForgetRefusals);
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Some(message) = state.entries.get(&id).map(|entry| entry.message.clone()) else {
+            return;
+        };
+        match result.result {
+            TurnResult::Failed { code, message } => {
+                self.refuse(
+                    entity,
+                    &id,
+                    Outcome::NotRun { code, message, retry_after: None },
+                    true,
+                );
+                self.close(entity);
+            }
+            TurnResult::Answered(answer) if message.kind == Kind::Query => {
+                state.lanes.answered_query(&message, bound);
+                state.unpark(&id);
+                match state.gate.back_mut() {
+                    Some(turn) if gated => turn.queries.push((id, answer)),
+                    _ => {
+                        let version = self.entities.get(entity).map_or(0, |s| s.head.version);
+                        self.answer_query(now, entity, &id, answer, version);
+                    }
+                }
+            }
+            TurnResult::Answered(answer) => {
+                if forget && matches!(answer, Answer::Error { .. }) {
+                    let version = state.head.version;
+                    let outcome = Outcome::Final { answer, version };
+                    return self.refuse(entity, &id, outcome, true);
+                }
+                self.commit(now, entity, turn, Some(id), answer, result.writes, result.state_bytes);
+                if let Some(state) = self.entities.get_mut(entity) {
+                    state.unpark(&id);
+                }
+            }
+        }
+    }
+
+    /// R8: a query's answer leaves only while the lease is good, by a clock read after the request came.
+    pub(super) fn answer_query(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        id: &MessageId,
+        answer: Answer,
+        version: u64,
+    ) {
+        let outcome = if self.lease_good(now) || self.off(Mutation::QueryWithoutLease) {
+            Outcome::Final { answer, version }
+        } else {
+            Outcome::later(
+                codes::STORE_UNAVAILABLE,
+                "the node's lease was not renewed in time; queries wait for it",
+                500,
+            )
+        };
+        self.refuse(entity, id, outcome, false);
+    }
+
+    pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
+        match self.entities.get(entity) {
+            Some(state) if state.stage == Stage::Idle && state.waiting() == 0 => {
+                self.leave(now, entity, StopReason::Evicted);
+            }
+            Some(state) if state.stage.has_instance() => {
+                self.actions.push_back(Action::Busy { entity: entity.clone() });
+            }
+            // Gone meanwhile: `FreeSlot` is on its way.
+            _ => {}
+        }
+    }
+
+    /// Has the instance given up as soon as it is idle.
+    pub(super) fn leave(&mut self, now: Now, entity: &Entity, reason: StopReason) {
+        if let Some(state) = self.entities.get_mut(entity)
+            && state.stage.has_instance()
+        {
+            state.leaving = Some(reason);
+            self.advance(now, entity);
+        }
+    }
+
+    pub(super) fn begin_stop(&mut self, entity: &Entity, reason: StopReason) {
+        let has_stop = self.types.get(&entity.kind).is_some_and(|settings| settings.has_stop);
+        if !has_stop {
+            return self.close(entity);
+        }
+        let turn = self.next_turn();
+        if let Some(state) = self.entities.get_mut(entity) {
+            state.stage = Stage::Stopping(turn);
+            let generation = state.generation;
+            let entity = entity.clone();
+            self.actions.push_back(Action::Stop { entity, generation, turn, reason });
+        }
+    }
+
+    /// Drops the instance, or gives up getting one. A message that ran goes back to the mailbox's front.
+    pub(super) fn close(&mut self, entity: &Entity) {
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        if let Stage::Running(_, id) = state.stage {
+            state.queue.push_front(id);
+        }
+        let generation = state.generation;
+        if state.stage.has_instance() {
+            self.actions.push_back(Action::Drop { entity: entity.clone(), generation });
+        }
+        if state.stage.has_slot() {
+            self.actions.push_back(Action::FreeSlot { entity: entity.clone(), generation });
+        }
+        state.stage = Stage::Closing;
+        state.leaving = None;
+        let parked: Vec<_> = std::mem::take(&mut state.parked).into_keys().collect();
+        state.queue.extend(parked);
+    }
+}

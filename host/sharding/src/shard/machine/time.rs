@@ -1,0 +1,116 @@
+//! What happens because time passes, and because a type is deployed anew.
+
+use super::*;
+
+impl Machine {
+    pub(super) fn on_type(&mut self, now: Now, kind: Arc<str>, settings: TypeSettings) {
+        let newer = self.types.get(&kind).is_some_and(|old| old.revision < settings.revision);
+        self.types.insert(kind.clone(), settings);
+        if newer {
+            let of_type: Vec<_> =
+                self.entities.keys().filter(|entity| entity.kind == kind).cloned().collect();
+            for entity in of_type {
+                self.leave(now, &entity, StopReason::Redeployed);
+            }
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Now) {
+        self.wake = None;
+        if let Some(at) = self.claim_at {
+            if at <= now.mono {
+                self.ask_claim();
+            } else {
+                self.wake_by(at);
+            }
+        }
+        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+            self.tick_entity(now, &entity);
+        }
+        if let Some(at) = self.stop_at {
+            if at <= now.mono {
+                self.stop_at = None;
+                let outcome = Outcome::later(
+                    codes::REBALANCING,
+                    "the shard's stop deadline passed while the message ran",
+                    100,
+                );
+                for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+                    self.give_up(&entity, &outcome);
+                }
+            } else {
+                self.wake_by(at);
+            }
+        }
+    }
+
+    pub(super) fn tick_entity(&mut self, now: Now, entity: &Entity) {
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let waits = |id: &MessageId| state.queue.contains(id) || state.parked.contains_key(id);
+        let expired: Vec<_> = state
+            .entries
+            .iter()
+            .filter(|(id, entry)| entry.expired(now.mono) && waits(id))
+            .map(|(id, _)| *id)
+            .collect();
+        let impatient: Vec<_> = state
+            .parked
+            .iter()
+            .filter(|(id, until)| **until <= now.mono && !expired.contains(id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in expired {
+            self.refuse_deadline(entity, &id);
+        }
+        for id in impatient {
+            let outcome = Outcome::later(
+                codes::OUT_OF_ORDER,
+                "the message before this one did not come within `order-wait`",
+                0,
+            );
+            self.refuse(entity, &id, outcome, false);
+        }
+        let settings = &self.settings;
+        let Some(state) = self.entities.get(entity) else { return };
+        if let Stage::Waiting(since) = state.stage
+            && since + settings.activation_wait <= now.mono
+        {
+            let outcome = Outcome::later(
+                codes::OVERLOADED,
+                "no room for another live instance came within `activation-wait`",
+                500,
+            );
+            self.give_up(entity, &outcome);
+            return;
+        }
+        let idle = self.types.get(&entity.kind).map_or(u64::MAX, |t| t.idle);
+        if state.stage == Stage::Idle
+            && state.entries.is_empty()
+            && state.last_used.saturating_add(idle) <= now.mono
+        {
+            self.leave(now, entity, StopReason::Idle);
+        } else {
+            self.advance(now, entity);
+        }
+        self.wake_for(entity);
+    }
+
+    /// Makes sure that a tick comes when the entity next needs one.
+    pub(super) fn wake_for(&mut self, entity: &Entity) {
+        let Some(state) = self.entities.get(entity) else { return };
+        let waiting = state.queue.iter().chain(state.parked.keys());
+        let deadlines = waiting.filter_map(|id| state.entries.get(id)?.deadline);
+        let parked = state.parked.values().copied();
+        let slot = match state.stage {
+            Stage::Waiting(since) => Some(since + self.settings.activation_wait),
+            Stage::Idle => self
+                .types
+                .get(&entity.kind)
+                .map(|settings| state.last_used.saturating_add(settings.idle)),
+            _ => None,
+        };
+        if let Some(at) = deadlines.chain(parked).chain(slot).min() {
+            self.wake_by(at);
+        }
+    }
+}

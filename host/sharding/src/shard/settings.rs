@@ -1,0 +1,119 @@
+//! What a shard's machine is told once, and what it is told of each type.
+
+use serde::{Deserialize, Serialize};
+
+/// Bounds that hold for every entity of a shard. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The node's lease; a query is answered only in its first 80 % (R8). Default 3,000.
+    pub lease: u64,
+    /// How long a message waits for the one it must follow (R17). Default 2,000.
+    pub order_wait: u64,
+    /// Sessions that an entity remembers (R17). Default 10,000; about 150 bytes each.
+    pub lanes: usize,
+    /// How long after its last use a client's lane is forgotten (R17). Default 3,600,000.
+    pub lane_life: u64,
+    /// Bytes of recorded replies that an entity keeps unsettled. Default 4 MiB.
+    pub unsettled_bytes: usize,
+    /// Bytes of lanes that a head carries; others lie beside it. Default 1,024.
+    pub head_lane_bytes: usize,
+    /// Turns of one entity that may wait for their commits. Default 256.
+    pub gate: usize,
+    /// Copies of one message that may wait for its outcome (R18). Default 16.
+    pub copies: usize,
+    /// How long a message waits for room for its entity's instance. Default 10,000.
+    pub activation_wait: u64,
+    /// How long to wait before a failed claim is tried again, at first; doubled up to 16 times that. Default 250.
+    pub claim_retry: u64,
+    /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
+    pub stop_deadline: u64,
+    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    pub mutations: Vec<Mutation>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lease: 3_000,
+            order_wait: 2_000,
+            lanes: 10_000,
+            lane_life: 3_600_000,
+            unsettled_bytes: 4 << 20,
+            head_lane_bytes: 1_024,
+            gate: 256,
+            copies: 16,
+            activation_wait: 10_000,
+            claim_retry: 250,
+            stop_deadline: 5_000,
+            mutations: Vec::new(),
+        }
+    }
+}
+
+/// A rule of the machine that a test can switch off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mutation {
+    /// Replies leave before their commit is durable (promise 2).
+    NoGate,
+    /// An unknown commit is told as not run, and the shard is not claimed again (R3).
+    UnknownIsNotRun,
+    /// The entity is loaded while commits of it are under way (R3).
+    LoadBehindCommit,
+    /// Queries are answered whatever the lease says (R8).
+    QueryWithoutLease,
+    /// Application errors are not recorded (R16).
+    ForgetRefusals,
+    /// Lanes are neither written nor looked at: every copy runs (R17).
+    NoLanes,
+    /// `after` is ignored (R17).
+    NoOrder,
+    /// The digest of a copy is not compared (R17).
+    NoDigest,
+    /// A copy of a message under way is answered from memory, ahead of its commit (R18).
+    CopiesDontJoin,
+    /// A turn starts although its caller's deadline has passed (R22).
+    IgnoreDeadline,
+}
+
+/// What the machine must know of an entity type's present deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TypeSettings {
+    /// The deployment's revision (R24).
+    pub revision: u64,
+    /// Messages that may wait in one entity's mailbox. Default 1,000.
+    pub mailbox: usize,
+    /// Milliseconds without a message after which an instance is dropped. Default 120,000.
+    pub idle: u64,
+    /// Whether instances are called before they are dropped.
+    pub has_stop: bool,
+}
+
+impl Default for TypeSettings {
+    fn default() -> Self {
+        Self { revision: 1, mailbox: 1_000, idle: 120_000, has_stop: false }
+    }
+}
+
+/// Why an instance starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StartReason {
+    /// The entity never had a turn.
+    FirstMessage,
+    /// It sleeps, and a message came.
+    Message,
+}
+
+/// Why an instance stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// Nothing came for its type's idle time.
+    Idle,
+    /// Room is needed for another.
+    Evicted,
+    /// The guest asked for it.
+    Passivated,
+    /// The shard goes elsewhere, or the node stops.
+    HandedOff,
+    /// A newer revision takes over.
+    Redeployed,
+}
