@@ -4,6 +4,12 @@ use bytes::Bytes;
 
 use crate::{StoreError, StoreFuture, StoreIdentity};
 
+/// The longest key of a row, in bytes.
+pub const MAX_ROW_KEY_BYTES: usize = 512;
+
+/// The largest value of a row, in bytes.
+pub const MAX_ROW_VALUE_BYTES: usize = 64 * 1024;
+
 /// The store of the cluster's own rows.
 ///
 /// # Contract
@@ -14,7 +20,8 @@ use crate::{StoreError, StoreFuture, StoreIdentity};
 /// returns (R2, R10); nothing is asked beyond one row at a time. A watch from a revision must deliver every
 /// later change of the prefix, in order of revision; it may skip values that were overwritten before they
 /// were delivered, but never the last one. A watcher that is too slow or asks for a revision that the
-/// store no longer has must get [`RowEvent::Lost`], and lists anew.
+/// store no longer has must get [`RowEvent::Lost`], and lists anew. A key or a value beyond its limit is
+/// answered [`StoreError::Limit`].
 pub trait ClusterStore: Send + Sync + 'static {
     /// Who this store is.
     fn identity(&self) -> StoreIdentity;
@@ -43,6 +50,28 @@ pub struct Cas {
     pub value: Option<Bytes>,
 }
 
+impl Cas {
+    /// Whether key and value are within their limits.
+    ///
+    /// # Errors
+    /// [`StoreError::Limit`] if not.
+    pub fn check(&self) -> Result<(), StoreError> {
+        let value = self.value.as_ref().map_or(0, Bytes::len);
+        if self.key.is_empty() || self.key.len() > MAX_ROW_KEY_BYTES {
+            return Err(StoreError::Limit(format!(
+                "a row's key has 1 to {MAX_ROW_KEY_BYTES} bytes, this one {}",
+                self.key.len()
+            )));
+        }
+        if value > MAX_ROW_VALUE_BYTES {
+            return Err(StoreError::Limit(format!(
+                "a row's value has at most {MAX_ROW_VALUE_BYTES} bytes, this one {value}"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// Why a compare-and-set did not happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
@@ -63,6 +92,18 @@ pub struct Row {
     pub revision: u64,
     /// Its value.
     pub value: Bytes,
+}
+
+impl RowEvent {
+    /// Whose change it is and at which revision; nothing for [`RowEvent::Lost`].
+    #[must_use]
+    pub fn of(&self) -> Option<(&str, u64)> {
+        match self {
+            Self::Set(row) => Some((&row.key, row.revision)),
+            Self::Deleted { key, revision } => Some((key, *revision)),
+            Self::Lost => None,
+        }
+    }
 }
 
 /// One change.

@@ -4,7 +4,30 @@ use bytes::Bytes;
 use ostraca_sharding::ids::{Entity, ShardKey};
 use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
 
+use crate::keys::MAX_KEY_BYTES;
 use crate::{StoreError, StoreFuture, StoreIdentity};
+
+/// The largest value of a record, in bytes. Types have lower limits of their own.
+pub const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Whether a record is within the limits that every backend has.
+///
+/// # Errors
+/// The limit that it passes.
+pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(format!(
+            "a record's key has at most {MAX_KEY_BYTES} bytes, this one {}",
+            key.len()
+        ));
+    }
+    if value_bytes > MAX_VALUE_BYTES {
+        return Err(format!(
+            "a record has at most {MAX_VALUE_BYTES} bytes, this one {value_bytes}"
+        ));
+    }
+    Ok(())
+}
 
 /// The store of entities.
 ///
@@ -17,14 +40,18 @@ use crate::{StoreError, StoreFuture, StoreIdentity};
 ///
 /// **Commits (R1, R3).** A commit must take effect only if the claim that stands equals its own exactly
 /// and the stored head has version `from` (0: there is no head). One whose turn id and new version are
-/// already the head's must be answered `Already`. Effects are atomic: the head and all writes, or none.
+/// already the head's must be answered `Already`, whatever claim stands: it is durable. Effects are atomic:
+/// the head and all writes, or none. One whose new version is not `from + 1`, or that has a key or value
+/// beyond its limit ([`check_record`]), must be refused with `Limit`.
 /// The commits of one call, and of successive calls, are judged in order, each seeing those before it:
 /// so after a refused commit of an entity all later ones that build on it are refused too.
 /// `Done` may be said only when the commit is on stable storage. Only a failed or unfinished write may be
 /// answered `Unknown`, then for the whole batch; a store that knows that it wrote nothing says `Refused`.
 ///
 /// **Reads (R2).** Whatever is handed out must be durable, must come after all commits of that entity or
-/// shard that were queued before the call, and must show turns whole.
+/// shard that were queued before the call, and must show turns whole. A commit is queued when the call of
+/// `commit` returns its future, before that is awaited. A load must give the lanes beside a head whose
+/// `lanes_beside` is not 0, in the order of their sessions; a store need not look for any others.
 ///
 /// **Sequences.** The store gives each accepted commit a sequence within its shard, rising with gaps,
 /// kept in the head; it must not go back over a restart.

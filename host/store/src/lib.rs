@@ -1,14 +1,22 @@
 //! The two store traits: what a backend must do, may do, and must never do.
 //!
 //! They are apart because people mix them: leases in one system, state in another. Both are shaped in
-//! batches and know no clock. Every backend passes the suite in [`conformance`]; the [`memory`]
-//! backend is the shortest reading of the contract.
+//! batches and know no clock. Every backend passes the suite in `conformance` (a feature); the
+//! [`memory`] backend is the shortest reading of the contract. [`keys`] and [`record`] say how things
+//! stand on disk, [`changes`] helps a backend to keep watches.
 
+pub mod changes;
 pub mod cluster;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod entity;
+pub mod keys;
+pub mod memory;
+pub mod record;
 
 pub use cluster::{Cas, ClusterStore, Conflict, Row, RowEvent, Watch};
 pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
+pub use memory::MemoryStore;
 
 use futures::future::BoxFuture;
 use ostraca_sharding::ids::ClusterId;

@@ -1,0 +1,154 @@
+//! The recent changes of rows, and watches over them: what a backend inside one process needs.
+//!
+//! Watches pull: the history is bounded, a watch only remembers how far it came, and one that falls
+//! behind the history is [`RowEvent::Lost`]. So a slow watcher costs nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use crate::{RowEvent, Watch};
+
+/// A bounded history of changes. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Changes(Arc<Mutex<History>>);
+
+struct History {
+    events: VecDeque<RowEvent>,
+    /// Changes up to this revision are not held, or no longer.
+    forgotten: u64,
+    max_events: usize,
+    bytes: usize,
+    max_bytes: usize,
+    closed: bool,
+    wakers: HashMap<u64, Waker>,
+    next_watch: u64,
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").finish_non_exhaustive()
+    }
+}
+
+impl Changes {
+    /// A history of what comes after `revision`, of at most so many events and bytes.
+    #[must_use]
+    pub fn new(revision: u64, max_events: usize, max_bytes: usize) -> Self {
+        Self(Arc::new(Mutex::new(History {
+            events: VecDeque::new(),
+            forgotten: revision,
+            max_events,
+            bytes: 0,
+            max_bytes,
+            closed: false,
+            wakers: HashMap::new(),
+            next_watch: 0,
+        })))
+    }
+
+    /// Adds durable changes, in order of revision.
+    pub fn publish(&self, events: impl IntoIterator<Item = RowEvent>) {
+        let mut history = self.lock();
+        for event in events {
+            history.bytes += size(&event);
+            history.events.push_back(event);
+        }
+        while history.events.len() > history.max_events || history.bytes > history.max_bytes {
+            let Some(event) = history.events.pop_front() else { break };
+            history.bytes -= size(&event);
+            history.forgotten = event.of().map_or(history.forgotten, |(_, revision)| revision);
+        }
+        history.wake();
+    }
+
+    /// Ends every watch with [`RowEvent::Lost`]: no change will be published any more.
+    pub fn close(&self) {
+        let mut history = self.lock();
+        history.closed = true;
+        history.wake();
+    }
+
+    /// Watches rows whose keys start with `prefix`, after `revision`.
+    #[must_use]
+    pub fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
+        let mut history = self.lock();
+        history.next_watch += 1;
+        let id = history.next_watch;
+        drop(history);
+        Box::new(Watcher {
+            changes: self.clone(),
+            id,
+            prefix: prefix.into(),
+            seen: revision,
+            lost: false,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, History> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl History {
+    fn wake(&mut self) {
+        for (_, waker) in self.wakers.drain() {
+            waker.wake();
+        }
+    }
+}
+
+fn size(event: &RowEvent) -> usize {
+    match event {
+        RowEvent::Set(row) => 64 + row.key.len() + row.value.len(),
+        RowEvent::Deleted { key, .. } => 64 + key.len(),
+        RowEvent::Lost => 64,
+    }
+}
+
+struct Watcher {
+    changes: Changes,
+    id: u64,
+    prefix: String,
+    seen: u64,
+    lost: bool,
+}
+
+impl Watcher {
+    fn poll(&mut self, context: &Context<'_>) -> Poll<RowEvent> {
+        let mut history = self.changes.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lost || history.closed || self.seen < history.forgotten {
+            self.lost = true;
+            return Poll::Ready(RowEvent::Lost);
+        }
+        let seen = self.seen;
+        let from = history
+            .events
+            .partition_point(|event| event.of().is_some_and(|(_, revision)| revision <= seen));
+        for event in history.events.range(from..) {
+            let Some((key, revision)) = event.of() else { continue };
+            self.seen = revision;
+            if key.starts_with(&self.prefix) {
+                return Poll::Ready(event.clone());
+            }
+        }
+        history.wakers.insert(self.id, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Watch for Watcher {
+    fn next(&mut self) -> BoxFuture<'_, RowEvent> {
+        std::future::poll_fn(|context| self.poll(context)).boxed()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.changes.lock().wakers.remove(&self.id);
+    }
+}

@@ -1,0 +1,109 @@
+//! Claims: R1, R4, R5.
+
+use futures::executor::block_on;
+use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
+use ostraca_sharding::records::{Claim, ClaimOutcome};
+
+use super::{CLUSTER, Factory, claim, claim_of, shard};
+use crate::EntityStore;
+
+pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
+    a_claim_takes_the_place_of_a_lower_one_only(&factory.make());
+    another_clusters_claim_is_refused_by_name(&factory.make());
+    claims_are_answered_in_order_each_seeing_those_before(&factory.make());
+    shards_of_other_pools_and_namespaces_are_other_shards(&factory.make());
+    claims_read_after_a_claim_was_made_show_it(&factory.make());
+    claims_stand_over_a_reopening(factory);
+}
+
+fn standing(store: &impl EntityStore) -> Option<Claim> {
+    block_on(store.claims(vec![shard(1)])).unwrap().remove(0)
+}
+
+fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
+    assert_eq!(standing(store), None, "nobody claimed it yet");
+    let first = claim_of(shard(1), 5, 2);
+    assert_eq!(claim(store, &first), ClaimOutcome::Granted);
+    assert_eq!(claim(store, &first), ClaimOutcome::Granted, "a claim is idempotent");
+    assert_eq!(standing(store), Some(first.clone()));
+
+    let refused = [
+        ("a lower epoch", claim_of(shard(1), 4, 9)),
+        ("a lower number", claim_of(shard(1), 5, 1)),
+        ("another node", Claim { node: NodeId::from("b"), number: 9, ..first.clone() }),
+        (
+            "another incarnation",
+            Claim {
+                incarnation: Incarnation { counter: 1, nonce: 12 },
+                number: 9,
+                ..first.clone()
+            },
+        ),
+    ];
+    for (why, other) in refused {
+        let expected = ClaimOutcome::Refused { standing: Box::new(first.clone()) };
+        assert_eq!(claim(store, &other), expected, "{why}");
+        assert_eq!(standing(store), Some(first.clone()), "{why}: nothing changed");
+    }
+
+    let next_number = claim_of(shard(1), 5, 3);
+    assert_eq!(claim(store, &next_number), ClaimOutcome::Granted);
+    let next_epoch = Claim { node: NodeId::from("b"), ..claim_of(shard(1), 6, 1) };
+    assert_eq!(claim(store, &next_epoch), ClaimOutcome::Granted);
+    assert_eq!(standing(store), Some(next_epoch));
+}
+
+fn another_clusters_claim_is_refused_by_name(store: &impl EntityStore) {
+    let foreign = Claim { cluster: ClusterId(1), ..claim_of(shard(1), 1, 1) };
+    assert_eq!(claim(store, &foreign), ClaimOutcome::OtherCluster { store: CLUSTER });
+    assert_eq!(standing(store), None);
+    assert_eq!(store.identity().cluster, CLUSTER);
+    assert_eq!(store.identity().cluster_name, super::CLUSTER_NAME);
+}
+
+fn claims_are_answered_in_order_each_seeing_those_before(store: &impl EntityStore) {
+    let high = claim_of(shard(1), 2, 1);
+    let asked = vec![claim_of(shard(2), 1, 1), high.clone(), claim_of(shard(1), 1, 1)];
+    let refused = ClaimOutcome::Refused { standing: Box::new(high.clone()) };
+    assert_eq!(
+        block_on(store.claim(asked)),
+        [ClaimOutcome::Granted, ClaimOutcome::Granted, refused]
+    );
+    let read = block_on(store.claims(vec![shard(1), shard(3), shard(2)])).unwrap();
+    assert_eq!(read, [Some(high), None, Some(claim_of(shard(2), 1, 1))]);
+    assert!(block_on(store.claim(vec![])).is_empty());
+}
+
+fn shards_of_other_pools_and_namespaces_are_other_shards(store: &impl EntityStore) {
+    let mut pool = shard(1);
+    pool.pool = "other".into();
+    let mut namespace = shard(1);
+    namespace.namespace = "other".into();
+    for (epoch, shard) in [(3, shard(1)), (2, pool), (1, namespace)] {
+        assert_eq!(claim(store, &claim_of(shard, epoch, 1)), ClaimOutcome::Granted);
+    }
+}
+
+fn claims_read_after_a_claim_was_made_show_it(store: &impl EntityStore) {
+    let made = claim_of(shard(1), 1, 1);
+    let claiming = store.claim(vec![made.clone()]);
+    assert_eq!(standing(store), Some(made), "R2: ordered after what was queued before");
+    assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
+}
+
+fn claims_stand_over_a_reopening<S: EntityStore>(factory: &Factory<S>) {
+    let store = factory.make();
+    let made = claim_of(shard(1), 7, 1);
+    assert_eq!(claim(&store, &made), ClaimOutcome::Granted);
+    let before = store.identity();
+    let Some(store) = factory.reopen(store) else { return };
+    assert_eq!(standing(&store), Some(made.clone()));
+    let expected = ClaimOutcome::Refused { standing: Box::new(made) };
+    assert_eq!(claim(&store, &claim_of(shard(1), 6, 1)), expected);
+
+    let after = store.identity();
+    assert_eq!((after.store, after.cluster), (before.store, before.cluster));
+    assert!(after.opened > before.opened, "R5: each opening is counted");
+    assert_ne!(after.nonce, before.nonce, "R5: each opening has its nonce");
+    assert!(after.sequence >= before.sequence, "R5: the sequence never goes back");
+}

@@ -1,0 +1,207 @@
+//! The suite that every backend passes: each sentence of the two contracts, tried.
+//!
+//! A backend's tests make a [`Factory`] and call [`entity_store`], [`cluster_store`] or both; a broken
+//! rule is a panic that names it. Nothing here waits for time to pass.
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test suite fails by panicking"
+)]
+
+mod claims;
+mod commits;
+mod model;
+mod reads;
+mod rows;
+mod sizes;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::executor::block_on;
+use ostraca_sharding::ids::{
+    ClusterId, Entity, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
+};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, RecordKey, Write,
+};
+
+use crate::{ClusterStore, EntityStore, Page, Scan, ScanKind, ScannedRecord};
+
+/// The cluster that the stores under test belong to.
+pub const CLUSTER: ClusterId = ClusterId(0x0057_ace5);
+
+/// Its name.
+pub const CLUSTER_NAME: &str = "conformance";
+
+/// Makes stores of the backend under test.
+pub struct Factory<S> {
+    make: Box<dyn Fn() -> S>,
+    reopen: Option<Box<dyn Fn(S) -> S>>,
+}
+
+impl<S> std::fmt::Debug for Factory<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Factory").field("durable", &self.reopen.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl<S> Factory<S> {
+    /// `make` gives a new, empty store of the cluster [`CLUSTER`], [`CLUSTER_NAME`].
+    pub fn new(make: impl Fn() -> S + 'static) -> Self {
+        Self { make: Box::new(make), reopen: None }
+    }
+
+    /// For a durable backend: `reopen` closes a store and opens it again.
+    #[must_use]
+    pub fn reopening(mut self, reopen: impl Fn(S) -> S + 'static) -> Self {
+        self.reopen = Some(Box::new(reopen));
+        self
+    }
+
+    fn make(&self) -> S {
+        (self.make)()
+    }
+
+    /// The store closed and opened again; `None` if it is not durable.
+    fn reopen(&self, store: S) -> Option<S> {
+        self.reopen.as_ref().map(|reopen| reopen(store))
+    }
+}
+
+/// Tries the whole contract of [`EntityStore`].
+pub fn entity_store<S: EntityStore>(factory: &Factory<S>) {
+    claims::check(factory);
+    commits::check(factory);
+    reads::check(factory);
+    sizes::check(factory);
+    model::check(factory);
+}
+
+/// Tries the whole contract of [`ClusterStore`]. After `forgets` more changes the backend no longer
+/// has an old one, so that a watch from before must be lost; 0 if it never forgets.
+pub fn cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
+    rows::check(factory, forgets);
+}
+
+/// Shard `number` of the default pool.
+fn shard(number: u32) -> ShardKey {
+    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
+}
+
+/// A claim by node `a` in its first life.
+fn claim_of(shard: ShardKey, epoch: u64, number: u64) -> Claim {
+    Claim {
+        cluster: CLUSTER,
+        shard,
+        epoch: Epoch(epoch),
+        node: NodeId::from("a"),
+        incarnation: Incarnation { counter: 1, nonce: 11 },
+        number,
+    }
+}
+
+fn claim(store: &impl EntityStore, claim: &Claim) -> ClaimOutcome {
+    let mut answers = block_on(store.claim(vec![claim.clone()]));
+    assert_eq!(answers.len(), 1, "one answer a claim");
+    answers.remove(0)
+}
+
+/// Claims a shard that nobody has claimed.
+fn granted(store: &impl EntityStore, number: u32) -> Arc<Claim> {
+    let wanted = claim_of(shard(number), 1, 1);
+    assert_eq!(claim(store, &wanted), ClaimOutcome::Granted);
+    Arc::new(wanted)
+}
+
+/// A turn from `from` to the next version, with an id of its own for each `turn`.
+fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
+    let turn = TurnId { nonce: 11, shard: claim.shard.shard.0, number: turn };
+    Commit {
+        claim: claim.clone(),
+        entity: Entity::new("counter", id),
+        from,
+        head: Head { version: from + 1, revision: 1, turn, ..Head::default() },
+        writes: vec![],
+    }
+}
+
+fn set(key: &str, value: impl Into<Bytes>) -> Write {
+    let key = RecordKey::State(Bytes::copy_from_slice(key.as_bytes()));
+    Write { key, value: Some(value.into()) }
+}
+
+fn unset(key: &str) -> Write {
+    Write { key: RecordKey::State(Bytes::copy_from_slice(key.as_bytes())), value: None }
+}
+
+fn lane(session: u8, last: u64) -> Lane {
+    Lane { session: Session([session; 16]), last, used_at: 1, replies: vec![] }
+}
+
+fn set_lane(lane: &Lane) -> Write {
+    let value = postcard::to_stdvec(lane).unwrap();
+    Write { key: RecordKey::Lane(lane.session), value: Some(value.into()) }
+}
+
+fn commit(store: &impl EntityStore, turns: Vec<Commit>) -> Vec<CommitOutcome> {
+    let asked = turns.len();
+    let outcomes = block_on(store.commit(turns));
+    assert_eq!(outcomes.len(), asked, "one answer a turn");
+    outcomes
+}
+
+#[track_caller]
+fn done(store: &impl EntityStore, turns: Vec<Commit>) {
+    for outcome in commit(store, turns) {
+        assert_eq!(outcome, CommitOutcome::Done);
+    }
+}
+
+fn load(store: &impl EntityStore, shard: &ShardKey, id: &str) -> Loaded {
+    let entity = Entity::new("counter", id);
+    block_on(store.load(vec![(shard.clone(), entity)])).remove(0).unwrap()
+}
+
+fn version(store: &impl EntityStore, shard: &ShardKey, id: &str) -> u64 {
+    load(store, shard, id).head.map_or(0, |head| head.version)
+}
+
+fn scan(shard: &ShardKey, kind: ScanKind) -> Scan {
+    Scan { shard: shard.clone(), kind, after: None, limit: 1000, limit_bytes: usize::MAX }
+}
+
+/// Reads all pages.
+fn scan_all(store: &impl EntityStore, mut scan: Scan) -> Vec<Page> {
+    let mut pages = Vec::new();
+    loop {
+        let page = block_on(store.scan(scan.clone())).unwrap();
+        scan.after = page.next.clone();
+        pages.push(page);
+        if scan.after.is_none() {
+            return pages;
+        }
+        assert!(pages.len() < 10_000, "a scan ends");
+    }
+}
+
+/// An entity's state, by keys.
+fn state(store: &impl EntityStore, shard: &ShardKey, id: &str) -> Vec<(Bytes, Bytes)> {
+    let scan = scan(shard, ScanKind::State(Entity::new("counter", id)));
+    let pages = scan_all(store, scan);
+    let pair = |record| match record {
+        ScannedRecord::State(key, value) => (key, value),
+        ScannedRecord::Head(..) => panic!("a scan of state gives state only"),
+    };
+    pages.into_iter().flat_map(|page| page.records).map(pair).collect()
+}
+
+/// The entities of a shard with their heads.
+fn heads(store: &impl EntityStore, scan: Scan) -> Vec<(Entity, Head)> {
+    let pages = scan_all(store, scan);
+    let pair = |record| match record {
+        ScannedRecord::Head(entity, head) => (entity, *head),
+        ScannedRecord::State(..) => panic!("a scan of heads gives heads only"),
+    };
+    pages.into_iter().flat_map(|page| page.records).map(pair).collect()
+}

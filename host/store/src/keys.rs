@@ -1,0 +1,200 @@
+//! Keys on disk: `namespace · pool · shard · kind · entity type · entity id · …`, in an order that scans can use.
+//!
+//! Names are escaped and terminated (`00` becomes `00 ff`, the end is `00 00`), numbers are big-endian, and a
+//! key of state stands last and raw. So comparing two keys bytewise compares their parts one by one; the
+//! records of one shard, of one kind, and of one entity each lie together behind a prefix that no other
+//! shard's, kind's or entity's key starts with; and a claim covers exactly the keys that start with its
+//! shard's prefix (R23).
+//!
+//! Reserved for later, each behind the prefix of its [`Kind`]: timers `due time (u64) · entity · timer`,
+//! outbox `entity · number (u64)`, journal `entity · number (u64)`, remembered and dead letters `entity · …`.
+
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{Entity, ShardKey};
+use ostraca_sharding::records::RecordKey;
+
+use crate::StoreError;
+use crate::record::Kind;
+
+/// The longest key that a store need take, in bytes, escapes included.
+pub const MAX_KEY_BYTES: usize = 2048;
+
+/// What every key of a shard starts with, and no other key does.
+#[must_use]
+pub fn shard(shard: &ShardKey) -> Vec<u8> {
+    let mut key = Vec::with_capacity(96);
+    push_name(&mut key, &shard.namespace);
+    push_name(&mut key, &shard.pool);
+    key.extend_from_slice(&shard.shard.0.to_be_bytes());
+    key
+}
+
+/// What every key of one kind in a shard starts with.
+#[must_use]
+pub fn of_kind(of: &ShardKey, kind: Kind) -> Vec<u8> {
+    let mut key = shard(of);
+    key.push(kind as u8);
+    key
+}
+
+/// The key of a shard's claim.
+#[must_use]
+pub fn claim(of: &ShardKey) -> Vec<u8> {
+    of_kind(of, Kind::Claim)
+}
+
+/// What every key of one kind of an entity's records starts with.
+#[must_use]
+pub fn of_entity(of: &ShardKey, kind: Kind, entity: &Entity) -> Vec<u8> {
+    let mut key = of_kind(of, kind);
+    push_name(&mut key, &entity.kind);
+    push_name(&mut key, &entity.id);
+    key
+}
+
+/// The key of an entity's head.
+#[must_use]
+pub fn head(of: &ShardKey, entity: &Entity) -> Vec<u8> {
+    of_entity(of, Kind::Head, entity)
+}
+
+/// The key and the kind of a record beside an entity's head.
+#[must_use]
+pub fn record(of: &ShardKey, entity: &Entity, record: &RecordKey) -> (Vec<u8>, Kind) {
+    let (kind, last) = match record {
+        RecordKey::State(key) => (Kind::State, &key[..]),
+        RecordKey::Lane(session) => (Kind::Lane, &session.0[..]),
+    };
+    let mut key = of_entity(of, kind, entity);
+    key.extend_from_slice(last);
+    (key, kind)
+}
+
+/// Reads the entity out of what follows the prefix of a kind in a key; gives what follows the entity too.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if the bytes are not an entity.
+pub fn parse_entity(rest: &[u8]) -> Result<(Entity, &[u8]), StoreError> {
+    let (kind, rest) = parse_name(rest)?;
+    let (id, rest) = parse_name(rest)?;
+    Ok((Entity { kind, id }, rest))
+}
+
+fn push_name(key: &mut Vec<u8>, name: &str) {
+    for part in name.as_bytes().split_inclusive(|byte| *byte == 0) {
+        key.extend_from_slice(part);
+        if part.last() == Some(&0) {
+            key.push(0xff);
+        }
+    }
+    key.extend_from_slice(&[0, 0]);
+}
+
+fn parse_name(bytes: &[u8]) -> Result<(Arc<str>, &[u8]), StoreError> {
+    let corrupt = || StoreError::Corrupt("a key holds no valid name".into());
+    let mut name = Vec::new();
+    let mut rest = bytes;
+    loop {
+        let zero = rest.iter().position(|byte| *byte == 0).ok_or_else(corrupt)?;
+        name.extend_from_slice(&rest[..zero]);
+        let mark = rest.get(zero + 1).ok_or_else(corrupt)?;
+        rest = &rest[zero + 2..];
+        match mark {
+            0 => break,
+            0xff => name.push(0),
+            _ => return Err(corrupt()),
+        }
+    }
+    let name = String::from_utf8(name).map_err(|_| corrupt())?;
+    Ok((name.into(), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use ostraca_sharding::ids::{Session, ShardId};
+
+    fn shard_key(namespace: &str, pool: &str, number: u32) -> ShardKey {
+        ShardKey { namespace: namespace.into(), pool: pool.into(), shard: ShardId(number) }
+    }
+
+    const NAMES: [&str; 9] = ["", "\0", "\0\0", "\0a", "a", "a\0", "a\0b", "a\u{1}", "b"];
+
+    #[test]
+    fn keys_compare_as_their_parts_do() {
+        let one = shard_key("n", "p", 1);
+        let mut parts = Vec::new();
+        for kind in NAMES {
+            for id in NAMES {
+                for state in [&b""[..], b"\0", b"a", b"\xff"] {
+                    parts.push((kind, id, state));
+                }
+            }
+        }
+        let key = |(kind, id, state): &(&str, &str, &'static [u8])| {
+            record(&one, &Entity::new(*kind, *id), &RecordKey::State(Bytes::from_static(state))).0
+        };
+        for a in &parts {
+            for b in &parts {
+                assert_eq!(a.cmp(b), key(a).cmp(&key(b)), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_covers_its_own_shard_or_entity_and_no_other() {
+        let mut shards = Vec::new();
+        for namespace in NAMES {
+            for pool in NAMES {
+                shards.push(shard_key(namespace, pool, 1));
+                shards.push(shard_key(namespace, pool, 0x0100_0000));
+            }
+        }
+        for a in &shards {
+            for b in &shards {
+                assert_eq!(shard(a).starts_with(&shard(b)), a == b);
+            }
+        }
+        let entities: Vec<_> = NAMES.iter().map(|id| Entity::new("t", *id)).collect();
+        for a in &entities {
+            for b in &entities {
+                let prefix = of_entity(&shards[0], Kind::State, b);
+                let key = record(&shards[0], a, &RecordKey::State(Bytes::from_static(b"\0x"))).0;
+                assert_eq!(key.starts_with(&prefix), a == b);
+            }
+        }
+    }
+
+    #[test]
+    fn an_entity_is_read_back_from_its_key() {
+        let one = shard_key("n", "p", 7);
+        for kind in NAMES {
+            for id in NAMES {
+                let entity = Entity::new(kind, id);
+                let (key, _) = record(&one, &entity, &RecordKey::Lane(Session([9; 16])));
+                let rest = &key[of_kind(&one, Kind::Lane).len()..];
+                assert_eq!(parse_entity(rest).unwrap(), (entity, &[9u8; 16][..]));
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_key_are_corrupt() {
+        for bytes in [&b""[..], b"a", b"a\0", b"a\0\x01b\0\0", b"\xfe\0\0a\0\0", b"a\0\0"] {
+            assert!(matches!(parse_entity(bytes), Err(StoreError::Corrupt(_))), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn the_layout_of_keys_does_not_change() {
+        let key = record(
+            &shard_key("default", "p\0", 258),
+            &Entity::new("counter", "alice"),
+            &RecordKey::State(Bytes::from_static(b"k\0")),
+        )
+        .0;
+        assert_eq!(key, b"default\0\0p\0\xff\0\0\0\0\x01\x02\x03counter\0\0alice\0\0k\0");
+    }
+}

@@ -1,0 +1,315 @@
+//! Both traits in memory: the shortest reading of their contracts, for tests and for comparison.
+//!
+//! Every call takes one lock and is done when it returns, so everything is "durable" at once. That hides
+//! most of the reasons behind the rules: the simulated store of the tests is the one that is as bad as a real one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::ready;
+use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, Refusal,
+};
+
+use crate::changes::Changes;
+use crate::entity::check_record;
+use crate::record::Kind;
+use crate::{
+    Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, ScanKind, ScannedRecord,
+    StoreError, StoreFuture, StoreIdentity, Watch, keys,
+};
+
+const WATCHED_EVENTS: usize = 1024;
+const WATCHED_BYTES: usize = 16 * 1024 * 1024;
+
+/// A store that is gone with its last handle. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Mutex<Data>>);
+
+struct Data {
+    identity: StoreIdentity,
+    claims: BTreeMap<Vec<u8>, Claim>,
+    heads: BTreeMap<Vec<u8>, Head>,
+    records: BTreeMap<Vec<u8>, Bytes>,
+    blobs: BTreeMap<[u8; 32], Bytes>,
+    rows: BTreeMap<String, Row>,
+    changes: Changes,
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("identity", &self.lock().identity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store with the id `store`, of that cluster.
+    #[must_use]
+    pub fn new(store: u128, cluster: ClusterId, cluster_name: &str) -> Self {
+        let cluster_name = cluster_name.into();
+        let identity =
+            StoreIdentity { store, cluster, cluster_name, opened: 1, nonce: 0, sequence: 0 };
+        Self(Arc::new(Mutex::new(Data {
+            identity,
+            claims: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            records: BTreeMap::new(),
+            blobs: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            changes: Changes::new(0, WATCHED_EVENTS, WATCHED_BYTES),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Data> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Data {
+    fn claim(&mut self, claim: Claim) -> ClaimOutcome {
+        if claim.cluster != self.identity.cluster {
+            return ClaimOutcome::OtherCluster { store: self.identity.cluster };
+        }
+        let key = keys::claim(&claim.shard);
+        if let Err(limit) = check_record(&key, 0) {
+            return ClaimOutcome::Failed(limit);
+        }
+        match self.claims.get(&key) {
+            Some(standing) if !claim.supersedes(standing) => {
+                ClaimOutcome::Refused { standing: Box::new(standing.clone()) }
+            }
+            _ => {
+                self.identity.sequence += 1;
+                self.claims.insert(key, claim);
+                ClaimOutcome::Granted
+            }
+        }
+    }
+
+    fn commit(&mut self, mut commit: Commit) -> CommitOutcome {
+        let shard = &commit.claim.shard;
+        let head_key = keys::head(shard, &commit.entity);
+        let stored = self.heads.get(&head_key);
+        let version = stored.map_or(0, |head| head.version);
+        if stored.is_some_and(|head| head.turn == commit.head.turn)
+            && version == commit.head.version
+        {
+            return CommitOutcome::Already;
+        }
+        let standing = self.claims.get(&keys::claim(shard));
+        if standing != Some(&*commit.claim) {
+            let standing = standing.cloned().map(Box::new);
+            return CommitOutcome::Refused(Refusal::Claim { standing });
+        }
+        if version != commit.from {
+            return CommitOutcome::Refused(Refusal::Version { stored: version });
+        }
+        if commit.from.checked_add(1) != Some(commit.head.version) {
+            let limit = "a commit raises the version by one".into();
+            return CommitOutcome::Refused(Refusal::Limit(limit));
+        }
+        let writes: Vec<_> = commit
+            .writes
+            .into_iter()
+            .map(|write| (keys::record(shard, &commit.entity, &write.key).0, write.value))
+            .collect();
+        let mut limits = writes
+            .iter()
+            .map(|(key, value)| check_record(key, value.as_ref().map_or(0, Bytes::len)));
+        if let Err(limit) = check_record(&head_key, 0).and_then(|()| limits.try_for_each(|it| it)) {
+            return CommitOutcome::Refused(Refusal::Limit(limit));
+        }
+        self.identity.sequence += 1;
+        commit.head.commit_sequence = self.identity.sequence;
+        self.heads.insert(head_key, commit.head);
+        for (key, value) in writes {
+            match value {
+                Some(value) => self.records.insert(key, value),
+                None => self.records.remove(&key),
+            };
+        }
+        CommitOutcome::Done
+    }
+
+    fn load(&self, shard: &ShardKey, entity: &Entity) -> Result<Loaded, StoreError> {
+        let Some(head) = self.heads.get(&keys::head(shard, entity)) else {
+            return Ok(Loaded::default());
+        };
+        let mut lanes = Vec::new();
+        if head.lanes_beside > 0 {
+            for (_, lane) in
+                starting_with(&self.records, &keys::of_entity(shard, Kind::Lane, entity))
+            {
+                lanes.push(postcard::from_bytes::<Lane>(lane).map_err(|error| {
+                    StoreError::Corrupt(format!("a lane of {entity} cannot be read: {error}"))
+                })?);
+            }
+        }
+        Ok(Loaded { head: Some(head.clone()), lanes })
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, StoreError> {
+        let (prefix, records): (_, Vec<_>) = match &scan.kind {
+            ScanKind::Heads => {
+                let prefix = keys::of_kind(&scan.shard, Kind::Head);
+                let heads = starting_with(&self.heads, &prefix);
+                let head = |(key, head): (&[u8], &Head)| {
+                    let (entity, _) = keys::parse_entity(key)?;
+                    Ok((key.to_vec(), ScannedRecord::Head(entity, Box::new(head.clone()))))
+                };
+                let all = heads.map(head).collect::<Result<_, StoreError>>()?;
+                (prefix, all)
+            }
+            ScanKind::State(entity) => {
+                let prefix = keys::of_entity(&scan.shard, Kind::State, entity);
+                let state = starting_with(&self.records, &prefix).map(|(key, value)| {
+                    let key = Bytes::copy_from_slice(key);
+                    (key.to_vec(), ScannedRecord::State(key, value.clone()))
+                });
+                let all = state.collect();
+                (prefix, all)
+            }
+        };
+        check_record(&prefix, 0).map_err(StoreError::Limit)?;
+        let mut page = Page::default();
+        let mut bytes = 0;
+        let mut last = None;
+        let after = |key: &Vec<u8>| scan.after.as_ref().is_none_or(|after| key[..] > after[..]);
+        for (key, record) in records.into_iter().filter(|(key, _)| after(key)) {
+            bytes += key.len()
+                + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
+            if last.is_some() && (page.records.len() >= scan.limit || bytes > scan.limit_bytes) {
+                page.next = last;
+                break;
+            }
+            page.records.push(record);
+            last = Some(key.into());
+        }
+        Ok(page)
+    }
+
+    fn compare_and_set(&mut self, cas: Cas) -> Result<u64, Conflict> {
+        cas.check()?;
+        let row = self.rows.get(&cas.key);
+        if row.map(|row| row.revision) != cas.expected {
+            return Err(Conflict::Changed(row.cloned()));
+        }
+        self.identity.sequence += 1;
+        let revision = self.identity.sequence;
+        let event = if let Some(value) = cas.value {
+            let row = Row { key: cas.key.clone(), revision, value };
+            self.rows.insert(cas.key, row.clone());
+            RowEvent::Set(row)
+        } else {
+            self.rows.remove(&cas.key);
+            RowEvent::Deleted { key: cas.key, revision }
+        };
+        self.changes.publish([event]);
+        Ok(revision)
+    }
+}
+
+/// What starts with `prefix`, which is left off the keys.
+fn starting_with<'a, T>(
+    map: &'a BTreeMap<Vec<u8>, T>,
+    prefix: &[u8],
+) -> impl Iterator<Item = (&'a [u8], &'a T)> {
+    map.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded))
+        .map_while(move |(key, value)| Some((key.strip_prefix(prefix)?, value)))
+}
+
+impl EntityStore for MemoryStore {
+    fn identity(&self) -> StoreIdentity {
+        self.lock().identity.clone()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        let mut data = self.lock();
+        ready(claims.into_iter().map(|claim| data.claim(claim)).collect()).boxed()
+    }
+
+    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        let data = self.lock();
+        let claim = |shard| data.claims.get(&keys::claim(shard)).cloned();
+        ready(Ok(shards.iter().map(claim).collect())).boxed()
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        let mut data = self.lock();
+        ready(turns.into_iter().map(|commit| data.commit(commit)).collect()).boxed()
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        let data = self.lock();
+        ready(entities.iter().map(|(shard, entity)| data.load(shard, entity)).collect()).boxed()
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        ready(self.lock().scan(&scan)).boxed()
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        let digest = *blake3::hash(&bytes).as_bytes();
+        self.lock().blobs.insert(digest, bytes);
+        ready(Ok(digest)).boxed()
+    }
+
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        ready(Ok(self.lock().blobs.get(&digest).cloned())).boxed()
+    }
+}
+
+impl ClusterStore for MemoryStore {
+    fn identity(&self) -> StoreIdentity {
+        self.lock().identity.clone()
+    }
+
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+        ready(Ok(self.lock().rows.get(key).cloned())).boxed()
+    }
+
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+        let data = self.lock();
+        let from = data.rows.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let rows = from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, row)| row.clone());
+        ready(Ok((rows.collect(), data.identity.sequence))).boxed()
+    }
+
+    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+        ready(self.lock().compare_and_set(cas)).boxed()
+    }
+
+    fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
+        self.lock().changes.watch(prefix, revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
+
+    fn factory() -> Factory<MemoryStore> {
+        Factory::new(|| MemoryStore::new(1, CLUSTER, CLUSTER_NAME))
+    }
+
+    #[test]
+    fn the_memory_store_keeps_the_contract_of_entity_stores() {
+        conformance::entity_store(&factory());
+    }
+
+    #[test]
+    fn the_memory_store_keeps_the_contract_of_cluster_stores() {
+        conformance::cluster_store(&factory(), WATCHED_EVENTS + 1);
+    }
+}

@@ -1,0 +1,166 @@
+//! Golden bytes of every record: a change here is a new format version.
+
+use super::*;
+use ostraca_sharding::ids::{
+    ClusterId, Digest, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
+};
+use ostraca_sharding::records::{Answer, Recorded};
+
+fn lane() -> Lane {
+    let error = Answer::Error { code: "no".into(), message: "why".into() };
+    let recorded = |sequence, answer| Recorded {
+        sequence,
+        digest: Digest([0xdd; 16]),
+        version: sequence + 300,
+        answer,
+    };
+    Lane {
+        session: Session([0x55; 16]),
+        last: 2,
+        used_at: 1_000,
+        replies: vec![recorded(1, Answer::Result(Bytes::from_static(b"ok"))), recorded(2, error)],
+    }
+}
+
+fn head() -> Head {
+    Head {
+        version: 5,
+        revision: 3,
+        turn: TurnId { nonce: 200, shard: 7, number: 9 },
+        commit_sequence: 4097,
+        lanes: vec![],
+        lanes_beside: 1,
+        remembered: true,
+        expires_at: Some(128),
+        deleted: false,
+        state_bytes: 16,
+    }
+}
+
+fn standing() -> StandingClaim {
+    let claim = Claim {
+        cluster: ClusterId(1),
+        shard: ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(7) },
+        epoch: Epoch(2),
+        node: NodeId::from("a"),
+        incarnation: Incarnation { counter: 3, nonce: 4 },
+        number: 5,
+    };
+    StandingClaim { claim, reserved: 4096 }
+}
+
+#[test]
+fn the_bytes_of_a_head_do_not_change() {
+    let golden = [
+        2, 1, 0, 0, 0, // header
+        5, 3, 0xc8, 1, 7, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16,
+    ];
+    assert_eq!(Codec::default().encode(b"k", &head()).unwrap(), golden);
+    assert_eq!(Codec::default().decode::<Head>(b"k", &golden).unwrap(), head());
+}
+
+#[test]
+fn the_bytes_of_a_lane_do_not_change() {
+    let mut golden = vec![4, 1, 0, 0, 0];
+    golden.extend([0x55; 16]);
+    golden.extend([2, 0xe8, 7, 2, 1]);
+    golden.extend([0xdd; 16]);
+    golden.extend([0xad, 2, 0, 2, b'o', b'k', 2]);
+    golden.extend([0xdd; 16]);
+    golden.extend([0xae, 2, 1, 2, b'n', b'o', 3, b'w', b'h', b'y']);
+    assert_eq!(Codec::default().encode(b"k", &lane()).unwrap(), golden);
+    assert_eq!(Codec::default().decode::<Lane>(b"k", &golden).unwrap(), lane());
+}
+
+#[test]
+fn the_bytes_of_a_claim_do_not_change() {
+    let golden = [
+        1, 1, 0, 0, 0, // header
+        1, 1, b'n', 1, b'p', 7, 2, 1, b'a', 3, 4, 5, 0x80, 0x20,
+    ];
+    assert_eq!(Codec::default().encode(b"k", &standing()).unwrap(), golden);
+    assert_eq!(Codec::default().decode::<StandingClaim>(b"k", &golden).unwrap(), standing());
+}
+
+#[test]
+fn the_bytes_of_state_do_not_change() {
+    let record = Codec::default().encode_bytes(Kind::State, b"k", &b"value"[..]);
+    assert_eq!(record, b"\x03\x01\0\0\0value");
+    assert_eq!(Codec::default().decode_bytes(Kind::State, b"k", &record).unwrap(), "value");
+}
+
+#[test]
+fn the_numbers_of_kinds_do_not_change() {
+    use Kind::*;
+    let numbered = [
+        (1, Claim),
+        (2, Head),
+        (3, State),
+        (4, Lane),
+        (5, Timer),
+        (6, Outbox),
+        (7, Journal),
+        (8, Remembered),
+        (9, DeadLetter),
+        (10, Chunk),
+        (32, Row),
+        (33, Meta),
+    ];
+    for number in 0..=u8::MAX {
+        let kind = numbered.iter().find(|(n, _)| *n == number).map(|(_, kind)| *kind);
+        assert_eq!(Kind::of(number), kind);
+        assert!(kind.is_none_or(|kind| kind as u8 == number));
+    }
+}
+
+#[test]
+fn an_unknown_kind_version_flag_or_key_is_corrupt() {
+    let codec = Codec::default();
+    let good = codec.encode(b"k", &head()).unwrap();
+    for (at, value) in
+        [(0, 0), (0, 4), (0, 200), (1, 0), (1, 2), (2, 1), (2, 2), (2, 0x80), (3, 1), (4, 1)]
+    {
+        let mut bad = good.clone();
+        bad[at] = value;
+        let error = codec.decode::<Head>(b"k", &bad).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt(_)), "byte {at} = {value}: {error}");
+    }
+}
+
+#[test]
+fn a_record_cut_short_or_with_a_tail_is_corrupt() {
+    let codec = Codec::default();
+    let mut record = codec.encode(b"k", &lane()).unwrap();
+    for end in 0..record.len() {
+        let error = codec.decode::<Lane>(b"k", &record[..end]).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt(_)), "cut at {end}");
+    }
+    record.push(0);
+    assert!(matches!(codec.decode::<Lane>(b"k", &record), Err(StoreError::Corrupt(_))));
+}
+
+#[test]
+fn every_body_passes_the_seal_with_its_key() {
+    /// Exclusive-or with the key's first byte: enough to see what passes.
+    #[derive(Debug)]
+    struct Xor;
+    impl Seal for Xor {
+        fn seal(&self, key: &[u8], body: Vec<u8>) -> (u16, Vec<u8>) {
+            (258, body.iter().map(|byte| byte ^ key[0]).collect())
+        }
+        fn open<'a>(
+            &self,
+            key: &[u8],
+            key_id: u16,
+            body: &'a [u8],
+        ) -> Result<Cow<'a, [u8]>, StoreError> {
+            assert_eq!(key_id, 258);
+            Ok(body.iter().map(|byte| byte ^ key[0]).collect::<Vec<_>>().into())
+        }
+    }
+    let codec = Codec::new(Arc::new(Xor));
+    let record = codec.encode_bytes(Kind::State, b"\x01", &b"abc"[..]);
+    assert_eq!(record, b"\x03\x01\0\x02\x01`cb");
+    assert_eq!(codec.decode_bytes(Kind::State, b"\x01", &record).unwrap(), "abc");
+    assert!(Codec::default().decode_bytes(Kind::State, b"\x01", &record).is_err());
+}
