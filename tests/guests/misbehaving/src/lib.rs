@@ -1,1 +1,178 @@
-//! Placeholder.
+//! A guest that does what no guest should: each method breaks one limit or rule. For tests of the host only.
+
+// Recursion, traps and loops without end are what this guest is for.
+#![allow(unconditional_recursion, clippy::empty_loop)]
+
+use std::hint::black_box;
+
+use ostraca_sdk::{Error, StartReason, StopReason, context, entity, life, log, state};
+
+/// The entity.
+#[derive(Debug, Default)]
+pub struct Misbehaving;
+
+#[entity(state = "keys")]
+impl Misbehaving {
+    /// Counts starts under `starts`, and keeps the last reason under `start-reason`.
+    #[start]
+    fn start(&mut self, reason: StartReason) -> Result<(), Error> {
+        if context::identity().id.starts_with("no-start") {
+            return Err(Error::new("no-start", "this id refuses to start"));
+        }
+        state::set("starts", &(state::get("starts").unwrap_or(0_u64) + 1));
+        state::set("start-reason", &format!("{reason:?}"));
+        Ok(())
+    }
+
+    /// Counts stops under `stops`, and keeps the last reason under `stop-reason`.
+    #[stop]
+    fn stop(&mut self, reason: StopReason) {
+        if context::identity().id.starts_with("no-stop") {
+            loop {}
+        }
+        state::set("stops", &(state::get("stops").unwrap_or(0_u64) + 1));
+        state::set("stop-reason", &format!("{reason:?}"));
+    }
+
+    /// Behaves: adds to the number under `key`, and answers the sum.
+    #[message]
+    pub fn add(&mut self, key: String, by: u64) -> u64 {
+        let sum = state::get(&key).unwrap_or(0_u64) + by;
+        state::set(&key, &sum);
+        sum
+    }
+
+    /// Behaves: the JSON value of a key as text.
+    #[message]
+    pub fn read(&self, key: String) -> Option<String> {
+        state::get_raw(&key).map(|value| String::from_utf8_lossy(&value).into_owned())
+    }
+
+    /// Panics, having written a key.
+    #[message]
+    pub fn panic(&mut self, message: String) {
+        state::set("panicked", &true);
+        panic!("{message}");
+    }
+
+    /// Traps without a word, having written a key.
+    #[message]
+    pub fn trap(&mut self) {
+        state::set("trapped", &true);
+        std::process::abort();
+    }
+
+    /// Is refused with a code, having written a key.
+    #[message]
+    pub fn refuse(&mut self, code: String) -> Result<(), Error> {
+        state::set("refused", &true);
+        Err(Error::new(code, "refused, as asked"))
+    }
+
+    /// Never returns.
+    #[message]
+    pub fn spin_for_ever(&mut self) {
+        loop {}
+    }
+
+    /// The same in a query.
+    #[message]
+    pub fn spin_for_ever_in_a_query(&self) {
+        loop {}
+    }
+
+    /// Works for a while: `millions` of million steps.
+    #[message]
+    pub fn spin(&mut self, millions: u64) -> u64 {
+        let mut sum = 0_u64;
+        for step in 0..millions.saturating_mul(1_000_000) {
+            sum = black_box(sum.wrapping_add(step));
+        }
+        sum
+    }
+
+    /// Allocates and touches memory until there is no more.
+    #[message]
+    pub fn allocate(&mut self) -> usize {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        loop {
+            all.push(black_box(vec![1; 64 * 1024]));
+        }
+    }
+
+    /// Calls itself until the stack ends.
+    #[message]
+    pub fn recurse(&mut self) -> u64 {
+        recurse(0)
+    }
+
+    /// Logs `lines` lines of `bytes` bytes.
+    #[message]
+    pub fn log(&mut self, lines: u64, bytes: usize) {
+        let line = "x".repeat(bytes);
+        for _ in 0..lines {
+            log::log(log::Level::Info, &line);
+        }
+    }
+
+    /// Writes `keys` keys of `bytes` bytes each.
+    #[message]
+    pub fn fill(&mut self, keys: u64, bytes: usize) {
+        let value = vec![b'x'; bytes];
+        for key in 0..keys {
+            state::set_raw(&format!("fill/{key}"), &value);
+        }
+    }
+
+    /// Sets a key of `bytes` bytes; the host takes 1 to 512.
+    #[message]
+    pub fn set_key_of(&mut self, bytes: usize) {
+        state::set_raw(&"k".repeat(bytes), b"1");
+    }
+
+    /// Lists with a limit that the host does not take, if it is nought or beyond 1000.
+    #[message]
+    pub fn list(&self, limit: u32) -> usize {
+        state::list_raw("", limit, None).entries.len()
+    }
+
+    /// Answers with a string of `bytes` bytes.
+    #[message]
+    pub fn reply(&self, bytes: usize) -> String {
+        "x".repeat(bytes)
+    }
+
+    /// A query that sets a key.
+    #[message]
+    pub fn query_that_sets(&self) {
+        state::set("query", &true);
+    }
+
+    /// A query that deletes a key.
+    #[message]
+    pub fn query_that_deletes(&self) -> bool {
+        state::delete("starts")
+    }
+
+    /// Asks for passivation, and answers how often this entity was started.
+    #[message]
+    pub fn passivate(&mut self) -> u64 {
+        life::passivate();
+        state::get("starts").unwrap_or(0)
+    }
+
+    /// What the host says of this entity and message: type, id, principal, sequence, version.
+    #[message]
+    pub fn who(&self) -> (String, String, String, u64, u64) {
+        let identity = context::identity();
+        let (principal, sequence, version) = context::message()
+            .map(|message| (message.principal, message.sequence, message.version))
+            .unwrap_or_default();
+        (identity.entity_type, identity.id, principal, sequence, version)
+    }
+}
+
+fn recurse(depth: u64) -> u64 {
+    // The sum after the call keeps it from being made a loop.
+    black_box(recurse(black_box(depth + 1)) + depth)
+}

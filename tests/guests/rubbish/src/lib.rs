@@ -1,1 +1,52 @@
-//! Placeholder.
+//! A raw guest whose methods and replies are rubbish, as far as its id and the method's name ask for it. For tests of
+//! the host only.
+
+use ostraca_sdk::context::{self, Kind};
+use ostraca_sdk::raw::{Handler, Method, Refusal};
+use ostraca_sdk::{StartReason, state};
+
+/// The handler.
+#[derive(Debug)]
+pub struct Rubbish;
+
+impl Handler for Rubbish {
+    fn methods() -> Vec<Method> {
+        let method =
+            |name: &str, kind| Method { name: name.to_owned(), kind, summary: String::new() };
+        vec![
+            method("bytes", Kind::Command),
+            method("echo", Kind::Query),
+            method("empty", Kind::Query),
+            method("code", Kind::Command),
+            method("write-unlisted", Kind::Command),
+        ]
+    }
+
+    fn start(_: StartReason) -> Result<(), String> {
+        if context::identity().id == "no-start" {
+            return Err("\u{0}\u{1b}[31m a start that fails, with control characters".to_owned());
+        }
+        Ok(())
+    }
+
+    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+        match method.as_str() {
+            // Neither UTF-8 nor JSON.
+            "bytes" => Ok(vec![0xff, 0xfe, 0x00, b'{', 0xc3]),
+            "echo" => Ok(body),
+            "empty" => Ok(Vec::new()),
+            // A code as long as the body, of which the contract takes 1 to 128 bytes.
+            "code" => Err(Refusal::Application {
+                code: "c".repeat(body.len()),
+                message: "m".repeat(body.len()),
+            }),
+            "write-unlisted" => {
+                state::set_raw("a key with \u{7f}\u{0} and \u{10ffff}", &[0; 3]);
+                Ok(Vec::new())
+            }
+            _ => Err(Refusal::UnknownMethod),
+        }
+    }
+}
+
+ostraca_sdk::export!(Rubbish);

@@ -1,0 +1,166 @@
+//! `#[entity]`: reads the block, sorts its methods, writes the table.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::meta::ParseNestedMeta;
+use syn::parse::Parser;
+use syn::spanned::Spanned;
+use syn::{Error, ImplItem, ImplItemFn, ItemImpl, LitStr, Result};
+
+use crate::method;
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Whole,
+    Keys,
+}
+
+pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let state = state(arguments)?;
+    let mut block: ItemImpl = syn::parse2(item).map_err(|error| {
+        Error::new(error.span(), "#[entity] belongs on an impl block: #[entity] impl Counter { … }")
+    })?;
+    if let Some((_, of, _)) = &block.trait_ {
+        return Err(Error::new(
+            of.span(),
+            "#[entity] belongs on the struct's own impl block, not on a trait's",
+        ));
+    }
+    if !block.generics.params.is_empty() {
+        return Err(Error::new(
+            block.generics.span(),
+            "an entity cannot be generic: a component holds one entity type",
+        ));
+    }
+
+    let mut rows = Vec::new();
+    let mut start = None;
+    let mut stop = None;
+    for item in &mut block.items {
+        let ImplItem::Fn(function) = item else { continue };
+        match take_marker(function)? {
+            None => {}
+            Some(Marker::Message) => rows.push(method::row(function)?),
+            Some(Marker::Start) => once(&mut start, function, "start")?,
+            Some(Marker::Stop) => once(&mut stop, function, "stop")?,
+        }
+    }
+    if rows.is_empty() {
+        return Err(Error::new(
+            block.self_ty.span(),
+            "an entity needs at least one method with #[message]",
+        ));
+    }
+    Ok(output(&block, state, &rows, start, stop))
+}
+
+fn output(
+    block: &ItemImpl,
+    state: State,
+    rows: &[TokenStream],
+    start: Option<TokenStream>,
+    stop: Option<TokenStream>,
+) -> TokenStream {
+    let entity = &block.self_ty;
+    let export = if stop.is_some() { quote!(export_with_stop) } else { quote!(export) };
+    let start = start.map_or(quote!(None), |start| quote!(Some(#start)));
+    let stop = stop.map_or(quote!(None), |stop| quote!(Some(#stop)));
+    // The bounds of a style are errors at the struct's name.
+    let style = match state {
+        State::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::Whole),
+        State::Keys => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::Keys),
+    };
+    let check = (state == State::Keys).then(|| {
+        quote_spanned! {entity.span()=>
+            const _: () = ::core::assert!(
+                ::core::mem::size_of::<#entity>() == 0,
+                "with state = \"keys\" the struct must be empty: what it held would not be durable; keep it under a key",
+            );
+        }
+    });
+    quote! {
+        #block
+
+        #check
+
+        impl ::ostraca_sdk::entity::Entity for #entity {
+            type Style = #style;
+            const METHODS: &'static [::ostraca_sdk::__private::Method<Self>] = &[#(#rows),*];
+            const START: ::core::option::Option<
+                fn(&mut Self, ::ostraca_sdk::StartReason) -> ::core::result::Result<(), ::std::string::String>,
+            > = #start;
+            const STOP: ::core::option::Option<fn(&mut Self, ::ostraca_sdk::StopReason)> = #stop;
+        }
+
+        ::ostraca_sdk::__export_entity!(#entity, #export);
+    }
+}
+
+fn state(arguments: TokenStream) -> Result<State> {
+    let mut state = State::Whole;
+    let read = |meta: ParseNestedMeta<'_>| {
+        if !meta.path.is_ident("state") {
+            return Err(meta.error("unknown option; there is only state = \"struct\" or \"keys\""));
+        }
+        let text: LitStr = meta.value()?.parse()?;
+        state = match text.value().as_str() {
+            "struct" => State::Whole,
+            "keys" => State::Keys,
+            _ => {
+                return Err(Error::new(
+                    text.span(),
+                    "state is \"struct\" (the default) or \"keys\"",
+                ));
+            }
+        };
+        Ok(())
+    };
+    syn::meta::parser(read).parse2(arguments)?;
+    Ok(state)
+}
+
+enum Marker {
+    Message,
+    Start,
+    Stop,
+}
+
+/// Takes the marker off a function, since nothing else knows these attributes.
+fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
+    let mut found = None;
+    let mut second: Option<Span> = None;
+    let mut arguments: Option<Span> = None;
+    function.attrs.retain(|attribute| {
+        let marker = match attribute.path().get_ident().map(ToString::to_string).as_deref() {
+            Some("message") => Marker::Message,
+            Some("start") => Marker::Start,
+            Some("stop") => Marker::Stop,
+            _ => return true,
+        };
+        if attribute.meta.require_path_only().is_err() {
+            arguments = Some(attribute.span());
+        }
+        if found.replace(marker).is_some() {
+            second = Some(attribute.span());
+        }
+        false
+    });
+    if let Some(span) = arguments {
+        return Err(Error::new(span, "#[message], #[start] and #[stop] take no options"));
+    }
+    if let Some(span) = second {
+        return Err(Error::new(span, "a method is one of #[message], #[start] and #[stop]"));
+    }
+    Ok(found)
+}
+
+fn once(slot: &mut Option<TokenStream>, function: &ImplItemFn, what: &str) -> Result<()> {
+    let hook = method::hook(function, what)?;
+    if slot.replace(hook).is_some() {
+        return Err(Error::new(
+            function.sig.span(),
+            format!("there is another #[{what}] hook; an entity has at most one"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! One method: from its signature to its row in the table, or to a hook.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, Expr, ExprLit, FnArg, ImplItemFn, Lit, Meta, Pat, PatType, Result,
+    ReturnType, Signature, Type,
+};
+
+/// The table row of a `#[message]`.
+pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
+    let signature = &function.sig;
+    let mutable = receiver(signature, "message")?;
+    check(signature, "message")?;
+
+    let mut shown = Vec::new();
+    let mut parameters = Vec::new();
+    let mut locals = Vec::new();
+    let mut reads = Vec::new();
+    for (at, parameter) in typed(signature).enumerate() {
+        let (name, ty) = owned(parameter)?;
+        let optional = is_option(ty);
+        shown.push(format!("{name}: {}", compact(ty)));
+        parameters
+            .push(quote!(::ostraca_sdk::__private::Parameter { name: #name, optional: #optional }));
+        let local = format_ident!("argument{at}");
+        // A type that JSON cannot become is an error at that type.
+        reads.push(quote_spanned!(ty.span()=> let #local = arguments.get::<#ty>(#at)?;));
+        locals.push(local);
+    }
+
+    let ident = &signature.ident;
+    let name = ident.unraw().to_string();
+    if name.len() > 128 {
+        return Err(Error::new(ident.span(), "a method's name has at most 128 bytes"));
+    }
+    let kind = if mutable { quote!(Command) } else { quote!(Query) };
+    let summary = summary(&function.attrs);
+    let shown = format!("{name}({})", shown.join(", "));
+    let conditions = function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    let result = match &signature.output {
+        ReturnType::Default => ident.span(),
+        ReturnType::Type(_, ty) => ty.span(),
+    };
+    let encode = quote_spanned!(result=> (&value).ostraca_kind().encode(value));
+    Ok(quote! {
+        #(#conditions)*
+        ::ostraca_sdk::__private::Method {
+            name: #name,
+            kind: ::ostraca_sdk::context::Kind::#kind,
+            summary: #summary,
+            signature: #shown,
+            parameters: &[#(#parameters),*],
+            #[allow(clippy::let_unit_value, clippy::needless_borrow, unused_variables)]
+            call: |entity, arguments| {
+                // Which of the two is used depends on the result's type.
+                #[allow(unused_imports)]
+                use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
+                #(#reads)*
+                let value = Self::#ident(entity, #(#locals),*);
+                #encode
+            },
+        }
+    })
+}
+
+/// The function pointer of a `#[start]` or `#[stop]`.
+pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
+    let signature = &function.sig;
+    if !receiver(signature, what)? {
+        return Err(Error::new(signature.span(), format!("a #[{what}] hook takes &mut self")));
+    }
+    check(signature, what)?;
+    let reason = match typed(signature).count() {
+        0 => quote!(),
+        1 => quote!(reason),
+        _ => {
+            return Err(Error::new(
+                signature.inputs.span(),
+                format!("a #[{what}] hook takes &mut self and at most its reason"),
+            ));
+        }
+    };
+    let ident = &signature.ident;
+    let call = quote!(Self::#ident(entity, #reason));
+    if what == "start" {
+        return Ok(quote_spanned! {signature.output.span()=>
+            #[allow(clippy::unit_arg)]
+            |entity, reason| ::ostraca_sdk::__private::StartOutcome::outcome(#call)
+        });
+    }
+    if let ReturnType::Type(_, ty) = &signature.output {
+        return Err(Error::new(ty.span(), "a #[stop] hook returns nothing: nobody waits for it"));
+    }
+    Ok(quote!(|entity, reason| #call))
+}
+
+/// Whether `self` is taken by `&mut`.
+fn receiver(signature: &Signature, what: &str) -> Result<bool> {
+    match signature.receiver() {
+        Some(receiver) if receiver.reference.is_some() && receiver.colon_token.is_none() => {
+            Ok(receiver.mutability.is_some())
+        }
+        _ => Err(Error::new(
+            signature.receiver().map_or_else(|| signature.span(), Spanned::span),
+            match what {
+                "message" => {
+                    "a #[message] takes &mut self (a command, which may change state) or &self (a query, which may \
+                     not)"
+                        .to_owned()
+                }
+                _ => format!("a #[{what}] hook takes &mut self"),
+            },
+        )),
+    }
+}
+
+fn check(signature: &Signature, what: &str) -> Result<()> {
+    if let Some(keyword) = &signature.asyncness {
+        return Err(Error::new(
+            keyword.span(),
+            format!(
+                "a #[{what}] is not async: a turn runs to its end, and the host suspends it where it waits"
+            ),
+        ));
+    }
+    if let Some(keyword) = &signature.unsafety {
+        return Err(Error::new(keyword.span(), format!("a #[{what}] cannot be unsafe")));
+    }
+    if !signature.generics.params.is_empty() {
+        return Err(Error::new(
+            signature.generics.span(),
+            format!("a #[{what}] cannot be generic: name the types, so that JSON can become them"),
+        ));
+    }
+    Ok(())
+}
+
+fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
+    signature.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(parameter) => Some(parameter),
+        FnArg::Receiver(_) => None,
+    })
+}
+
+/// A parameter's name and type, if an argument can be made for it.
+fn owned(parameter: &PatType) -> Result<(String, &Type)> {
+    let Pat::Ident(name) = &*parameter.pat else {
+        return Err(Error::new(
+            parameter.pat.span(),
+            "a #[message]'s parameter needs a plain name, which callers use in JSON",
+        ));
+    };
+    match &*parameter.ty {
+        Type::Reference(ty) => Err(Error::new(
+            ty.span(),
+            "a #[message]'s parameter is owned, not borrowed: use String for &str, Vec<T> for &[T]",
+        )),
+        Type::ImplTrait(ty) => Err(Error::new(
+            ty.span(),
+            "a #[message] cannot be generic: name the types, so that JSON can become them",
+        )),
+        ty => Ok((name.ident.unraw().to_string(), ty)),
+    }
+}
+
+fn is_option(ty: &Type) -> bool {
+    match ty {
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == "Option"),
+        _ => false,
+    }
+}
+
+/// A type as people write it: tokens are printed with spaces between all of them.
+fn compact(ty: &Type) -> String {
+    let spaced = quote!(#ty).to_string();
+    let mut out = String::new();
+    let mut words = spaced.split(' ').peekable();
+    while let Some(word) = words.next() {
+        out.push_str(word);
+        let word_like = |text: &str| text.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        if word == ","
+            || word == ";"
+            || words.peek().is_some_and(|next| word_like(word) && word_like(next))
+        {
+            out.push(' ');
+        }
+    }
+    out
+}
+
+/// The first line of the doc comment that says something.
+fn summary(attributes: &[Attribute]) -> String {
+    for attribute in attributes {
+        if let Meta::NameValue(doc) = &attribute.meta
+            && doc.path.is_ident("doc")
+            && let Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) = &doc.value
+            && !line.value().trim().is_empty()
+        {
+            return line.value().trim().to_owned();
+        }
+    }
+    String::new()
+}

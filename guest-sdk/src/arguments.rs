@@ -1,0 +1,148 @@
+//! From a message's body to a method's arguments.
+//!
+//! The body is split into raw JSON values once, by code that every method shares; only the last step, from one raw value
+//! to one parameter's type, is generic. This keeps guests small.
+
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::raw::Refusal;
+
+/// Bytes of a caller's argument name that an error message shows.
+const SHOWN: usize = 64;
+
+/// A parameter of a method.
+#[derive(Debug)]
+pub struct Parameter {
+    /// As in the source.
+    pub name: &'static str,
+    /// May be left out: its type is an `Option`.
+    pub optional: bool,
+}
+
+/// The arguments of one message, still JSON.
+#[derive(Debug)]
+pub struct Arguments<'b> {
+    signature: &'static str,
+    parameters: &'static [Parameter],
+    /// One for each parameter.
+    values: Vec<Option<&'b str>>,
+    /// The whole body is the only parameter's value.
+    bare: bool,
+}
+
+impl<'b> Arguments<'b> {
+    /// Splits a body. `signature` is what errors show: `add(by: u64)`.
+    pub(crate) fn split(
+        signature: &'static str,
+        parameters: &'static [Parameter],
+        body: &'b [u8],
+    ) -> Result<Self, Refusal> {
+        let mut this = Self { signature, parameters, values: Vec::new(), bare: false };
+        this.values.resize(parameters.len(), None);
+        let Ok(body) = std::str::from_utf8(body) else {
+            return Err(this.refuse("the body is not UTF-8"));
+        };
+        let body = body.trim_matches([' ', '\t', '\r', '\n']);
+        if body.is_empty() || (body == "null" && parameters.is_empty()) {
+            return Ok(this);
+        }
+        if let [only] = parameters
+            && !is_named_form(body, only.name)
+        {
+            this.values = vec![Some(body)];
+            this.bare = true;
+            return Ok(this);
+        }
+        let members = match members(body) {
+            Ok(members) => members,
+            Err(error) if parameters.is_empty() => {
+                return Err(this.refuse(&format!("takes no arguments: {error}")));
+            }
+            Err(error) => {
+                return Err(
+                    this.refuse(&format!("expected a JSON object with these names: {error}"))
+                );
+            }
+        };
+        for (name, value) in members {
+            let Some(at) = parameters.iter().position(|parameter| parameter.name == name) else {
+                return Err(this.unknown(&name));
+            };
+            if this.values[at].replace(value.get()).is_some() {
+                return Err(this.refuse(&format!("argument `{name}` is there twice")));
+            }
+        }
+        Ok(this)
+    }
+
+    /// The argument of the parameter at `at`.
+    pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T, Refusal> {
+        match self.values[at] {
+            Some(value) => serde_json::from_str(value).map_err(|error| self.misfit(at, &error)),
+            None if self.parameters[at].optional => {
+                serde_json::from_str("null").map_err(|error| self.misfit(at, &error))
+            }
+            None => Err(self.refuse(&format!("missing argument `{}`", self.parameters[at].name))),
+        }
+    }
+
+    fn misfit(&self, at: usize, error: &serde_json::Error) -> Refusal {
+        let name = self.parameters[at].name;
+        if self.bare
+            && let Some(body) = self.values[at]
+            && let Ok(members) = members(body)
+            && members.iter().any(|(member, _)| member == name)
+            && let Some((other, _)) = members.iter().find(|(member, _)| member != name)
+        {
+            return self.unknown(other);
+        }
+        // A place within one argument would be read as a place in the body.
+        let error = error.to_string();
+        let error = error.rsplit_once(" at line ").map_or(error.as_str(), |(what, _)| what);
+        self.refuse(&format!("argument `{name}`: {error}"))
+    }
+
+    fn unknown(&self, name: &str) -> Refusal {
+        let shown = &name[..name.floor_char_boundary(SHOWN)];
+        self.refuse(&format!("unknown argument `{shown}`"))
+    }
+
+    fn refuse(&self, why: &str) -> Refusal {
+        Refusal::InvalidArguments([self.signature, ": ", why].concat())
+    }
+}
+
+fn is_named_form(body: &str, name: &str) -> bool {
+    body.starts_with('{')
+        && members(body).is_ok_and(|members| matches!(&members[..], [(only, _)] if only == name))
+}
+
+type Member<'b> = (String, &'b RawValue);
+
+/// The members of a JSON object, in order, doubles included.
+fn members(body: &str) -> Result<Vec<Member<'_>>, serde_json::Error> {
+    struct Members;
+    impl<'b> Visitor<'b> for Members {
+        type Value = Vec<Member<'b>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a JSON object")
+        }
+
+        fn visit_map<A: MapAccess<'b>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut members = Vec::new();
+            while let Some(name) = map.next_key::<String>()? {
+                members.push((name, map.next_value()?));
+            }
+            Ok(members)
+        }
+    }
+    let mut json = serde_json::Deserializer::from_str(body);
+    let members = json.deserialize_map(Members)?;
+    json.end()?;
+    Ok(members)
+}

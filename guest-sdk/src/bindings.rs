@@ -1,0 +1,117 @@
+//! What wit-bindgen makes of `../wit`, and its join to [`raw::Handler`](crate::raw::Handler).
+//!
+//! A component exports `stop` only if its entity has the hook. wit-bindgen exports whole worlds, and its macros for one
+//! interface clash if two worlds have it: so the hook is a world of its own here, and `entity-with-stop` of the WIT is
+//! the union of the two, which the component's encoder makes.
+
+#![allow(missing_docs, unreachable_pub, clippy::expect_used, clippy::unwrap_used)]
+
+use std::marker::PhantomData;
+use std::sync::Once;
+
+use crate::context::Kind;
+use crate::raw::{Handler, Refusal, StartReason, StopReason};
+
+// The glue reads arguments from, and leaves results in, linear memory by raw pointers.
+#[allow(unsafe_code)]
+pub mod entity {
+    wit_bindgen::generate!({
+        path: "../wit",
+        world: "entity",
+        pub_export_macro: true,
+        export_macro_name: "export_entity",
+        default_bindings_module: "::ostraca_sdk::bindings::entity",
+        runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+#[allow(unsafe_code)]
+pub mod stop {
+    wit_bindgen::generate!({
+        path: "../wit",
+        inline: "
+            package ostraca:sdk;
+            world stop-hook {
+                export ostraca:entity/stop@0.1.0;
+            }
+        ",
+        world: "ostraca:sdk/stop-hook",
+        pub_export_macro: true,
+        export_macro_name: "export_stop",
+        default_bindings_module: "::ostraca_sdk::bindings::stop",
+        runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+use entity::exports::ostraca::entity::{handler, methods};
+use entity::ostraca::entity as wit;
+
+/// The exports of a component whose entity is `H`.
+pub struct Adapter<H>(PhantomData<H>);
+
+impl<H: Handler> methods::Guest for Adapter<H> {
+    fn methods() -> Vec<methods::Method> {
+        report_panics();
+        let mut all = Vec::new();
+        for method in H::methods() {
+            let kind = match method.kind {
+                Kind::Command => wit::types::Kind::Command,
+                Kind::Query => wit::types::Kind::Query,
+            };
+            all.push(methods::Method { name: method.name, kind, summary: method.summary });
+        }
+        all
+    }
+}
+
+impl<H: Handler> handler::Guest for Adapter<H> {
+    fn start(reason: handler::StartReason) -> Result<(), String> {
+        report_panics();
+        H::start(match reason {
+            handler::StartReason::FirstMessage => StartReason::FirstMessage,
+            handler::StartReason::Message => StartReason::Message,
+            handler::StartReason::Remembered => StartReason::Remembered,
+        })
+    }
+
+    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, wit::types::Error> {
+        report_panics();
+        H::message(method, body).map_err(refusal)
+    }
+}
+
+impl<H: Handler> stop::exports::ostraca::entity::stop::Guest for Adapter<H> {
+    fn stop(reason: stop::exports::ostraca::entity::stop::StopReason) {
+        use stop::exports::ostraca::entity::stop::StopReason as Wit;
+        report_panics();
+        H::stop(match reason {
+            Wit::Idle => StopReason::Idle,
+            Wit::Evicted => StopReason::Evicted,
+            Wit::Passivated => StopReason::Passivated,
+            Wit::HandedOff => StopReason::HandedOff,
+            Wit::Redeployed => StopReason::Redeployed,
+        });
+    }
+}
+
+fn refusal(refusal: Refusal) -> wit::types::Error {
+    match refusal {
+        Refusal::Application { code, message } => {
+            wit::types::Error::Application(wit::types::ApplicationError { code, message })
+        }
+        Refusal::InvalidArguments(why) => wit::types::Error::InvalidArguments(why),
+        Refusal::UnknownMethod => wit::types::Error::UnknownMethod,
+    }
+}
+
+/// Tells the host of a panic before it becomes a trap, which by itself carries no words.
+fn report_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|panic| {
+            let message = panic.payload_as_str().unwrap_or("a panic without a text");
+            let (file, line) = panic.location().map_or(("", 0), |at| (at.file(), at.line()));
+            wit::log::panicked(message, file, line);
+        }));
+    });
+}

@@ -1,0 +1,239 @@
+//! What `#[entity]` implements, and how an instance runs its turns.
+//!
+//! The macro writes a table of methods and nothing else of weight; [`Runner`] dispatches by it, here and in
+//! [`testing`](crate::testing) alike. A [`Style`] says how the struct is kept.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::arguments::{Arguments, Parameter};
+use crate::context::Kind;
+use crate::raw::{self, Refusal, StartReason, StopReason};
+use crate::state;
+
+/// The key of a whole struct's state.
+pub const WHOLE_STATE_KEY: &str = "state";
+
+/// An entity. Implemented by the attribute `#[entity]`, never by hand.
+pub trait Entity: Sized + 'static {
+    #[doc(hidden)]
+    type Style: Style<Self>;
+    #[doc(hidden)]
+    const METHODS: &'static [Method<Self>];
+    #[doc(hidden)]
+    const START: Option<fn(&mut Self, StartReason) -> Result<(), String>>;
+    #[doc(hidden)]
+    const STOP: Option<fn(&mut Self, StopReason)>;
+}
+
+/// A row of an entity's table.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Method<E> {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub summary: &'static str,
+    /// For errors: `add(by: u64)`.
+    pub signature: &'static str,
+    pub parameters: &'static [Parameter],
+    pub call: fn(&mut E, &Arguments<'_>) -> Result<Vec<u8>, Refusal>,
+}
+
+/// How an entity's struct is kept.
+#[doc(hidden)]
+pub trait Style<E> {
+    /// What is known to be stored.
+    type Kept;
+
+    /// Reads it.
+    fn load() -> Self::Kept;
+
+    /// The struct that `kept` stands for.
+    fn decode(kept: &Self::Kept) -> E;
+
+    /// Stores the struct, if it differs from `kept`.
+    fn save(entity: &E, kept: &mut Self::Kept);
+}
+
+/// The whole struct is one value.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Whole;
+
+impl<E: Serialize + DeserializeOwned + Default> Style<E> for Whole {
+    type Kept = Option<Vec<u8>>;
+
+    fn load() -> Self::Kept {
+        state::get_raw(WHOLE_STATE_KEY)
+    }
+
+    fn decode(kept: &Self::Kept) -> E {
+        let Some(bytes) = kept else { return E::default() };
+        match serde_json::from_slice(bytes) {
+            Ok(entity) => entity,
+            Err(error) => panic!(
+                "state-does-not-decode: the stored state does not fit the struct `{}`: {error}; give new fields \
+                 #[serde(default)], keep old names with #[serde(alias = \"…\")], and deploy again; nothing was changed",
+                std::any::type_name::<E>()
+            ),
+        }
+    }
+
+    fn save(entity: &E, kept: &mut Self::Kept) {
+        let bytes = match serde_json::to_vec(entity) {
+            Ok(bytes) => bytes,
+            Err(error) => panic!(
+                "state-does-not-encode: JSON cannot express the struct `{}`: {error}",
+                std::any::type_name::<E>()
+            ),
+        };
+        if kept.as_ref() != Some(&bytes) {
+            state::set_raw(WHOLE_STATE_KEY, &bytes);
+            *kept = Some(bytes);
+        }
+    }
+}
+
+/// The struct is empty, and its methods use [`state`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Keys;
+
+impl<E: Default> Style<E> for Keys {
+    type Kept = ();
+
+    fn load() {}
+
+    fn decode((): &()) -> E {
+        E::default()
+    }
+
+    fn save(_: &E, (): &mut ()) {}
+}
+
+/// One instance of an entity.
+#[doc(hidden)]
+pub struct Runner<E: Entity> {
+    loaded: Option<Loaded<E>>,
+}
+
+struct Loaded<E: Entity> {
+    entity: E,
+    kept: <E::Style as Style<E>>::Kept,
+}
+
+impl<E: Entity> Default for Runner<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<E: Entity> Runner<E> {
+    /// An instance that has loaded nothing yet.
+    pub const fn new() -> Self {
+        Self { loaded: None }
+    }
+
+    /// What the entity answers to.
+    pub fn methods() -> Vec<raw::Method> {
+        E::METHODS
+            .iter()
+            .map(|method| raw::Method {
+                name: method.name.to_owned(),
+                kind: method.kind,
+                summary: method.summary.to_owned(),
+            })
+            .collect()
+    }
+
+    /// The turn of the start hook. Loads nothing if there is none.
+    pub fn start(&mut self, reason: StartReason) -> Result<(), String> {
+        let Some(start) = E::START else { return Ok(()) };
+        let loaded = self.loaded();
+        let outcome = start(&mut loaded.entity, reason);
+        loaded.end(outcome.is_ok());
+        outcome
+    }
+
+    /// The turn of a message.
+    pub fn message(&mut self, method: &str, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let Some(method) = E::METHODS.iter().find(|row| row.name == method) else {
+            return Err(Refusal::UnknownMethod);
+        };
+        let arguments = Arguments::split(method.signature, method.parameters, body)?;
+        let loaded = self.loaded();
+        let outcome = (method.call)(&mut loaded.entity, &arguments);
+        match (method.kind, &outcome) {
+            // The method was not called.
+            (_, Err(Refusal::InvalidArguments(_))) | (Kind::Query, _) => {}
+            (Kind::Command, outcome) => loaded.end(outcome.is_ok()),
+        }
+        outcome
+    }
+
+    /// The turn of the stop hook. Loads nothing if there is none.
+    pub fn stop(&mut self, reason: StopReason) {
+        let Some(stop) = E::STOP else { return };
+        let loaded = self.loaded();
+        stop(&mut loaded.entity, reason);
+        loaded.end(true);
+    }
+
+    fn loaded(&mut self) -> &mut Loaded<E> {
+        self.loaded.get_or_insert_with(|| {
+            let kept = E::Style::load();
+            Loaded { entity: E::Style::decode(&kept), kept }
+        })
+    }
+}
+
+impl<E: Entity> Loaded<E> {
+    /// Keeps what the turn did, or gives the struct back the value it had when the turn began (R21).
+    fn end(&mut self, succeeded: bool) {
+        if succeeded {
+            E::Style::save(&self.entity, &mut self.kept);
+        } else {
+            self.entity = E::Style::decode(&self.kept);
+        }
+    }
+}
+
+/// Gives an entity its one instance in a component, and exports it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export_entity {
+    ($entity:ty, $export:ident) => {
+        #[cfg(target_family = "wasm")]
+        const _: () = {
+            ::std::thread_local! {
+                static INSTANCE: ::std::cell::RefCell<$crate::__private::Runner<$entity>> =
+                    const { ::std::cell::RefCell::new($crate::__private::Runner::new()) };
+            }
+
+            struct Instance;
+
+            impl $crate::raw::Handler for Instance {
+                fn methods() -> ::std::vec::Vec<$crate::raw::Method> {
+                    $crate::__private::Runner::<$entity>::methods()
+                }
+
+                fn start(reason: $crate::StartReason) -> Result<(), ::std::string::String> {
+                    INSTANCE.with_borrow_mut(|instance| instance.start(reason))
+                }
+
+                fn message(
+                    method: ::std::string::String,
+                    body: ::std::vec::Vec<u8>,
+                ) -> Result<::std::vec::Vec<u8>, $crate::raw::Refusal> {
+                    INSTANCE.with_borrow_mut(|instance| instance.message(&method, &body))
+                }
+
+                fn stop(reason: $crate::StopReason) {
+                    INSTANCE.with_borrow_mut(|instance| instance.stop(reason));
+                }
+            }
+
+            $crate::$export!(Instance);
+        };
+    };
+}

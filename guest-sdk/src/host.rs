@@ -1,0 +1,12 @@
+//! What stands behind `state`, `context`, `log` and `life`: the host's imports in the sandbox, and natively a store in
+//! memory.
+
+#[cfg(not(target_family = "wasm"))]
+pub(crate) mod native;
+#[cfg(target_family = "wasm")]
+mod sandbox;
+
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use native::{delete, get, identity, list, log, message, passivate, set};
+#[cfg(target_family = "wasm")]
+pub(crate) use sandbox::{delete, get, identity, list, log, message, passivate, set};

@@ -1,0 +1,131 @@
+//! The host outside of the sandbox: one entity a thread, its store in memory.
+//!
+//! It keeps the host's rules as far as a unit test can see them: a turn's writes stand or fall together, a query that
+//! writes panics, keys have 1 to 512 bytes. Between turns (a test that calls methods directly) every write stands.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+
+use crate::context::{Identity, Kind, Message};
+use crate::log::Level;
+use crate::state::Page;
+
+pub(crate) struct World {
+    pub(crate) store: BTreeMap<String, Vec<u8>>,
+    pub(crate) identity: Identity,
+    /// What the next turn's context is made from.
+    pub(crate) principal: String,
+    /// Turns that were answered.
+    pub(crate) version: u64,
+    pub(crate) sequence: u64,
+    pub(crate) message: Option<Message>,
+    pub(crate) logs: Vec<(Level, String)>,
+    pub(crate) passivate: bool,
+    /// The live instances, by entity struct.
+    pub(crate) instances: HashMap<TypeId, Box<dyn Any>>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            store: BTreeMap::new(),
+            identity: Identity {
+                namespace: "default".to_owned(),
+                entity_type: "test".to_owned(),
+                id: "test".to_owned(),
+                revision: 1,
+            },
+            principal: "test".to_owned(),
+            version: 0,
+            sequence: 0,
+            message: None,
+            logs: Vec::new(),
+            passivate: false,
+            instances: HashMap::new(),
+        }
+    }
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = RefCell::new(World::new());
+}
+
+pub(crate) fn with<R>(f: impl FnOnce(&mut World) -> R) -> R {
+    WORLD.with_borrow_mut(f)
+}
+
+pub(crate) fn reset() {
+    // Instances are dropped outside of the borrow: their `Drop` may log.
+    let old = with(|world| std::mem::replace(world, World::new()));
+    drop(old);
+}
+
+pub(crate) fn get(key: &str) -> Option<Vec<u8>> {
+    check_key(key);
+    with(|world| world.store.get(key).cloned())
+}
+
+pub(crate) fn set(key: &str, value: &[u8]) {
+    check_write("set", key);
+    with(|world| world.store.insert(key.to_owned(), value.to_vec()));
+}
+
+pub(crate) fn delete(key: &str) -> bool {
+    check_write("delete", key);
+    with(|world| world.store.remove(key)).is_some()
+}
+
+pub(crate) fn list(prefix: &str, limit: u32, cursor: Option<&str>) -> Page {
+    if !(1..=1000).contains(&limit) {
+        panic!("bad-limit: a page has 1 to 1000 entries, not {limit}");
+    }
+    let limit = limit as usize;
+    with(|world| {
+        let from = match cursor {
+            Some(cursor) if cursor >= prefix => Bound::Excluded(cursor),
+            _ => Bound::Included(prefix),
+        };
+        let mut entries: Vec<_> = world
+            .store
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .take(limit + 1)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        let next = entries.last().filter(|_| more).map(|(key, _)| key.clone());
+        Page { entries, next }
+    })
+}
+
+pub(crate) fn identity() -> Identity {
+    with(|world| world.identity.clone())
+}
+
+pub(crate) fn message() -> Option<Message> {
+    with(|world| world.message.clone())
+}
+
+pub(crate) fn passivate() {
+    with(|world| world.passivate = true);
+}
+
+pub(crate) fn log(level: Level, message: &str) {
+    with(|world| world.logs.push((level, message.to_owned())));
+}
+
+fn check_key(key: &str) {
+    if key.is_empty() || key.len() > 512 {
+        panic!("bad-key: a key has 1 to 512 bytes, not {}", key.len());
+    }
+}
+
+fn check_write(what: &str, key: &str) {
+    check_key(key);
+    if with(|world| world.message.as_ref().is_some_and(|message| message.kind == Kind::Query)) {
+        panic!("query-wrote: a query may change nothing, but called state::{what} on key `{key}`");
+    }
+}

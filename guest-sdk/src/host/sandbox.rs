@@ -1,0 +1,64 @@
+//! The host's imports.
+
+use crate::bindings::entity::ostraca::entity as wit;
+use crate::context::{Identity, Kind, Message};
+use crate::log::Level;
+use crate::state::Page;
+
+pub(crate) fn get(key: &str) -> Option<Vec<u8>> {
+    wit::state::get(key)
+}
+
+pub(crate) fn set(key: &str, value: &[u8]) {
+    wit::state::set(key, value);
+}
+
+pub(crate) fn delete(key: &str) -> bool {
+    wit::state::delete(key)
+}
+
+pub(crate) fn list(prefix: &str, limit: u32, cursor: Option<&str>) -> Page {
+    let page = wit::state::list(prefix, limit, cursor);
+    Page { entries: page.entries, next: page.next }
+}
+
+pub(crate) fn identity() -> Identity {
+    let identity = wit::context::self_identity();
+    Identity {
+        namespace: identity.namespace,
+        entity_type: identity.entity_type,
+        id: identity.id,
+        revision: identity.revision,
+    }
+}
+
+pub(crate) fn message() -> Option<Message> {
+    wit::context::message().map(|message| Message {
+        session: message.session,
+        sequence: message.sequence,
+        kind: match message.kind {
+            wit::types::Kind::Command => Kind::Command,
+            wit::types::Kind::Query => Kind::Query,
+        },
+        principal: message.principal,
+        content_type: message.content_type,
+        traceparent: message.traceparent,
+        remaining: message.remaining,
+        version: message.version,
+    })
+}
+
+pub(crate) fn passivate() {
+    wit::life::passivate();
+}
+
+pub(crate) fn log(level: Level, message: &str) {
+    let level = match level {
+        Level::Trace => wit::log::Level::Trace,
+        Level::Debug => wit::log::Level::Debug,
+        Level::Info => wit::log::Level::Info,
+        Level::Warn => wit::log::Level::Warn,
+        Level::Error => wit::log::Level::Error,
+    };
+    wit::log::log(level, message);
+}

@@ -1,0 +1,88 @@
+//! How what a method returns becomes a reply.
+//!
+//! `Result` is itself `Serialize`, so a bound alone cannot tell a `Result` from a plain value. The macro writes
+//! `(&value).ostraca_kind().encode(value)`: method lookup prefers [`ResultKind`], which needs one borrow less, for every
+//! `Result` under whatever alias, and falls back to [`ValueKind`]. The tags' methods carry the bounds, so that a missing
+//! one is a compile error and not another choice.
+
+use serde::Serialize;
+
+use crate::error::ApplicationError;
+use crate::raw::Refusal;
+
+/// Chosen for a plain value.
+#[derive(Debug)]
+pub struct ValueTag;
+
+/// Chosen for a `Result`.
+#[derive(Debug)]
+pub struct ResultTag;
+
+/// See the module.
+pub trait ValueKind {
+    /// The tag.
+    fn ostraca_kind(&self) -> ValueTag {
+        ValueTag
+    }
+}
+
+impl<T> ValueKind for &T {}
+
+/// See the module.
+pub trait ResultKind {
+    /// The tag.
+    fn ostraca_kind(&self) -> ResultTag {
+        ResultTag
+    }
+}
+
+impl<T, E> ResultKind for Result<T, E> {}
+
+impl ValueTag {
+    /// The value as JSON.
+    pub fn encode<T: Serialize>(self, value: T) -> Result<Vec<u8>, Refusal> {
+        match serde_json::to_vec(&value) {
+            Ok(body) => Ok(body),
+            Err(error) => panic!("result-does-not-encode: {error}"),
+        }
+    }
+}
+
+impl ResultTag {
+    /// The `Ok` as JSON, or the application error.
+    pub fn encode<T: Serialize, E: ApplicationError>(
+        self,
+        value: Result<T, E>,
+    ) -> Result<Vec<u8>, Refusal> {
+        match value {
+            Ok(value) => ValueTag.encode(value),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+}
+
+/// What a start hook may return.
+pub trait StartOutcome {
+    /// The sentence for people, if the start failed.
+    fn outcome(self) -> Result<(), String>;
+}
+
+impl StartOutcome for () {
+    fn outcome(self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl<E: ApplicationError> StartOutcome for Result<(), E> {
+    fn outcome(self) -> Result<(), String> {
+        self.map_err(|error| [error.code().as_ref(), ": ", &error.message()].concat())
+    }
+}
+
+fn refusal(error: &impl ApplicationError) -> Refusal {
+    let code = error.code().into_owned();
+    if code.is_empty() || code.len() > 128 {
+        panic!("bad-error-code: the code of an application error must be 1 to 128 bytes");
+    }
+    Refusal::Application { code, message: error.message() }
+}

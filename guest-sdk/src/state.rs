@@ -1,0 +1,116 @@
+//! The entity's durable keys and values.
+//!
+//! A turn reads its own writes, and they are committed with it or not at all. Keys are 1 to 512 bytes. Writing traps in
+//! a query, and beyond the type's state limit. Values are JSON; the functions with `raw` in their names take bytes.
+
+use std::marker::PhantomData;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Entries that [`list`] asks the host for at a time.
+const PAGE: u32 = 100;
+
+/// One page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Keys and values, in bytewise order of key.
+    pub entries: Vec<(String, Vec<u8>)>,
+    /// The cursor of the next page; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// The value of a key.
+///
+/// # Panics
+/// With `state-does-not-decode` if the value is not a `T`.
+pub fn get<T: DeserializeOwned>(key: &str) -> Option<T> {
+    get_raw(key).map(|value| decode(key, &value))
+}
+
+/// Sets a key.
+///
+/// # Panics
+/// With `state-does-not-encode` if JSON cannot express the value.
+pub fn set<T: Serialize + ?Sized>(key: &str, value: &T) {
+    match serde_json::to_vec(value) {
+        Ok(value) => set_raw(key, &value),
+        Err(error) => panic!("state-does-not-encode: key `{key}`: {error}"),
+    }
+}
+
+/// Deletes a key; true if it was there.
+pub fn delete(key: &str) -> bool {
+    crate::host::delete(key)
+}
+
+/// All keys with a prefix, in bytewise order, and their values. Pages are fetched as the iterator goes.
+pub fn list<T: DeserializeOwned>(prefix: &str) -> List<T> {
+    list_after(prefix, None)
+}
+
+/// The same, beginning behind `cursor`: a page's [`Page::next`], or a key.
+pub fn list_after<T: DeserializeOwned>(prefix: &str, cursor: Option<String>) -> List<T> {
+    List {
+        prefix: prefix.to_owned(),
+        page: Vec::new().into_iter(),
+        next: Some(cursor),
+        values: PhantomData,
+    }
+}
+
+/// The bytes of a key.
+pub fn get_raw(key: &str) -> Option<Vec<u8>> {
+    crate::host::get(key)
+}
+
+/// Sets a key to bytes.
+pub fn set_raw(key: &str, value: &[u8]) {
+    crate::host::set(key, value);
+}
+
+/// One page of keys with a prefix: at most `limit` (1 to 1000) behind `cursor`.
+pub fn list_raw(prefix: &str, limit: u32, cursor: Option<&str>) -> Page {
+    crate::host::list(prefix, limit, cursor)
+}
+
+/// The iterator of [`list`].
+///
+/// # Panics
+/// With `state-does-not-decode` at a value that is not a `T`.
+#[derive(Debug)]
+pub struct List<T> {
+    prefix: String,
+    page: std::vec::IntoIter<(String, Vec<u8>)>,
+    /// The cursor of the page to fetch next; the outer `None` says that there is none.
+    next: Option<Option<String>>,
+    values: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Iterator for List<T> {
+    type Item = (String, T);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((key, value)) = self.page.next() {
+                let value = decode(&key, &value);
+                return Some((key, value));
+            }
+            let cursor = self.next.take()?;
+            let page = list_raw(&self.prefix, PAGE, cursor.as_deref());
+            self.page = page.entries.into_iter();
+            self.next = page.next.map(Some);
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> T {
+    match serde_json::from_slice(value) {
+        Ok(value) => value,
+        Err(error) => panic!(
+            "state-does-not-decode: the value of key `{key}` is not a `{}`: {error}; read old forms with get_raw, or \
+             give new fields #[serde(default)], and deploy again; nothing was changed",
+            std::any::type_name::<T>()
+        ),
+    }
+}

@@ -1,0 +1,161 @@
+//! Plain unit tests of entities, without a sandbox.
+//!
+//! Each thread has one entity: a store in memory, an identity, a log. `cargo test` gives every test a thread of its own,
+//! so tests do not meet; [`reset`] makes a fresh one within a test. [`call`] goes through the very dispatch that a
+//! component uses, with its rollback: after an application error or a panic nothing of the turn is left.
+//!
+//! Only natively; a component does not contain this module.
+
+use std::any::TypeId;
+
+use serde::Serialize;
+use serde_json::Value;
+
+pub use crate::raw::Refusal;
+
+use crate::context::{Kind, Message};
+use crate::entity::{Entity, Runner};
+use crate::host::native::{self, with};
+use crate::log::Level;
+use crate::raw::{StartReason, StopReason};
+
+/// A fresh entity: no state, no instance, no log, the identity `test/test`, the principal `test`.
+pub fn reset() {
+    native::reset();
+}
+
+/// Names the entity.
+pub fn set_identity(entity_type: &str, id: &str) {
+    with(|world| {
+        world.identity.entity_type = entity_type.to_owned();
+        world.identity.id = id.to_owned();
+    });
+}
+
+/// Names the sender of the messages to come.
+pub fn set_principal(principal: &str) {
+    with(|world| world.principal = principal.to_owned());
+}
+
+/// The lines logged so far, in order; takes them away.
+pub fn take_logs() -> Vec<(Level, String)> {
+    with(|world| std::mem::take(&mut world.logs))
+}
+
+/// Sends a message, as one turn. Starts an instance if there is none, and stops it if the turn asked for passivation.
+///
+/// # Errors
+/// What the caller of a real entity would be told.
+///
+/// # Panics
+/// If the entity panics, its start hook fails, or JSON cannot express `body`.
+pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, Refusal> {
+    let body = match serde_json::to_vec(&body) {
+        Ok(body) => body,
+        Err(error) => panic!("JSON cannot express the body: {error}"),
+    };
+    let reply = call_raw::<E>(method, &body)?;
+    match serde_json::from_slice(&reply) {
+        Ok(reply) => Ok(reply),
+        Err(error) => panic!("the reply is not JSON: {error}"),
+    }
+}
+
+/// The same with bytes.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Panics
+/// As [`call`].
+pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut instance = take::<E>().unwrap_or_else(start::<E>);
+    let kind =
+        E::METHODS.iter().find(|row| row.name == method).map_or(Kind::Command, |row| row.kind);
+    let message = with(|world| {
+        world.sequence += 1;
+        Message {
+            session: "0".repeat(32),
+            sequence: world.sequence,
+            kind,
+            principal: world.principal.clone(),
+            content_type: "application/json".to_owned(),
+            traceparent: String::new(),
+            remaining: None,
+            version: world.version,
+        }
+    });
+    let outcome = turn(Some(message), || instance.message(method, body));
+    if kind == Kind::Command {
+        with(|world| world.version += 1);
+    }
+    with(|world| world.instances.insert(TypeId::of::<E>(), Box::new(instance)));
+    if with(|world| std::mem::take(&mut world.passivate)) {
+        stop::<E>(StopReason::Passivated);
+    }
+    outcome
+}
+
+/// Stops the instance in good order, with its stop hook. The next message starts a new one from the stored state.
+pub fn stop<E: Entity>(reason: StopReason) {
+    if let Some(mut instance) = take::<E>() {
+        let outcome: Result<(), ()> = turn(None, || {
+            instance.stop(reason);
+            Ok(())
+        });
+        debug_assert!(outcome.is_ok(), "a stop hook has no error");
+    }
+}
+
+/// Drops the instance as a trap would: without its stop hook. The next message starts a new one from the stored state.
+pub fn lose_instance<E: Entity>() {
+    drop(take::<E>());
+}
+
+/// Whether there is a live instance.
+pub fn is_live<E: Entity>() -> bool {
+    with(|world| world.instances.contains_key(&TypeId::of::<E>()))
+}
+
+fn take<E: Entity>() -> Option<Runner<E>> {
+    let instance = with(|world| world.instances.remove(&TypeId::of::<E>()))?;
+    instance.downcast().ok().map(|instance| *instance)
+}
+
+fn start<E: Entity>() -> Runner<E> {
+    let mut instance = Runner::new();
+    let reason = match with(|world| world.version) {
+        0 => StartReason::FirstMessage,
+        _ => StartReason::Message,
+    };
+    if let Err(why) = turn(None, || instance.start(reason)) {
+        panic!("the start hook failed: {why}");
+    }
+    instance
+}
+
+/// Runs a turn; its writes are undone if it fails or panics.
+fn turn<T, E>(message: Option<Message>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    struct Undo {
+        store: Option<std::collections::BTreeMap<String, Vec<u8>>>,
+    }
+
+    impl Drop for Undo {
+        fn drop(&mut self) {
+            with(|world| {
+                world.message = None;
+                if let Some(store) = self.store.take() {
+                    world.store = store;
+                }
+            });
+        }
+    }
+
+    let mut undo = Undo { store: Some(with(|world| world.store.clone())) };
+    with(|world| world.message = message);
+    let outcome = run();
+    if outcome.is_ok() {
+        undo.store = None;
+    }
+    outcome
+}
