@@ -1,1 +1,36 @@
-//! Placeholder.
+//! Ostraca's protocol: messages, framing, TLS identities and the QUIC endpoint.
+//!
+//! `docs/protocol.md` says what crosses the wire; this crate is its implementation for both sides.
+//! From the bottom up: [`proto`] (generated messages), [`frame`] (bytes to frames, sans-IO),
+//! [`framed`] (the same over QUIC streams), [`identity`] and [`tls`] (who is who), [`endpoint`]
+//! (sockets and bounds), [`dial`] (a client's side of a connection), [`server`] (a node's side).
+//!
+//! What is confusing: a *connection* is one QUIC connection; a *session* is a sender's series of
+//! numbered messages, which outlives connections (R17). On a connection, each session has a stream.
+
+pub mod code;
+pub mod dial;
+pub mod endpoint;
+mod error;
+pub mod frame;
+pub mod framed;
+pub mod hello;
+pub mod identity;
+pub mod limits;
+pub mod server;
+pub mod tls;
+
+pub use error::{Error, problem};
+pub use limits::Limits;
+
+/// The messages of `host/wire/proto`, as prost makes them.
+#[allow(missing_docs, reason = "generated; what the .proto files say is all there is")]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/ostraca.v1.rs"));
+}
+
+/// The TLS application protocol of clients.
+pub const ALPN_CLIENT: &[u8] = b"ostraca-client/1";
+
+/// The TLS application protocol of nodes among themselves. Reserved; nothing speaks it yet.
+pub const ALPN_PEER: &[u8] = b"ostraca-peer/1";

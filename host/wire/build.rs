@@ -1,0 +1,16 @@
+//! Compiles the published protocol; protox needs no `protoc` on the machine that builds.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files = [
+        "proto/ostraca/v1/problem.proto",
+        "proto/ostraca/v1/message.proto",
+        "proto/ostraca/v1/admin.proto",
+        "proto/ostraca/v1/hello.proto",
+    ];
+    for file in files {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    let descriptors = protox::compile(files, ["proto"])?;
+    prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(descriptors)?;
+    Ok(())
+}

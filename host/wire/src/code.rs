@@ -1,0 +1,93 @@
+//! The numbers with which connections are closed and streams are reset.
+//!
+//! QUIC carries a number and, for a connection, a reason in words. Numbers are never given out anew.
+
+use quinn::VarInt;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        /// Why a connection was closed or a stream reset.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Code {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Code {
+            /// Every code, by rising number.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The code's stable name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The sender has no more use for it.
+    Done = 0x00, "done";
+    /// The node stops or drains; connect to another one, or to this one again later.
+    ShuttingDown = 0x01, "shutting-down";
+    /// The first stream of the connection did not begin with a hello.
+    BadHello = 0x02, "bad-hello";
+    /// No hello came in time.
+    HelloDeadline = 0x03, "hello-deadline";
+    /// There is no protocol version that both sides speak.
+    UnsupportedProtocol = 0x04, "unsupported-protocol";
+    /// The other side requires a feature that this one does not know; the reason names it.
+    UnknownFeature = 0x05, "unknown-feature";
+    /// The other side belongs to another cluster.
+    OtherCluster = 0x06, "other-cluster";
+    /// The node has as many connections as it takes.
+    TooManyConnections = 0x07, "too-many-connections";
+    /// A frame's announced length is beyond the limit.
+    FrameTooLarge = 0x10, "frame-too-large";
+    /// A frame is not the message that belongs there.
+    BadFrame = 0x11, "bad-frame";
+    /// A frame began and did not end in time.
+    FrameDeadline = 0x12, "frame-deadline";
+    /// A stream was opened and its first frame did not come in time.
+    OpenDeadline = 0x13, "open-deadline";
+    /// A frame that has no place there: a second hello, a session id that is not 16 bytes.
+    UnexpectedFrame = 0x14, "unexpected-frame";
+    /// The stream ended within a frame.
+    HalfFrame = 0x15, "half-frame";
+}
+
+impl Code {
+    /// The code of a number, if it is one of these.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| u64::from(*code as u32) == number)
+    }
+}
+
+impl From<Code> for VarInt {
+    fn from(code: Code) -> Self {
+        Self::from_u32(code as u32)
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_found_by_its_number() {
+        for code in Code::ALL {
+            assert_eq!(Code::from_number(u64::from(*code as u32)), Some(*code));
+        }
+        assert_eq!(Code::from_number(0xdead), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! A client's side of a connection: handshake, hello, and streams of either sort.
+//!
+//! It keeps no state beside the connection: sessions, retries and reconnects are `ostraca-client`'s.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::time::timeout;
+
+use crate::code::Code;
+use crate::error::Error;
+use crate::framed::{FrameReader, FrameWriter};
+use crate::identity::{Identity, Trust};
+use crate::limits::Limits;
+use crate::proto::{self, Hello, Open, SessionOpen, open};
+use crate::{ALPN_CLIENT, endpoint, hello, tls};
+
+/// Makes connections to the nodes of one cluster.
+#[derive(Clone)]
+pub struct Dialer {
+    endpoint: quinn::Endpoint,
+    config: quinn::ClientConfig,
+    limits: Limits,
+    trust: Trust,
+}
+
+impl Dialer {
+    /// A dialer with a socket of its own. Must be called within a tokio runtime. `identity` may be
+    /// left out only to see how a node refuses that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Identity`], [`Error::Bind`].
+    pub fn new(
+        identity: Option<&Identity>,
+        trust: &Trust,
+        remote: SocketAddr,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        let config = endpoint::client_config(tls::client(identity, trust, ALPN_CLIENT)?, &limits)?;
+        let any = match remote {
+            SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+        };
+        let endpoint = endpoint::bind(any, "client", &limits, None)?;
+        Ok(Self { endpoint, config, limits, trust: trust.clone() })
+    }
+
+    /// Connects, and exchanges hellos, within `hello_deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Untrusted`] and [`Error::Closed`] say why this node is of no use; [`Error::Lost`]
+    /// that nobody answers.
+    pub async fn connect(&self, address: SocketAddr) -> Result<Link, Error> {
+        match timeout(self.limits.hello_deadline, self.handshake(address)).await {
+            Ok(done) => done,
+            Err(_) => Err(Error::Lost(format!(
+                "no hello from {address} within {:?} (`hello_deadline`)",
+                self.limits.hello_deadline
+            ))),
+        }
+    }
+
+    async fn handshake(&self, address: SocketAddr) -> Result<Link, Error> {
+        let connection = self
+            .endpoint
+            .connect_with(self.config.clone(), address, tls::SERVER_NAME)
+            .map_err(|e| Error::Lost(e.to_string()))?
+            .await?;
+        let (send, recv) = connection.open_bi().await?;
+        let mut writer = FrameWriter::new(send);
+        let own = hello::client(Some(self.trust.cluster), &self.limits);
+        writer.put(&Open { stream: Some(open::Stream::Hello(own)) });
+        writer.flush().await?;
+        writer.finish();
+        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
+        // A stream that breaks because the connection did says less than the connection does.
+        let frame = match reader.next().await {
+            Ok(frame) => frame,
+            Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
+        };
+        let refuse = |code: Code, reason: String| {
+            connection.close(code.into(), reason.as_bytes());
+            Error::violation(code, reason)
+        };
+        let frame = frame.ok_or_else(|| refuse(Code::BadHello, "no hello came".into()))?;
+        let theirs = Hello::decode(frame)
+            .map_err(|e| refuse(Code::BadHello, format!("unreadable hello: {e}")))?;
+        hello::agree(Some(self.trust.cluster), &theirs)
+            .map_err(|(code, reason)| refuse(code, reason))?;
+        Ok(Link { connection, hello: theirs, limits: self.limits.clone() })
+    }
+
+    /// Closes all connections, and waits until the other sides know, at most a few round trips.
+    pub async fn close(&self) {
+        self.endpoint.close(Code::Done.into(), b"");
+        self.endpoint.wait_idle().await;
+    }
+}
+
+/// A connection whose hellos fit.
+#[derive(Clone, Debug)]
+pub struct Link {
+    connection: quinn::Connection,
+    hello: Hello,
+    limits: Limits,
+}
+
+impl Link {
+    /// What the node said of itself.
+    #[must_use]
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// What the node takes; 0 stands for "not announced".
+    #[must_use]
+    pub fn node_limits(&self) -> proto::Limits {
+        self.hello.limits.unwrap_or_default()
+    }
+
+    /// Where the node is.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.connection.remote_address()
+    }
+
+    /// Waits until the connection is gone, and says why.
+    pub async fn closed(&self) -> Error {
+        self.connection.closed().await.into()
+    }
+
+    /// Closes the connection; what was not sent yet is not.
+    pub fn close(&self) {
+        self.connection.close(Code::Done.into(), b"");
+    }
+
+    /// Opens a stream for one session. Its first frame goes with the first flush.
+    ///
+    /// # Errors
+    ///
+    /// How the connection ended. Waits while the node's `max_streams` are open.
+    pub async fn session(&self, id: [u8; 16]) -> Result<(FrameWriter, FrameReader), Error> {
+        let session = SessionOpen { session: Bytes::copy_from_slice(&id) };
+        self.open(open::Stream::Session(session)).await
+    }
+
+    /// Opens a stream for one request. Its first frame goes with the first flush.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::session`].
+    pub async fn admin(
+        &self,
+        request: proto::AdminRequest,
+    ) -> Result<(FrameWriter, FrameReader), Error> {
+        self.open(open::Stream::Admin(request)).await
+    }
+
+    async fn open(&self, stream: open::Stream) -> Result<(FrameWriter, FrameReader), Error> {
+        let (send, recv) = self.connection.open_bi().await?;
+        let mut writer = FrameWriter::new(send);
+        writer.put(&Open { stream: Some(stream) });
+        Ok((writer, FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline)))
+    }
+}

@@ -1,0 +1,102 @@
+//! The UDP socket, and every bound of QUIC set by us: its defaults leave some of them open.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::error::Error;
+use crate::identity::IdentityError;
+use crate::limits::Limits;
+
+/// Handshakes that may wait for their turn.
+const MAX_INCOMING: usize = 512;
+/// Bytes that one of them may send before it is looked at.
+const INCOMING_BYTES: u64 = 64 << 10;
+/// Bytes that all of them may.
+const INCOMING_BYTES_TOTAL: u64 = 4 << 20;
+
+/// Binds `address` and makes a QUIC endpoint of it. `setting` is named in the errors. Must be called
+/// within a tokio runtime.
+///
+/// # Errors
+///
+/// [`Error::AddressInUse`], [`Error::Bind`].
+pub fn bind(
+    address: SocketAddr,
+    setting: &'static str,
+    limits: &Limits,
+    server: Option<quinn::ServerConfig>,
+) -> Result<quinn::Endpoint, Error> {
+    let failed = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            Error::AddressInUse { address, port: address.port(), setting }
+        }
+        _ => Error::Bind { address, setting, source },
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+        .map_err(failed)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false).map_err(failed)?;
+    }
+    // The kernel caps them by its own limits: less is slower, not wrong.
+    let _ = socket.set_recv_buffer_size(limits.socket_buffer);
+    let _ = socket.set_send_buffer_size(limits.socket_buffer);
+    socket.bind(&address.into()).map_err(failed)?;
+    quinn::Endpoint::new(EndpointConfig::default(), server, socket.into(), Arc::new(TokioRuntime))
+        .map_err(failed)
+}
+
+/// The QUIC side of a node's TLS configuration.
+///
+/// # Errors
+///
+/// [`IdentityError::Certificate`] if TLS and QUIC have no cipher in common.
+pub fn server_config(
+    tls: rustls::ServerConfig,
+    limits: &Limits,
+) -> Result<quinn::ServerConfig, IdentityError> {
+    let crypto =
+        QuicServerConfig::try_from(tls).map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config.transport_config(Arc::new(transport(limits, limits.max_streams)));
+    config.max_incoming(MAX_INCOMING);
+    config.incoming_buffer_size(INCOMING_BYTES);
+    config.incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+    Ok(config)
+}
+
+/// The QUIC side of a client's TLS configuration.
+///
+/// # Errors
+///
+/// [`IdentityError::Certificate`] if TLS and QUIC have no cipher in common.
+pub fn client_config(
+    tls: rustls::ClientConfig,
+    limits: &Limits,
+) -> Result<quinn::ClientConfig, IdentityError> {
+    let crypto =
+        QuicClientConfig::try_from(tls).map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    // A node opens no streams to its clients.
+    config.transport_config(Arc::new(transport(limits, 0)));
+    Ok(config)
+}
+
+fn transport(limits: &Limits, streams: u32) -> TransportConfig {
+    // Out of QUIC's range (millions of years) only by a mistake: then the longest that it knows.
+    let idle = IdleTimeout::try_from(limits.idle_timeout).unwrap_or(IdleTimeout::from(VarInt::MAX));
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(VarInt::from_u32(streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(limits.stream_window))
+        .receive_window(VarInt::from_u32(limits.connection_window))
+        .send_window(limits.send_window)
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(Some(limits.keep_alive))
+        .max_idle_timeout(Some(idle));
+    config
+}

@@ -1,0 +1,168 @@
+//! What can go wrong on a connection, and the [`Problem`](crate::proto::Problem) that says it on the wire.
+
+use std::net::SocketAddr;
+
+use crate::code::Code;
+use crate::frame::TooLarge;
+use crate::identity::IdentityError;
+use crate::proto::Problem;
+
+/// Why an endpoint, a connection or a stream failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The UDP port is taken.
+    #[error(
+        "port {port} is in use (setting `{setting}` = \"{address}\"): stop the process that has it, or choose another port"
+    )]
+    AddressInUse {
+        /// What was to be bound.
+        address: SocketAddr,
+        /// Its port.
+        port: u16,
+        /// The setting that named it.
+        setting: &'static str,
+    },
+    /// The socket could not be made.
+    #[error("cannot listen on {address} (setting `{setting}`): {source}")]
+    Bind {
+        /// What was to be bound.
+        address: SocketAddr,
+        /// The setting that named it.
+        setting: &'static str,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A certificate or key is of no use.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The other side was refused, or refused this one, because of who it is. Trying again does not help.
+    #[error("{text}: {help}")]
+    Untrusted {
+        /// Stable: `no-certificate`, `unknown-authority`, `certificate-expired`, `not-a-node`, …
+        code: &'static str,
+        /// What happened.
+        text: String,
+        /// What to do.
+        help: String,
+    },
+    /// The other side closed the connection, with its reason.
+    #[error("connection closed by the other side: {code}: {reason}")]
+    Closed {
+        /// Which.
+        code: Code,
+        /// In words.
+        reason: String,
+    },
+    /// The other side reset the stream, or asked to stop sending on it.
+    #[error("stream reset by the other side: {0}")]
+    Reset(Code),
+    /// This side gave the stream up.
+    #[error("{code}: {text}")]
+    Violation {
+        /// With which code the stream is reset.
+        code: Code,
+        /// What the other side did.
+        text: String,
+    },
+    /// The connection is gone: nobody answers, or the network failed. It may come back.
+    #[error("connection lost: {0}")]
+    Lost(String),
+}
+
+impl Error {
+    /// Whether connecting again may help.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Lost(_) | Self::Reset(_) => true,
+            Self::Closed { code, .. } => {
+                matches!(code, Code::Done | Code::ShuttingDown | Code::TooManyConnections)
+            }
+            _ => false,
+        }
+    }
+
+    /// The stable code of the error.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::AddressInUse { .. } => "address-in-use",
+            Self::Bind { .. } => "cannot-listen",
+            Self::Identity(_) => "bad-identity",
+            Self::Untrusted { code, .. } => code,
+            Self::Closed { code, .. } | Self::Reset(code) | Self::Violation { code, .. } => {
+                code.name()
+            }
+            Self::Lost(_) => "connection-lost",
+        }
+    }
+
+    pub(crate) fn violation(code: Code, text: impl Into<String>) -> Self {
+        Self::Violation { code, text: text.into() }
+    }
+}
+
+impl From<TooLarge> for Error {
+    fn from(error: TooLarge) -> Self {
+        Self::violation(Code::FrameTooLarge, format!("{error} (`max_frame`)"))
+    }
+}
+
+impl From<quinn::ConnectionError> for Error {
+    fn from(error: quinn::ConnectionError) -> Self {
+        use quinn::ConnectionError as E;
+        match error {
+            E::ApplicationClosed(close) => {
+                let reason = String::from_utf8_lossy(&close.reason).into_owned();
+                match Code::from_number(close.error_code.into_inner()) {
+                    Some(code) => Self::Closed { code, reason },
+                    None => Self::Lost(format!("closed with code {}: {reason}", close.error_code)),
+                }
+            }
+            E::ConnectionClosed(close) => {
+                let reason = String::from_utf8_lossy(&close.reason).into_owned();
+                crate::tls::refused_by_peer(u64::from(close.error_code))
+                    .unwrap_or(Self::Lost(format!("{}: {reason}", close.error_code)))
+            }
+            E::TransportError(error) => {
+                crate::tls::refused_by_us(u64::from(error.code), &error.reason)
+                    .unwrap_or(Self::Lost(error.to_string()))
+            }
+            E::TimedOut => Self::Lost("no answer in time".into()),
+            other => Self::Lost(other.to_string()),
+        }
+    }
+}
+
+impl From<quinn::ReadError> for Error {
+    fn from(error: quinn::ReadError) -> Self {
+        match error {
+            quinn::ReadError::Reset(number) => reset(number),
+            quinn::ReadError::ConnectionLost(error) => error.into(),
+            other => Self::Lost(other.to_string()),
+        }
+    }
+}
+
+impl From<quinn::WriteError> for Error {
+    fn from(error: quinn::WriteError) -> Self {
+        match error {
+            quinn::WriteError::Stopped(number) => reset(number),
+            quinn::WriteError::ConnectionLost(error) => error.into(),
+            other => Self::Lost(other.to_string()),
+        }
+    }
+}
+
+fn reset(number: quinn::VarInt) -> Error {
+    match Code::from_number(number.into_inner()) {
+        Some(code) => Error::Reset(code),
+        None => Error::Lost(format!("stream reset with code {number}")),
+    }
+}
+
+/// A problem without help and details, not retryable; the fields are public, add what is known.
+#[must_use]
+pub fn problem(code: &str, message: impl Into<String>) -> Problem {
+    Problem { code: code.into(), message: message.into(), ..Problem::default() }
+}

@@ -1,0 +1,134 @@
+//! Hello: who speaks, and whether the two can speak with each other.
+
+use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
+
+use crate::code::Code;
+use crate::limits::Limits;
+use crate::proto;
+
+/// The lowest protocol version that this build speaks.
+pub const PROTOCOL_MIN: u32 = 1;
+/// The highest.
+pub const PROTOCOL_MAX: u32 = 1;
+/// What this build knows beyond the protocol version.
+pub const FEATURES: &[&str] = &[];
+/// What this build calls itself.
+pub const SOFTWARE: &str = concat!("ostraca ", env!("CARGO_PKG_VERSION"));
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// The identity of its `EntityStore` (R5).
+    pub store: u128,
+    /// Its name.
+    pub node: NodeId,
+    /// Which life of it (R7).
+    pub incarnation: Incarnation,
+}
+
+impl NodeFacts {
+    /// A node's hello.
+    #[must_use]
+    pub fn hello(&self, limits: &Limits) -> proto::Hello {
+        proto::Hello {
+            cluster_id: self.cluster.0.to_be_bytes().to_vec().into(),
+            store_id: self.store.to_be_bytes().to_vec().into(),
+            node: self.node.0.to_string(),
+            incarnation: Some(proto::Incarnation {
+                counter: self.incarnation.counter,
+                nonce: self.incarnation.nonce,
+            }),
+            ..client(None, limits)
+        }
+    }
+}
+
+/// A client's hello. With a cluster, another cluster's node refuses.
+#[must_use]
+pub fn client(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello {
+    proto::Hello {
+        cluster_id: cluster.map(|c| c.0.to_be_bytes().to_vec()).unwrap_or_default().into(),
+        protocol_min: PROTOCOL_MIN,
+        protocol_max: PROTOCOL_MAX,
+        features: FEATURES.iter().map(ToString::to_string).collect(),
+        limits: Some(limits.announced()),
+        software: SOFTWARE.into(),
+        ..proto::Hello::default()
+    }
+}
+
+/// The protocol version that both speak, or with which code and reason the connection is closed.
+///
+/// # Errors
+///
+/// The first thing that does not fit: protocol version, required feature, cluster.
+pub fn agree(own: Option<ClusterId>, theirs: &proto::Hello) -> Result<u32, (Code, String)> {
+    let version = PROTOCOL_MAX.min(theirs.protocol_max);
+    if version < PROTOCOL_MIN.max(theirs.protocol_min) {
+        let text = format!(
+            "this side speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the other {} to {}",
+            theirs.protocol_min, theirs.protocol_max
+        );
+        return Err((Code::UnsupportedProtocol, text));
+    }
+    if let Some(feature) =
+        theirs.required_features.iter().find(|name| !FEATURES.contains(&name.as_str()))
+    {
+        // The reason travels in one packet: a long name is cut.
+        let name: String = feature.chars().take(100).collect();
+        return Err((Code::UnknownFeature, format!("feature {name:?} is required and not known")));
+    }
+    let cluster = match theirs.cluster_id.len() {
+        0 => None,
+        16 => {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&theirs.cluster_id);
+            Some(ClusterId(u128::from_be_bytes(bytes)))
+        }
+        other => return Err((Code::BadHello, format!("a cluster id of {other} bytes"))),
+    };
+    match (own, cluster) {
+        (Some(own), Some(cluster)) if own != cluster => Err((
+            Code::OtherCluster,
+            format!("this side is of cluster {own}, the other of cluster {cluster}"),
+        )),
+        _ => Ok(version),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_feature_is_ignored_and_an_unknown_required_one_is_refused_by_name() {
+        let mut hello = client(Some(ClusterId(1)), &Limits::default());
+        hello.features.push("time-travel".into());
+        assert_eq!(agree(Some(ClusterId(1)), &hello), Ok(1));
+        hello.required_features.push("time-travel".into());
+        let (code, reason) = agree(Some(ClusterId(1)), &hello).expect_err("refused");
+        assert_eq!(code, Code::UnknownFeature);
+        assert!(reason.contains("time-travel"), "{reason}");
+    }
+
+    #[test]
+    fn versions_must_overlap_and_the_highest_common_one_is_spoken() {
+        let mut hello = client(None, &Limits::default());
+        hello.protocol_max = 9;
+        assert_eq!(agree(None, &hello), Ok(1));
+        hello.protocol_min = 2;
+        assert_eq!(agree(None, &hello).expect_err("refused").0, Code::UnsupportedProtocol);
+        assert_eq!(
+            agree(None, &proto::Hello::default()).expect_err("refused").0,
+            Code::UnsupportedProtocol
+        );
+    }
+
+    #[test]
+    fn another_cluster_is_refused() {
+        let hello = client(Some(ClusterId(2)), &Limits::default());
+        assert_eq!(agree(Some(ClusterId(1)), &hello).expect_err("refused").0, Code::OtherCluster);
+    }
+}

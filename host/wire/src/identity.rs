@@ -1,0 +1,413 @@
+//! Who is who: the cluster's own authority, and the certificates that it issues.
+//!
+//! A certificate says who its holder is by one URI: `ostraca://<cluster>/node/<name>` or
+//! `ostraca://<cluster>/client/<name>`. No host names are checked anywhere: a node is a node of the
+//! cluster wherever it answers. The *authority* (CA) signs; an [`Identity`] is a certificate with
+//! its key; a [`Principal`] is what a certificate says.
+
+use std::fmt;
+use std::path::Path;
+
+use ostraca_sharding::ids::ClusterId;
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use time::{Duration, OffsetDateTime};
+
+pub(crate) mod files;
+
+/// How long what [`Ca`] issues is good: 10 years.
+pub const VALIDITY: Duration = Duration::days(3_650);
+
+/// Why an identity cannot be made, read or used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file could not be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// `read` or `write`.
+        action: &'static str,
+        /// Which file.
+        path: String,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// The certificate is not one of Ostraca's, or not readable.
+    #[error("certificate is of no use: {0}")]
+    Certificate(String),
+    /// The key is not readable, or does not fit the certificate.
+    #[error("key is of no use: {0}")]
+    Key(String),
+    /// A name that cannot stand in a certificate.
+    #[error(
+        "name {0:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+    )]
+    Name(String),
+    /// Making it failed.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+}
+
+/// What a certificate's holder may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A node of the cluster.
+    Node,
+    /// A client; never taken for a node.
+    Client,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// What a certificate says. Displayed as `client/alice`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Principal {
+    /// Of which cluster.
+    pub cluster: ClusterId,
+    /// As what.
+    pub role: Role,
+    /// Under which name.
+    pub name: String,
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.role.word(), self.name)
+    }
+}
+
+impl Principal {
+    /// Reads it from a certificate. The certificate's signature is not checked here.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Certificate`] if it has no such name, or more than one.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        let uri = ostraca_uri(certificate)?;
+        Self::parse(&uri).ok_or_else(|| {
+            IdentityError::Certificate(format!("its name {uri:?} is not one of a node or client"))
+        })
+    }
+
+    fn parse(uri: &str) -> Option<Self> {
+        let (cluster, rest) = split_cluster(uri)?;
+        let (role, name) = rest.split_once('/')?;
+        let role = match role {
+            "node" => Role::Node,
+            "client" => Role::Client,
+            _ => return None,
+        };
+        check_name(name).ok()?;
+        Some(Self { cluster, role, name: name.into() })
+    }
+
+    fn uri(&self) -> String {
+        format!("ostraca://{}/{self}", self.cluster)
+    }
+}
+
+/// The cluster's own authority: it signs what nodes and clients show.
+pub struct Ca {
+    cluster: ClusterId,
+    certificate: String,
+    key: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Ca {
+    /// A new authority for a cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Make`] if the system gives no randomness.
+    pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
+        let key = KeyPair::generate()?;
+        let now = OffsetDateTime::now_utc();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("ostraca cluster {cluster}"));
+        params.subject_alt_names =
+            vec![SanType::URI(Ia5String::try_from(format!("ostraca://{cluster}/ca"))?)];
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.not_before = now - Duration::hours(1);
+        params.not_after = now + VALIDITY + VALIDITY;
+        let certificate = params.self_signed(&key)?;
+        Self::from_pem(&certificate.pem(), &key.serialize_pem())
+    }
+
+    /// Reads an authority from its two PEM texts.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`] if either is not readable or not an authority's.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
+        let cluster = Trust::from_pem(certificate)?.cluster;
+        let pair = KeyPair::from_pem(key).map_err(|e| IdentityError::Key(e.to_string()))?;
+        let issuer = Issuer::from_ca_cert_pem(certificate, pair)?;
+        Ok(Self { cluster, certificate: certificate.into(), key: key.into(), issuer })
+    }
+
+    /// Reads `ca.pem` and `ca.key` from a directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ca::from_pem`], and if a file cannot be read.
+    pub fn load(directory: &Path) -> Result<Self, IdentityError> {
+        let certificate = files::read(&directory.join("ca.pem"))?;
+        let key = files::read(&directory.join("ca.key"))?;
+        Self::from_pem(&certificate, &key)
+    }
+
+    /// Writes `ca.pem` and `ca.key` into a directory, readable by their owner only.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::File`].
+    pub fn save(&self, directory: &Path) -> Result<(), IdentityError> {
+        files::write(&directory.join("ca.pem"), &self.certificate)?;
+        files::write(&directory.join("ca.key"), &self.key)
+    }
+
+    /// Of which cluster.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// The certificate, which everybody who trusts the cluster needs.
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate
+    }
+
+    /// What makes others trust this cluster.
+    ///
+    /// # Errors
+    ///
+    /// None that [`Ca::from_pem`] would not have found.
+    pub fn trust(&self) -> Result<Trust, IdentityError> {
+        Trust::from_pem(&self.certificate)
+    }
+
+    /// A node's identity. `addresses` (host names or IP addresses) are for tools that look at
+    /// certificates; Ostraca itself does not check them.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`], [`IdentityError::Make`].
+    pub fn issue_node(&self, name: &str, addresses: &[String]) -> Result<Identity, IdentityError> {
+        let now = OffsetDateTime::now_utc();
+        self.issue(Role::Node, name, addresses, now - Duration::hours(1), now + VALIDITY)
+    }
+
+    /// A client's identity.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`], [`IdentityError::Make`].
+    pub fn issue_client(&self, name: &str) -> Result<Identity, IdentityError> {
+        let now = OffsetDateTime::now_utc();
+        self.issue(Role::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
+    }
+
+    /// An identity that is good between two moments.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`], [`IdentityError::Make`].
+    pub fn issue(
+        &self,
+        role: Role,
+        name: &str,
+        addresses: &[String],
+        not_before: OffsetDateTime,
+        not_after: OffsetDateTime,
+    ) -> Result<Identity, IdentityError> {
+        check_name(name)?;
+        let principal = Principal { cluster: self.cluster, role, name: name.into() };
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(addresses.to_vec())?;
+        params.distinguished_name.push(DnType::CommonName, principal.to_string());
+        params.subject_alt_names.push(SanType::URI(Ia5String::try_from(principal.uri())?));
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match role {
+            // A node is a server, and a client of other nodes.
+            Role::Node => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+            Role::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        params.use_authority_key_identifier_extension = true;
+        params.not_before = not_before;
+        params.not_after = not_after;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Identity::from_pem(&certificate.pem(), &key.serialize_pem())
+    }
+}
+
+/// A certificate with its key: what a node or client shows.
+pub struct Identity {
+    principal: Principal,
+    certificate: String,
+    key: String,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key_der: PrivateKeyDer<'static>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the key.
+        f.debug_tuple("Identity").field(&self.principal.uri()).finish()
+    }
+}
+
+impl Clone for Identity {
+    fn clone(&self) -> Self {
+        Self {
+            principal: self.principal.clone(),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            chain: self.chain.clone(),
+            key_der: self.key_der.clone_key(),
+        }
+    }
+}
+
+impl Identity {
+    /// Reads an identity from its two PEM texts.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`] if either is not readable or the certificate names nobody.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
+        let chain = certificates(certificate)?;
+        let first = chain
+            .first()
+            .ok_or_else(|| IdentityError::Certificate("there is none in the text".into()))?;
+        let principal = Principal::of(first)?;
+        let key_der = PrivateKeyDer::from_pem_slice(key.as_bytes())
+            .map_err(|e| IdentityError::Key(e.to_string()))?;
+        Ok(Self { principal, certificate: certificate.into(), key: key.into(), chain, key_der })
+    }
+
+    /// Reads an identity from its two files.
+    ///
+    /// # Errors
+    ///
+    /// As [`Identity::from_pem`], and if a file cannot be read.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
+        Self::from_pem(&files::read(certificate)?, &files::read(key)?)
+    }
+
+    /// Writes `<stem>.pem` and `<stem>.key` into a directory, readable by their owner only.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::File`].
+    pub fn save(&self, directory: &Path, stem: &str) -> Result<(), IdentityError> {
+        files::write(&directory.join(format!("{stem}.pem")), &self.certificate)?;
+        files::write(&directory.join(format!("{stem}.key")), &self.key)
+    }
+
+    /// Who it says its holder is.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// The certificate's PEM text.
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate
+    }
+
+    /// The key's PEM text: a secret.
+    #[must_use]
+    pub fn key_pem(&self) -> &str {
+        &self.key
+    }
+}
+
+/// The cluster that is trusted: its authority's certificate.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// Which cluster.
+    pub cluster: ClusterId,
+    pub(crate) authority: CertificateDer<'static>,
+}
+
+impl Trust {
+    /// Reads it from the authority's PEM text.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Certificate`] if it is not the certificate of a cluster's authority.
+    pub fn from_pem(certificate: &str) -> Result<Self, IdentityError> {
+        let authority = certificates(certificate)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| IdentityError::Certificate("there is none in the text".into()))?;
+        let uri = ostraca_uri(&authority)?;
+        match split_cluster(&uri) {
+            Some((cluster, "ca")) => Ok(Self { cluster, authority }),
+            _ => Err(IdentityError::Certificate(format!(
+                "its name {uri:?} is not one of a cluster's authority"
+            ))),
+        }
+    }
+}
+
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|e| IdentityError::Certificate(e.to_string()))
+}
+
+/// The one `ostraca://` name of a certificate. Two would let a holder choose who it is.
+fn ostraca_uri(certificate: &CertificateDer<'_>) -> Result<String, IdentityError> {
+    use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+    let (_, parsed) = X509Certificate::from_der(certificate)
+        .map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    let names = parsed
+        .subject_alternative_name()
+        .map_err(|e| IdentityError::Certificate(e.to_string()))?
+        .map(|extension| &extension.value.general_names);
+    let mut uris = names.into_iter().flatten().filter_map(|name| match name {
+        GeneralName::URI(uri) if uri.starts_with("ostraca://") => Some(*uri),
+        _ => None,
+    });
+    match (uris.next(), uris.next()) {
+        (Some(uri), None) => Ok(uri.into()),
+        (None, _) => Err(IdentityError::Certificate("it has no ostraca:// name".into())),
+        (Some(_), Some(_)) => {
+            Err(IdentityError::Certificate("it has more than one ostraca:// name".into()))
+        }
+    }
+}
+
+fn split_cluster(uri: &str) -> Option<(ClusterId, &str)> {
+    let (cluster, rest) = uri.strip_prefix("ostraca://")?.split_once('/')?;
+    let digits = cluster.len() == 32 && cluster.bytes().all(|b| b.is_ascii_hexdigit());
+    if !digits {
+        return None;
+    }
+    Some((ClusterId(u128::from_str_radix(cluster, 16).ok()?), rest))
+}
+
+fn check_name(name: &str) -> Result<(), IdentityError> {
+    let good = (1..=64).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if good { Ok(()) } else { Err(IdentityError::Name(name.into())) }
+}

@@ -1,0 +1,84 @@
+//! What a side takes from the other: every bound of the protocol, with its default.
+
+use std::time::Duration;
+
+use crate::proto;
+
+/// Bounds of an endpoint. Each has a default, and the errors name the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of an envelope's body. Default 1 MiB. Memory: `session_bytes` a session.
+    pub max_message: u32,
+    /// Bytes of a frame, checked before anything of it is kept. Default `max_message` and 64 KiB.
+    pub max_frame: u32,
+    /// Messages of a session without a reply. Default 256.
+    pub session_messages: u32,
+    /// Bytes of a session's messages without a reply. Default 8 MiB. A session's reader goes on
+    /// to the end of the message that passes it, so a session holds at most this and one frame.
+    pub session_bytes: u64,
+    /// Streams of a connection. Default 100.
+    pub max_streams: u32,
+    /// Connections of a node. Default 1,000.
+    pub max_connections: usize,
+    /// Bytes of a component in a deploy. Default 64 MiB.
+    pub max_component: u64,
+    /// Deploys of a node that are received at the same time. Default 2. Memory: `max_component` each.
+    pub max_uploads: usize,
+    /// From the first packet to the end of the hello. Default 10 s.
+    pub hello_deadline: Duration,
+    /// From a stream's opening to its first whole frame. Default 10 s.
+    pub open_deadline: Duration,
+    /// From a frame's first byte to its last. Default 20 s.
+    pub frame_deadline: Duration,
+    /// Bytes that may wait unread on one stream. Default 2 MiB.
+    pub stream_window: u32,
+    /// Bytes that may wait unread on one connection. Default 16 MiB.
+    pub connection_window: u32,
+    /// Bytes that may wait unacknowledged at the sender, a connection. Default 16 MiB.
+    pub send_window: u64,
+    /// Silence after which a keep-alive is sent. Default 5 s.
+    pub keep_alive: Duration,
+    /// Silence after which a connection is given up. Default 30 s.
+    pub idle_timeout: Duration,
+    /// Bytes of the UDP socket's buffers, each way; the kernel may give less. Default 2 MiB.
+    pub socket_buffer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_message: 1 << 20,
+            max_frame: (1 << 20) + (64 << 10),
+            session_messages: 256,
+            session_bytes: 8 << 20,
+            max_streams: 100,
+            max_connections: 1_000,
+            max_component: 64 << 20,
+            max_uploads: 2,
+            hello_deadline: Duration::from_secs(10),
+            open_deadline: Duration::from_secs(10),
+            frame_deadline: Duration::from_secs(20),
+            stream_window: 2 << 20,
+            connection_window: 16 << 20,
+            send_window: 16 << 20,
+            keep_alive: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(30),
+            socket_buffer: 2 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// What of them is announced in a hello.
+    #[must_use]
+    pub fn announced(&self) -> proto::Limits {
+        proto::Limits {
+            max_frame: self.max_frame,
+            max_message: self.max_message,
+            session_messages: self.session_messages,
+            session_bytes: self.session_bytes,
+            max_streams: self.max_streams,
+            max_component: self.max_component,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! TLS 1.3 with ring, both sides with a certificate of the cluster's own authority.
+//!
+//! Resumption is off: each connection checks certificates anew, so that an expired one ends with the
+//! connections that it has. No process-wide default of rustls is read or set.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore,
+    SignatureScheme,
+};
+
+use crate::error::Error;
+use crate::identity::{Identity, IdentityError, Principal, Role, Trust};
+
+/// What a client asks TLS for; certificates carry no host names, so it is the same everywhere.
+pub const SERVER_NAME: &str = "ostraca";
+
+/// A node's side: it shows `identity`, and takes whoever the trusted authority has certified.
+///
+/// # Errors
+///
+/// [`IdentityError`] if key and certificate do not fit.
+pub fn server(
+    identity: &Identity,
+    trust: &Trust,
+    alpn: &[u8],
+) -> Result<rustls::ServerConfig, IdentityError> {
+    let provider = provider();
+    let inner =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(trust)?), provider.clone())
+            .build()
+            .map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    let verifier = Arc::new(ClientVerifier { inner, trust: trust.clone() });
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| IdentityError::Certificate(e.to_string()))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain.clone(), identity.key_der.clone_key())
+        .map_err(|e| IdentityError::Key(e.to_string()))?;
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// A client's side: it shows `identity`, if any, and takes only nodes of the trusted cluster.
+///
+/// # Errors
+///
+/// [`IdentityError`] if key and certificate do not fit.
+pub fn client(
+    identity: Option<&Identity>,
+    trust: &Trust,
+    alpn: &[u8],
+) -> Result<rustls::ClientConfig, IdentityError> {
+    let provider = provider();
+    let algorithms = provider.signature_verification_algorithms;
+    let verifier =
+        Arc::new(NodeVerifier { roots: roots(trust)?, trust: trust.clone(), algorithms });
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| IdentityError::Certificate(e.to_string()))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(identity) => builder
+            .with_client_auth_cert(identity.chain.clone(), identity.key_der.clone_key())
+            .map_err(|e| IdentityError::Key(e.to_string()))?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}
+
+/// Who is at the other end of an established connection.
+pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, IdentityError> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
+    match chain.as_deref().and_then(|chain| chain.first()) {
+        Some(certificate) => Principal::of(certificate),
+        None => Err(IdentityError::Certificate("the other side showed none".into())),
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn roots(trust: &Trust) -> Result<RootCertStore, IdentityError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trust.authority.clone()).map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    Ok(roots)
+}
+
+/// What the chain does not say: the holder's name belongs to the trusted cluster.
+fn named(certificate: &CertificateDer<'_>, trust: &Trust) -> Result<Principal, rustls::Error> {
+    let principal = Principal::of(certificate).map_err(other)?;
+    if principal.cluster != trust.cluster {
+        let cluster = principal.cluster;
+        return Err(other(IdentityError::Certificate(format!("it names cluster {cluster}"))));
+    }
+    Ok(principal)
+}
+
+fn other(error: IdentityError) -> rustls::Error {
+    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+}
+
+#[derive(Debug)]
+struct ClientVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    trust: Trust,
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        named(end_entity, &self.trust)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+#[derive(Debug)]
+struct NodeVerifier {
+    roots: RootCertStore,
+    trust: Trust,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let parsed = rustls::server::ParsedCertificate::try_from(end_entity)?;
+        rustls::client::verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )?;
+        match named(end_entity, &self.trust)?.role {
+            Role::Node => Ok(ServerCertVerified::assertion()),
+            Role::Client => {
+                Err(other(IdentityError::Certificate("it is a client's, not a node's".into())))
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("only TLS 1.3 is spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// QUIC's number for a TLS alert.
+const fn alert(number: u64) -> u64 {
+    0x100 + number
+}
+
+/// The other side ended the handshake with a TLS alert.
+pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
+    const ISSUE: &str = "get one of this cluster with `ostraca ca issue`";
+    let (code, text, help) = match number {
+        0x2 => {
+            return Some(Error::Closed {
+                code: crate::code::Code::TooManyConnections,
+                reason: "the node takes no more connections now (`max_connections`)".into(),
+            });
+        }
+        n if n == alert(116) => ("no-certificate", "the node asks for a certificate", ISSUE),
+        n if n == alert(48) || n == alert(51) => {
+            ("unknown-authority", "the node does not know who signed this certificate", ISSUE)
+        }
+        n if n == alert(45) => {
+            ("certificate-expired", "this certificate has expired, or is not good yet", ISSUE)
+        }
+        n if (alert(42)..=alert(49)).contains(&n) => {
+            ("certificate-refused", "the node refuses this certificate", ISSUE)
+        }
+        n if n == alert(120) => (
+            "unknown-protocol",
+            "the node does not speak this protocol",
+            "check that the address is one for clients, and that both sides are of versions that fit",
+        ),
+        _ => return None,
+    };
+    Some(Error::Untrusted { code, text: text.into(), help: help.into() })
+}
+
+/// This side ended the handshake, because of what the other one showed.
+pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
+    let (code, help) = match number {
+        n if n == alert(48) || n == alert(51) => (
+            "unknown-authority",
+            "the address belongs to another cluster than the profile, or the profile is old: take a new profile from this cluster",
+        ),
+        n if n == alert(45) => (
+            "certificate-expired",
+            "check this machine's clock, or issue the node a new certificate with `ostraca ca issue`",
+        ),
+        n if (alert(42)..=alert(49)).contains(&n) => {
+            ("not-a-node", "check the address: what answers there is no node of this cluster")
+        }
+        _ => return None,
+    };
+    let text = format!("the node's certificate is refused ({reason})");
+    Some(Error::Untrusted { code, text, help: help.into() })
+}
