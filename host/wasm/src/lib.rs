@@ -1,1 +1,42 @@
-//! Placeholder.
+//! A narrow wrapper round wasmtime: compiles components, keeps what it compiled, makes an entity's sandbox of it, and runs
+//! one turn at a time in it, within limits.
+//!
+//! Three types are easy to confuse. A [`Host`] is the node's, made once. A [`Program`] is a component that has been checked
+//! and compiled, with the limits of one deployment. An [`Instance`] is one entity: it has a store and a memory of its own,
+//! which no other entity ever sees.
+//!
+//! This crate decides nothing about ownership, order or durability: it gives back what a turn wrote, and forgets it if the
+//! turn did not succeed. Whatever a guest does ends in a [`TurnResult`] with a stable code. No guest can panic or block the
+//! thread that runs it for longer than a tick: turns are futures that yield at each tick, and can be polled by any executor.
+
+mod cache;
+mod encode;
+mod engine;
+mod entity;
+mod error;
+mod fault;
+mod host;
+mod imports;
+mod instance;
+mod log;
+mod meter;
+mod program;
+mod settings;
+mod state;
+mod ticker;
+mod turn;
+mod wasi;
+mod world;
+
+pub use encode::encode;
+pub use engine::Shape;
+pub use error::{Error, StateError};
+pub use host::{Digest, Host};
+pub use instance::{Instance, Interrupt};
+pub use log::TARGET as LOG_TARGET;
+pub use program::Program;
+pub use settings::{Allocator, Limits, Settings};
+pub use turn::{
+    Failure, FailureKind, Identity, Kind, MessageContext, Method, NoState, Spec, StartReason, StateSource, StopReason,
+    Turn, TurnResult,
+};

@@ -1,0 +1,146 @@
+//! Compiled components on disk, so that a start compiles nothing again.
+//!
+//! A file holds native code and is mapped as it is, so a file that this node did not write itself would be a way into it.
+//! Each file therefore has a digest beside it, keyed with 32 random bytes that this directory was given when it was made:
+//! a file that is torn, stale or from elsewhere does not match and is compiled again, never trusted. Names carry the
+//! component's digest and the engine's, so that another version or setting of the engine finds nothing.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::{Hash, Hasher};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+use crate::{Digest, Error};
+
+pub(crate) struct Cache {
+    dir: PathBuf,
+    key: [u8; 32],
+    limit: u64,
+}
+
+impl Cache {
+    /// Opens the directory, makes it private if it makes it, and removes what an interrupted write left.
+    pub(crate) fn open(dir: &Path, limit: u64) -> Result<Cache, Error> {
+        let failed = |source| Error::Cache { path: dir.to_owned(), source };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+        for entry in fs::read_dir(dir).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "tmp") {
+                fs::remove_file(path).map_err(failed)?;
+            }
+        }
+        let key = key(&dir.join("key")).map_err(failed)?;
+        Ok(Cache { dir: dir.to_owned(), key, limit })
+    }
+
+    /// The component, if this directory has it whole and for this very engine.
+    pub(crate) fn load(&self, engine: &Engine, digest: &Digest) -> Option<Component> {
+        let path = self.path(engine, digest);
+        let stored = fs::read(path.with_extension("digest")).ok()?;
+        let code = fs::read(&path).ok()?;
+        if stored != self.sum(&path, &code).as_bytes() {
+            tracing::warn!(path = %path.display(), "a compiled component is not as it was written: compiling again");
+            return None;
+        }
+        // SAFETY: the file was written by this node for an engine of this configuration: its keyed digest, made of its
+        // name and content with a key that only this directory holds, has just been checked, and the directory is private.
+        #[allow(unsafe_code, reason = "wasmtime can map compiled code in no other way")]
+        let loaded = unsafe { Component::deserialize_file(engine, &path) };
+        loaded
+            .inspect_err(|error| tracing::warn!(path = %path.display(), "a compiled component cannot be loaded: {error:#}"))
+            .ok()
+    }
+
+    /// Keeps a compiled component. A failure costs the next start a compilation and is only logged.
+    pub(crate) fn store(&self, engine: &Engine, digest: &Digest, code: &[u8]) {
+        let path = self.path(engine, digest);
+        let sum = self.sum(&path, code);
+        // The digest last: a file without one is not there.
+        let written = write(&path, code).and_then(|()| write(&path.with_extension("digest"), sum.as_bytes()));
+        if let Err(error) = written.and_then(|()| self.shrink(&path)) {
+            tracing::warn!(path = %path.display(), "a compiled component could not be kept: {error}");
+        }
+    }
+
+    fn path(&self, engine: &Engine, digest: &Digest) -> PathBuf {
+        let mut hasher = ToBlake3(blake3::Hasher::new());
+        engine.precompile_compatibility_hash().hash(&mut hasher);
+        let engine = hasher.0.finalize().to_hex();
+        self.dir.join(format!("{digest}-{}.cwasm", &engine[..16]))
+    }
+
+    fn sum(&self, path: &Path, code: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+        hasher.update(&[0]);
+        hasher.update(code);
+        hasher.finalize()
+    }
+
+    /// Removes the oldest files until the rest fits the limit; never the one just written.
+    fn shrink(&self, newest: &Path) -> std::io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|extension| extension == "cwasm") {
+                let about = entry.metadata()?;
+                files.push((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), entry.path()));
+            }
+        }
+        files.sort();
+        let mut bytes: u64 = files.iter().map(|(_, len, _)| len).sum();
+        for (_, len, path) in files {
+            if bytes <= self.limit {
+                break;
+            }
+            if path != newest {
+                fs::remove_file(path.with_extension("digest"))?;
+                fs::remove_file(path)?;
+                bytes -= len;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The directory's key; made at the first use.
+fn key(path: &Path) -> std::io::Result<[u8; 32]> {
+    if let Ok(bytes) = fs::read(path)
+        && let Ok(key) = <[u8; 32]>::try_from(bytes)
+    {
+        return Ok(key);
+    }
+    let mut key = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    write(path, &key)?;
+    Ok(key)
+}
+
+/// Writes a private file so that it is there whole or not at all.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&name, path)
+}
+
+/// Makes a stable digest of what implements only `Hash`.
+struct ToBlake3(blake3::Hasher);
+
+impl Hasher for ToBlake3 {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let hash = self.0.finalize();
+        hash.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+}

@@ -1,0 +1,223 @@
+//! Making engines that fit the machine.
+//!
+//! Three things bound how many instances can live at once, and each fails in its own confusing way when it is met
+//! unprepared: the address space (a memory reserves much more than it uses), `vm.max_map_count` (each instance splits
+//! mappings), and the pool's own sizes (a live store keeps its fiber's stack; a component is up to four core instances and
+//! two tables). All of them are worked out here, at start.
+
+use std::path::Path;
+
+use wasmtime::component::Linker;
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use crate::entity::Entity;
+use crate::{Allocator, Error, Settings, imports};
+
+/// Without a number set, at most so many instances live.
+const DEFAULT_LIVE: u32 = 8_000;
+/// Mappings that one live instance may take, measured: two of its stack, two or three of its memory.
+const MAPPINGS: u64 = 5;
+/// Mappings left to the rest of the process: code, threads, the store, other memories.
+const MAPPINGS_ELSEWHERE: u64 = 8_192;
+/// Places beyond `max_live`, for reading methods and for instances that are being dropped.
+const SLACK: u32 = 64;
+/// Stack beyond the guest's own, for host functions.
+const HOST_STACK: usize = 512 << 10;
+/// Address space that memories may reserve in all: half of what a process has.
+const ADDRESS_SPACE: u64 = 1 << 46;
+/// With so much reserved a 32-bit guest needs no bounds checks.
+const FULL_RESERVATION: u64 = 1 << 32;
+
+/// What the host of guests came to at start, for status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// In use: never [`Allocator::Auto`].
+    pub allocator: Allocator,
+    /// Why the pool could not be had, if it was tried and could not.
+    pub fell_back: Option<String>,
+    /// The most live instances.
+    pub max_live: u32,
+    /// Live now.
+    pub live: u32,
+    /// The largest memory in bytes that an instance of the main engine may have.
+    pub max_memory: u64,
+    /// Address space in bytes that a memory reserves.
+    pub reservation: u64,
+    /// Stack in bytes that an instance reserves.
+    pub stack: usize,
+    /// Whether the second engine, for types with a larger memory, is running.
+    pub large: bool,
+}
+
+/// An engine with its linkers: without WASI, and with it.
+pub(crate) struct Room {
+    pub(crate) engine: Engine,
+    pub(crate) plain: Linker<Entity>,
+    pub(crate) wasi: Linker<Entity>,
+    /// Whether it has a pool, hence a largest memory and number of tables.
+    pub(crate) pooled: bool,
+}
+
+impl Room {
+    fn new(engine: Engine, pooled: bool) -> Result<Room, Error> {
+        let failed = |error: wasmtime::Error| Error::Engine(format!("link the imports: {error:#}"));
+        let mut plain = Linker::new(&engine);
+        imports::link(&mut plain).map_err(failed)?;
+        let mut wasi = plain.clone();
+        wasmtime_wasi::p2::add_to_linker_async(&mut wasi).map_err(failed)?;
+        Ok(Room { engine, plain, wasi, pooled })
+    }
+
+    /// Whether a component fits the pool's places.
+    pub(crate) fn fits(&self, component: &wasmtime::component::Component) -> bool {
+        !self.pooled
+            || component.resources_required().is_some_and(|needs| needs.num_memories <= 1 && needs.num_tables <= TABLES)
+    }
+}
+
+/// Tables of a component in the pool: its own, and the one that wit-component's shim adds.
+const TABLES: u32 = 2;
+/// Core instances of a component in the pool: main, shim, fix-up, and an adapter.
+const CORE_INSTANCES: u32 = 4;
+
+/// The main engine.
+pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
+    if settings.wasm_stack < 64 << 10 || settings.wasm_stack > 64 << 20 {
+        let why = format!("{} bytes are not within 64 KiB and 64 MiB", settings.wasm_stack);
+        return Err(Error::Setting { setting: "wasm_stack", why });
+    }
+    let max_live = max_live(settings, max_map_count())?;
+    let mut shape = Shape {
+        allocator: settings.allocator,
+        fell_back: None,
+        max_live,
+        live: 0,
+        max_memory: settings.max_memory.next_multiple_of(64 << 10),
+        reservation: reservation(max_live, settings.max_memory),
+        stack: settings.wasm_stack + HOST_STACK,
+        large: false,
+    };
+    if settings.allocator != Allocator::OnDemand {
+        match Engine::new(&pooling(&shape, settings)?) {
+            Ok(engine) => {
+                shape.allocator = Allocator::Pooling;
+                return Ok((Room::new(engine, true)?, shape));
+            }
+            Err(error) if settings.allocator == Allocator::Pooling => {
+                let why = format!(
+                    "no pool for {max_live} instances with {} bytes of address space and {} of stack each: {error:#}; lower \
+                     max_live or max_memory, or set the allocator to auto",
+                    shape.reservation, shape.stack
+                );
+                return Err(Error::Setting { setting: "allocator", why });
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                tracing::warn!(max_live, error = %why, "no pool for instances: they are mapped on demand");
+                shape.fell_back = Some(why);
+            }
+        }
+    }
+    shape.allocator = Allocator::OnDemand;
+    let engine = Engine::new(&config(&shape, settings)).map_err(|error| Error::Engine(format!("{error:#}")))?;
+    Ok((Room::new(engine, false)?, shape))
+}
+
+/// The second engine, for types whose memory may be larger than the pool's places.
+pub(crate) fn large(shape: &Shape, settings: &Settings) -> Result<Room, Error> {
+    let mut config = config(shape, settings);
+    config.memory_reservation(FULL_RESERVATION);
+    let engine = Engine::new(&config).map_err(|error| Error::Engine(format!("{error:#}")))?;
+    Room::new(engine, false)
+}
+
+fn config(shape: &Shape, settings: &Settings) -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        // Guests are called one at a time and synchronously; the machinery for more costs each store and call.
+        .concurrency_support(false)
+        .wasm_memory64(false)
+        .native_unwind_info(false)
+        .max_wasm_stack(settings.wasm_stack)
+        .async_stack_size(shape.stack)
+        .memory_reservation(shape.reservation)
+        .memory_reservation_for_growth(settings.max_memory.max(1 << 20));
+    config
+}
+
+fn pooling(shape: &Shape, settings: &Settings) -> Result<Config, Error> {
+    let places = shape.max_live + SLACK;
+    let size = usize::try_from(shape.max_memory)
+        .map_err(|_| Error::Setting { setting: "max_memory", why: "it is beyond this machine's address space".into() })?;
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(places)
+        .total_core_instances(places.saturating_mul(CORE_INSTANCES))
+        .total_memories(places)
+        .total_tables(places.saturating_mul(TABLES))
+        .total_stacks(places)
+        .max_core_instances_per_component(CORE_INSTANCES * 2)
+        .max_memories_per_component(1)
+        .max_tables_per_component(TABLES)
+        .max_memory_size(size);
+    let mut config = config(shape, settings);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Ok(config)
+}
+
+/// Full reservations while the address space has room for them, else what a guest may use: then it pays bounds checks.
+fn reservation(max_live: u32, max_memory: u64) -> u64 {
+    if u64::from(max_live + SLACK).saturating_mul(FULL_RESERVATION) <= ADDRESS_SPACE {
+        FULL_RESERVATION
+    } else {
+        max_memory.next_multiple_of(64 << 10)
+    }
+}
+
+/// The most instances, given how many mappings a process may have; none where that has no limit.
+fn max_live(settings: &Settings, max_map_count: Option<u64>) -> Result<u32, Error> {
+    let fits = max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);
+    let fits = u32::try_from(fits).unwrap_or(1 << 20).min(1 << 20);
+    let Some(wanted) = settings.max_live else {
+        if fits < DEFAULT_LIVE {
+            tracing::warn!(max_live = fits, "vm.max_map_count allows fewer live instances than the default of {DEFAULT_LIVE}");
+        }
+        return Ok(fits.clamp(1, DEFAULT_LIVE));
+    };
+    if wanted == 0 || wanted > fits {
+        let needed = u64::from(wanted) * MAPPINGS + MAPPINGS_ELSEWHERE;
+        let why = format!("{wanted} is not within 1 and {fits}, which is what vm.max_map_count allows; {wanted} would need {needed}");
+        return Err(Error::Setting { setting: "max_live", why });
+    }
+    Ok(wanted)
+}
+
+fn max_map_count() -> Option<u64> {
+    std::fs::read_to_string(Path::new("/proc/sys/vm/max_map_count")).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(max_live: Option<u32>) -> Settings {
+        Settings { max_live, ..Settings::default() }
+    }
+
+    #[test]
+    fn a_number_that_was_set_and_does_not_fit_is_an_error_and_a_default_is_lowered() {
+        assert_eq!(max_live(&settings(None), Some(65_530)).unwrap(), DEFAULT_LIVE);
+        assert_eq!(max_live(&settings(None), Some(18_192)).unwrap(), 2_000);
+        assert_eq!(max_live(&settings(Some(2_000)), Some(18_192)).unwrap(), 2_000);
+        let error = max_live(&settings(Some(2_001)), Some(18_192)).unwrap_err();
+        assert_eq!(error.code(), "bad-setting");
+        assert!(error.to_string().contains("vm.max_map_count"), "{error}");
+        assert_eq!(max_live(&settings(Some(20_000)), None).unwrap(), 20_000);
+    }
+
+    #[test]
+    fn many_instances_reserve_only_what_they_may_use() {
+        assert_eq!(reservation(8_000, 16 << 20), FULL_RESERVATION);
+        assert_eq!(reservation(40_000, 16 << 20), 16 << 20);
+    }
+}

@@ -1,0 +1,119 @@
+//! From an error that came out of wasmtime to a [`Failure`] with a stable code.
+
+use wasmtime::{Trap, WasmBacktrace};
+
+use crate::entity::Entity;
+use crate::{Failure, FailureKind, Limits};
+
+/// Why the host ended a call into the guest. Raised by host functions and the meter, carried through wasmtime.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("the owner stopped the instance")]
+    Interrupted,
+    #[error("the time in the guest was used up")]
+    TimeLimit,
+    #[error("{0} where nothing may be changed")]
+    QueryWrote(&'static str),
+    #[error("the state would grow to {would} bytes, and its limit is {limit}")]
+    StateTooLarge { would: u64, limit: u64 },
+    #[error("{0}")]
+    BadCall(String),
+    #[error("{0}")]
+    State(String),
+}
+
+/// What a guest said through `log.panicked` before it trapped.
+pub(crate) struct Panic {
+    pub(crate) message: String,
+    pub(crate) file: String,
+    pub(crate) line: u32,
+}
+
+fn failure(code: &'static str, kind: FailureKind, message: String) -> Failure {
+    Failure { code, message, kind }
+}
+
+pub(crate) fn limit(code: &'static str, message: String) -> Failure {
+    failure(code, FailureKind::Limit, message)
+}
+
+pub(crate) fn guest(code: &'static str, message: String) -> Failure {
+    failure(code, FailureKind::Guest, message)
+}
+
+pub(crate) fn host(code: &'static str, message: String) -> Failure {
+    failure(code, FailureKind::Host, message)
+}
+
+/// Where in an instance's life a call failed: names the export, and which time limit was in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Instantiate,
+    Methods,
+    Start,
+    Message,
+    Stop,
+}
+
+impl Stage {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Stage::Instantiate => "instantiation",
+            Stage::Methods => "methods",
+            Stage::Start => "start",
+            Stage::Message => "message",
+            Stage::Stop => "stop",
+        }
+    }
+}
+
+impl Fault {
+    pub(crate) fn failure(&self, stage: Stage, limits: &Limits) -> Failure {
+        let message = format!("{self} (in {})", stage.name());
+        match self {
+            Fault::Interrupted => host("interrupted", message),
+            Fault::State(_) => host("state-unavailable", message),
+            Fault::QueryWrote(_) => guest("query-wrote", message),
+            Fault::BadCall(_) => guest("bad-call", message),
+            Fault::StateTooLarge { .. } => limit("state-too-large", message),
+            Fault::TimeLimit => match stage {
+                Stage::Message | Stage::Stop => {
+                    let most = limits.turn_time.as_millis();
+                    limit("turn-time-limit", format!("{} took longer than turn-time, {most} ms in the guest", stage.name()))
+                }
+                _ => {
+                    let most = limits.activation_time.as_millis();
+                    limit("activation-time-limit", format!("{} took longer than activation-time, {most} ms in the guest", stage.name()))
+                }
+            },
+        }
+    }
+}
+
+/// The failure that `error` stands for. Takes the guest's panic, and logs the backtrace, which callers do not get.
+pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity) -> Failure {
+    let limits = entity.limits.clone();
+    let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+    let failure = if let Some(fault) = error.downcast_ref::<Fault>() {
+        fault.failure(stage, &limits)
+    } else if let Some(panic) = entity.panic.take() {
+        let memory = if entity.memory_denied { format!("; it was denied memory beyond {} bytes", limits.memory) } else { String::new() };
+        let code = if entity.memory_denied { "memory-limit" } else { "panicked" };
+        let kind = if entity.memory_denied { FailureKind::Limit } else { FailureKind::Guest };
+        failure(code, kind, format!("{} panicked at {}:{}: {}{memory}", stage.name(), panic.file, panic.line, panic.message))
+    } else if entity.memory_denied {
+        limit("memory-limit", format!("{} needed more than memory, {} bytes", stage.name(), limits.memory))
+    } else if entity.table_denied {
+        limit("table-limit", format!("{} needed more than table-elements, {}", stage.name(), limits.table_elements))
+    } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
+        guest("trap", format!("{} called exit with {}", stage.name(), exit.0))
+    } else {
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::StackOverflow) => limit("stack-overflow", format!("{} used up the stack", stage.name())),
+            Some(trap) => guest("trap", format!("{} trapped: {trap}", stage.name())),
+            None => guest("bad-value", format!("{} passed a value that does not fit its type: {}", stage.name(), error.root_cause())),
+        }
+    };
+    entity.log.failed(&failure, backtrace.as_deref());
+    failure
+}

@@ -1,0 +1,201 @@
+//! What a guest may call: `ostraca:entity`'s imports, linked by hand.
+//!
+//! By hand and not by `bindgen!`, because keys and values are then read where they lie in the guest's memory and written
+//! from where they lie in the state: one copy each way. Only the functions that may have to load state are asynchronous.
+
+use std::sync::Arc;
+
+use wasmtime::StoreContextMut;
+use wasmtime::component::{ComponentType, Linker, Lower, WasmList, WasmStr};
+
+use crate::Kind;
+use crate::entity::{Durable, Entity, Phase};
+use crate::fault::{Fault, Panic};
+use crate::log::Level;
+use crate::state::{Entries, KEY_LIMIT, State};
+
+type Cx<'a> = StoreContextMut<'a, Entity>;
+type Result<T> = wasmtime::Result<T>;
+
+/// The most entries of one listing.
+const PAGE_LIMIT: u32 = 1_000;
+/// The longest panic message that is kept, in bytes.
+const PANIC_LIMIT: usize = 4 << 10;
+
+#[derive(ComponentType, Lower)]
+#[component(record)]
+struct WitIdentity {
+    namespace: Arc<str>,
+    #[component(name = "entity-type")]
+    entity_type: Arc<str>,
+    id: Arc<str>,
+    revision: u64,
+}
+
+#[derive(ComponentType, Lower)]
+#[component(record)]
+struct WitMessage {
+    session: String,
+    sequence: u64,
+    kind: Kind,
+    principal: Arc<str>,
+    #[component(name = "content-type")]
+    content_type: Arc<str>,
+    traceparent: Arc<str>,
+    remaining: Option<u64>,
+    version: u64,
+}
+
+#[derive(ComponentType, Lower)]
+#[component(record)]
+struct Page {
+    entries: Entries,
+    next: Option<Arc<str>>,
+}
+
+/// Adds everything that a guest without WASI may import.
+pub(crate) fn link(linker: &mut Linker<Entity>) -> Result<()> {
+    linker.instance("ostraca:entity/types@0.1.0")?;
+    context(linker)?;
+    state(linker)?;
+    let mut life = linker.instance("ostraca:entity/life@0.1.0")?;
+    life.func_wrap("passivate", |mut cx: Cx<'_>, (): ()| {
+        cx.data_mut().passivate = true;
+        Ok(())
+    })?;
+    log(linker)
+}
+
+fn context(linker: &mut Linker<Entity>) -> Result<()> {
+    let mut context = linker.instance("ostraca:entity/context@0.1.0")?;
+    context.func_wrap("self-identity", |cx: Cx<'_>, (): ()| {
+        let identity = cx.data().log.identity().clone();
+        Ok((WitIdentity {
+            namespace: identity.namespace,
+            entity_type: identity.entity_type,
+            id: identity.id,
+            revision: identity.revision,
+        },))
+    })?;
+    context.func_wrap("message", |cx: Cx<'_>, (): ()| {
+        let Phase::Message(message) = &cx.data().phase else { return Ok((None,)) };
+        Ok((Some(WitMessage {
+            session: format!("{:032x}", message.session),
+            sequence: message.sequence,
+            kind: message.kind,
+            principal: message.principal.clone(),
+            content_type: message.content_type.clone(),
+            traceparent: message.traceparent.clone(),
+            remaining: message.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            version: message.version,
+        }),))
+    })?;
+    Ok(())
+}
+
+fn state(linker: &mut Linker<Entity>) -> Result<()> {
+    let mut state = linker.instance("ostraca:entity/state@0.1.0")?;
+    state.func_wrap_async("get", |mut cx: Cx<'_>, (key,): (WasmStr,)| {
+        Box::new(async move {
+            load(&mut cx).await?;
+            let key = key.to_str(&cx)?;
+            check_key(&key)?;
+            Ok((awake(cx.data())?.get(&key).cloned(),))
+        })
+    })?;
+    state.func_wrap_async("set", |mut cx: Cx<'_>, (key, value): (WasmStr, WasmList<u8>)| {
+        Box::new(async move {
+            cx.data().may_write("a key was set")?;
+            load(&mut cx).await?;
+            let key = own_key(&cx, &key)?;
+            let limit = cx.data().limits.state;
+            // Checked before it is copied: the value may be as large as the guest's memory.
+            let would = (key.len() + value.len()) as u64;
+            let fits = would <= limit || awake(cx.data())?.get(&key).is_some_and(|old| value.len() <= old.len());
+            if !fits {
+                return Err(Fault::StateTooLarge { would, limit }.into());
+            }
+            let value = Arc::from(value.as_le_slice(&cx));
+            if let Some(state) = cx.data_mut().state() {
+                state.set(key, value, limit)?;
+            }
+            Ok(())
+        })
+    })?;
+    state.func_wrap_async("delete", |mut cx: Cx<'_>, (key,): (WasmStr,)| {
+        Box::new(async move {
+            cx.data().may_write("a key was deleted")?;
+            load(&mut cx).await?;
+            let key = own_key(&cx, &key)?;
+            Ok((cx.data_mut().state().is_some_and(|state| state.delete(key)),))
+        })
+    })?;
+    state.func_wrap_async("list", |mut cx: Cx<'_>, (prefix, limit, cursor): (WasmStr, u32, Option<WasmStr>)| {
+        Box::new(async move {
+            load(&mut cx).await?;
+            if !(1..=PAGE_LIMIT).contains(&limit) {
+                return Err(Fault::BadCall(format!("state.list was called with the limit {limit}, not 1 to {PAGE_LIMIT}")).into());
+            }
+            let prefix = prefix.to_str(&cx)?;
+            let cursor = cursor.as_ref().map(|cursor| cursor.to_str(&cx)).transpose()?;
+            let (entries, more) = awake(cx.data())?.list(&prefix, limit as usize, cursor.as_deref());
+            let next = if more { entries.last().map(|(key, _)| key.clone()) } else { None };
+            Ok((Page { entries, next },))
+        })
+    })?;
+    Ok(())
+}
+
+fn log(linker: &mut Linker<Entity>) -> Result<()> {
+    let mut log = linker.instance("ostraca:entity/log@0.1.0")?;
+    log.func_wrap("log", |cx: Cx<'_>, (level, line): (Level, WasmStr)| {
+        cx.data().log.line(level, &line.to_str(&cx)?);
+        Ok(())
+    })?;
+    log.func_wrap("panicked", |mut cx: Cx<'_>, (message, file, line): (WasmStr, WasmStr, u32)| {
+        let message = cut(&message.to_str(&cx)?);
+        let file = cut(&file.to_str(&cx)?);
+        let entity = cx.data_mut();
+        entity.log.panicked(&message, &file, line);
+        entity.panic = Some(Panic { message, file, line });
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Loads the state at its first access (E16), outside the guest's time.
+async fn load(cx: &mut Cx<'_>) -> Result<()> {
+    let entity = cx.data_mut();
+    let Durable::Asleep(source) = &mut entity.durable else { return Ok(()) };
+    entity.meter.enter_host();
+    let loaded = source.load().await;
+    entity.meter.leave_host();
+    let entries = loaded.map_err(|error| Fault::State(error.to_string()))?;
+    entity.durable = Durable::Awake(State::from_store(entries)?);
+    Ok(())
+}
+
+fn awake(entity: &Entity) -> std::result::Result<&State, Fault> {
+    match &entity.durable {
+        Durable::Awake(state) => Ok(state),
+        Durable::Asleep(_) => Err(Fault::State("the state was not loaded".into())),
+    }
+}
+
+fn check_key(key: &str) -> std::result::Result<(), Fault> {
+    if key.is_empty() || key.len() > KEY_LIMIT {
+        let length = key.len();
+        return Err(Fault::BadCall(format!("state was called with a key of {length} bytes, not 1 to {KEY_LIMIT}")));
+    }
+    Ok(())
+}
+
+fn own_key(cx: &Cx<'_>, key: &WasmStr) -> Result<Arc<str>> {
+    let key = key.to_str(cx)?;
+    check_key(&key)?;
+    Ok(awake(cx.data())?.known_key(&key).unwrap_or_else(|| Arc::from(&*key)))
+}
+
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(PANIC_LIMIT)].to_owned()
+}

@@ -1,0 +1,119 @@
+//! A guest's lines on their way to the node's log: limited in rate and length, under the entity's name.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::{Failure, Identity, Limits};
+
+/// The `tracing` target of guests' lines.
+pub const TARGET: &str = "ostraca::guest";
+
+/// The level of a line.
+#[derive(Debug, Clone, Copy, wasmtime::component::ComponentType, wasmtime::component::Lift)]
+#[component(enum)]
+#[repr(u8)]
+pub(crate) enum Level {
+    #[component(name = "trace")]
+    Trace,
+    #[component(name = "debug")]
+    Debug,
+    #[component(name = "info")]
+    Info,
+    #[component(name = "warn")]
+    Warn,
+    #[component(name = "error")]
+    Error,
+}
+
+/// One instance's log, shared with its standard output if it has one.
+pub(crate) struct GuestLog {
+    identity: Identity,
+    lines: u32,
+    line: usize,
+    bucket: Mutex<Bucket>,
+}
+
+struct Bucket {
+    tokens: f64,
+    filled: Instant,
+    dropped: u64,
+}
+
+impl GuestLog {
+    pub(crate) fn new(identity: Identity, limits: &Limits) -> GuestLog {
+        let bucket = Bucket { tokens: f64::from(limits.log_lines), filled: Instant::now(), dropped: 0 };
+        GuestLog { identity, lines: limits.log_lines, line: limits.log_line, bucket: Mutex::new(bucket) }
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The longest line in bytes.
+    pub(crate) fn line_limit(&self) -> usize {
+        self.line
+    }
+
+    /// How many lines were dropped since this was last asked.
+    pub(crate) fn take_dropped(&self) -> u64 {
+        std::mem::take(&mut self.bucket.lock().unwrap_or_else(PoisonError::into_inner).dropped)
+    }
+
+    /// Logs a line if the rate allows it, cut to its limit.
+    pub(crate) fn line(&self, level: Level, line: &str) {
+        if self.admit() {
+            let (line, cut) = self.cut(line);
+            self.emit(level, line, cut);
+        }
+    }
+
+    pub(crate) fn panicked(&self, message: &str, file: &str, line: u32) {
+        if self.admit() {
+            let (text, cut) = self.cut(message);
+            self.emit(Level::Error, &format!("panicked at {file}:{line}: {text}"), cut);
+        }
+    }
+
+    /// The host's own line on a failed call. Not limited: each ends an instance.
+    pub(crate) fn failed(&self, failure: &Failure, backtrace: Option<&str>) {
+        let Identity { namespace, entity_type, id, revision } = &self.identity;
+        let backtrace = backtrace.unwrap_or_default();
+        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, backtrace, "{}", failure.message);
+    }
+
+    fn admit(&self) -> bool {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let rate = f64::from(self.lines);
+        bucket.tokens = (bucket.tokens + now.duration_since(bucket.filled).as_secs_f64() * rate).min(rate);
+        bucket.filled = now;
+        if bucket.tokens >= 1.0 {
+            bucket.tokens -= 1.0;
+            return true;
+        }
+        bucket.dropped += 1;
+        false
+    }
+
+    fn cut<'a>(&self, line: &'a str) -> (&'a str, usize) {
+        let end = line.floor_char_boundary(self.line);
+        (&line[..end], line.len() - end)
+    }
+
+    fn emit(&self, level: Level, line: &str, cut: usize) {
+        let Identity { namespace, entity_type, id, revision } = &self.identity;
+        // tracing wants the level to be constant, hence an arm for each.
+        macro_rules! emit {
+            ($level:ident) => {
+                tracing::$level!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, cut, "{line}")
+            };
+        }
+        match level {
+            Level::Trace => emit!(trace),
+            Level::Debug => emit!(debug),
+            Level::Info => emit!(info),
+            Level::Warn => emit!(warn),
+            Level::Error => emit!(error),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How long a guest has been running, and how it is stopped.
+//!
+//! R22 counts time in the guest, not time waiting in the host. Three clocks could be meant, and this is none of them
+//! exactly: the wall clock would charge a guest for the node's other threads; the thread's processor clock costs two
+//! system calls a turn. So time is counted in segments (from the start of a poll, or from the last epoch tick, to the next
+//! tick or the poll's end), and a segment counts for two ticks at most: a thread that lost the processor for longer is not
+//! charged for it. A guest that sleeps through WASI is charged in full, since nobody but the guest asked for it.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures::task::AtomicWaker;
+
+use crate::fault::Fault;
+use crate::ticker::Sleepers;
+
+const GUEST: u8 = 0;
+const YIELDED: u8 = 1;
+const IN_HOST: u8 = 2;
+const ASLEEP: u8 = 3;
+
+/// One instance's meter and stop switch, shared by the turn's future, the epoch callback and the owner.
+pub(crate) struct Meter {
+    /// Where the guest is while the future is not being polled: one of the constants above.
+    place: AtomicU8,
+    mark: AtomicU64,
+    spent: AtomicU64,
+    limit: AtomicU64,
+    segment: u64,
+    interrupted: AtomicBool,
+    waker: AtomicWaker,
+}
+
+fn now() -> u64 {
+    static BASE: OnceLock<Instant> = OnceLock::new();
+    nanos(BASE.get_or_init(Instant::now).elapsed())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Meter {
+    pub(crate) fn new(tick: Duration) -> Arc<Meter> {
+        Arc::new(Meter {
+            place: AtomicU8::new(GUEST),
+            mark: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            segment: nanos(tick * 2),
+            interrupted: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        })
+    }
+
+    /// Starts counting anew, to `limit`.
+    pub(crate) fn begin(&self, limit: Duration) {
+        self.spent.store(0, Relaxed);
+        self.limit.store(nanos(limit), Relaxed);
+    }
+
+    pub(crate) fn spent(&self) -> Duration {
+        Duration::from_nanos(self.spent.load(Relaxed))
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_nanos(self.limit.load(Relaxed))
+    }
+
+    /// Called at an epoch tick: may the guest go on?
+    pub(crate) fn tick(&self) -> Result<(), Fault> {
+        self.charge(self.segment);
+        self.check()?;
+        self.place.store(YIELDED, Relaxed);
+        Ok(())
+    }
+
+    /// The guest's time stops while the host works for it.
+    pub(crate) fn enter_host(&self) {
+        self.charge(self.segment);
+        self.place.store(IN_HOST, Relaxed);
+    }
+
+    pub(crate) fn leave_host(&self) {
+        self.mark.store(now(), Relaxed);
+        self.place.store(GUEST, Relaxed);
+    }
+
+    pub(crate) fn interrupt(&self) {
+        self.interrupted.store(true, SeqCst);
+        self.waker.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    fn charge(&self, most: u64) {
+        let now = now();
+        let passed = now.saturating_sub(self.mark.swap(now, Relaxed)).min(most);
+        self.spent.store(self.spent.load(Relaxed).saturating_add(passed), Relaxed);
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        if self.interrupted.load(SeqCst) {
+            return Err(Fault::Interrupted);
+        }
+        if self.spent.load(Relaxed) >= self.limit.load(Relaxed) {
+            return Err(Fault::TimeLimit);
+        }
+        Ok(())
+    }
+}
+
+/// Runs a call into the guest under its meter. Dropping `call` half-way unwinds the guest's stack.
+pub(crate) async fn metered<F: Future>(
+    meter: &Arc<Meter>,
+    sleepers: &Sleepers,
+    call: F,
+) -> Result<F::Output, Fault> {
+    let mut call = pin!(call);
+    poll_fn(|cx| {
+        match meter.place.load(Relaxed) {
+            IN_HOST => {}
+            ASLEEP => meter.charge(u64::MAX),
+            _ => meter.mark.store(now(), Relaxed),
+        }
+        if let Err(fault) = meter.check() {
+            return Poll::Ready(Err(fault));
+        }
+        if meter.place.load(Relaxed) != IN_HOST {
+            meter.place.store(GUEST, Relaxed);
+        }
+        if let Poll::Ready(output) = call.as_mut().poll(cx) {
+            meter.charge(meter.segment);
+            return Poll::Ready(Ok(output));
+        }
+        if meter.place.load(Relaxed) == GUEST {
+            meter.charge(meter.segment);
+            meter.place.store(ASLEEP, Relaxed);
+            let left = meter.limit.load(Relaxed).saturating_sub(meter.spent.load(Relaxed));
+            sleepers.wake_after(Duration::from_nanos(left), meter);
+        }
+        meter.waker.register(cx.waker());
+        // The switch may have been thrown between the check above and the registration.
+        if meter.interrupted.load(SeqCst) {
+            return Poll::Ready(Err(Fault::Interrupted));
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,199 @@
+//! A compiled component, checked and ready to be instantiated.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use wasmtime::component::{Component, InstancePre, TypedFunc};
+use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
+
+use crate::engine::Room;
+use crate::entity::Entity;
+use crate::fault::{Stage, explain};
+use crate::host::Inner;
+use crate::instance::{GuestError, Instance};
+use crate::log::GuestLog;
+use crate::meter::{Meter, metered};
+use crate::world::Exports;
+use crate::{Digest, Error, Failure, Identity, Limits, Method, NoState, Spec, StartReason, StateSource, StopReason};
+
+/// Methods that a component may have.
+const METHODS: usize = 1_000;
+/// Bytes of a method's name.
+const METHOD_NAME: usize = 128;
+/// What `methods` may return, in bytes as the host holds it.
+const METHODS_BYTES: usize = 4 << 20;
+
+/// What does not depend on a deployment's limits: shared by all programs of one component.
+pub(crate) struct Compiled {
+    pre: InstancePre<Entity>,
+    exports: Exports,
+    methods: Vec<Method>,
+    digest: Digest,
+}
+
+/// A component with the limits of one deployment. Instances keep it alive.
+pub struct Program {
+    inner: Arc<Inner>,
+    compiled: Arc<Compiled>,
+    limits: Arc<Limits>,
+}
+
+impl Compiled {
+    pub(crate) fn new(
+        inner: &Arc<Inner>,
+        room: &Room,
+        component: &Component,
+        exports: Exports,
+        digest: Digest,
+        limits: &Arc<Limits>,
+    ) -> Result<Compiled, Error> {
+        let linker = if exports.wasi { &room.wasi } else { &room.plain };
+        let pre = linker.instantiate_pre(component).map_err(wrong_signature)?;
+        let mut compiled = Compiled { pre, exports, methods: Vec::new(), digest };
+        compiled.methods = block_on(compiled.read_methods(inner, limits))?;
+        Ok(compiled)
+    }
+
+    /// Instantiates once, without identity and effects; checks the exports' types on the way.
+    async fn read_methods(&self, inner: &Arc<Inner>, limits: &Arc<Limits>) -> Result<Vec<Method>, Error> {
+        let nobody = Identity { namespace: "".into(), entity_type: "".into(), id: "".into(), revision: 0 };
+        let bad = |failure: Failure| Error::BadMethods(failure.message);
+        let (mut store, instance) = self.instantiate(inner, limits, nobody, Box::new(NoState)).await.map_err(|error| match error {
+            Error::Activation(failure) => bad(failure),
+            error => error,
+        })?;
+        let exports = &self.exports;
+        let methods: TypedFunc<(), (Vec<Method>,)> =
+            instance.get_typed_func(&mut store, exports.methods).map_err(wrong_signature)?;
+        let _: TypedFunc<(StartReason,), (Result<(), String>,)> =
+            instance.get_typed_func(&mut store, exports.start).map_err(wrong_signature)?;
+        let _: TypedFunc<(&str, &[u8]), (Result<Vec<u8>, GuestError>,)> =
+            instance.get_typed_func(&mut store, exports.message).map_err(wrong_signature)?;
+        if let Some(stop) = exports.stop {
+            let _: TypedFunc<(StopReason,), ()> = instance.get_typed_func(&mut store, stop).map_err(wrong_signature)?;
+        }
+        store.set_hostcall_fuel(METHODS_BYTES);
+        let meter = store.data().meter.clone();
+        let called = metered(&meter, &inner.ticker.sleepers, methods.call_async(&mut store, ())).await;
+        match called {
+            Ok(Ok((methods,))) => check_methods(methods),
+            Ok(Err(error)) => Err(bad(explain(&error, Stage::Methods, store.data_mut()))),
+            Err(fault) => Err(bad(fault.failure(Stage::Methods, limits))),
+        }
+    }
+
+    async fn instantiate(
+        &self,
+        inner: &Arc<Inner>,
+        limits: &Arc<Limits>,
+        identity: Identity,
+        state: Box<dyn StateSource>,
+    ) -> Result<(Store<Entity>, wasmtime::component::Instance), Error> {
+        let meter = Meter::new(inner.tick());
+        meter.begin(limits.activation_time);
+        let log = Arc::new(GuestLog::new(identity, limits));
+        let mut store = Store::new(self.pre.engine(), Entity::new(limits.clone(), meter.clone(), log, state));
+        store.limiter(|entity| entity);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|cx| {
+            cx.data().meter.tick()?;
+            Ok(UpdateDeadline::Yield(1))
+        });
+        // No value is larger than the memory it comes from.
+        store.set_hostcall_fuel(usize::try_from(limits.memory).unwrap_or(usize::MAX).saturating_add(1 << 20));
+        let made = metered(&meter, &inner.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
+        match made {
+            Ok(Ok(instance)) => Ok((store, instance)),
+            Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => Err(Error::NoRoom { limit: inner.max_live() }),
+            Ok(Err(error)) => Err(Error::Activation(explain(&error, Stage::Instantiate, store.data_mut()))),
+            Err(fault) => Err(Error::Activation(fault.failure(Stage::Instantiate, limits))),
+        }
+    }
+}
+
+impl Program {
+    pub(crate) fn new(inner: Arc<Inner>, compiled: Arc<Compiled>, limits: Arc<Limits>) -> Program {
+        Program { inner, compiled, limits }
+    }
+
+    /// What it answers to, as the component lists it.
+    pub fn methods(&self) -> &[Method] {
+        &self.compiled.methods
+    }
+
+    /// Whether it has the stop hook.
+    pub fn has_stop(&self) -> bool {
+        self.compiled.exports.stop.is_some()
+    }
+
+    /// The component's content hash.
+    pub fn digest(&self) -> Digest {
+        self.compiled.digest
+    }
+
+    /// What each of its instances may use.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Makes an entity's sandbox: a store and a memory of its own. [`Error::NoRoom`] is answered by dropping another
+    /// instance. The state is not loaded yet.
+    pub async fn instantiate(self: &Arc<Self>, spec: Spec) -> Result<Instance, Error> {
+        let place = self.inner.place()?;
+        let (mut store, instance) =
+            self.compiled.instantiate(&self.inner, &self.limits, spec.identity, spec.state).await?;
+        let exports = &self.compiled.exports;
+        let func = |store: &mut Store<Entity>, index| instance.get_func(store, index).ok_or_else(lost_export);
+        let start = func(&mut store, exports.start)?;
+        let message = func(&mut store, exports.message)?;
+        let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
+        Ok(Instance::new(store, start, message, stop, self.clone(), place))
+    }
+}
+
+fn lost_export() -> Error {
+    Error::WrongSignature("an export is not a function".into())
+}
+
+fn wrong_signature(error: wasmtime::Error) -> Error {
+    Error::WrongSignature(format!("{error:#}"))
+}
+
+fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
+    if methods.len() > METHODS {
+        return Err(Error::BadMethods(format!("{} methods are more than {METHODS}", methods.len())));
+    }
+    let mut names = HashSet::new();
+    for Method { name, .. } in &methods {
+        if name.is_empty() || name.len() > METHOD_NAME {
+            return Err(Error::BadMethods(format!("a name has {} bytes, not 1 to {METHOD_NAME}", name.len())));
+        }
+        if !names.insert(name.as_str()) {
+            return Err(Error::BadMethods(format!("{name:?} is listed twice")));
+        }
+    }
+    drop(names);
+    Ok(methods)
+}
+
+/// Runs a future on this thread. No runtime is asked for one, so that it works inside and outside of any.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the host of guests is set to, and what one type's guests may use.
+//!
+//! Two different things are easy to take for one: [`Settings`] are the node's and fixed at its start; [`Limits`] are one
+//! deployment's, from its manifest, and bound each of its instances.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where instances get their memories, tables and stacks from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Allocator {
+    /// A pool sized at start. Where it cannot be had, start fails and names the limit.
+    Pooling,
+    /// A pool; where it cannot be had, on demand, with a warning and shown in [`crate::Shape`].
+    #[default]
+    Auto,
+    /// Mapped for each instance when it starts.
+    OnDemand,
+}
+
+impl Allocator {
+    /// The name that configuration and status use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Allocator::Pooling => "pooling",
+            Allocator::Auto => "auto",
+            Allocator::OnDemand => "on-demand",
+        }
+    }
+}
+
+/// The node's settings for guests.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Default [`Allocator::Auto`].
+    pub allocator: Allocator,
+    /// The most live instances. Default 8,000, lowered with a warning where `vm.max_map_count` does not allow them;
+    /// a number that was set and does not fit is an error at start.
+    pub max_live: Option<u32>,
+    /// The largest memory in bytes that an instance in the pool may have. Default 16 MiB. A type whose limit is higher
+    /// runs on a second engine, outside the pool.
+    pub max_memory: u64,
+    /// Where compiled components are kept; must be private to this node. Default none: each start compiles again.
+    pub cache_dir: Option<PathBuf>,
+    /// The most bytes that the cache keeps; the oldest files go first. Default 1 GiB.
+    pub cache_limit: u64,
+    /// How often a running guest is looked at. Default 5 ms.
+    pub tick: Duration,
+    /// The largest component in bytes. Default 64 MiB; compiling takes about 20 times its size in memory, one at a time.
+    pub component_limit: u64,
+    /// The stack in bytes that a guest's calls may use. Default 512 KiB.
+    pub wasm_stack: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            allocator: Allocator::Auto,
+            max_live: None,
+            max_memory: 16 << 20,
+            cache_dir: None,
+            cache_limit: 1 << 30,
+            tick: Duration::from_millis(5),
+            component_limit: 64 << 20,
+            wasm_stack: 512 << 10,
+        }
+    }
+}
+
+/// What each instance of one deployment may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Linear memory in bytes. Default 16 MiB. Error `memory-limit`.
+    pub memory: u64,
+    /// Elements of all tables together. Default 10,000. Error `table-limit`.
+    pub table_elements: usize,
+    /// Time in the guest for a message or the stop hook (R22). Default 100 ms. Error `turn-time-limit`.
+    pub turn_time: Duration,
+    /// Time in the guest for instantiation and `start` together. Default 1 s. Error `activation-time-limit`.
+    pub activation_time: Duration,
+    /// Keys and values in bytes. Default 1 MiB. Error `state-too-large`.
+    pub state: u64,
+    /// A reply in bytes. Default 1 MiB. Error `reply-too-large`.
+    pub reply: u64,
+    /// Log lines a second, with bursts of as many. Default 100. What is beyond is counted and dropped.
+    pub log_lines: u32,
+    /// Bytes of one log line. Default 4 KiB. What is beyond is cut.
+    pub log_line: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            memory: 16 << 20,
+            table_elements: 10_000,
+            turn_time: Duration::from_millis(100),
+            activation_time: Duration::from_secs(1),
+            state: 1 << 20,
+            reply: 1 << 20,
+            log_lines: 100,
+            log_line: 4 << 10,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The thread that ticks the engines' epochs and wakes guests which sleep beyond their limit.
+//!
+//! It is an OS thread of its own, since a guest that loops may hold every worker of an async runtime at once.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use wasmtime::Engine;
+
+use crate::Error;
+use crate::meter::Meter;
+
+/// Guests that wait for a clock of WASI, and when their time is up.
+#[derive(Clone, Default)]
+pub(crate) struct Sleepers(Arc<Mutex<Vec<(Instant, Weak<Meter>)>>>);
+
+impl Sleepers {
+    pub(crate) fn wake_after(&self, after: Duration, meter: &Arc<Meter>) {
+        let due = Instant::now() + after;
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A guest may sleep many times in a turn; only its latest wait counts.
+        all.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(meter)));
+        all.push((due, Arc::downgrade(meter)));
+    }
+
+    fn wake_due(&self, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(due, meter)| match meter.upgrade() {
+            Some(meter) if *due <= now => {
+                meter.wake();
+                false
+            }
+            Some(_) => true,
+            None => false,
+        });
+    }
+}
+
+/// The running thread; it ends when this is dropped.
+pub(crate) struct Ticker {
+    pub(crate) sleepers: Sleepers,
+    engines: Arc<Mutex<Vec<Engine>>>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    pub(crate) fn start(tick: Duration) -> Result<Ticker, Error> {
+        let sleepers = Sleepers::default();
+        let engines = Arc::new(Mutex::new(Vec::<Engine>::new()));
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("ostraca-epoch".into())
+            .spawn({
+                let (sleepers, engines) = (sleepers.clone(), engines.clone());
+                move || {
+                    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(tick) {
+                        for engine in engines.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                            engine.increment_epoch();
+                        }
+                        sleepers.wake_due(Instant::now());
+                    }
+                }
+            })
+            .map_err(|error| Error::Thread(error.to_string()))?;
+        Ok(Ticker { sleepers, engines, stop: Some(stop), thread: Some(thread) })
+    }
+
+    pub(crate) fn add(&self, engine: &Engine) {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner).push(engine.clone());
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It holds no lock while it waits and cannot panic; an error here has nobody to be told to.
+            let _ = thread.join();
+        }
+    }
+}

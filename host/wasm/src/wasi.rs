@@ -1,0 +1,161 @@
+//! WASI 0.2, as far as a guest gets it: clocks, random numbers, and standard output to the log.
+//!
+//! Components for `wasm32-wasip2` import much more than they use. All of `wasi:cli`, `io`, `clocks`, `random`, `filesystem`
+//! and `sockets` is linked, with nothing behind it: no environment, no arguments, no preopened folder, no sockets.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use wasmtime::component::ResourceTable;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use crate::entity::Entity;
+use crate::log::{GuestLog, Level};
+
+/// How many WASI resources (streams, pollables) an instance may hold.
+const RESOURCES: usize = 1_000;
+/// The most random bytes in one call.
+const RANDOM: u64 = 1 << 20;
+
+const PACKAGES: [&str; 6] = ["wasi:cli/", "wasi:io/", "wasi:clocks/", "wasi:random/", "wasi:filesystem/", "wasi:sockets/"];
+
+/// Whether an import is of WASI 0.2 and linked.
+pub(crate) fn is_linked(import: &str) -> bool {
+    let version = import.rsplit_once('@').map_or("", |(_, version)| version);
+    version.starts_with("0.2.") && PACKAGES.iter().any(|package| import.starts_with(package))
+}
+
+pub(crate) struct Wasi {
+    context: WasiCtx,
+    table: ResourceTable,
+    out: Lines,
+    err: Lines,
+}
+
+impl Wasi {
+    fn new(log: &Arc<GuestLog>) -> Box<Wasi> {
+        let out = Lines::new(log, Level::Info);
+        let err = Lines::new(log, Level::Warn);
+        let context = WasiCtx::builder()
+            .stdout(out.clone())
+            .stderr(err.clone())
+            .max_random_size(RANDOM)
+            .allow_tcp(false)
+            .allow_udp(false)
+            .build();
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(RESOURCES);
+        Box::new(Wasi { context, table, out, err })
+    }
+
+    /// Logs lines that were begun and not ended: called after each turn.
+    pub(crate) fn flush(&self) {
+        self.out.flush_rest();
+        self.err.flush_rest();
+    }
+}
+
+impl WasiView for Entity {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        let wasi = self.wasi.get_or_insert_with(|| Wasi::new(&self.log));
+        WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
+    }
+}
+
+/// An output stream that logs whole lines.
+#[derive(Clone)]
+struct Lines {
+    log: Arc<GuestLog>,
+    level: Level,
+    begun: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Lines {
+    fn new(log: &Arc<GuestLog>, level: Level) -> Lines {
+        Lines { log: log.clone(), level, begun: Arc::default() }
+    }
+
+    fn push(&self, mut bytes: &[u8]) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.extend(&mut begun, &bytes[..end]);
+            self.emit(&mut begun);
+            bytes = &bytes[end + 1..];
+        }
+        self.extend(&mut begun, bytes);
+    }
+
+    /// Keeps no more of a line than will be shown, and one byte to tell that it was cut.
+    fn extend(&self, begun: &mut Vec<u8>, bytes: &[u8]) {
+        let room = (self.log.line_limit() + 1).saturating_sub(begun.len());
+        begun.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn emit(&self, begun: &mut Vec<u8>) {
+        self.log.line(self.level, &String::from_utf8_lossy(begun));
+        begun.clear();
+    }
+
+    fn flush_rest(&self) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if !begun.is_empty() {
+            self.emit(&mut begun);
+        }
+    }
+}
+
+impl IsTerminal for Lines {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Lines {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Lines {
+    async fn ready(&mut self) {}
+}
+
+impl OutputStream for Lines {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.push(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(64 << 10)
+    }
+}
+
+impl AsyncWrite for Lines {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.push(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

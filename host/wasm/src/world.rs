@@ -1,0 +1,58 @@
+//! Is this component an entity? Its imports and exports, checked by name before it is instantiated.
+
+use wasmtime::component::{Component, ComponentExportIndex};
+
+use crate::{Error, wasi};
+
+const PACKAGE: &str = "ostraca:entity/";
+/// Interfaces of the package that a guest may import.
+const IMPORTS: [&str; 5] = ["types", "context", "state", "life", "log"];
+
+/// Where a component's exports are.
+pub(crate) struct Exports {
+    pub(crate) methods: ComponentExportIndex,
+    pub(crate) start: ComponentExportIndex,
+    pub(crate) message: ComponentExportIndex,
+    pub(crate) stop: Option<ComponentExportIndex>,
+    /// Whether it imports anything of WASI.
+    pub(crate) wasi: bool,
+}
+
+/// Whether `name` is `interface` of a version that this host runs: every 0.1.x.
+fn is(name: &str, interface: &str) -> bool {
+    name.strip_prefix(PACKAGE)
+        .and_then(|rest| rest.strip_prefix(interface))
+        .is_some_and(|rest| rest.starts_with("@0.1."))
+}
+
+pub(crate) fn check(component: &Component) -> Result<Exports, Error> {
+    let engine = component.engine();
+    let ty = component.component_type();
+    let mut uses_wasi = false;
+    for (name, _) in ty.imports(engine) {
+        if wasi::is_linked(name) {
+            uses_wasi = true;
+        } else if !IMPORTS.iter().any(|interface| is(name, interface)) {
+            return Err(Error::ImportNotGranted { import: name.to_owned() });
+        }
+    }
+    let interface = |interface: &str| {
+        let name = ty.exports(engine).map(|(name, _)| name).find(|name| is(name, interface))?;
+        component.get_export_index(None, name)
+    };
+    let missing = |name: &str| Error::MissingExport { export: format!("{PACKAGE}{name}") };
+    let function = |of: &ComponentExportIndex, interface: &str, name: &str| {
+        component
+            .get_export_index(Some(of), name)
+            .ok_or_else(|| missing(&format!("{interface}@0.1.0, or it lacks the function {name}")))
+    };
+    let methods = interface("methods").ok_or_else(|| missing("methods@0.1.0"))?;
+    let handler = interface("handler").ok_or_else(|| missing("handler@0.1.0"))?;
+    Ok(Exports {
+        methods: function(&methods, "methods", "methods")?,
+        start: function(&handler, "handler", "start")?,
+        message: function(&handler, "handler", "message")?,
+        stop: interface("stop").map(|stop| function(&stop, "stop", "stop")).transpose()?,
+        wasi: uses_wasi,
+    })
+}
