@@ -1,7 +1,8 @@
 //! From a message's body to a method's arguments.
 //!
 //! The body is split into raw JSON values once, by code that every method shares; only the last step, from one raw value
-//! to one parameter's type, is generic. This keeps guests small.
+//! to one parameter's type, is generic. Only serde_json's reader of `str` is used, here and for state, since each reader
+//! brings a parser of its own. Both keep guests small.
 
 use std::fmt;
 
@@ -11,8 +12,11 @@ use serde_json::value::RawValue;
 
 use crate::raw::Refusal;
 
-/// Bytes of a caller's argument name that an error message shows.
+/// Characters of a caller's argument name that an error message shows.
 const SHOWN: usize = 64;
+
+/// What stands before the place in an error of serde_json.
+const PLACE: &[u8] = b" at line ";
 
 /// A parameter of a method.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ impl<'b> Arguments<'b> {
         let Ok(body) = std::str::from_utf8(body) else {
             return Err(this.refuse("the body is not UTF-8"));
         };
-        let body = body.trim_matches([' ', '\t', '\r', '\n']);
+        let body = body.trim_ascii();
         if body.is_empty() || (body == "null" && parameters.is_empty()) {
             return Ok(this);
         }
@@ -101,18 +105,20 @@ impl<'b> Arguments<'b> {
             return self.unknown(other);
         }
         // A place within one argument would be read as a place in the body.
-        let error = error.to_string();
-        let error = error.rsplit_once(" at line ").map_or(error.as_str(), |(what, _)| what);
+        let mut error = error.to_string();
+        if let Some(at) = error.as_bytes().windows(PLACE.len()).rposition(|part| part == PLACE) {
+            error.truncate(at);
+        }
         self.refuse(&format!("argument `{name}`: {error}"))
     }
 
     fn unknown(&self, name: &str) -> Refusal {
-        let shown = &name[..name.floor_char_boundary(SHOWN)];
+        let shown: String = name.chars().take(SHOWN).collect();
         self.refuse(&format!("unknown argument `{shown}`"))
     }
 
     fn refuse(&self, why: &str) -> Refusal {
-        Refusal::InvalidArguments([self.signature, ": ", why].concat())
+        Refusal::InvalidArguments(format!("{}: {why}", self.signature))
     }
 }
 

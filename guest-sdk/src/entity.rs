@@ -69,7 +69,7 @@ impl<E: Serialize + DeserializeOwned + Default> Style<E> for Whole {
 
     fn decode(kept: &Self::Kept) -> E {
         let Some(bytes) = kept else { return E::default() };
-        match serde_json::from_slice(bytes) {
+        match state::from_json(bytes) {
             Ok(entity) => entity,
             Err(error) => panic!(
                 "state-does-not-decode: the stored state does not fit the struct `{}`: {error}; give new fields \

@@ -75,7 +75,7 @@ impl StartOutcome for () {
 
 impl<E: ApplicationError> StartOutcome for Result<(), E> {
     fn outcome(self) -> Result<(), String> {
-        self.map_err(|error| [error.code().as_ref(), ": ", &error.message()].concat())
+        self.map_err(|error| format!("{}: {}", error.code(), error.message()))
     }
 }
 

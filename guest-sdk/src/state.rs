@@ -105,12 +105,20 @@ impl<T: DeserializeOwned> Iterator for List<T> {
 }
 
 fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> T {
-    match serde_json::from_slice(value) {
+    match from_json(value) {
         Ok(value) => value,
         Err(error) => panic!(
             "state-does-not-decode: the value of key `{key}` is not a `{}`: {error}; read old forms with get_raw, or \
              give new fields #[serde(default)], and deploy again; nothing was changed",
             std::any::type_name::<T>()
         ),
+    }
+}
+
+/// By the reader that arguments use too; two readers are two parsers in the component.
+pub(crate) fn from_json<T: DeserializeOwned>(value: &[u8]) -> Result<T, serde_json::Error> {
+    match std::str::from_utf8(value) {
+        Ok(value) => serde_json::from_str(value),
+        Err(_) => Err(serde::de::Error::custom("not UTF-8")),
     }
 }

@@ -1,0 +1,128 @@
+//! The examples and the test guests, built for both targets, are components with the right exports and imports.
+//!
+//! They are built by cargo into `guests/` below this workspace's target directory, with the settings that `ostraca
+//! build` uses.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
+use wit_component::ComponentEncoder;
+
+const CORE: &str = "wasm32-unknown-unknown";
+const WASIP2: &str = "wasm32-wasip2";
+
+fn built(name: &str, target: &str) -> Vec<u8> {
+    static UNKNOWN: Once = Once::new();
+    static WASI: Once = Once::new();
+    let once = if target == CORE { &UNKNOWN } else { &WASI };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guests");
+    once.call_once(|| build(target, &folder));
+    let file: PathBuf = folder.join(target).join("release").join(format!("{name}.wasm"));
+    std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn build(target: &str, folder: &Path) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--release", "--target", target]);
+    for guest in ["counter", "account", "misbehaving", "rubbish"] {
+        cargo.args(["--package", guest]);
+    }
+    let output = cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_TARGET_DIR", folder)
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn component(core: &[u8]) -> Vec<u8> {
+    ComponentEncoder::default().validate(true).module(core).unwrap().encode().unwrap()
+}
+
+/// The names that the component itself imports and exports.
+fn names(component: &[u8]) -> (BTreeSet<String>, BTreeSet<String>) {
+    Validator::new_with_features(WasmFeatures::default()).validate_all(component).unwrap();
+    let (mut imports, mut exports) = (BTreeSet::new(), BTreeSet::new());
+    let mut depth = 0;
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.unwrap() {
+            Payload::Version { encoding, .. } => {
+                depth += 1;
+                assert!(depth > 1 || encoding == Encoding::Component);
+            }
+            Payload::End(_) => depth -= 1,
+            Payload::ComponentImportSection(section) if depth == 1 => {
+                imports
+                    .extend(section.into_iter().map(|import| import.unwrap().name.name.to_owned()));
+            }
+            Payload::ComponentExportSection(section) if depth == 1 => {
+                exports
+                    .extend(section.into_iter().map(|export| export.unwrap().name.name.to_owned()));
+            }
+            _ => {}
+        }
+    }
+    (imports, exports)
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| format!("ostraca:entity/{name}@0.1.0")).collect()
+}
+
+#[test]
+fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
+    for (name, imports, exports) in [
+        ("counter", set(&["types", "state", "log"]), set(&["methods", "handler"])),
+        ("account", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
+        (
+            "misbehaving",
+            set(&["types", "context", "state", "life", "log"]),
+            set(&["methods", "handler", "stop"]),
+        ),
+        ("rubbish", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
+    ] {
+        let component = component(&built(name, CORE));
+        assert_eq!(names(&component), (imports, exports), "{name}");
+        assert!(component.len() < 256 * 1024, "{name} has {} bytes", component.len());
+    }
+}
+
+#[test]
+fn the_wasi_target_gives_the_same_entity_directly() {
+    for (name, expected) in [
+        ("counter", set(&["methods", "handler"])),
+        ("misbehaving", set(&["methods", "handler", "stop"])),
+    ] {
+        let (imports, exports) = names(&built(name, WASIP2));
+        assert_eq!(exports, expected, "{name}");
+        assert!(
+            imports.iter().all(|import| import.starts_with("ostraca:entity/")
+                || import.starts_with("wasi:cli/")
+                || import.starts_with("wasi:io/")
+                || import.starts_with("wasi:clocks/")
+                || import.starts_with("wasi:random/")),
+            "{name} imports {imports:?}"
+        );
+    }
+}
+
+#[test]
+fn a_component_fits_the_world_of_the_wit() {
+    let mut resolve = wit_parser::Resolve::default();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
+    let (package, _) = resolve.push_path(&folder).unwrap();
+    for (name, world) in [("counter", "entity"), ("misbehaving", "entity-with-stop")] {
+        let world = resolve.select_world(&[package], Some(world)).unwrap();
+        let component = component(&built(name, CORE));
+        wit_component::targets(&resolve, world, &component).unwrap();
+    }
+}

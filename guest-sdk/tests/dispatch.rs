@@ -1,0 +1,230 @@
+//! What callers and entities may rely on, through the dispatch that a component uses.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ostraca_sdk::serde_json::{Value, json};
+use ostraca_sdk::testing::{self, Refusal, call, call_raw};
+use ostraca_sdk::{Error, StartReason, StopReason, context, entity, life, state};
+use serde::{Deserialize, Serialize};
+
+#[derive(Default, Serialize, Deserialize)]
+struct Box_ {
+    items: BTreeMap<String, u32>,
+    starts: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Item {
+    name: String,
+    count: u32,
+}
+
+type Answer<T> = Result<T, Error>;
+
+#[entity]
+impl Box_ {
+    #[start]
+    fn start(&mut self, reason: StartReason) {
+        self.starts.push(format!("{reason:?}"));
+    }
+
+    #[stop]
+    fn stop(&mut self, reason: StopReason) {
+        self.starts.push(format!("{reason:?}"));
+    }
+
+    /// Puts some in.
+    ///
+    /// More than the summary.
+    #[message]
+    fn put(&mut self, name: String, count: u32, note: Option<Vec<String>>) -> u32 {
+        let _ = note;
+        *self.items.entry(name).and_modify(|have| *have += count).or_insert(count)
+    }
+
+    #[message]
+    fn put_item(&mut self, item: Item) -> u32 {
+        self.put(item.name, item.count, None)
+    }
+
+    #[message]
+    fn spoil(&mut self) -> Answer<()> {
+        self.items.clear();
+        state::set("other", &1);
+        Err(Error::new("spoiled", "as asked"))
+    }
+
+    #[message]
+    fn panic(&mut self) {
+        self.items.clear();
+        state::set("other", &1);
+        panic!("as asked");
+    }
+
+    #[message]
+    fn all(&self) -> &BTreeMap<String, u32> {
+        &self.items
+    }
+
+    #[message]
+    fn starts(&self) -> Vec<String> {
+        self.starts.clone()
+    }
+
+    #[message]
+    fn write_in_query(&self) {
+        state::set("other", &1);
+    }
+
+    #[message]
+    fn sleep(&mut self) {
+        life::passivate();
+    }
+
+    #[message]
+    fn who(&self) -> (String, Option<String>) {
+        (context::identity().id, context::message().map(|message| message.principal))
+    }
+
+    #[allow(dead_code)]
+    fn helper() {}
+}
+
+fn refused(outcome: Result<Value, Refusal>) -> String {
+    match outcome {
+        Err(Refusal::InvalidArguments(why)) => why,
+        other => panic!("expected invalid arguments, not {other:?}"),
+    }
+}
+
+#[test]
+fn arguments_come_by_name_and_a_single_one_also_bare() {
+    assert_eq!(call::<Box_>("put", json!({"name": "a", "count": 1})), Ok(json!(1)));
+    assert_eq!(call::<Box_>("put", json!({"count": 1, "note": ["x"], "name": "a"})), Ok(json!(2)));
+    let item = json!({"name": "a", "count": 3});
+    assert_eq!(call::<Box_>("put_item", &item), Ok(json!(5)));
+    assert_eq!(call::<Box_>("put_item", json!({ "item": item })), Ok(json!(8)));
+    for body in ["", "null", " {} ", "{}"] {
+        assert_eq!(call_raw::<Box_>("all", body.as_bytes()), Ok(br#"{"a":8}"#.to_vec()), "{body}");
+    }
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_by_name() {
+    let shown = "put(name: String, count: u32, note: Option<Vec<String>>): ";
+    for (body, why) in [
+        (json!({"name": "a"}), "missing argument `count`"),
+        (
+            json!({"name": "a", "count": -1}),
+            "argument `count`: invalid value: integer `-1`, expected u32",
+        ),
+        (json!({"name": "a", "count": 1, "cuont": 1}), "unknown argument `cuont`"),
+        (
+            json!([1]),
+            "expected a JSON object with these names: invalid type: sequence, expected a JSON object at line 1 column 0",
+        ),
+        (
+            json!(null),
+            "expected a JSON object with these names: invalid type: null, expected a JSON object at line 1 column 4",
+        ),
+    ] {
+        assert_eq!(refused(call::<Box_>("put", body)), format!("{shown}{why}"));
+    }
+    let double = call_raw::<Box_>("put", br#"{"name":"a","count":1,"count":2}"#);
+    assert_eq!(
+        double,
+        Err(Refusal::InvalidArguments(format!("{shown}argument `count` is there twice")))
+    );
+    for body in [&b"{"[..], b"{}x", b"\xff", b"{\"name\":}", b"[", &[b'['; 100_000]] {
+        assert!(matches!(call_raw::<Box_>("put", body), Err(Refusal::InvalidArguments(_))));
+        assert!(matches!(call_raw::<Box_>("put_item", body), Err(Refusal::InvalidArguments(_))));
+        assert!(matches!(call_raw::<Box_>("all", body), Err(Refusal::InvalidArguments(_))));
+    }
+    assert!(
+        refused(call::<Box_>("put_item", json!({"item": {}, "itm": 1})))
+            .ends_with("unknown argument `itm`")
+    );
+    assert!(
+        refused(call_raw::<Box_>("put_item", b"").map(|_| json!(0)))
+            .ends_with("missing argument `item`")
+    );
+    assert_eq!(call::<Box_>("putt", ()), Err(Refusal::UnknownMethod));
+}
+
+#[test]
+fn an_application_error_leaves_the_struct_and_the_store_as_the_turn_found_them() {
+    call::<Box_>("put_item", json!({"name": "a", "count": 3})).unwrap();
+    let before = state::list_raw("", 10, None);
+    let refused = call::<Box_>("spoil", ());
+    assert_eq!(
+        refused,
+        Err(Refusal::Application { code: "spoiled".to_owned(), message: "as asked".to_owned() })
+    );
+    assert_eq!(call::<Box_>("all", ()), Ok(json!({"a": 3})));
+    assert_eq!(state::list_raw("", 10, None), before);
+}
+
+#[test]
+fn a_panic_leaves_nothing_but_a_lost_instance() {
+    call::<Box_>("put_item", json!({"name": "a", "count": 3})).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| call::<Box_>("panic", ()))).is_err());
+    assert!(!testing::is_live::<Box_>());
+    assert_eq!(call::<Box_>("all", ()), Ok(json!({"a": 3})));
+    assert_eq!(state::get_raw("other"), None);
+}
+
+#[test]
+fn a_query_that_writes_panics() {
+    let panic = catch_unwind(AssertUnwindSafe(|| call::<Box_>("write_in_query", ()))).unwrap_err();
+    assert!(panic.downcast_ref::<String>().unwrap().starts_with("query-wrote"));
+    assert_eq!(state::get_raw("other"), None);
+}
+
+#[test]
+fn hooks_run_once_an_instance_and_what_they_change_stays() {
+    assert_eq!(call::<Box_>("starts", ()), Ok(json!(["FirstMessage"])));
+    call::<Box_>("sleep", ()).unwrap();
+    assert!(!testing::is_live::<Box_>());
+    assert_eq!(call::<Box_>("starts", ()), Ok(json!(["FirstMessage", "Passivated", "Message"])));
+    testing::lose_instance::<Box_>();
+    let starts = call::<Box_>("starts", ()).unwrap();
+    assert_eq!(starts.as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn state_that_no_longer_fits_says_what_to_do() {
+    state::set_raw("state", br#"{"items":[]}"#);
+    let panic = catch_unwind(AssertUnwindSafe(|| call::<Box_>("all", ()))).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.starts_with("state-does-not-decode") && text.contains("serde(default)"), "{text}");
+    assert_eq!(state::get_raw("state").unwrap(), br#"{"items":[]}"#);
+}
+
+#[test]
+fn the_store_is_written_only_when_the_struct_changed() {
+    call::<Box_>("put_item", json!({"name": "a", "count": 1})).unwrap();
+    state::set_raw("state", b"a mark that a write would replace");
+    call::<Box_>("put_item", json!({"name": "a", "count": 0})).unwrap();
+    assert_eq!(state::get_raw("state").unwrap(), b"a mark that a write would replace");
+}
+
+#[test]
+fn the_context_names_entity_and_sender() {
+    testing::set_identity("box", "b-7");
+    testing::set_principal("alice");
+    assert_eq!(call::<Box_>("who", ()), Ok(json!(["b-7", "alice"])));
+    assert_eq!(context::message(), None);
+}
+
+#[test]
+fn a_listing_fetches_page_after_page() {
+    for number in 0..250 {
+        state::set(&format!("n/{number:03}"), &number);
+    }
+    state::set("o", &0);
+    let all: Vec<i32> = state::list("n/").map(|(_, number): (String, i32)| number).collect();
+    assert_eq!(all, (0..250).collect::<Vec<_>>());
+    let rest: Vec<(String, i32)> = state::list_after("n/", Some("n/247".to_owned())).collect();
+    assert_eq!(rest.len(), 2);
+}
