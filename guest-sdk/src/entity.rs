@@ -21,10 +21,18 @@ pub trait Entity: Sized + 'static {
     #[doc(hidden)]
     const METHODS: &'static [Method<Self>];
     #[doc(hidden)]
-    const START: Option<fn(&mut Self, StartReason) -> Result<(), String>>;
+    const START: Option<StartHook<Self>>;
     #[doc(hidden)]
-    const STOP: Option<fn(&mut Self, StopReason)>;
+    const STOP: Option<StopHook<Self>>;
 }
+
+/// `#[start]`.
+#[doc(hidden)]
+pub type StartHook<E> = fn(&mut E, StartReason) -> Result<(), String>;
+
+/// `#[stop]`.
+#[doc(hidden)]
+pub type StopHook<E> = fn(&mut E, StopReason);
 
 /// A row of an entity's table.
 #[doc(hidden)]

@@ -89,7 +89,7 @@ pub use serde_json;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::arguments::{Arguments, Parameter};
-    pub use crate::entity::{Keys, Method, Runner, Whole};
+    pub use crate::entity::{Keys, Method, Runner, StartHook, StopHook, Whole};
     pub use crate::reply::{ResultKind, StartOutcome, ValueKind};
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;

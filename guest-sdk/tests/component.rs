@@ -3,6 +3,9 @@
 //! They are built by cargo into `guests/` below this workspace's target directory, with the settings that `ostraca
 //! build` uses.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,8 @@
 //! What callers and entities may rely on, through the dispatch that a component uses.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -63,8 +63,10 @@ fn output(
 ) -> TokenStream {
     let entity = &block.self_ty;
     let export = if stop.is_some() { quote!(export_with_stop) } else { quote!(export) };
-    let start = start.map_or(quote!(None), |start| quote!(Some(#start)));
-    let stop = stop.map_or(quote!(None), |stop| quote!(Some(#stop)));
+    let none = quote!(::core::option::Option::None);
+    let some = |hook| quote!(::core::option::Option::Some(#hook));
+    let start = start.map_or(none.clone(), some);
+    let stop = stop.map_or(none, some);
     // The bounds of a style are errors at the struct's name.
     let style = match state {
         State::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::Whole),
@@ -86,10 +88,8 @@ fn output(
         impl ::ostraca_sdk::entity::Entity for #entity {
             type Style = #style;
             const METHODS: &'static [::ostraca_sdk::__private::Method<Self>] = &[#(#rows),*];
-            const START: ::core::option::Option<
-                fn(&mut Self, ::ostraca_sdk::StartReason) -> ::core::result::Result<(), ::std::string::String>,
-            > = #start;
-            const STOP: ::core::option::Option<fn(&mut Self, ::ostraca_sdk::StopReason)> = #stop;
+            const START: ::core::option::Option<::ostraca_sdk::__private::StartHook<Self>> = #start;
+            const STOP: ::core::option::Option<::ostraca_sdk::__private::StopHook<Self>> = #stop;
         }
 
         ::ostraca_sdk::__export_entity!(#entity, #export);

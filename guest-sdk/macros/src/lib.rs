@@ -3,6 +3,8 @@
 mod application_error;
 mod entity;
 mod method;
+#[cfg(test)]
+mod tests;
 
 use proc_macro::TokenStream;
 

@@ -1,0 +1,180 @@
+//! Misuse is an error that says what to do.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+fn refused(item: TokenStream) -> String {
+    refused_with(quote!(), item)
+}
+
+fn refused_with(arguments: TokenStream, item: TokenStream) -> String {
+    match crate::entity::expand(arguments, item) {
+        Ok(output) => panic!("expected an error, not {output}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn method(method: TokenStream) -> String {
+    refused(quote!(impl Counter { #[message] #method }))
+}
+
+#[test]
+fn a_message_needs_a_borrowed_self() {
+    for signature in [
+        quote!(
+            fn get() {}
+        ),
+        quote!(
+            fn get(self) {}
+        ),
+        quote!(
+            fn get(self: &Self) {}
+        ),
+    ] {
+        assert!(method(signature).contains("&mut self (a command"));
+    }
+}
+
+#[test]
+fn a_message_is_neither_async_nor_generic_nor_unsafe() {
+    assert!(
+        method(quote!(
+            async fn get(&self) {}
+        ))
+        .contains("not async")
+    );
+    assert!(
+        method(quote!(
+            fn get<T>(&self, t: T) {}
+        ))
+        .contains("cannot be generic")
+    );
+    assert!(
+        method(quote!(
+            fn get<'a>(&'a self) {}
+        ))
+        .contains("cannot be generic")
+    );
+    assert!(
+        method(quote!(
+            fn get(&self, t: impl Copy) {}
+        ))
+        .contains("cannot be generic")
+    );
+    assert!(
+        method(quote!(
+            unsafe fn get(&self) {}
+        ))
+        .contains("cannot be unsafe")
+    );
+}
+
+#[test]
+fn parameters_are_owned_and_have_plain_names() {
+    assert!(
+        method(quote!(
+            fn get(&self, name: &str) {}
+        ))
+        .contains("use String for &str")
+    );
+    assert!(
+        method(quote!(
+            fn get(&self, (a, b): (u8, u8)) {}
+        ))
+        .contains("needs a plain name")
+    );
+    assert!(
+        method(quote!(
+            fn get(&self, _: u8) {}
+        ))
+        .contains("needs a plain name")
+    );
+}
+
+#[test]
+fn hooks_have_one_shape_and_come_once() {
+    let hook =
+        |hook: TokenStream| refused(quote!(impl Counter { #hook #[message] fn get(&self) {} }));
+    assert!(
+        hook(quote!(
+            #[start]
+            fn start(&self) {}
+        ))
+        .contains("takes &mut self")
+    );
+    assert!(
+        hook(quote!(
+            #[start]
+            fn start() {}
+        ))
+        .contains("takes &mut self")
+    );
+    assert!(
+        hook(quote!(
+            #[stop]
+            fn stop(&mut self) -> u8 {
+                0
+            }
+        ))
+        .contains("returns nothing")
+    );
+    assert!(
+        hook(quote!(
+            #[stop]
+            fn stop(&mut self, a: u8, b: u8) {}
+        ))
+        .contains("at most its reason")
+    );
+    assert!(
+        hook(quote!(
+            #[stop]
+            fn a(&mut self) {}
+            #[stop]
+            fn b(&mut self) {}
+        ))
+        .contains("at most one")
+    );
+    assert!(
+        hook(quote!(
+            #[start]
+            #[stop]
+            fn a(&mut self) {}
+        ))
+        .contains("is one of")
+    );
+}
+
+#[test]
+fn the_block_is_an_inherent_one_with_messages() {
+    assert!(
+        refused(quote!(
+            struct Counter;
+        ))
+        .contains("belongs on an impl block")
+    );
+    assert!(refused(quote!(impl Clone for Counter {})).contains("not on a trait's"));
+    assert!(
+        refused(quote!(
+            impl<T> Counter<T> {}
+        ))
+        .contains("cannot be generic")
+    );
+    assert!(refused(quote!(impl Counter { fn get(&self) {} })).contains("at least one method"));
+    let message = quote!(impl Counter { #[message(name = "x")] fn get(&self) {} });
+    assert!(refused(message).contains("take no options"));
+}
+
+#[test]
+fn options_are_known_ones() {
+    let block = quote!(impl Counter { #[message] fn get(&self) {} });
+    assert!(refused_with(quote!(state = "events"), block.clone()).contains("\"keys\""));
+    assert!(refused_with(quote!(stat = "keys"), block).contains("unknown option"));
+}
+
+#[test]
+fn an_application_error_is_an_enum() {
+    let derived = crate::application_error::expand(quote!(
+        struct Refused;
+    ));
+    assert!(derived.unwrap_err().to_string().contains("derived for enums"));
+}
