@@ -61,7 +61,8 @@ impl Cache {
         let path = self.path(engine, digest);
         let sum = self.sum(&path, code);
         // The digest last: a file without one is not there.
-        let written = write(&path, code).and_then(|()| write(&path.with_extension("digest"), sum.as_bytes()));
+        let written =
+            write(&path, code).and_then(|()| write(&path.with_extension("digest"), sum.as_bytes()));
         if let Err(error) = written.and_then(|()| self.shrink(&path)) {
             tracing::warn!(path = %path.display(), "a compiled component could not be kept: {error}");
         }
@@ -89,7 +90,11 @@ impl Cache {
             let entry = entry?;
             if entry.path().extension().is_some_and(|extension| extension == "cwasm") {
                 let about = entry.metadata()?;
-                files.push((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), entry.path()));
+                files.push((
+                    about.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                    about.len(),
+                    entry.path(),
+                ));
             }
         }
         files.sort();
@@ -125,7 +130,8 @@ fn key(path: &Path) -> std::io::Result<[u8; 32]> {
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&name, path)

@@ -71,7 +71,9 @@ impl Room {
     /// Whether a component fits the pool's places.
     pub(crate) fn fits(&self, component: &wasmtime::component::Component) -> bool {
         !self.pooled
-            || component.resources_required().is_some_and(|needs| needs.num_memories <= 1 && needs.num_tables <= TABLES)
+            || component
+                .resources_required()
+                .is_some_and(|needs| needs.num_memories <= 1 && needs.num_tables <= TABLES)
     }
 }
 
@@ -119,7 +121,8 @@ pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
         }
     }
     shape.allocator = Allocator::OnDemand;
-    let engine = Engine::new(&config(&shape, settings)).map_err(|error| Error::Engine(format!("{error:#}")))?;
+    let engine = Engine::new(&config(&shape, settings))
+        .map_err(|error| Error::Engine(format!("{error:#}")))?;
     Ok((Room::new(engine, false)?, shape))
 }
 
@@ -148,8 +151,10 @@ fn config(shape: &Shape, settings: &Settings) -> Config {
 
 fn pooling(shape: &Shape, settings: &Settings) -> Result<Config, Error> {
     let places = shape.max_live + SLACK;
-    let size = usize::try_from(shape.max_memory)
-        .map_err(|_| Error::Setting { setting: "max_memory", why: "it is beyond this machine's address space".into() })?;
+    let size = usize::try_from(shape.max_memory).map_err(|_| Error::Setting {
+        setting: "max_memory",
+        why: "it is beyond this machine's address space".into(),
+    })?;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(places)
         .total_core_instances(places.saturating_mul(CORE_INSTANCES))
@@ -176,17 +181,23 @@ fn reservation(max_live: u32, max_memory: u64) -> u64 {
 
 /// The most instances, given how many mappings a process may have; none where that has no limit.
 fn max_live(settings: &Settings, max_map_count: Option<u64>) -> Result<u32, Error> {
-    let fits = max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);
+    let fits =
+        max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);
     let fits = u32::try_from(fits).unwrap_or(1 << 20).min(1 << 20);
     let Some(wanted) = settings.max_live else {
         if fits < DEFAULT_LIVE {
-            tracing::warn!(max_live = fits, "vm.max_map_count allows fewer live instances than the default of {DEFAULT_LIVE}");
+            tracing::warn!(
+                max_live = fits,
+                "vm.max_map_count allows fewer live instances than the default of {DEFAULT_LIVE}"
+            );
         }
         return Ok(fits.clamp(1, DEFAULT_LIVE));
     };
     if wanted == 0 || wanted > fits {
         let needed = u64::from(wanted) * MAPPINGS + MAPPINGS_ELSEWHERE;
-        let why = format!("{wanted} is not within 1 and {fits}, which is what vm.max_map_count allows; {wanted} would need {needed}");
+        let why = format!(
+            "{wanted} is not within 1 and {fits}, which is what vm.max_map_count allows; {wanted} would need {needed}"
+        );
         return Err(Error::Setting { setting: "max_live", why });
     }
     Ok(wanted)

@@ -44,7 +44,12 @@ pub(crate) struct Entity {
 }
 
 impl Entity {
-    pub(crate) fn new(limits: Arc<Limits>, meter: Arc<Meter>, log: Arc<GuestLog>, source: Box<dyn StateSource>) -> Entity {
+    pub(crate) fn new(
+        limits: Arc<Limits>,
+        meter: Arc<Meter>,
+        log: Arc<GuestLog>,
+        source: Box<dyn StateSource>,
+    ) -> Entity {
         Entity {
             limits,
             meter,
@@ -80,7 +85,12 @@ impl Entity {
 }
 
 impl ResourceLimiter for Entity {
-    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let would = self.memory.saturating_add(desired.saturating_sub(current));
         if would as u64 > self.limits.memory {
             self.memory_denied = true;
@@ -95,7 +105,12 @@ impl ResourceLimiter for Entity {
         Ok(())
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let would = self.tables.saturating_add(desired.saturating_sub(current));
         if would > self.limits.table_elements {
             self.table_denied = true;

@@ -79,11 +79,23 @@ impl Fault {
             Fault::TimeLimit => match stage {
                 Stage::Message | Stage::Stop => {
                     let most = limits.turn_time.as_millis();
-                    limit("turn-time-limit", format!("{} took longer than turn-time, {most} ms in the guest", stage.name()))
+                    limit(
+                        "turn-time-limit",
+                        format!(
+                            "{} took longer than turn-time, {most} ms in the guest",
+                            stage.name()
+                        ),
+                    )
                 }
                 _ => {
                     let most = limits.activation_time.as_millis();
-                    limit("activation-time-limit", format!("{} took longer than activation-time, {most} ms in the guest", stage.name()))
+                    limit(
+                        "activation-time-limit",
+                        format!(
+                            "{} took longer than activation-time, {most} ms in the guest",
+                            stage.name()
+                        ),
+                    )
                 }
             },
         }
@@ -97,21 +109,50 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
     let failure = if let Some(fault) = error.downcast_ref::<Fault>() {
         fault.failure(stage, &limits)
     } else if let Some(panic) = entity.panic.take() {
-        let memory = if entity.memory_denied { format!("; it was denied memory beyond {} bytes", limits.memory) } else { String::new() };
+        let memory = if entity.memory_denied {
+            format!("; it was denied memory beyond {} bytes", limits.memory)
+        } else {
+            String::new()
+        };
         let code = if entity.memory_denied { "memory-limit" } else { "panicked" };
         let kind = if entity.memory_denied { FailureKind::Limit } else { FailureKind::Guest };
-        failure(code, kind, format!("{} panicked at {}:{}: {}{memory}", stage.name(), panic.file, panic.line, panic.message))
+        failure(
+            code,
+            kind,
+            format!(
+                "{} panicked at {}:{}: {}{memory}",
+                stage.name(),
+                panic.file,
+                panic.line,
+                panic.message
+            ),
+        )
     } else if entity.memory_denied {
-        limit("memory-limit", format!("{} needed more than memory, {} bytes", stage.name(), limits.memory))
+        limit(
+            "memory-limit",
+            format!("{} needed more than memory, {} bytes", stage.name(), limits.memory),
+        )
     } else if entity.table_denied {
-        limit("table-limit", format!("{} needed more than table-elements, {}", stage.name(), limits.table_elements))
+        limit(
+            "table-limit",
+            format!("{} needed more than table-elements, {}", stage.name(), limits.table_elements),
+        )
     } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         guest("trap", format!("{} called exit with {}", stage.name(), exit.0))
     } else {
         match error.downcast_ref::<Trap>() {
-            Some(Trap::StackOverflow) => limit("stack-overflow", format!("{} used up the stack", stage.name())),
+            Some(Trap::StackOverflow) => {
+                limit("stack-overflow", format!("{} used up the stack", stage.name()))
+            }
             Some(trap) => guest("trap", format!("{} trapped: {trap}", stage.name())),
-            None => guest("bad-value", format!("{} passed a value that does not fit its type: {}", stage.name(), error.root_cause())),
+            None => guest(
+                "bad-value",
+                format!(
+                    "{} passed a value that does not fit its type: {}",
+                    stage.name(),
+                    error.root_cause()
+                ),
+            ),
         }
     };
     entity.log.failed(&failure, backtrace.as_deref());

@@ -62,7 +62,11 @@ pub(crate) struct Inner {
 impl Host {
     /// Makes the engine and its pool, and starts the ticking thread. Takes about 20 ms for a pool of 8,000.
     pub fn new(settings: &Settings) -> Result<Host, Error> {
-        let cache = settings.cache_dir.as_deref().map(|dir| Cache::open(dir, settings.cache_limit)).transpose()?;
+        let cache = settings
+            .cache_dir
+            .as_deref()
+            .map(|dir| Cache::open(dir, settings.cache_limit))
+            .transpose()?;
         let (main, shape) = engine::main(settings)?;
         let ticker = Ticker::start(settings.tick)?;
         ticker.add(&main.engine);
@@ -95,7 +99,11 @@ impl Host {
     }
 
     /// The same on the caller's thread, which must not be one that serves others.
-    pub fn prepare_blocking(&self, component: &[u8], limits: Limits) -> Result<Arc<Program>, Error> {
+    pub fn prepare_blocking(
+        &self,
+        component: &[u8],
+        limits: Limits,
+    ) -> Result<Arc<Program>, Error> {
         let bytes = component.len() as u64;
         if bytes > self.0.settings.component_limit {
             return Err(Error::TooLarge { bytes, limit: self.0.settings.component_limit });
@@ -126,10 +134,20 @@ impl Host {
 
 impl Inner {
     fn known(&self, digest: Digest, large: bool) -> Option<Arc<Compiled>> {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(&(digest, large))?.upgrade()
+        self.compiled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&(digest, large))?
+            .upgrade()
     }
 
-    fn compile(self: &Arc<Self>, bytes: &[u8], digest: Digest, large: bool, limits: &Arc<Limits>) -> Result<Arc<Compiled>, Error> {
+    fn compile(
+        self: &Arc<Self>,
+        bytes: &[u8],
+        digest: Digest,
+        large: bool,
+        limits: &Arc<Limits>,
+    ) -> Result<Arc<Compiled>, Error> {
         let mut room = if large { self.large()? } else { &self.main };
         let mut component = self.component(room, bytes, digest)?;
         let mut exports = world::check(&component)?;
@@ -147,7 +165,9 @@ impl Inner {
     }
 
     fn component(&self, room: &Room, bytes: &[u8], digest: Digest) -> Result<Component, Error> {
-        if let Some(component) = self.cache.as_ref().and_then(|cache| cache.load(&room.engine, &digest)) {
+        if let Some(component) =
+            self.cache.as_ref().and_then(|cache| cache.load(&room.engine, &digest))
+        {
             return Ok(component);
         }
         let invalid = |error: wasmtime::Error| Error::Invalid(format!("{error:#}"));
@@ -171,7 +191,8 @@ impl Inner {
     /// A place for one more instance.
     pub(crate) fn place(self: &Arc<Self>) -> Result<Place, Error> {
         let limit = self.shape.max_live;
-        let taken = self.live.fetch_update(Relaxed, Relaxed, |live| (live < limit).then_some(live + 1));
+        let taken =
+            self.live.fetch_update(Relaxed, Relaxed, |live| (live < limit).then_some(live + 1));
         taken.map_err(|_| Error::NoRoom { limit })?;
         Ok(Place(self.clone()))
     }

@@ -86,7 +86,9 @@ fn context(linker: &mut Linker<Entity>) -> Result<()> {
             principal: message.principal.clone(),
             content_type: message.content_type.clone(),
             traceparent: message.traceparent.clone(),
-            remaining: message.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            remaining: message
+                .remaining
+                .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
             version: message.version,
         }),))
     })?;
@@ -111,7 +113,8 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             let limit = cx.data().limits.state;
             // Checked before it is copied: the value may be as large as the guest's memory.
             let would = (key.len() + value.len()) as u64;
-            let fits = would <= limit || awake(cx.data())?.get(&key).is_some_and(|old| value.len() <= old.len());
+            let fits = would <= limit
+                || awake(cx.data())?.get(&key).is_some_and(|old| value.len() <= old.len());
             if !fits {
                 return Err(Fault::StateTooLarge { would, limit }.into());
             }
@@ -130,19 +133,26 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             Ok((cx.data_mut().state().is_some_and(|state| state.delete(key)),))
         })
     })?;
-    state.func_wrap_async("list", |mut cx: Cx<'_>, (prefix, limit, cursor): (WasmStr, u32, Option<WasmStr>)| {
-        Box::new(async move {
-            load(&mut cx).await?;
-            if !(1..=PAGE_LIMIT).contains(&limit) {
-                return Err(Fault::BadCall(format!("state.list was called with the limit {limit}, not 1 to {PAGE_LIMIT}")).into());
-            }
-            let prefix = prefix.to_str(&cx)?;
-            let cursor = cursor.as_ref().map(|cursor| cursor.to_str(&cx)).transpose()?;
-            let (entries, more) = awake(cx.data())?.list(&prefix, limit as usize, cursor.as_deref());
-            let next = if more { entries.last().map(|(key, _)| key.clone()) } else { None };
-            Ok((Page { entries, next },))
-        })
-    })?;
+    state.func_wrap_async(
+        "list",
+        |mut cx: Cx<'_>, (prefix, limit, cursor): (WasmStr, u32, Option<WasmStr>)| {
+            Box::new(async move {
+                load(&mut cx).await?;
+                if !(1..=PAGE_LIMIT).contains(&limit) {
+                    return Err(Fault::BadCall(format!(
+                        "state.list was called with the limit {limit}, not 1 to {PAGE_LIMIT}"
+                    ))
+                    .into());
+                }
+                let prefix = prefix.to_str(&cx)?;
+                let cursor = cursor.as_ref().map(|cursor| cursor.to_str(&cx)).transpose()?;
+                let (entries, more) =
+                    awake(cx.data())?.list(&prefix, limit as usize, cursor.as_deref());
+                let next = if more { entries.last().map(|(key, _)| key.clone()) } else { None };
+                Ok((Page { entries, next },))
+            })
+        },
+    )?;
     Ok(())
 }
 
@@ -185,7 +195,9 @@ fn awake(entity: &Entity) -> std::result::Result<&State, Fault> {
 fn check_key(key: &str) -> std::result::Result<(), Fault> {
     if key.is_empty() || key.len() > KEY_LIMIT {
         let length = key.len();
-        return Err(Fault::BadCall(format!("state was called with a key of {length} bytes, not 1 to {KEY_LIMIT}")));
+        return Err(Fault::BadCall(format!(
+            "state was called with a key of {length} bytes, not 1 to {KEY_LIMIT}"
+        )));
     }
     Ok(())
 }

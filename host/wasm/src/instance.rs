@@ -83,7 +83,8 @@ impl Instance {
     /// The first turn. Its time is counted on from instantiation, to the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> Turn {
         self.begin(Stage::Start, Phase::Hook);
-        let called = self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
+        let called =
+            self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {
             Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
             Ok((Err(why),)) => self.fail(guest("start-failed", format!("start refused: {why}"))),
@@ -95,8 +96,13 @@ impl Instance {
     /// Runs one message as one turn.
     pub async fn message(&mut self, context: MessageContext, method: &str, body: Bytes) -> Turn {
         self.begin(Stage::Message, Phase::Message(Box::new(context)));
-        let called =
-            self.call::<_, (Result<Vec<u8>, GuestError>,)>(Stage::Message, self.message, (method, &body[..])).await;
+        let called = self
+            .call::<_, (Result<Vec<u8>, GuestError>,)>(
+                Stage::Message,
+                self.message,
+                (method, &body[..]),
+            )
+            .await;
         let result = match called {
             Ok((answer,)) => self.judge(answer, method),
             Err(failure) => self.fail(failure),
@@ -137,13 +143,19 @@ impl Instance {
         R: ComponentNamedList + Lift + Send + Sync + 'static,
     {
         if self.poisoned {
-            return Err(host("instance-dropped", "the instance failed before and must be dropped".into()));
+            return Err(host(
+                "instance-dropped",
+                "the instance failed before and must be dropped".into(),
+            ));
         }
         // Stands if this future is dropped half-way: the guest's memory is then in no known state.
         self.poisoned = true;
         // SAFETY: `Compiled::read_methods` has checked this export of this very component against these types; only
         // lifetimes of the parameters differ.
-        #[allow(unsafe_code, reason = "a TypedFunc of borrowed parameters cannot be kept, and checking types costs a tenth of a turn")]
+        #[allow(
+            unsafe_code,
+            reason = "a TypedFunc of borrowed parameters cannot be kept, and checking types costs a tenth of a turn"
+        )]
         let func: TypedFunc<P, R> = unsafe { TypedFunc::new_unchecked(func) };
         let meter = self.store.data().meter.clone();
         let sleepers = &self.place.0.ticker.sleepers;
@@ -165,11 +177,16 @@ impl Instance {
             Ok(reply) => return self.too_large(reply.len(), most),
             Err(GuestError::Application(error)) => (error.code, error.message),
             Err(GuestError::InvalidArguments(why)) => ("invalid-arguments".into(), why),
-            Err(GuestError::UnknownMethod) => ("unknown-method".into(), format!("there is no method {method:?}")),
+            Err(GuestError::UnknownMethod) => {
+                ("unknown-method".into(), format!("there is no method {method:?}"))
+            }
         };
         if code.is_empty() || code.len() > CODE_LIMIT {
             let length = code.len();
-            return self.fail(guest("bad-error-code", format!("message returned an error code of {length} bytes, not 1 to {CODE_LIMIT}")));
+            return self.fail(guest(
+                "bad-error-code",
+                format!("message returned an error code of {length} bytes, not 1 to {CODE_LIMIT}"),
+            ));
         }
         if message.len() as u64 > most {
             return self.too_large(message.len(), most);
@@ -178,7 +195,10 @@ impl Instance {
     }
 
     fn too_large(&mut self, bytes: usize, most: u64) -> TurnResult {
-        self.fail(limit("reply-too-large", format!("message returned {bytes} bytes, more than the limit on replies, {most}")))
+        self.fail(limit(
+            "reply-too-large",
+            format!("message returned {bytes} bytes, more than the limit on replies, {most}"),
+        ))
     }
 
     fn fail(&mut self, failure: Failure) -> TurnResult {

@@ -37,6 +37,6 @@ pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
 pub use settings::{Allocator, Limits, Settings};
 pub use turn::{
-    Failure, FailureKind, Identity, Kind, MessageContext, Method, NoState, Spec, StartReason, StateSource, StopReason,
-    Turn, TurnResult,
+    Failure, FailureKind, Identity, Kind, MessageContext, Method, NoState, Spec, StartReason,
+    StateSource, StopReason, Turn, TurnResult,
 };

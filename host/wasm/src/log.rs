@@ -8,8 +8,9 @@ use crate::{Failure, Identity, Limits};
 /// The `tracing` target of guests' lines.
 pub const TARGET: &str = "ostraca::guest";
 
-/// The level of a line.
+/// The level of a line. Most are made only by lifting them from a guest, which the compiler does not count.
 #[derive(Debug, Clone, Copy, wasmtime::component::ComponentType, wasmtime::component::Lift)]
+#[allow(dead_code, reason = "constructed by the derived Lift")]
 #[component(enum)]
 #[repr(u8)]
 pub(crate) enum Level {
@@ -41,8 +42,14 @@ struct Bucket {
 
 impl GuestLog {
     pub(crate) fn new(identity: Identity, limits: &Limits) -> GuestLog {
-        let bucket = Bucket { tokens: f64::from(limits.log_lines), filled: Instant::now(), dropped: 0 };
-        GuestLog { identity, lines: limits.log_lines, line: limits.log_line, bucket: Mutex::new(bucket) }
+        let bucket =
+            Bucket { tokens: f64::from(limits.log_lines), filled: Instant::now(), dropped: 0 };
+        GuestLog {
+            identity,
+            lines: limits.log_lines,
+            line: limits.log_line,
+            bucket: Mutex::new(bucket),
+        }
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -85,7 +92,8 @@ impl GuestLog {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let rate = f64::from(self.lines);
-        bucket.tokens = (bucket.tokens + now.duration_since(bucket.filled).as_secs_f64() * rate).min(rate);
+        bucket.tokens =
+            (bucket.tokens + now.duration_since(bucket.filled).as_secs_f64() * rate).min(rate);
         bucket.filled = now;
         if bucket.tokens >= 1.0 {
             bucket.tokens -= 1.0;

@@ -67,10 +67,6 @@ impl Meter {
         Duration::from_nanos(self.spent.load(Relaxed))
     }
 
-    pub(crate) fn limit(&self) -> Duration {
-        Duration::from_nanos(self.limit.load(Relaxed))
-    }
-
     /// Called at an epoch tick: may the guest go on?
     pub(crate) fn tick(&self) -> Result<(), Fault> {
         self.charge(self.segment);

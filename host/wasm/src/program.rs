@@ -18,7 +18,10 @@ use crate::instance::{GuestError, Instance};
 use crate::log::GuestLog;
 use crate::meter::{Meter, metered};
 use crate::world::Exports;
-use crate::{Digest, Error, Failure, Identity, Limits, Method, NoState, Spec, StartReason, StateSource, StopReason};
+use crate::{
+    Digest, Error, Failure, Identity, Limits, Method, NoState, Spec, StartReason, StateSource,
+    StopReason,
+};
 
 /// Methods that a component may have.
 const METHODS: usize = 1_000;
@@ -59,13 +62,21 @@ impl Compiled {
     }
 
     /// Instantiates once, without identity and effects; checks the exports' types on the way.
-    async fn read_methods(&self, inner: &Arc<Inner>, limits: &Arc<Limits>) -> Result<Vec<Method>, Error> {
-        let nobody = Identity { namespace: "".into(), entity_type: "".into(), id: "".into(), revision: 0 };
+    async fn read_methods(
+        &self,
+        inner: &Arc<Inner>,
+        limits: &Arc<Limits>,
+    ) -> Result<Vec<Method>, Error> {
+        let nobody =
+            Identity { namespace: "".into(), entity_type: "".into(), id: "".into(), revision: 0 };
         let bad = |failure: Failure| Error::BadMethods(failure.message);
-        let (mut store, instance) = self.instantiate(inner, limits, nobody, Box::new(NoState)).await.map_err(|error| match error {
-            Error::Activation(failure) => bad(failure),
-            error => error,
-        })?;
+        let (mut store, instance) = self
+            .instantiate(inner, limits, nobody, Box::new(NoState))
+            .await
+            .map_err(|error| match error {
+                Error::Activation(failure) => bad(failure),
+                error => error,
+            })?;
         let exports = &self.exports;
         let methods: TypedFunc<(), (Vec<Method>,)> =
             instance.get_typed_func(&mut store, exports.methods).map_err(wrong_signature)?;
@@ -74,11 +85,13 @@ impl Compiled {
         let _: TypedFunc<(&str, &[u8]), (Result<Vec<u8>, GuestError>,)> =
             instance.get_typed_func(&mut store, exports.message).map_err(wrong_signature)?;
         if let Some(stop) = exports.stop {
-            let _: TypedFunc<(StopReason,), ()> = instance.get_typed_func(&mut store, stop).map_err(wrong_signature)?;
+            let _: TypedFunc<(StopReason,), ()> =
+                instance.get_typed_func(&mut store, stop).map_err(wrong_signature)?;
         }
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
-        let called = metered(&meter, &inner.ticker.sleepers, methods.call_async(&mut store, ())).await;
+        let called =
+            metered(&meter, &inner.ticker.sleepers, methods.call_async(&mut store, ())).await;
         match called {
             Ok(Ok((methods,))) => check_methods(methods),
             Ok(Err(error)) => Err(bad(explain(&error, Stage::Methods, store.data_mut()))),
@@ -96,7 +109,8 @@ impl Compiled {
         let meter = Meter::new(inner.tick());
         meter.begin(limits.activation_time);
         let log = Arc::new(GuestLog::new(identity, limits));
-        let mut store = Store::new(self.pre.engine(), Entity::new(limits.clone(), meter.clone(), log, state));
+        let mut store =
+            Store::new(self.pre.engine(), Entity::new(limits.clone(), meter.clone(), log, state));
         store.limiter(|entity| entity);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|cx| {
@@ -104,12 +118,19 @@ impl Compiled {
             Ok(UpdateDeadline::Yield(1))
         });
         // No value is larger than the memory it comes from.
-        store.set_hostcall_fuel(usize::try_from(limits.memory).unwrap_or(usize::MAX).saturating_add(1 << 20));
-        let made = metered(&meter, &inner.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
+        store.set_hostcall_fuel(
+            usize::try_from(limits.memory).unwrap_or(usize::MAX).saturating_add(1 << 20),
+        );
+        let made =
+            metered(&meter, &inner.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
         match made {
             Ok(Ok(instance)) => Ok((store, instance)),
-            Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => Err(Error::NoRoom { limit: inner.max_live() }),
-            Ok(Err(error)) => Err(Error::Activation(explain(&error, Stage::Instantiate, store.data_mut()))),
+            Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => {
+                Err(Error::NoRoom { limit: inner.max_live() })
+            }
+            Ok(Err(error)) => {
+                Err(Error::Activation(explain(&error, Stage::Instantiate, store.data_mut())))
+            }
             Err(fault) => Err(Error::Activation(fault.failure(Stage::Instantiate, limits))),
         }
     }
@@ -147,7 +168,9 @@ impl Program {
         let (mut store, instance) =
             self.compiled.instantiate(&self.inner, &self.limits, spec.identity, spec.state).await?;
         let exports = &self.compiled.exports;
-        let func = |store: &mut Store<Entity>, index| instance.get_func(store, index).ok_or_else(lost_export);
+        let func = |store: &mut Store<Entity>, index| {
+            instance.get_func(store, index).ok_or_else(lost_export)
+        };
         let start = func(&mut store, exports.start)?;
         let message = func(&mut store, exports.message)?;
         let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
@@ -165,12 +188,18 @@ fn wrong_signature(error: wasmtime::Error) -> Error {
 
 fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
     if methods.len() > METHODS {
-        return Err(Error::BadMethods(format!("{} methods are more than {METHODS}", methods.len())));
+        return Err(Error::BadMethods(format!(
+            "{} methods are more than {METHODS}",
+            methods.len()
+        )));
     }
     let mut names = HashSet::new();
     for Method { name, .. } in &methods {
         if name.is_empty() || name.len() > METHOD_NAME {
-            return Err(Error::BadMethods(format!("a name has {} bytes, not 1 to {METHOD_NAME}", name.len())));
+            return Err(Error::BadMethods(format!(
+                "a name has {} bytes, not 1 to {METHOD_NAME}",
+                name.len()
+            )));
         }
         if !names.insert(name.as_str()) {
             return Err(Error::BadMethods(format!("{name:?} is listed twice")));

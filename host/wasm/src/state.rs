@@ -33,7 +33,8 @@ impl State {
         let mut base = BTreeMap::new();
         let mut bytes = 0;
         for (key, value) in entries {
-            let key = std::str::from_utf8(&key).map_err(|_| Fault::State("load the entity's state: a key is not UTF-8".into()))?;
+            let key = std::str::from_utf8(&key)
+                .map_err(|_| Fault::State("load the entity's state: a key is not UTF-8".into()))?;
             bytes += size(key, &value);
             base.insert(Arc::from(key), Arc::from(&value[..]));
         }
@@ -113,7 +114,10 @@ impl State {
             if self.base.get(&key) == value.as_ref() {
                 continue;
             }
-            writes.push((Bytes::copy_from_slice(key.as_bytes()), value.clone().map(Bytes::from_owner)));
+            writes.push((
+                Bytes::copy_from_slice(key.as_bytes()),
+                value.clone().map(Bytes::from_owner),
+            ));
             match value {
                 Some(value) => self.base.insert(key, value),
                 None => self.base.remove(&key),
@@ -171,7 +175,8 @@ mod tests {
     }
 
     fn state(entries: &[(&'static str, &'static str)]) -> State {
-        State::from_store(entries.iter().map(|(k, v)| (Bytes::from(*k), Bytes::from(*v))).collect()).unwrap()
+        State::from_store(entries.iter().map(|(k, v)| (Bytes::from(*k), Bytes::from(*v))).collect())
+            .unwrap()
     }
 
     #[test]
@@ -185,7 +190,10 @@ mod tests {
         assert!(!state.delete(key("b")));
         state.set(key("c"), value("4"), 100).unwrap();
         let writes = state.accept();
-        assert_eq!(writes, vec![(Bytes::from("b"), None), (Bytes::from("c"), Some(Bytes::from("4")))]);
+        assert_eq!(
+            writes,
+            vec![(Bytes::from("b"), None), (Bytes::from("c"), Some(Bytes::from("4")))]
+        );
         assert_eq!(state.bytes(), 4);
         assert!(state.accept().is_empty());
     }
@@ -206,7 +214,10 @@ mod tests {
     #[test]
     fn a_state_beyond_its_limit_may_shrink_but_not_grow() {
         let mut state = state(&[("a", "12345678")]);
-        assert!(matches!(state.set(key("a"), value("123456789"), 4), Err(Fault::StateTooLarge { would: 10, limit: 4 })));
+        assert!(matches!(
+            state.set(key("a"), value("123456789"), 4),
+            Err(Fault::StateTooLarge { would: 10, limit: 4 })
+        ));
         state.set(key("a"), value("1234567"), 4).unwrap();
         assert_eq!(state.bytes(), 8);
     }

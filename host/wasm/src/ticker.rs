@@ -57,7 +57,8 @@ impl Ticker {
                 let (sleepers, engines) = (sleepers.clone(), engines.clone());
                 move || {
                     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(tick) {
-                        for engine in engines.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                        for engine in engines.lock().unwrap_or_else(PoisonError::into_inner).iter()
+                        {
                             engine.increment_epoch();
                         }
                         sleepers.wake_due(Instant::now());

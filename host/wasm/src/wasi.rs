@@ -22,7 +22,8 @@ const RESOURCES: usize = 1_000;
 /// The most random bytes in one call.
 const RANDOM: u64 = 1 << 20;
 
-const PACKAGES: [&str; 6] = ["wasi:cli/", "wasi:io/", "wasi:clocks/", "wasi:random/", "wasi:filesystem/", "wasi:sockets/"];
+const PACKAGES: [&str; 6] =
+    ["wasi:cli/", "wasi:io/", "wasi:clocks/", "wasi:random/", "wasi:filesystem/", "wasi:sockets/"];
 
 /// Whether an import is of WASI 0.2 and linked.
 pub(crate) fn is_linked(import: &str) -> bool {
@@ -146,7 +147,11 @@ impl OutputStream for Lines {
 }
 
 impl AsyncWrite for Lines {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         self.push(bytes);
         Poll::Ready(Ok(bytes.len()))
     }

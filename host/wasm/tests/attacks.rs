@@ -1,0 +1,227 @@
+//! Guests that do what none should: each is answered with its code, and a neighbour answers right after.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{ADD, ask, failed, host, misbehaving, ok, prepare, refused, rubbish, send, started};
+use ostraca_wasm::{
+    Failure, FailureKind, Host, Instance, Limits, NoState, Program, Spec, StartReason, StopReason,
+};
+
+/// Sends one message that must fail, and sees that the instance is poisoned and a neighbour is not.
+async fn attack(program: &Arc<Program>, method: &str, body: &str) -> Failure {
+    let mut neighbour = started(program, "neighbour").await;
+    let mut entity = started(program, "e").await;
+    let turn = if method.contains("query") || ["reply", "list"].contains(&method) {
+        ask(&mut entity, method, body).await
+    } else {
+        send(&mut entity, method, body).await
+    };
+    assert!(turn.writes.is_empty());
+    assert_eq!(failed(&send(&mut entity, "add", ADD).await).code, "instance-dropped");
+    assert_eq!(ok(&send(&mut neighbour, "add", ADD).await), "1");
+    failed(&turn).clone()
+}
+
+fn program(host: &Host) -> Arc<Program> {
+    prepare(host, misbehaving(), Limits::default())
+}
+
+#[tokio::test]
+async fn a_panic_reaches_the_caller_with_message_file_and_line() {
+    let failure = attack(&program(&host()), "panic", "\"oh no\"").await;
+    assert_eq!((failure.code, failure.kind), ("panicked", FailureKind::Guest));
+    assert!(failure.message.contains("oh no") && failure.message.contains("lib.rs:"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_trap_is_told_with_its_export() {
+    let failure = attack(&program(&host()), "trap", "").await;
+    assert_eq!((failure.code, failure.kind), ("trap", FailureKind::Guest));
+    assert!(failure.message.starts_with("message "), "{failure}");
+}
+
+#[tokio::test]
+async fn a_loop_ends_at_the_turn_limit() {
+    let host = host();
+    let program = program(&host);
+    for method in ["spin_for_ever", "spin_for_ever_in_a_query"] {
+        let failure = attack(&program, method, "").await;
+        assert_eq!((failure.code, failure.kind), ("turn-time-limit", FailureKind::Limit));
+        assert!(failure.message.contains("turn-time, 100 ms"), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_loop_lets_others_run_on_the_same_thread() {
+    let host = host();
+    let limits = Limits { turn_time: Duration::from_millis(300), ..Limits::default() };
+    let program = prepare(&host, misbehaving(), limits);
+    let (mut loops, mut works) =
+        (started(&program, "loops").await, started(&program, "works").await);
+    let looping = send(&mut loops, "spin_for_ever", "");
+    let working = async {
+        for sum in 1..=3 {
+            assert_eq!(ok(&send(&mut works, "add", ADD).await), sum.to_string());
+        }
+    };
+    tokio::pin!(looping, working);
+    // The worker ends first although both share this thread.
+    tokio::select! {
+        biased;
+        turn = &mut looping => panic!("{turn:?}"),
+        () = &mut working => {}
+    }
+    assert_eq!(failed(&looping.await).code, "turn-time-limit");
+}
+
+#[tokio::test]
+async fn a_turn_below_its_limit_may_be_long() {
+    let host = host();
+    let limits = Limits { turn_time: Duration::from_secs(30), ..Limits::default() };
+    let program = prepare(&host, misbehaving(), limits);
+    let mut entity = started(&program, "e").await;
+    let turn = send(&mut entity, "spin", "100").await;
+    assert_eq!(ok(&turn), "4999999950000000");
+    assert!(turn.guest_time > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn memory_ends_at_its_limit() {
+    let host = host();
+    let limits = Limits { turn_time: Duration::from_secs(30), ..Limits::default() };
+    let failure = attack(&prepare(&host, misbehaving(), limits), "allocate", "").await;
+    assert_eq!((failure.code, failure.kind), ("memory-limit", FailureKind::Limit));
+    assert!(failure.message.contains("16777216"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_type_with_more_memory_than_the_pool_runs_beside_it() {
+    let host = host();
+    let limits =
+        Limits { memory: 64 << 20, turn_time: Duration::from_secs(30), ..Limits::default() };
+    let program = prepare(&host, misbehaving(), limits);
+    assert!(host.shape().large);
+    let failure = attack(&program, "allocate", "").await;
+    assert_eq!(failure.code, "memory-limit");
+    assert!(failure.message.contains("67108864"), "{failure}");
+}
+
+#[tokio::test]
+async fn recursion_ends_at_the_stack_limit() {
+    let failure = attack(&program(&host()), "recurse", "").await;
+    assert_eq!((failure.code, failure.kind), ("stack-overflow", FailureKind::Limit));
+}
+
+#[tokio::test]
+async fn a_query_that_writes_fails() {
+    let host = host();
+    for method in ["query_that_sets", "query_that_deletes"] {
+        let failure = attack(&program(&host), method, "").await;
+        assert_eq!((failure.code, failure.kind), ("query-wrote", FailureKind::Guest));
+    }
+}
+
+#[tokio::test]
+async fn state_ends_at_its_limit() {
+    let host = host();
+    for body in [r#"{"keys":200,"bytes":8192}"#, r#"{"keys":1,"bytes":2000000}"#] {
+        let failure = attack(&program(&host), "fill", body).await;
+        assert_eq!((failure.code, failure.kind), ("state-too-large", FailureKind::Limit));
+        assert!(failure.message.contains("1048576"), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_ends_at_its_limit() {
+    let failure = attack(&program(&host()), "reply", "2000000").await;
+    assert_eq!((failure.code, failure.kind), ("reply-too-large", FailureKind::Limit));
+}
+
+#[tokio::test]
+async fn keys_and_pages_out_of_bounds_fail_with_a_word() {
+    let host = host();
+    for (method, body) in
+        [("set_key_of", "0"), ("set_key_of", "513"), ("list", "0"), ("list", "1001")]
+    {
+        let failure = attack(&program(&host), method, body).await;
+        assert_eq!((failure.code, failure.kind), ("bad-call", FailureKind::Guest));
+        assert!(failure.message.contains("not 1 to"), "{failure}");
+    }
+    let mut entity = started(&program(&host), "e").await;
+    ok(&send(&mut entity, "set_key_of", "512").await);
+    ok(&ask(&mut entity, "list", "1000").await);
+}
+
+#[tokio::test]
+async fn logging_without_end_is_dropped_and_counted_and_fails_nothing() {
+    let host = host();
+    let mut entity = started(&program(&host), "e").await;
+    let turn = send(&mut entity, "log", r#"{"lines":1000,"bytes":10000}"#).await;
+    ok(&turn);
+    assert!((850..=900).contains(&turn.logs_dropped), "{}", turn.logs_dropped);
+    assert_eq!(send(&mut entity, "add", ADD).await.logs_dropped, 0);
+}
+
+#[tokio::test]
+async fn a_start_that_refuses_or_a_stop_that_never_ends_fails_within_its_limit() {
+    let host = host();
+    let program = program(&host);
+    let spec = Spec { identity: common::identity("no-start"), state: Box::new(NoState) };
+    let mut entity = program.instantiate(spec).await.unwrap();
+    let turn = entity.start(StartReason::FirstMessage).await;
+    assert_eq!(failed(&turn).code, "start-failed");
+    assert!(turn.writes.is_empty());
+    let mut entity = started(&program, "no-stop").await;
+    assert_eq!(failed(&entity.stop(StopReason::Idle).await).code, "turn-time-limit");
+}
+
+#[tokio::test]
+async fn an_error_code_that_is_none_fails() {
+    let host = host();
+    let program = prepare(&host, rubbish(), Limits::default());
+    for length in [0, 129] {
+        let mut entity = started(&program, "e").await;
+        assert_eq!(
+            failed(&send(&mut entity, "code", &"x".repeat(length)).await).code,
+            "bad-error-code"
+        );
+    }
+    let mut entity = started(&program, "e").await;
+    assert_eq!(refused(&send(&mut entity, "code", &"x".repeat(128)).await).0.len(), 128);
+}
+
+#[tokio::test]
+async fn a_running_turn_is_stopped_from_outside() {
+    let host = host();
+    let limits = Limits { turn_time: Duration::from_secs(600), ..Limits::default() };
+    let program = prepare(&host, misbehaving(), limits);
+    let mut entity = started(&program, "e").await;
+    let interrupt = entity.interrupt_handle();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        interrupt.interrupt();
+    });
+    let turn = send(&mut entity, "spin_for_ever", "").await;
+    assert_eq!(failed(&turn).code, "interrupted");
+    assert!(failed(&turn).retryable());
+}
+
+#[tokio::test]
+async fn a_turn_given_up_half_way_poisons_its_instance_and_frees_its_place() {
+    let host = host();
+    let limits = Limits { turn_time: Duration::from_secs(600), ..Limits::default() };
+    let program = prepare(&host, misbehaving(), limits);
+    let mut entity: Instance = started(&program, "e").await;
+    let given_up =
+        tokio::time::timeout(Duration::from_millis(20), send(&mut entity, "spin_for_ever", ""))
+            .await;
+    assert!(given_up.is_err());
+    assert_eq!(failed(&send(&mut entity, "add", ADD).await).code, "instance-dropped");
+    assert_eq!(host.shape().live, 1);
+    drop(entity);
+    assert_eq!(host.shape().live, 0);
+    ok(&send(&mut started(&program, "e").await, "add", ADD).await);
+}

@@ -1,0 +1,150 @@
+//! Real guests, built from this repository, and a way to run their turns.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use ostraca_wasm::{
+    Failure, Host, Identity, Instance, Kind, Limits, MessageContext, NoState, Program, Settings,
+    Spec, StartReason, StateSource, Turn, TurnResult,
+};
+
+/// `wasm32-unknown-unknown`, encoded by this crate.
+pub(crate) const BARE: &str = "wasm32-unknown-unknown";
+/// A component as it comes out of rustc.
+pub(crate) const WASI: &str = "wasm32-wasip2";
+
+/// The body of misbehaving's `add`: one to the number under `k`.
+pub(crate) const ADD: &str = r#"{"key":"k","by":1}"#;
+
+static COUNTER: LazyLock<Vec<u8>> = LazyLock::new(|| build("counter", BARE));
+static ACCOUNT: LazyLock<Vec<u8>> = LazyLock::new(|| build("account", BARE));
+static MISBEHAVING: LazyLock<Vec<u8>> = LazyLock::new(|| build("misbehaving", BARE));
+static RUBBISH: LazyLock<Vec<u8>> = LazyLock::new(|| build("rubbish", BARE));
+
+pub(crate) fn counter() -> &'static [u8] {
+    &COUNTER
+}
+
+pub(crate) fn account() -> &'static [u8] {
+    &ACCOUNT
+}
+
+pub(crate) fn misbehaving() -> &'static [u8] {
+    &MISBEHAVING
+}
+
+pub(crate) fn rubbish() -> &'static [u8] {
+    &RUBBISH
+}
+
+/// Builds a guest into a target directory of its own, so that it never waits for the build that runs this test.
+pub(crate) fn build(package: &str, target: &str) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let out = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), PathBuf::from)
+        .join("guests");
+    install(target);
+    let built = Command::new(env!("CARGO"))
+        .current_dir(root)
+        .args(["build", "--quiet", "--release", "-p", package, "--target", target, "--target-dir"])
+        .arg(&out)
+        // The build of this test must not leak into the guest's: flags and profile are its own.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .status()
+        .unwrap();
+    assert!(built.success(), "{package} did not build for {target}");
+    let module =
+        std::fs::read(out.join(target).join("release").join(format!("{package}.wasm"))).unwrap();
+    ostraca_wasm::encode(&module).unwrap()
+}
+
+fn install(target: &str) {
+    let installed =
+        Command::new("rustup").args(["target", "list", "--installed"]).output().unwrap();
+    if !String::from_utf8_lossy(&installed.stdout).lines().any(|line| line == target) {
+        assert!(Command::new("rustup").args(["target", "add", target]).status().unwrap().success());
+    }
+}
+
+pub(crate) fn host() -> Host {
+    Host::new(&Settings { max_live: Some(50), ..Settings::default() }).unwrap()
+}
+
+pub(crate) fn prepare(host: &Host, component: &[u8], limits: Limits) -> Arc<Program> {
+    host.prepare_blocking(component, limits).unwrap()
+}
+
+pub(crate) fn identity(id: &str) -> Identity {
+    Identity { namespace: "test".into(), entity_type: "guest".into(), id: id.into(), revision: 7 }
+}
+
+pub(crate) fn command() -> MessageContext {
+    context(Kind::Command)
+}
+
+pub(crate) fn query() -> MessageContext {
+    context(Kind::Query)
+}
+
+fn context(kind: Kind) -> MessageContext {
+    MessageContext {
+        session: 0xfeed,
+        sequence: 3,
+        kind,
+        principal: "alice".into(),
+        content_type: "application/json".into(),
+        traceparent: "".into(),
+        remaining: None,
+        version: 11,
+    }
+}
+
+/// An instance without state, started.
+pub(crate) async fn started(program: &Arc<Program>, id: &str) -> Instance {
+    started_with(program, id, Box::new(NoState)).await
+}
+
+pub(crate) async fn started_with(
+    program: &Arc<Program>,
+    id: &str,
+    state: Box<dyn StateSource>,
+) -> Instance {
+    let mut instance = program.instantiate(Spec { identity: identity(id), state }).await.unwrap();
+    let turn = instance.start(StartReason::FirstMessage).await;
+    assert!(matches!(turn.result, TurnResult::Ok(_)), "{turn:?}");
+    instance
+}
+
+pub(crate) async fn send(instance: &mut Instance, method: &str, body: &str) -> Turn {
+    instance.message(command(), method, Bytes::copy_from_slice(body.as_bytes())).await
+}
+
+pub(crate) async fn ask(instance: &mut Instance, method: &str, body: &str) -> Turn {
+    instance.message(query(), method, Bytes::copy_from_slice(body.as_bytes())).await
+}
+
+pub(crate) fn ok(turn: &Turn) -> &str {
+    match &turn.result {
+        TurnResult::Ok(reply) => std::str::from_utf8(reply).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn failed(turn: &Turn) -> &Failure {
+    match &turn.result {
+        TurnResult::Failed(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn refused(turn: &Turn) -> (&str, &str) {
+    match &turn.result {
+        TurnResult::Application { code, message } => (code, message),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,158 @@
+//! Turns of guests that behave.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use common::{
+    ADD, account, ask, counter, failed, host, misbehaving, ok, prepare, refused, send, started,
+    started_with,
+};
+use futures::future::BoxFuture;
+use ostraca_wasm::{Kind, Limits, StateError, StateSource, StopReason, Turn};
+
+/// State as a store would give it, counting how often it is asked; none fails.
+struct Stored(Option<Vec<(&'static str, &'static str)>>, Arc<AtomicU32>);
+
+impl StateSource for Stored {
+    fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        let entries = self.0.clone();
+        Box::pin(async move {
+            // As from another thread: the first poll is never the last.
+            tokio::task::yield_now().await;
+            let entries = entries.ok_or_else(|| StateError("the store is away".into()))?;
+            Ok(entries
+                .into_iter()
+                .map(|(key, value)| (Bytes::from(key), Bytes::from(value)))
+                .collect())
+        })
+    }
+}
+
+fn writes(turn: &Turn) -> Vec<(String, Option<String>)> {
+    let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    turn.writes.iter().map(|(key, value)| (text(key), value.as_ref().map(text))).collect()
+}
+
+#[tokio::test]
+async fn a_counter_counts_and_each_turn_tells_what_it_wrote() {
+    let host = host();
+    let program = prepare(&host, counter(), Limits::default());
+    let methods: Vec<_> =
+        program.methods().iter().map(|method| (method.name.as_str(), method.kind)).collect();
+    assert!(
+        methods.contains(&("add", Kind::Command)) && methods.contains(&("get", Kind::Query)),
+        "{methods:?}"
+    );
+    let mut alice = started(&program, "alice").await;
+    let turn = send(&mut alice, "add", "2").await;
+    assert_eq!(ok(&turn), "2");
+    assert_eq!(turn.writes.len(), 1);
+    assert_eq!(ok(&send(&mut alice, "add", "{\"by\":3}").await), "5");
+    let turn = ask(&mut alice, "get", "").await;
+    assert_eq!(ok(&turn), "5");
+    assert!(turn.writes.is_empty());
+}
+
+#[tokio::test]
+async fn two_instances_of_one_program_share_nothing() {
+    let host = host();
+    let program = prepare(&host, counter(), Limits::default());
+    let (mut alice, mut bob) = (started(&program, "alice").await, started(&program, "bob").await);
+    send(&mut alice, "add", "2").await;
+    assert_eq!(ok(&send(&mut bob, "add", "40").await), "40");
+    assert_eq!(ok(&ask(&mut alice, "get", "").await), "2");
+}
+
+#[tokio::test]
+async fn state_is_loaded_once_and_only_when_it_is_touched() {
+    let host = host();
+    let program = prepare(&host, common::rubbish(), Limits::default());
+    let asked = Arc::new(AtomicU32::new(0));
+    let mut entity =
+        started_with(&program, "e", Box::new(Stored(Some(vec![("k", "v")]), asked.clone()))).await;
+    let turn = ask(&mut entity, "echo", "hello").await;
+    assert_eq!((ok(&turn), turn.state_bytes), ("hello", None));
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    for _ in 0..2 {
+        let turn = send(&mut entity, "write-unlisted", "").await;
+        assert!(turn.state_bytes.is_some());
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_loaded_fails_the_turn_retryably() {
+    let host = host();
+    let program = prepare(&host, common::rubbish(), Limits::default());
+    let mut entity = started_with(&program, "e", Box::new(Stored(None, Arc::default()))).await;
+    let turn = send(&mut entity, "write-unlisted", "").await;
+    let failure = failed(&turn);
+    assert_eq!(failure.code, "state-unavailable");
+    assert!(failure.retryable() && failure.message.contains("the store is away"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_refusal_leaves_the_state_that_stood_when_the_turn_began() {
+    let host = host();
+    let program = prepare(&host, account(), Limits::default());
+    let mut entity = started(&program, "alice").await;
+    let bytes = send(&mut entity, "deposit", "500").await.state_bytes;
+    let turn = send(&mut entity, "withdraw", "900").await;
+    assert_eq!(refused(&turn).0, "insufficient-funds");
+    assert!(turn.writes.is_empty());
+    assert_eq!(turn.state_bytes, bytes);
+    assert_eq!(ok(&ask(&mut entity, "balance", "").await), "500");
+    assert_eq!(ok(&send(&mut entity, "withdraw", "100").await), "400");
+    assert!(ok(&ask(&mut entity, "history", "{\"limit\":10}").await).contains("\"by\":\"alice\""));
+}
+
+#[tokio::test]
+async fn the_sdks_refusals_have_the_reserved_codes() {
+    let host = host();
+    let program = prepare(&host, counter(), Limits::default());
+    let mut entity = started(&program, "alice").await;
+    assert_eq!(refused(&send(&mut entity, "nope", "").await).0, "unknown-method");
+    assert_eq!(refused(&send(&mut entity, "add", "\"two\"").await).0, "invalid-arguments");
+    assert_eq!(ok(&send(&mut entity, "add", "1").await), "1");
+}
+
+#[tokio::test]
+async fn start_and_stop_are_turns_with_writes_of_their_own() {
+    let host = host();
+    let program = prepare(&host, misbehaving(), Limits::default());
+    assert!(program.has_stop());
+    let mut entity = started(&program, "e").await;
+    let turn = entity.stop(StopReason::HandedOff).await;
+    let expected = vec![
+        ("stop-reason".into(), Some("\"HandedOff\"".into())),
+        ("stops".into(), Some("1".into())),
+    ];
+    assert_eq!(writes(&turn), expected);
+}
+
+#[tokio::test]
+async fn a_guest_is_told_who_it_is_and_may_ask_to_be_dropped() {
+    let host = host();
+    let program = prepare(&host, misbehaving(), Limits::default());
+    let mut entity = started(&program, "e").await;
+    let turn = ask(&mut entity, "who", "").await;
+    assert_eq!(ok(&turn), "[\"guest\",\"e\",\"alice\",3,11]");
+    assert!(!turn.passivate);
+    assert!(send(&mut entity, "passivate", "").await.passivate);
+    assert!(!send(&mut entity, "add", ADD).await.passivate);
+}
+
+#[tokio::test]
+async fn values_outlive_an_instance_through_its_writes() {
+    let host = host();
+    let program = prepare(&host, misbehaving(), Limits::default());
+    let state = vec![("k", "41"), ("starts", "6")];
+    let mut entity =
+        started_with(&program, "e", Box::new(Stored(Some(state), Arc::default()))).await;
+    assert_eq!(ok(&send(&mut entity, "add", ADD).await), "42");
+    assert_eq!(ok(&send(&mut entity, "passivate", "").await), "7");
+}
