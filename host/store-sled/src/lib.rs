@@ -1,1 +1,261 @@
-//! Placeholder.
+//! Both stores in one sled database: for one machine, and for each node of a cluster of them.
+//!
+//! sled 0.34 alone syncs nothing that can be relied on, shows what is not durable, and panics over some broken
+//! files. So one thread writes (`committer`): it judges all that is queued, applies it as one batch,
+//! flushes, and syncs the data file through a descriptor of our own before it answers. Reads wait for what they
+//! have seen to be durable (`reader`). Values are small enough never to reach sled's `blobs/`
+//! (`records`). What must happen before and after sled opens its files stands in `dir` (R6), who the store is
+//! and how it is known again in `meta` and `witness` (R5).
+//!
+//! What is confusing: three counters. A *ticket* counts writing calls of this opening, for R2's order. The store's
+//! *sequence* counts writes over all openings; it is the revision of rows too. A shard's *commit sequence*
+//! counts its turns, and is reserved in blocks in the record of the shard's claim.
+//!
+//! The threads here work under any executor: futures are completed through channels.
+
+mod committer;
+mod components;
+mod dir;
+mod disk;
+mod error;
+mod judge;
+mod meta;
+mod open;
+mod options;
+mod progress;
+mod queue;
+mod reader;
+mod records;
+#[cfg(test)]
+mod tests;
+mod witness;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use crossbeam_channel::Sender as Channel;
+use futures::FutureExt;
+use futures::channel::oneshot::{Receiver, Sender, channel};
+use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_store::changes::Changes;
+use ostraca_store::{
+    Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,
+    StoreIdentity, Watch,
+};
+
+use crate::components::Job;
+use crate::dir::Dir;
+use crate::progress::Progress;
+use crate::queue::{Queue, Work};
+use crate::reader::{Read, What};
+
+pub use error::OpenError;
+pub use options::Options;
+
+/// A sled store, open. Dropped, it serves what is queued, closes, and lets the directory go.
+pub struct SledStore {
+    identity: StoreIdentity,
+    queue: Arc<Queue>,
+    progress: Arc<Progress>,
+    changes: Changes,
+    reads: Option<Channel<Read>>,
+    jobs: Option<Channel<Job>>,
+    threads: Vec<JoinHandle<()>>,
+    dir: Dir,
+}
+
+impl SledStore {
+    /// Creates an empty store of a cluster in a directory that is missing or empty, and opens it. Blocks.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is in the way.
+    pub fn create(
+        dir: &Path,
+        options: &Options,
+        cluster: ClusterId,
+        cluster_name: &str,
+    ) -> Result<Self, OpenError> {
+        open::create(dir, options, cluster, cluster_name)?;
+        open::open(dir, options)
+    }
+
+    /// Opens the store in `dir`; never makes one (R5). Blocks.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why not, and what to do.
+    pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
+        open::open(dir, options)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir.path
+    }
+
+    /// Who the store is, as of its opening, with the newest durable sequence.
+    #[must_use]
+    pub fn identity(&self) -> StoreIdentity {
+        StoreIdentity { sequence: self.progress.sequence(), ..self.identity.clone() }
+    }
+
+    /// Why the store has stopped, if it has: then nothing works until it is opened again.
+    #[must_use]
+    pub fn stopped(&self) -> Option<String> {
+        self.progress.stopped().map(Into::into)
+    }
+
+    /// Waits until the store stops; gives the reason, or nothing if it is closed before.
+    pub fn when_stopped(&self) -> StoreFuture<Option<String>> {
+        self.progress.when_stopped().map(Result::ok).boxed()
+    }
+
+    /// Writes the newest durable sequence into the witness, if the options name one. To be called now and
+    /// then: a store that goes back is noticed as far as the witness has seen it.
+    pub fn refresh_witness(&self) -> StoreFuture<Result<(), StoreError>> {
+        self.job(Job::Witness)
+    }
+
+    /// Queues a writing call; `lost` is what its future gives if the committer failed over it.
+    fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Sender<T>) -> Work,
+        lost: impl FnOnce() -> T + Send + 'static,
+    ) -> StoreFuture<T> {
+        let (to, answer) = channel();
+        let work = work(to);
+        if let Err(error) = self.progress.check() {
+            committer::refuse(work, &error);
+        } else if let Err((work, why)) = self.queue.push(work) {
+            committer::refuse(work, &StoreError::Unavailable(why));
+        }
+        answer.map(|answer| answer.unwrap_or_else(|_| lost())).boxed()
+    }
+
+    /// Asks the reader threads; `lost` makes the answer of a read that cannot be asked.
+    fn read<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(Sender<T>) -> What,
+        lost: impl FnOnce(StoreError) -> T + Send + 'static,
+    ) -> StoreFuture<T> {
+        let (to, answer) = channel();
+        let read = Read { after: self.queue.queued(), what: what(to) };
+        let full = self.reads.as_ref().is_none_or(|reads| reads.try_send(read).is_err());
+        answered(answer, full, "more reads wait than queue_reads", lost)
+    }
+
+    /// Asks the thread of the components.
+    fn job<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(Sender<Result<T, StoreError>>) -> Job,
+    ) -> StoreFuture<Result<T, StoreError>> {
+        let (to, answer) = channel();
+        let full = self.jobs.as_ref().is_none_or(|jobs| jobs.try_send(job(to)).is_err());
+        answered(answer, full, "too many components wait", Err)
+    }
+}
+
+fn answered<T: Send + 'static>(
+    answer: Receiver<T>,
+    full: bool,
+    limit: &'static str,
+    lost: impl FnOnce(StoreError) -> T + Send + 'static,
+) -> StoreFuture<T> {
+    let why = if full { limit } else { "its thread failed" };
+    let lost = move || lost(StoreError::Unavailable(why.into()));
+    answer.map(|answer| answer.unwrap_or_else(|_| lost())).boxed()
+}
+
+const FAILED: &str = "the committer failed";
+
+impl EntityStore for SledStore {
+    fn identity(&self) -> StoreIdentity {
+        self.identity()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        let count = claims.len();
+        let lost = move || vec![ClaimOutcome::Failed(FAILED.into()); count];
+        self.write(|to| Work::Claim(claims, to), lost)
+    }
+
+    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        self.read(|to| What::Claims(shards, to), Err)
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        let count = turns.len();
+        let lost = move || vec![CommitOutcome::Unknown(FAILED.into()); count];
+        self.write(|to| Work::Commit(turns, to), lost)
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        let count = entities.len();
+        self.read(|to| What::Load(entities, to), move |error| vec![Err(error); count])
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        self.read(|to| What::Scan(scan, to), Err)
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        self.job(|to| Job::Put(bytes, to))
+    }
+
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.job(|to| Job::Get(digest, to))
+    }
+}
+
+impl ClusterStore for SledStore {
+    fn identity(&self) -> StoreIdentity {
+        self.identity()
+    }
+
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+        self.read(|to| What::Get(key.into(), to), Err)
+    }
+
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+        self.read(|to| What::List(prefix.into(), to), Err)
+    }
+
+    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+        let lost = || Err(Conflict::Store(StoreError::Stopped(FAILED.into())));
+        self.write(|to| Work::Cas(cas, to), lost)
+    }
+
+    fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
+        self.changes.watch(prefix, revision)
+    }
+}
+
+impl fmt::Debug for SledStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { identity, .. } = self;
+        f.debug_struct("SledStore")
+            .field("dir", &self.dir.path)
+            .field("identity", identity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for SledStore {
+    fn drop(&mut self) {
+        self.queue.close();
+        self.reads = None;
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store failed");
+            }
+        }
+    }
+}

@@ -17,8 +17,9 @@ use ostraca_sharding::records::RecordKey;
 use crate::StoreError;
 use crate::record::Kind;
 
-/// The longest key that a store need take, in bytes, escapes included.
-pub const MAX_KEY_BYTES: usize = 2048;
+/// The longest key that a store need take, in bytes, escapes included: at least 300 for a key of state, even
+/// beside the longest entity id. Backends keep many keys in one page, so the bound is theirs.
+pub const MAX_KEY_BYTES: usize = 960;
 
 /// What every key of a shard starts with, and no other key does.
 #[must_use]

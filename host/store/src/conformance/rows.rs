@@ -158,20 +158,20 @@ fn a_watch_that_fell_behind_is_lost(store: &impl ClusterStore, forgets: usize) {
         return;
     }
     let (_, from) = block_on(store.list("")).unwrap();
-    let mut behind = store.watch("a", from);
+    let behind = store.watch("a", from);
     let mut revision = None;
     for _ in 0..forgets {
         revision = Some(cas(store, "a", revision, Some("v")).unwrap());
     }
-    for mut watch in [behind, store.watch("other", from)] {
+    for (mut watch, other) in [(behind, "b1"), (store.watch("other", from), "b2")] {
         assert_eq!(block_on(watch.next()), RowEvent::Lost);
-        cas(store, &format!("b{}", revision.unwrap()), None, Some("x")).unwrap();
+        cas(store, other, None, Some("x")).unwrap();
         assert_eq!(block_on(watch.next()), RowEvent::Lost, "after lost only lost");
     }
     let (_, now) = block_on(store.list("a")).unwrap();
-    behind = store.watch("a", now);
+    let mut anew = store.watch("a", now);
     let next = cas(store, "a", revision, Some("w")).unwrap();
-    assert_eq!(block_on(behind.next()), RowEvent::Set(row("a", next, "w")));
+    assert_eq!(block_on(anew.next()), RowEvent::Set(row("a", next, "w")));
 }
 
 fn rows_are_there_after_a_reopening<S: ClusterStore>(factory: &Factory<S>) {

@@ -1,0 +1,87 @@
+//! Blobs (R6): files named by their digest. A file is written under another name, synced and renamed, so one
+//! that stands under its digest is whole; it is checked all the same when it is read.
+//!
+//! The thread that serves them also keeps the witness: both are file work that no async worker should wait for.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crossbeam_channel::Receiver;
+use futures::channel::oneshot::Sender;
+use ostraca_store::{StoreError, StoreIdentity};
+
+use crate::dir::{sync_dir, write_durably};
+use crate::progress::Progress;
+use crate::witness;
+
+pub(crate) enum Job {
+    Put(Bytes, Sender<Result<[u8; 32], StoreError>>),
+    Get([u8; 32], Sender<Result<Option<Bytes>, StoreError>>),
+    Witness(Sender<Result<(), StoreError>>),
+}
+
+pub(crate) struct Files {
+    pub(crate) jobs: Receiver<Job>,
+    pub(crate) folder: PathBuf,
+    pub(crate) witness: Option<PathBuf>,
+    pub(crate) identity: StoreIdentity,
+    pub(crate) progress: Arc<Progress>,
+}
+
+impl Files {
+    /// Works until nobody can ask any more.
+    pub(crate) fn run(self) {
+        while let Ok(job) = self.jobs.recv() {
+            match job {
+                Job::Put(bytes, to) => drop(to.send(self.put(&bytes))),
+                Job::Get(digest, to) => drop(to.send(self.get(&digest))),
+                Job::Witness(to) => drop(to.send(self.refresh_witness())),
+            }
+        }
+    }
+
+    fn put(&self, bytes: &[u8]) -> Result<[u8; 32], StoreError> {
+        self.progress.check()?;
+        let digest = *blake3::hash(bytes).as_bytes();
+        let path = self.path(&digest);
+        if fs::read(&path).is_ok_and(|there| there == bytes) {
+            // Whoever renamed it may have died before the sync of the folder.
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.and_then(|()| sync_dir(&self.folder)).map_err(unavailable)?;
+        } else {
+            write_durably(&path, bytes).map_err(unavailable)?;
+        }
+        Ok(digest)
+    }
+
+    fn get(&self, digest: &[u8; 32]) -> Result<Option<Bytes>, StoreError> {
+        self.progress.check()?;
+        match fs::read(self.path(digest)) {
+            Ok(bytes) if blake3::hash(&bytes).as_bytes() == digest => Ok(Some(bytes.into())),
+            Ok(_) => Err(StoreError::Corrupt(format!(
+                "the component {} is not what its name says: deploy it again",
+                blake3::Hash::from(*digest)
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+
+    fn refresh_witness(&self) -> Result<(), StoreError> {
+        let Some(path) = &self.witness else { return Ok(()) };
+        let sequence = self.progress.sequence();
+        let identity = StoreIdentity { sequence, ..self.identity.clone() };
+        witness::write(path, &identity).map_err(unavailable)
+    }
+
+    fn path(&self, digest: &[u8; 32]) -> PathBuf {
+        self.folder.join(blake3::Hash::from(*digest).to_hex().as_str())
+    }
+}
+
+fn unavailable(error: io::Error) -> StoreError {
+    StoreError::Unavailable(format!("a file operation failed: {error}"))
+}

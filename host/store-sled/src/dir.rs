@@ -1,0 +1,195 @@
+//! A store's directory: its lock, its format, and what R6 asks before sled may open its files.
+//!
+//! ```text
+//! format       one line: "ostraca store, format 1"; written last, so a store that has it is whole
+//! lock         locked by the process that has the store open; holds its process id
+//! sled/        sled's own files
+//! components/  blobs, each a file named by its BLAKE3 digest
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use crate::OpenError;
+
+/// The newest format that this release reads, and the one that it writes.
+pub(crate) const FORMAT: u32 = 1;
+
+const FORMAT_LINE: &str = "ostraca store, format ";
+
+/// A store's directory, held by this process until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    pub(crate) path: PathBuf,
+    _lock: File,
+}
+
+impl Dir {
+    /// Takes a directory in which a store may be created: it is missing, or empty.
+    pub(crate) fn take_empty(path: &Path) -> Result<Self, OpenError> {
+        fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
+        if entries(path)?.iter().any(|entry| entry.file_name().is_none_or(|name| name != "lock")) {
+            return Err(OpenError::NotEmpty(path.into()));
+        }
+        let dir = Self::lock(path)?;
+        for folder in [dir.sled(), dir.components()] {
+            fs::create_dir(&folder).map_err(|error| OpenError::io(&folder, error))?;
+        }
+        Ok(dir)
+    }
+
+    /// Takes the directory of a finished store.
+    pub(crate) fn take_store(path: &Path) -> Result<Self, OpenError> {
+        match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(OpenError::Missing(path.into()));
+            }
+            Err(error) => return Err(OpenError::io(path, error)),
+            Ok(_) => {}
+        }
+        if entries(path)?.is_empty() {
+            return Err(OpenError::Empty(path.into()));
+        }
+        let format_path = path.join("format");
+        let format = match fs::read_to_string(&format_path) {
+            Ok(format) => format,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(OpenError::io(&format_path, error));
+            }
+            Err(_) => return Err(OpenError::NotAStore(path.into())),
+        };
+        let format = format.strip_prefix(FORMAT_LINE).and_then(|format| format.trim().parse().ok());
+        match format {
+            None | Some(0) => return Err(OpenError::NotAStore(path.into())),
+            Some(format) if format > FORMAT => {
+                return Err(OpenError::NewerFormat { dir: path.into(), format, ours: FORMAT });
+            }
+            Some(_) => {}
+        }
+        Self::lock(path)
+    }
+
+    /// Marks the store as whole, durably.
+    pub(crate) fn finish(&self) -> Result<(), OpenError> {
+        let format = format!("{FORMAT_LINE}{FORMAT}\n");
+        let path = self.path.join("format");
+        write_durably(&path, format.as_bytes()).map_err(|error| OpenError::io(&path, error))?;
+        match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => {
+                sync_dir(parent).map_err(|error| OpenError::io(parent, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn sled(&self) -> PathBuf {
+        self.path.join("sled")
+    }
+
+    pub(crate) fn components(&self) -> PathBuf {
+        self.path.join("components")
+    }
+
+    /// Makes sure that recovery reads what the disk has (R6): after a failed sync the page cache holds
+    /// pages that are clean and were never written. Half-made snapshots go.
+    pub(crate) fn forget_cached_pages(&self) -> Result<(), OpenError> {
+        let sled = self.sled();
+        for path in entries(&sled)? {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            let is = |name: &Option<String>, end| {
+                name.as_ref().is_some_and(|name| name.starts_with("snap.") && name.ends_with(end))
+            };
+            let done = if is(&name, ".generating") {
+                fs::remove_file(&path)
+            } else if path.is_file() {
+                forget_cached(&path)
+            } else {
+                Ok(())
+            };
+            done.map_err(|error| OpenError::io(&path, error))?;
+        }
+        sync_dir(&sled).map_err(|error| OpenError::io(&sled, error))
+    }
+
+    /// Syncs what sled leaves unsynced at its opening, and gives a descriptor of our own on its data, on
+    /// which every later error of writing shows.
+    pub(crate) fn settle(&self) -> Result<File, OpenError> {
+        let sled = self.sled();
+        for name in ["conf", "db"] {
+            let path = sled.join(name);
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| OpenError::io(&path, error))?;
+        }
+        for dir in [&sled, &self.path] {
+            sync_dir(dir).map_err(|error| OpenError::io(dir, error))?;
+        }
+        let path = sled.join("db");
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| OpenError::io(&path, error))
+    }
+
+    fn lock(path: &Path) -> Result<Self, OpenError> {
+        let lock_path = path.join("lock");
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(|error| OpenError::io(path, error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let holder = match lock.read_to_string(&mut holder) {
+                    Ok(_) if !holder.trim().is_empty() => format!("process {}", holder.trim()),
+                    _ => "another process".into(),
+                };
+                return Err(OpenError::InUse { dir: path.into(), holder });
+            }
+            Err(TryLockError::Error(error)) => return Err(OpenError::io(path, error)),
+        }
+        let holder = format!("{}\n", std::process::id());
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| lock.write_all(holder.as_bytes()))
+            .map_err(|error| OpenError::io(path, error))?;
+        Ok(Self { path: path.into(), _lock: lock })
+    }
+}
+
+/// Writes a file whole or not at all, durably.
+pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+        _ => sync_dir(Path::new(".")),
+    }
+}
+
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn forget_cached(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).map_err(io::Error::from)
+}
+
+fn entries(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let entries = fs::read_dir(path).map_err(|error| OpenError::io(path, error))?;
+    entries
+        .map(|entry| entry.map(|entry| entry.path()).map_err(|error| OpenError::io(path, error)))
+        .collect()
+}

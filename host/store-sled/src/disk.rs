@@ -1,0 +1,28 @@
+//! What the committer asks of the disk: the seam at which tests make it fail.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+pub(crate) trait Disk: fmt::Debug + Send + 'static {
+    /// Makes what was written to `file` durable.
+    fn sync(&self, file: &File) -> io::Result<()>;
+
+    /// Bytes free for us on the disk that holds `path`.
+    fn free(&self, path: &Path) -> io::Result<u64>;
+}
+
+#[derive(Debug)]
+pub(crate) struct RealDisk;
+
+impl Disk for RealDisk {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        let stat = nix::sys::statvfs::statvfs(path)?;
+        Ok(u64::from(stat.blocks_available()).saturating_mul(u64::from(stat.fragment_size())))
+    }
+}

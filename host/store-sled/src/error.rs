@@ -1,0 +1,139 @@
+//! Why a store was not created or opened, and what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ostraca_sharding::ids::ClusterId;
+
+/// Why a store was not created or opened. Each text says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such directory.
+    #[error(
+        "there is no store at {0}: create one with `ostraca init`, or check that its disk is mounted"
+    )]
+    Missing(PathBuf),
+    /// The directory is empty, and an empty directory never becomes a store by itself (R5).
+    #[error(
+        "the directory {0} is empty where a store is expected: create one with `ostraca init`, or check that its disk is mounted"
+    )]
+    Empty(PathBuf),
+    /// The directory holds something, but no finished store.
+    #[error(
+        "the directory {0} holds no finished store: if its creation was interrupted, remove it and create it again"
+    )]
+    NotAStore(PathBuf),
+    /// A store is to be created where something is.
+    #[error("the directory {0} is not empty: choose another one, or open the store that is there")]
+    NotEmpty(PathBuf),
+    /// Another process has it open.
+    #[error(
+        "the store at {dir} is in use by {holder}: stop that process first, or use another directory"
+    )]
+    InUse {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The process, as far as it can be told.
+        holder: String,
+    },
+    /// It cannot be written.
+    #[error("the directory {dir} cannot be written: make it writable for this user ({source})")]
+    Unwritable {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A newer release wrote it.
+    #[error(
+        "the store at {dir} has format {format}, this release reads up to {ours}: use the newer release that wrote it"
+    )]
+    NewerFormat {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Its format.
+        format: u32,
+        /// The newest format that this release reads.
+        ours: u32,
+    },
+    /// It belongs to another cluster (R5).
+    #[error(
+        "the store at {dir} belongs to the cluster {name} ({cluster}): check the data directory in the configuration"
+    )]
+    OtherCluster {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The cluster that it belongs to.
+        cluster: ClusterId,
+        /// That cluster's name.
+        name: String,
+    },
+    /// The witness knows another store (R5).
+    #[error(
+        "the store at {dir} is not the one that this node used before ({witness}): restore that one, or remove the witness to accept this one"
+    )]
+    OtherStore {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The witness.
+        witness: PathBuf,
+    },
+    /// The store was opened elsewhere since a copy of it was made (R5).
+    #[error(
+        "the store at {dir} is a copy that went another way: its opening {opened} is not the one that {witness} remembers; use the original, or remove the witness to accept what this copy lacks"
+    )]
+    Forked {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The witness.
+        witness: PathBuf,
+        /// The opening that the witness remembers.
+        opened: u64,
+    },
+    /// The store lacks what it once had on stable storage (R5).
+    #[error(
+        "the store at {dir} went back: it is at sequence {stored}, but {witness} remembers {seen}; acknowledged turns are missing: restore the newer copy, or remove the witness to accept their loss"
+    )]
+    WentBack {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The witness.
+        witness: PathBuf,
+        /// The store's sequence.
+        stored: u64,
+        /// The sequence that the witness remembers.
+        seen: u64,
+    },
+    /// The witness cannot be read.
+    #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
+    BadWitness(PathBuf),
+    /// The data cannot be read.
+    #[error("the store at {dir} cannot be read, restore it from a backup: {why}")]
+    Corrupt {
+        /// The store's directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The system refused something else.
+    #[error("a file operation failed at {path}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// What a failed file operation means.
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::Unwritable { dir: path, source }
+            }
+            _ => Self::Io { path, source },
+        }
+    }
+}

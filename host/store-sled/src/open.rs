@@ -1,0 +1,204 @@
+//! Creating and opening: from a directory to running threads.
+
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use ostraca_sharding::ids::ClusterId;
+use ostraca_store::changes::Changes;
+use ostraca_store::record::Codec;
+use ostraca_store::{StoreError, StoreIdentity};
+use sled::{Batch, Db};
+
+use crate::committer::{Committer, Space};
+use crate::components::Files;
+use crate::dir::Dir;
+use crate::disk::{Disk, RealDisk};
+use crate::judge::Judge;
+use crate::meta::{IDENTITY, Identity, SEQUENCE, Sequence};
+use crate::progress::Progress;
+use crate::queue::Queue;
+use crate::reader::Reader;
+use crate::records::{Records, Table, put};
+use crate::{OpenError, Options, SledStore, witness};
+
+/// sled's segments. Twice its default: a page may take a quarter of one, and 257 of the longest keys must
+/// fit one page, or sled would put it into its unsynced `blobs/`.
+const SEGMENT_BYTES: usize = 1 << 20;
+
+/// Calls that may wait for the thread of the components; each may hold a whole one in memory.
+const WAITING_FILES: usize = 64;
+
+/// A closed database of sled's keeps its lock for a moment, until its last thread has ended.
+const LOCK_ATTEMPTS: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+pub(crate) fn create(
+    path: &Path,
+    options: &Options,
+    cluster: ClusterId,
+    cluster_name: &str,
+) -> Result<(), OpenError> {
+    let dir = Dir::take_empty(path)?;
+    let records = open_sled(&dir, options)?;
+    let data = dir.settle()?;
+    let corrupt = |error: StoreError| corrupt(path, error.to_string());
+    let mut batch = Batch::default();
+    let (identity_key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
+    let identity = Identity::new(cluster, cluster_name);
+    let identity = records.codec.encode(&identity_key, &identity).map_err(corrupt)?;
+    let sequence = records.codec.encode(&sequence_key, &Sequence(0)).map_err(corrupt)?;
+    put(&mut batch, identity_key, identity, 0);
+    put(&mut batch, sequence_key, sequence, 0);
+    write(&records.db, batch, &data, path)?;
+    dir.finish()
+}
+
+pub(crate) fn open(path: &Path, options: &Options) -> Result<SledStore, OpenError> {
+    open_on(path, options, Box::new(RealDisk))
+}
+
+pub(crate) fn open_on(
+    path: &Path,
+    options: &Options,
+    disk: Box<dyn Disk>,
+) -> Result<SledStore, OpenError> {
+    let dir = Dir::take_store(path)?;
+    dir.forget_cached_pages()?;
+    let records = open_sled(&dir, options)?;
+    let data = dir.settle()?;
+    let identity = count_opening(&records, &data, path, options)?;
+
+    let progress = Arc::new(Progress::new(identity.sequence));
+    let queue = Arc::new(Queue::new(options));
+    let changes = Changes::new(identity.sequence, options.watched_changes, options.watched_bytes);
+    let mut threads = Vec::new();
+    let committer = Committer {
+        queue: queue.clone(),
+        progress: progress.clone(),
+        changes: changes.clone(),
+        judge: Judge::new(records.clone(), identity.cluster, identity.sequence, options.head_cache),
+        db: records.db.clone(),
+        data,
+        disk,
+        space: Space {
+            dir: path.to_owned(),
+            low_water_bytes: options.low_water_bytes,
+            every: options.low_water_every,
+            looked: None,
+            low: None,
+        },
+    };
+    let (reads, to_read) = bounded(options.queue_reads.max(1));
+    let (jobs, to_do) = bounded(WAITING_FILES);
+    let files = Files {
+        jobs: to_do,
+        folder: dir.components(),
+        witness: options.witness.clone(),
+        identity: identity.clone(),
+        progress: progress.clone(),
+    };
+    let spawned = (|| {
+        threads.push(spawn("store-files", move || files.run())?);
+        for _ in 0..options.readers.max(1) {
+            let (reads, records, progress) = (to_read.clone(), records.clone(), progress.clone());
+            let reader = Reader { reads, records, progress };
+            threads.push(spawn("store-reader", move || reader.run())?);
+        }
+        threads.push(spawn("store-committer", move || committer.run())?);
+        Ok(())
+    })();
+    spawned.map_err(|error| OpenError::io(path, error))?;
+    Ok(SledStore {
+        identity,
+        queue,
+        progress,
+        changes,
+        reads: Some(reads),
+        jobs: Some(jobs),
+        threads,
+        dir,
+    })
+}
+
+/// Opens sled's files. What sled panics over is corrupt.
+fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
+    let every = u64::try_from(options.flush_every.as_millis()).unwrap_or(u64::MAX).max(1);
+    let config = sled::Config::new()
+        .path(dir.sled())
+        .cache_capacity(options.cache_bytes)
+        .segment_size(SEGMENT_BYTES)
+        .flush_every_ms(Some(every));
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match catch_unwind(AssertUnwindSafe(|| config.open())) {
+            Ok(Ok(db)) => return Ok(Records { db, codec: Codec::default() }),
+            Ok(Err(sled::Error::Io(error))) => {
+                let locked = error.to_string().contains("could not acquire lock");
+                if !locked || attempt == LOCK_ATTEMPTS {
+                    return Err(OpenError::io(&dir.sled(), error));
+                }
+                thread::sleep(LOCK_PAUSE);
+            }
+            Ok(Err(error)) => return Err(corrupt(&dir.path, error.to_string())),
+            Err(_) => return Err(corrupt(&dir.path, "its recovery failed".into())),
+        }
+    }
+}
+
+/// Reads who the store is, lets the witness object, and counts this opening durably (R5).
+fn count_opening(
+    records: &Records,
+    data: &File,
+    path: &Path,
+    options: &Options,
+) -> Result<StoreIdentity, OpenError> {
+    let corrupt = |error: StoreError| corrupt(path, error.to_string());
+    let missing = || StoreError::Corrupt("its identity is missing".into());
+    let (key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
+    let mut identity =
+        records.get::<Identity>(&key).and_then(|it| it.ok_or_else(missing)).map_err(corrupt)?;
+    let sequence = records
+        .get::<Sequence>(&sequence_key)
+        .and_then(|it| it.ok_or_else(missing))
+        .map_err(corrupt)?
+        .0;
+    if options.cluster.is_some_and(|cluster| cluster != identity.cluster) {
+        let (dir, cluster, name) = (path.to_owned(), identity.cluster, identity.cluster_name);
+        return Err(OpenError::OtherCluster { dir, cluster, name });
+    }
+    if let Some(witness) = &options.witness {
+        witness::check(witness, path, &identity, sequence)?;
+    }
+    let nonce = identity.open();
+    let mut batch = Batch::default();
+    let record = records.codec.encode(&key, &identity).map_err(corrupt)?;
+    put(&mut batch, key, record, 0);
+    write(&records.db, batch, data, path)?;
+    let Identity { store, cluster, cluster_name, opened, .. } = identity;
+    let identity = StoreIdentity { store, cluster, cluster_name, opened, nonce, sequence };
+    if let Some(witness) = &options.witness {
+        witness::write(witness, &identity).map_err(|error| OpenError::io(witness, error))?;
+    }
+    Ok(identity)
+}
+
+fn write(db: &Db, batch: Batch, data: &File, path: &Path) -> Result<(), OpenError> {
+    let written = db.apply_batch(batch).and_then(|()| db.flush());
+    written.map_err(|error| corrupt(path, error.to_string()))?;
+    data.sync_data().map_err(|error| OpenError::io(path, error))
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(run)
+}
+
+fn corrupt(path: &Path, why: String) -> OpenError {
+    OpenError::Corrupt { dir: path.into(), why }
+}

@@ -1,0 +1,122 @@
+//! How far the committer came, for the reads that must wait for it (R2), and whether the store has stopped.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use futures::channel::oneshot::{Receiver, Sender, channel};
+use ostraca_store::StoreError;
+
+/// The tickets up to which calls are applied, where sled shows them, and durable, where a crash leaves them.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    applied: AtomicU64,
+    durable: AtomicU64,
+    sequence: AtomicU64,
+    stopped: OnceLock<String>,
+    waiters: Mutex<Vec<Sender<String>>>,
+    lock: Mutex<()>,
+    moved: Condvar,
+    /// Taken for writing while a batch is applied, so that reads show turns whole.
+    turns: RwLock<()>,
+}
+
+impl Progress {
+    pub(crate) fn new(sequence: u64) -> Self {
+        Self { sequence: sequence.into(), ..Self::default() }
+    }
+
+    /// No batch is applied while this is held.
+    pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
+        self.turns.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No read runs while this is held.
+    pub(crate) fn applying(&self) -> RwLockWriteGuard<'_, ()> {
+        self.turns.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ticket up to which calls are applied; stable under [`reading`](Self::reading).
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_applied(&self, ticket: u64) {
+        self.applied.store(ticket, Ordering::Release);
+        self.wake();
+    }
+
+    /// The store's durable sequence.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_durable(&self, ticket: u64, sequence: u64) {
+        self.sequence.store(sequence, Ordering::Release);
+        self.durable.store(ticket, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn wait_applied(&self, ticket: u64) -> Result<(), StoreError> {
+        self.wait(&self.applied, ticket)
+    }
+
+    pub(crate) fn wait_durable(&self, ticket: u64) -> Result<(), StoreError> {
+        self.wait(&self.durable, ticket)
+    }
+
+    /// Why the store has stopped, if it has.
+    pub(crate) fn stopped(&self) -> Option<&str> {
+        self.stopped.get().map(String::as_str)
+    }
+
+    /// Fails once the store has stopped.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        self.stopped().map_or(Ok(()), |why| Err(StoreError::Stopped(why.into())))
+    }
+
+    /// Stops the store for ever.
+    pub(crate) fn stop(&self, why: &str) {
+        if self.stopped.set(why.into()).is_ok() {
+            tracing::error!(why, "the store has stopped");
+        }
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        for waiter in waiters.drain(..) {
+            drop(waiter.send(why.into()));
+        }
+        drop(waiters);
+        self.wake();
+    }
+
+    /// Gets the reason once the store stops; is dropped if it is closed before.
+    pub(crate) fn when_stopped(&self) -> Receiver<String> {
+        let (send, receive) = channel();
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = self.stopped() {
+            drop(send.send(why.into()));
+        } else {
+            waiters.retain(|waiter| !waiter.is_canceled());
+            waiters.push(send);
+        }
+        receive
+    }
+
+    fn wait(&self, reached: &AtomicU64, ticket: u64) -> Result<(), StoreError> {
+        self.check()?;
+        if reached.load(Ordering::Acquire) >= ticket {
+            return Ok(());
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            self.check()?;
+            if reached.load(Ordering::Acquire) >= ticket {
+                return Ok(());
+            }
+            guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn wake(&self) {
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.moved.notify_all();
+    }
+}

@@ -1,0 +1,156 @@
+//! Records in sled's one tree: a letter for the table, then the key; large ones in chunks.
+//!
+//! Tables: `E` entities' records and claims, `C` rows, `M` the store's own, `K` chunks. A record beyond
+//! [`INLINE_BYTES`] is cut, after sealing: under its key stands only how many pieces there are, and each piece
+//! stands under `K`, the record's whole key, and the piece's number. So nothing is ever large enough to
+//! reach sled's `blobs/`, which sled does not sync. Who overwrites a record must know how many pieces the
+//! old one had, to remove those that are left over.
+
+use ostraca_store::StoreError;
+use ostraca_store::record::{Body, CHUNKED, Codec, Header, Kind};
+use sled::{Batch, Db, IVec};
+
+/// The largest value that sled gets.
+pub(crate) const INLINE_BYTES: usize = 4096;
+
+const PIECE_BYTES: usize = INLINE_BYTES - Header::BYTES;
+
+/// Which table a key belongs to.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(crate) enum Table {
+    Rows = b'C',
+    Entities = b'E',
+    Chunks = b'K',
+    Meta = b'M',
+}
+
+impl Table {
+    /// The key in sled of a key in this table.
+    pub(crate) fn key(self, key: &[u8]) -> Vec<u8> {
+        let mut full = Vec::with_capacity(1 + key.len());
+        full.push(self as u8);
+        full.extend_from_slice(key);
+        full
+    }
+}
+
+/// The tree, and how values stand in it. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    pub(crate) db: Db,
+    pub(crate) codec: Codec,
+}
+
+impl Records {
+    /// The raw record under a full key.
+    pub(crate) fn raw(&self, key: &[u8]) -> Result<Option<IVec>, StoreError> {
+        self.db.get(key).map_err(read_error)
+    }
+
+    /// The value under a full key.
+    pub(crate) fn get<T: Body>(&self, key: &[u8]) -> Result<Option<T>, StoreError> {
+        self.raw(key)?.map(|raw| self.decode(key, &raw)).transpose()
+    }
+
+    /// The value of a record that was read under `key`.
+    pub(crate) fn decode<T: Body>(&self, key: &[u8], raw: &[u8]) -> Result<T, StoreError> {
+        match self.whole(T::KIND, key, raw)? {
+            Some(whole) => self.codec.decode(key, &whole),
+            None => self.codec.decode(key, raw),
+        }
+    }
+
+    /// The bytes of a record that was read under `key`.
+    pub(crate) fn decode_bytes(
+        &self,
+        kind: Kind,
+        key: &[u8],
+        raw: &[u8],
+    ) -> Result<bytes::Bytes, StoreError> {
+        match self.whole(kind, key, raw)? {
+            Some(whole) => self.codec.decode_bytes(kind, key, &whole),
+            None => self.codec.decode_bytes(kind, key, raw),
+        }
+    }
+
+    /// Puts a record in chunks together; `None` if it is not in chunks.
+    fn whole(&self, kind: Kind, key: &[u8], raw: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let count = pieces(kind, raw)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let (header, _) = Header::take(kind, raw)?;
+        let mut whole = Header { flags: 0, ..header }.to_bytes().to_vec();
+        whole.reserve(count as usize * PIECE_BYTES);
+        for number in 0..count {
+            let piece = self.raw(&piece_key(key, number))?;
+            let piece = piece.ok_or_else(|| {
+                StoreError::Corrupt(format!("piece {number} of {count} of a {kind:?} is missing"))
+            })?;
+            whole.extend_from_slice(Header::take(Kind::Chunk, &piece)?.1);
+        }
+        Ok(Some(whole))
+    }
+}
+
+/// Adds the writing of a record to `batch`, over one that had `old` pieces; gives how many the new one has.
+pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old: u32) -> u32 {
+    if record.len() <= INLINE_BYTES {
+        remove_pieces(batch, &key, 0, old);
+        batch.insert(key, record);
+        return 0;
+    }
+    let (header, body) = record.split_at(Header::BYTES);
+    let mut count = 0;
+    for piece in body.chunks(PIECE_BYTES) {
+        let mut chunk = Header { kind: Kind::Chunk, flags: 0, key_id: 0 }.to_bytes().to_vec();
+        chunk.extend_from_slice(piece);
+        batch.insert(piece_key(&key, count), chunk);
+        count += 1;
+    }
+    remove_pieces(batch, &key, count, old);
+    let mut main = header.to_vec();
+    main[2] |= CHUNKED;
+    main.extend_from_slice(&count.to_le_bytes());
+    batch.insert(key, main);
+    count
+}
+
+/// Adds the removal of a record that had `old` pieces to `batch`.
+pub(crate) fn remove(batch: &mut Batch, key: Vec<u8>, old: u32) {
+    remove_pieces(batch, &key, 0, old);
+    batch.remove(key);
+}
+
+/// How many pieces a raw record has; 0 if it stands in one.
+pub(crate) fn pieces(kind: Kind, raw: &[u8]) -> Result<u32, StoreError> {
+    let (header, body) = Header::take(kind, raw)?;
+    if header.flags & CHUNKED == 0 {
+        return Ok(0);
+    }
+    match <[u8; 4]>::try_from(body).map(u32::from_le_bytes) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(StoreError::Corrupt(format!("a {kind:?} in pieces does not say in how many"))),
+    }
+}
+
+/// What an error of sled's while reading means.
+pub(crate) fn read_error(error: sled::Error) -> StoreError {
+    match error {
+        sled::Error::Corruption { .. } => StoreError::Corrupt(error.to_string()),
+        other => StoreError::Unavailable(other.to_string()),
+    }
+}
+
+fn remove_pieces(batch: &mut Batch, key: &[u8], from: u32, to: u32) {
+    for number in from..to {
+        batch.remove(piece_key(key, number));
+    }
+}
+
+fn piece_key(key: &[u8], number: u32) -> Vec<u8> {
+    let mut full = Table::Chunks.key(key);
+    full.extend_from_slice(&number.to_be_bytes());
+    full
+}

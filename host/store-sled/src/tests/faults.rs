@@ -1,0 +1,214 @@
+//! A disk that fails, hangs, or is full.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::executor::block_on;
+use ostraca_sharding::ids::Entity;
+use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_store::{
+    Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError,
+};
+
+use super::{claimed, create, shard, turn};
+use crate::disk::{Disk, RealDisk};
+use crate::open::open_on;
+use crate::{Options, SledStore};
+
+/// Each sync says that it began, and waits to be told how to end.
+#[derive(Debug)]
+struct Gated {
+    began: Sender<()>,
+    end: Mutex<Receiver<bool>>,
+}
+
+impl Disk for Gated {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.began.send(()).unwrap();
+        if self.end.lock().unwrap().recv().unwrap() {
+            RealDisk.sync(file)
+        } else {
+            Err(io::Error::other("injected"))
+        }
+    }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        RealDisk.free(path)
+    }
+}
+
+fn gated(dir: &Path) -> (SledStore, Receiver<()>, Sender<bool>) {
+    drop(create(dir, &Options::default()));
+    let (began, begins) = channel();
+    let (ends, end) = channel();
+    let disk = Gated { began, end: Mutex::new(end) };
+    (open_on(dir, &Options::default(), Box::new(disk)).unwrap(), begins, ends)
+}
+
+fn load(
+    store: &SledStore,
+) -> ostraca_store::StoreFuture<Vec<Result<ostraca_sharding::records::Loaded, StoreError>>> {
+    store.load(vec![(shard(), Entity::new("counter", "a"))])
+}
+
+#[test]
+fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, begins, ends) = gated(dir.path());
+    ends.send(true).unwrap();
+    let claim = claimed(&store);
+    begins.recv().unwrap();
+    let sequence = store.identity().sequence;
+    let mut watch = store.watch("", sequence);
+    let stopping = store.when_stopped();
+
+    let committing = store.commit(vec![turn(&claim, "a", 0), turn(&claim, "a", 7)]);
+    begins.recv().unwrap();
+    let loading = load(&store);
+    let queued = store.commit(vec![turn(&claim, "b", 0)]);
+    let cas = Cas { key: "row".into(), expected: None, value: Some(Bytes::new()) };
+    let queued_cas = store.compare_and_set(cas.clone());
+    ends.send(false).unwrap();
+
+    for outcome in block_on(committing) {
+        assert!(matches!(outcome, CommitOutcome::Unknown(_)), "R3: the whole batch: {outcome:?}");
+    }
+    let is_stopped = |error| matches!(error, StoreError::Stopped(_));
+    assert!(is_stopped(block_on(loading).remove(0).unwrap_err()), "nothing undurable is shown");
+    assert!(block_on(stopping).unwrap().contains("injected"));
+    let later = store.commit(vec![turn(&claim, "b", 0)]);
+    for commit in [queued, later] {
+        let outcome = block_on(commit).remove(0);
+        assert!(matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_))), "{outcome:?}");
+    }
+    for cas in [queued_cas, store.compare_and_set(cas)] {
+        assert!(matches!(block_on(cas), Err(Conflict::Store(StoreError::Stopped(_)))));
+    }
+    assert!(store.stopped().unwrap().contains("injected"));
+    assert!(is_stopped(block_on(load(&store)).remove(0).unwrap_err()));
+    assert!(is_stopped(block_on(store.claims(vec![shard()])).unwrap_err()));
+    assert!(is_stopped(block_on(store.list("")).unwrap_err()));
+    assert!(is_stopped(block_on(store.get("row")).unwrap_err()));
+    let (kind, after) = (ScanKind::Heads, None);
+    let scan = Scan { shard: shard(), kind, after, limit: 1, limit_bytes: 1 };
+    assert!(is_stopped(block_on(store.scan(scan)).unwrap_err()));
+    assert!(is_stopped(block_on(store.put_blob(Bytes::new())).unwrap_err()));
+    let outcome = block_on(store.claim(vec![(*claim).clone()])).remove(0);
+    assert!(matches!(outcome, ClaimOutcome::Failed(_)));
+    assert_eq!(block_on(watch.next()), RowEvent::Lost, "a watcher learns that nothing comes");
+    assert_eq!(store.identity().sequence, sequence, "only the durable one");
+}
+
+#[test]
+fn a_load_is_handed_out_only_when_what_it_saw_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, begins, ends) = gated(dir.path());
+    ends.send(true).unwrap();
+    let claim = claimed(&store);
+    begins.recv().unwrap();
+
+    let committing = store.commit(vec![turn(&claim, "a", 0)]);
+    begins.recv().unwrap();
+    // sled shows the turn by now, but its sync has not ended.
+    let mut loading = load(&store);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!((&mut loading).now_or_never().is_none());
+    ends.send(true).unwrap();
+    assert_eq!(block_on(loading).remove(0).unwrap().head.unwrap().version, 1);
+    assert_eq!(block_on(committing), [CommitOutcome::Done]);
+}
+
+#[derive(Debug)]
+struct Filling(Arc<AtomicU64>);
+
+impl Disk for Filling {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        RealDisk.sync(file)
+    }
+
+    fn free(&self, _: &Path) -> io::Result<u64> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(create(dir.path(), &Options::default()));
+    let free = Arc::new(AtomicU64::new(1 << 30));
+    let options = Options { low_water_every: Duration::ZERO, ..Options::default() };
+    let store = open_on(dir.path(), &options, Box::new(Filling(free.clone()))).unwrap();
+    let claim = claimed(&store);
+    let commit = |from| block_on(store.commit(vec![turn(&claim, "a", from)])).remove(0);
+    assert_eq!(commit(0), CommitOutcome::Done);
+    free.store(options.low_water_bytes - 1, Ordering::Relaxed);
+    match commit(1) {
+        CommitOutcome::Refused(Refusal::Limit(why)) => assert!(why.contains("low_water_bytes")),
+        other => panic!("{other:?}"),
+    }
+    let lease = Cas { key: "lease".into(), expected: None, value: Some("renewed".into()) };
+    assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node keeps its lease");
+    free.store(options.low_water_bytes, Ordering::Relaxed);
+    assert_eq!(commit(1), CommitOutcome::Done);
+}
+
+#[test]
+fn a_full_queue_refuses_by_the_name_of_its_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { queue_commits: 2, queue_bytes: 3000, ..Options::default() };
+    let store = create(dir.path(), &options);
+    let claim = claimed(&store);
+    let refusal = |turns| match block_on(store.commit(turns)).remove(0) {
+        CommitOutcome::Refused(Refusal::Limit(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let three = (0..3).map(|from| turn(&claim, "a", from)).collect();
+    assert!(refusal(three).contains("queue_commits"));
+    let mut large = turn(&claim, "a", 0);
+    large.writes = vec![super::set(b"k".to_vec(), vec![0; 3000])];
+    assert!(refusal(vec![large]).contains("queue_bytes"));
+    assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Done]);
+}
+
+#[test]
+fn what_is_queued_when_the_store_is_dropped_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path(), &Options::default());
+    let claim = claimed(&store);
+    let calls: Vec<_> = (0..100).map(|from| store.commit(vec![turn(&claim, "a", from)])).collect();
+    let loading = load(&store);
+    drop(store);
+    for call in calls {
+        assert_eq!(block_on(call), [CommitOutcome::Done]);
+    }
+    assert_eq!(block_on(loading).remove(0).unwrap().head.unwrap().version, 100);
+}
+
+#[test]
+fn callers_on_many_threads_share_syncs_and_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path(), &Options::default());
+    let claim = claimed(&store);
+    std::thread::scope(|scope| {
+        for caller in 0..8 {
+            let (store, claim) = (&store, &claim);
+            scope.spawn(move || {
+                let id = caller.to_string();
+                for from in 0..50 {
+                    let outcome = block_on(store.commit(vec![turn(claim, &id, from)]));
+                    assert_eq!(outcome, [CommitOutcome::Done]);
+                    let entity = vec![(shard(), Entity::new("counter", id.clone()))];
+                    let loaded = block_on(store.load(entity)).remove(0).unwrap();
+                    assert_eq!(loaded.head.unwrap().version, from + 1);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,53 @@
+//! Tests that need the seam to the disk, or see inside the directory.
+
+mod directory;
+mod faults;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::executor::block_on;
+use ostraca_sharding::ids::{
+    ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId,
+};
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, Head, RecordKey, Write};
+use ostraca_store::EntityStore;
+
+use crate::{Options, SledStore};
+
+const CLUSTER: ClusterId = ClusterId(7);
+
+fn create(dir: &Path, options: &Options) -> SledStore {
+    SledStore::create(dir, options, CLUSTER, "test").unwrap()
+}
+
+fn shard() -> ShardKey {
+    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
+}
+
+fn claim() -> Arc<Claim> {
+    Arc::new(Claim {
+        cluster: CLUSTER,
+        shard: shard(),
+        epoch: Epoch(1),
+        node: NodeId::from("a"),
+        incarnation: Incarnation::default(),
+        number: 1,
+    })
+}
+
+fn claimed(store: &SledStore) -> Arc<Claim> {
+    let claim = claim();
+    assert_eq!(block_on(store.claim(vec![(*claim).clone()])), [ClaimOutcome::Granted]);
+    claim
+}
+
+fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
+    let turn = TurnId { nonce: 1, shard: 1, number: from };
+    let head = Head { version: from + 1, turn, ..Head::default() };
+    Commit { claim: claim.clone(), entity: Entity::new("counter", id), from, head, writes: vec![] }
+}
+
+fn set(key: Vec<u8>, value: Vec<u8>) -> Write {
+    Write { key: RecordKey::State(key.into()), value: Some(value.into()) }
+}

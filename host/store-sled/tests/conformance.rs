@@ -1,0 +1,34 @@
+//! The sled store keeps both contracts.
+
+use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
+use ostraca_store_sled::{Options, SledStore};
+
+fn options() -> Options {
+    // Small bounds, so that batches split, caches turn over and watches fall behind.
+    Options { batch_commits: 4, head_cache: 3, watched_changes: 50, ..Options::default() }
+}
+
+fn factory() -> Factory<SledStore> {
+    let root = tempfile::tempdir().expect("a folder for tests");
+    let count = std::cell::Cell::new(0);
+    let make = move || {
+        count.set(count.get() + 1);
+        let dir = root.path().join(count.get().to_string());
+        SledStore::create(&dir, &options(), CLUSTER, CLUSTER_NAME).expect("a new store")
+    };
+    Factory::new(make).reopening(|store| {
+        let dir = store.dir().to_owned();
+        drop(store);
+        SledStore::open(&dir, &options()).expect("the store again")
+    })
+}
+
+#[test]
+fn the_sled_store_keeps_the_contract_of_entity_stores() {
+    conformance::entity_store(&factory());
+}
+
+#[test]
+fn the_sled_store_keeps_the_contract_of_cluster_stores() {
+    conformance::cluster_store(&factory(), 51);
+}
