@@ -1,7 +1,7 @@
 //! The examples and the test guests, built for both targets, are components with the right exports and imports.
 //!
-//! They are built by cargo into `guests/` below this workspace's target directory, with the settings that `ostraca
-//! build` uses.
+//! They are built by cargo with the settings that `ostraca build` uses, into a target directory of this test's own:
+//! another build of the same guests could replace a file between its making and its reading.
 
 // A failed unwrap is a failed test.
 #![allow(clippy::unwrap_used)]
@@ -21,7 +21,7 @@ fn built(name: &str, target: &str) -> Vec<u8> {
     static UNKNOWN: Once = Once::new();
     static WASI: Once = Once::new();
     let once = if target == CORE { &UNKNOWN } else { &WASI };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guests");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     once.call_once(|| build(target, &folder));
     let file: PathBuf = folder.join(target).join("release").join(format!("{name}.wasm"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
@@ -36,6 +36,9 @@ fn build(target: &str, folder: &Path) {
     let output = cargo
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", folder)
+        // Flags of the build that runs this test are not the guest's.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")

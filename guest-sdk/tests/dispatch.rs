@@ -231,3 +231,28 @@ fn a_listing_fetches_page_after_page() {
     let rest: Vec<(String, i32)> = state::list_after("n/", Some("n/247".to_owned())).collect();
     assert_eq!(rest.len(), 2);
 }
+
+#[derive(ostraca_sdk::ApplicationError)]
+enum Refused {
+    TooHeavy {
+        by: u32,
+    },
+    #[code("gone-away")]
+    Gone(()),
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::TooHeavy { by } => write!(f, "too heavy by {by}"),
+            Refused::Gone(()) => f.write_str("gone"),
+        }
+    }
+}
+
+#[test]
+fn a_derived_error_has_its_variants_code_and_displays_message() {
+    let through = || -> Result<(), Error> { Err(Refused::TooHeavy { by: 3 })? };
+    assert_eq!(through(), Err(Error::new("too-heavy", "too heavy by 3")));
+    assert_eq!(Error::from(Refused::Gone(())), Error::new("gone-away", "gone"));
+}

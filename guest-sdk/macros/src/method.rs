@@ -1,6 +1,6 @@
 //! One method: from its signature to its row in the table, or to a hook.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -27,7 +27,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
             .push(quote!(::ostraca_sdk::__private::Parameter { name: #name, optional: #optional }));
         let local = format_ident!("argument{at}");
         // A type that JSON cannot become is an error at that type.
-        reads.push(quote_spanned!(ty.span()=> let #local = arguments.get::<#ty>(#at)?;));
+        reads.push(quote_spanned!(here(ty.span())=> let #local = arguments.get::<#ty>(#at)?;));
         locals.push(local);
     }
 
@@ -44,7 +44,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
         ReturnType::Default => ident.span(),
         ReturnType::Type(_, ty) => ty.span(),
     };
-    let encode = quote_spanned!(result=> (&value).ostraca_kind().encode(value));
+    let encode = quote_spanned!(here(result)=> (&value).ostraca_kind().encode(value));
     Ok(quote! {
         #(#conditions)*
         ::ostraca_sdk::__private::Method {
@@ -86,7 +86,7 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
     let ident = &signature.ident;
     let call = quote!(Self::#ident(entity, #reason));
     if what == "start" {
-        return Ok(quote_spanned! {signature.output.span()=>
+        return Ok(quote_spanned! {here(signature.output.span())=>
             #[allow(clippy::unit_arg)]
             |entity, reason| ::ostraca_sdk::__private::StartOutcome::outcome(#call)
         });
@@ -95,6 +95,11 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
         return Err(Error::new(ty.span(), "a #[stop] hook returns nothing: nobody waits for it"));
     }
     Ok(quote!(|entity, reason| #call))
+}
+
+/// Errors point at `span`, but names are the macro's own, also where another macro wrote the tokens there.
+fn here(span: Span) -> Span {
+    span.resolved_at(Span::call_site())
 }
 
 /// Whether `self` is taken by `&mut`.
