@@ -1,1 +1,37 @@
-//! Placeholder.
+//! Sends messages to entities: sessions, retries under the same id, deadlines, pipelining, reconnects.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use ostraca_client::{Client, Entity, Profile};
+//!
+//! let client = Client::connect(Profile::find(None)?).await?;
+//! let session = client.session();
+//! let answer = session.command(&Entity::new("counter", "alice"), "add", "[1]").await?;
+//! println!("{:?}", answer.body);
+//! client.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! A [`Session`] is a sender's series of numbered messages (R17): those to one entity run in the
+//! order in which they were called, and each at most once however often the client sends it. A call
+//! ends in one of three ways (R16): final ([`Answer`] or [`CallError::Application`]),
+//! [`CallError::NotRun`], [`CallError::Unknown`]. The bookkeeping of all this is [`ledger`], without
+//! clock or socket; the rest of the crate carries it out.
+
+mod admin;
+mod call;
+mod connect;
+mod driver;
+pub mod ledger;
+mod profile;
+mod session;
+
+pub use admin::AdminError;
+pub use call::{Answer, CallError, MessageId, SessionId};
+pub use connect::{Client, ConnectError, ConnectOptions};
+pub use ostraca_sharding::ids::Entity;
+pub use ostraca_wire::proto::{
+    Deployed, Deployment, Kind, Method, Methods, NodeInfo, Problem, Status, StatusProblem,
+};
+pub use profile::{Profile, ProfileError};
+pub use session::{Call, Options, Session};

@@ -1,0 +1,189 @@
+//! How a call ends, and the ids that outlive it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_wire::proto::{Kind, Problem};
+
+/// The 16 bytes that a client chose for a session; written as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub [u8; 16]);
+
+impl SessionId {
+    /// A new one.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A message's id as its sender knows it, written `<session>-<sequence>`. Entities know the session
+/// by a hash of this and of the sender's principal, so an id means nothing in another's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId {
+    /// The session.
+    pub session: SessionId,
+    /// The place in it, from 1.
+    pub sequence: u64,
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.session, self.sequence)
+    }
+}
+
+/// A text that is no message id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message id is 32 hexadecimal digits, a dash, and a number from 1")]
+pub struct BadMessageId;
+
+impl FromStr for MessageId {
+    type Err = BadMessageId;
+
+    fn from_str(text: &str) -> Result<Self, BadMessageId> {
+        let (session, sequence) = text.split_once('-').ok_or(BadMessageId)?;
+        let digits = |s: &str, at_most: usize, allowed: fn(&u8) -> bool| {
+            !s.is_empty() && s.len() <= at_most && s.as_bytes().iter().all(allowed)
+        };
+        if session.len() != 32
+            || !digits(session, 32, u8::is_ascii_hexdigit)
+            || !digits(sequence, 20, u8::is_ascii_digit)
+        {
+            return Err(BadMessageId);
+        }
+        let session = u128::from_str_radix(session, 16).map_err(|_| BadMessageId)?;
+        let sequence = sequence.parse().map_err(|_| BadMessageId)?;
+        if sequence == 0 {
+            return Err(BadMessageId);
+        }
+        Ok(Self { session: SessionId(session.to_be_bytes()), sequence })
+    }
+}
+
+/// A method's result. Final: every copy of the message is answered so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the method returned.
+    pub body: Bytes,
+    /// What it is.
+    pub content_type: String,
+    /// The entity's version after the turn, or the one that a query read.
+    pub version: u64,
+    /// The method's kind as its deployment declares it.
+    pub kind: Kind,
+    /// The message's id.
+    pub id: MessageId,
+}
+
+/// The other ways in which a call ends (R16). The type says what may be done next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Final: the method refused. It is not run again under this id.
+    #[error("{code}: {message}")]
+    Application {
+        /// The message's id.
+        id: MessageId,
+        /// The guest's own code.
+        code: Box<str>,
+        /// For people.
+        message: Box<str>,
+        /// The entity's version: a refused command counts as a turn.
+        version: u64,
+    },
+    /// The message had no effect and never will: send it again as you like.
+    #[error("not run: {code}: {message}")]
+    NotRun {
+        /// The message's id.
+        id: MessageId,
+        /// Stable: `mailbox-full`, `unknown-method`, `deadline`, `not-connected`, …
+        code: Box<str>,
+        /// For people.
+        message: Box<str>,
+        /// What to do; may be empty.
+        help: Box<str>,
+        /// More for programs.
+        details: BTreeMap<String, String>,
+        /// Set if the same may succeed after this time.
+        retry_after: Option<Duration>,
+    },
+    /// It may have run, or may still run: send it again under the same id only.
+    #[error("unknown whether message {id} has run: {code}: {message}")]
+    Unknown {
+        /// The id under which it may be sent again.
+        id: MessageId,
+        /// The last that was heard: `deadline`, `connection-lost`, `superseded`, …
+        code: Box<str>,
+        /// For people.
+        message: Box<str>,
+    },
+}
+
+impl CallError {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Application { code, .. }
+            | Self::NotRun { code, .. }
+            | Self::Unknown { code, .. } => code,
+        }
+    }
+
+    /// The message's id.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Application { id, .. } | Self::NotRun { id, .. } | Self::Unknown { id, .. } => {
+                *id
+            }
+        }
+    }
+
+    pub(crate) fn not_run(id: MessageId, problem: Problem) -> Self {
+        let retry_after = (problem.retryable || problem.retry_after_ms > 0)
+            .then(|| Duration::from_millis(problem.retry_after_ms));
+        Self::NotRun {
+            id,
+            code: problem.code.into(),
+            message: problem.message.into(),
+            help: problem.help.into(),
+            details: problem.details,
+            retry_after,
+        }
+    }
+
+    pub(crate) fn unknown(id: MessageId, problem: Problem) -> Self {
+        Self::Unknown { id, code: problem.code.into(), message: problem.message.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_id_reads_back_as_it_is_written() {
+        let id = MessageId { session: SessionId([0xab; 16]), sequence: 42 };
+        assert_eq!(id.to_string(), format!("{}-42", "ab".repeat(16)));
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for bad in ["", "-", "ab-1", &format!("{}-0", "0".repeat(32)), &format!("+{}-1", "0".repeat(31))] {
+            assert_eq!(bad.parse::<MessageId>(), Err(BadMessageId), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The connection: made, kept, and made again on whichever of the profile's addresses answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_wire::dial::{Dialer, Link};
+use ostraca_wire::identity::{Identity, Trust};
+use ostraca_wire::{Error, Limits};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info};
+
+use crate::call::SessionId;
+use crate::driver;
+use crate::profile::{Profile, ProfileError};
+use crate::session::{Session, Shared};
+
+/// The first wait before connecting again; doubled each time.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// The longest.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The profile is of no use.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A node was found, and it or this side refuses. Trying again does not help.
+    #[error("{address}: {error}")]
+    Refused {
+        /// Which node.
+        address: String,
+        /// Why, and what to do.
+        error: Error,
+    },
+    /// No address answers. It may later.
+    #[error("no node answers at {addresses} ({last}): start one with `ostraca dev`, or correct the addresses in the profile")]
+    NoNode {
+        /// What was tried.
+        addresses: String,
+        /// What the last one said.
+        last: String,
+    },
+}
+
+impl ConnectError {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Profile(_) => "bad-profile",
+            Self::Refused { error, .. } => error.code(),
+            Self::NoNode { .. } => "no-node",
+        }
+    }
+}
+
+/// How a client connects.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// For each address. Default 3 s.
+    pub connect_timeout: Duration,
+    /// What this side takes; see [`Limits`].
+    pub limits: Limits,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        // A client takes whatever a node is set to send.
+        let limits = Limits { max_frame: 64 << 20, ..Limits::default() };
+        Self { connect_timeout: Duration::from_secs(3), limits }
+    }
+}
+
+/// Whether there is a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinkState {
+    pub(crate) link: Option<Link>,
+    /// Why there is none.
+    pub(crate) last: Option<Arc<str>>,
+}
+
+/// A client of one cluster: a connection that is made again whenever it breaks, and sessions on it.
+pub struct Client {
+    profile: Profile,
+    pub(crate) links: watch::Receiver<LinkState>,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+    dialers: Dialers,
+}
+
+impl Client {
+    /// Connects to the first address that answers. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`], whose texts say what to do.
+    pub async fn connect(profile: Profile) -> Result<Self, ConnectError> {
+        Self::connect_with(profile, ConnectOptions::default()).await
+    }
+
+    /// Connects, with other bounds than the default ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`].
+    pub async fn connect_with(
+        profile: Profile,
+        options: ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let (identity, trust) = profile.credentials()?;
+        let mut dialers = Dialers { identity, trust, options, v4: None, v6: None };
+        let link = dialers.connect_any(&profile.addresses).await?;
+        let state = LinkState { link: Some(link), last: None };
+        let (publish, links) = watch::channel(state);
+        let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
+        let keeper = keep(dialers.clone(), profile.addresses.clone(), publish, cancel.clone());
+        tasks.spawn(keeper);
+        Ok(Self { profile, links, tasks, cancel, dialers })
+    }
+
+    /// A new session, with a random id.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        self.session_with_id(SessionId::random(), 1)
+    }
+
+    /// A session that an earlier life of the application began; `next` is above every sequence that
+    /// it used. Two lives at the same time, or a `next` that was used already, would give one id to
+    /// two messages: the second is refused as `id-reused`.
+    #[must_use]
+    pub fn session_with_id(&self, id: SessionId, next: u64) -> Session {
+        let namespace = match self.profile.namespace.as_str() {
+            // The wire's word for it.
+            "default" => String::new(),
+            other => other.to_owned(),
+        };
+        let shared = Arc::new(Shared::new(id, next, namespace));
+        let cancel = self.cancel.child_token();
+        self.tasks.spawn(driver::drive(Arc::clone(&shared), next, self.links.clone(), cancel));
+        Session::new(shared)
+    }
+
+    /// The node that the client is connected to now, and where it is.
+    #[must_use]
+    pub fn connected_to(&self) -> Option<(String, SocketAddr)> {
+        let state = self.links.borrow();
+        state.link.as_ref().map(|link| (link.hello().node.clone(), link.address()))
+    }
+
+    /// Ends all sessions and closes the connection. Calls without an outcome end as `not-run` if they
+    /// never left, else as `unknown`.
+    pub async fn close(self) {
+        self.cancel.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        // The nodes hear of it if they can; one that is gone is not waited for.
+        let _ = timeout(Duration::from_secs(2), self.dialers.close()).await;
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Without `close` nobody waits for the tasks, but they end.
+        self.cancel.cancel();
+    }
+}
+
+/// Keeps a connection until cancelled. Publishes each one, and `None` between them.
+async fn keep(
+    mut dialers: Dialers,
+    addresses: Vec<String>,
+    publish: watch::Sender<LinkState>,
+    cancel: CancellationToken,
+) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let link = publish.borrow().link.clone();
+        let last = match link {
+            Some(link) => {
+                let why = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    why = link.closed() => why,
+                };
+                info!(node = %link.hello().node, error = %why, "the connection ended");
+                why.to_string()
+            }
+            None => {
+                let connected = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    connected = dialers.connect_any(&addresses) => connected,
+                };
+                match connected {
+                    Ok(link) => {
+                        info!(node = %link.hello().node, address = %link.address(), "connected");
+                        wait = FIRST_WAIT;
+                        publish.send_replace(LinkState { link: Some(link), last: None });
+                        continue;
+                    }
+                    Err(error) => {
+                        debug!(%error, "not connected");
+                        error.to_string()
+                    }
+                }
+            }
+        };
+        publish.send_replace(LinkState { link: None, last: Some(last.into()) });
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(wait.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
+        }
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// A socket for each family of addresses that the profile turns out to need.
+#[derive(Clone)]
+struct Dialers {
+    identity: Identity,
+    trust: Trust,
+    options: ConnectOptions,
+    v4: Option<Dialer>,
+    v6: Option<Dialer>,
+}
+
+impl Dialers {
+    async fn connect_any(&mut self, addresses: &[String]) -> Result<Link, ConnectError> {
+        let mut last = String::from("the profile names none");
+        for address in addresses {
+            let resolved = match tokio::net::lookup_host(address).await {
+                Ok(resolved) => resolved.collect::<Vec<_>>(),
+                Err(error) => {
+                    last = format!("{address}: {error}");
+                    continue;
+                }
+            };
+            for socket in resolved {
+                let limit = self.options.connect_timeout;
+                let attempt = match self.dialer(socket) {
+                    Ok(dialer) => timeout(limit, dialer.connect(socket)).await,
+                    Err(error) => Ok(Err(error)),
+                };
+                match attempt {
+                    Ok(Ok(link)) => return Ok(link),
+                    Ok(Err(error)) if error.is_retryable() => last = error.to_string(),
+                    Ok(Err(error)) => {
+                        return Err(ConnectError::Refused { address: address.clone(), error });
+                    }
+                    Err(_) => last = format!("no answer within {limit:?}"),
+                }
+            }
+        }
+        Err(ConnectError::NoNode { addresses: addresses.join(", "), last })
+    }
+
+    fn dialer(&mut self, address: SocketAddr) -> Result<&Dialer, Error> {
+        let slot = if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+        let dialer = match slot.take() {
+            Some(dialer) => dialer,
+            None => {
+                let limits = self.options.limits.clone();
+                Dialer::new(Some(&self.identity), &self.trust, address, limits)?
+            }
+        };
+        Ok(slot.insert(dialer))
+    }
+
+    async fn close(&self) {
+        for dialer in self.v4.iter().chain(&self.v6) {
+            dialer.close().await;
+        }
+    }
+}

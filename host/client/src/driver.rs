@@ -1,0 +1,176 @@
+//! A session's task: carries out what the [`Ledger`](crate::ledger::Ledger) decides, on whatever
+//! connection there is.
+//!
+//! One task a session, and no lock while it waits. It ends when the client closes, or when no handle
+//! of the session is left and every call has its outcome.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::proto::Reply;
+use ostraca_wire::{Error, problem};
+use prost::Message as _;
+use tokio::sync::watch;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::connect::LinkState;
+use crate::ledger::{Ledger, Window};
+use crate::session::{Shared, Waiter};
+
+/// Bytes that are encoded ahead of what QUIC takes.
+const AHEAD: usize = 256 << 10;
+/// Between two attempts to open the session's stream.
+const REOPEN: Duration = Duration::from_millis(20);
+/// The longest of these, when streams keep breaking.
+const REOPEN_LONGEST: Duration = Duration::from_secs(1);
+
+struct Stream {
+    writer: FrameWriter,
+    reader: FrameReader,
+}
+
+pub(crate) async fn drive(
+    shared: Arc<Shared>,
+    next: u64,
+    mut links: watch::Receiver<LinkState>,
+    cancel: CancellationToken,
+) {
+    let mut ledger = Ledger::new(shared.id, next, rand::random());
+    let mut stream: Option<Stream> = None;
+    let mut reopen = REOPEN;
+    let mut not_before = Instant::now();
+    loop {
+        let now = Instant::now();
+        let closed = take_calls(&shared, &mut ledger);
+        ledger.tick(now);
+        if let Some(stream) = &mut stream {
+            while stream.writer.unwritten() < AHEAD
+                && let Some(envelope) = ledger.next_to_send(now)
+            {
+                stream.writer.put(envelope);
+            }
+        }
+        hand_out(&shared, &mut ledger);
+        if closed && ledger.is_empty() {
+            break;
+        }
+        let wake = ledger.next_wake();
+        let happened = tokio::select! {
+            () = cancel.cancelled() => break,
+            () = shared.called.notified() => Ok(()),
+            () = sleep(wake) => Ok(()),
+            happened = exchange(&mut stream, &mut ledger) => happened.map(|replied| {
+                if replied {
+                    reopen = REOPEN;
+                }
+            }),
+            opened = open(&shared, &mut links, not_before), if stream.is_none() => {
+                opened.map(|(opened, window)| {
+                    ledger.set_window(window);
+                    stream = Some(opened);
+                })
+            }
+        };
+        if let Err(error) = happened {
+            debug!(%error, session = %shared.id, "a session's stream broke");
+            stream = None;
+            ledger.connection_lost();
+            not_before = Instant::now() + reopen;
+            reopen = (reopen * 2).min(REOPEN_LONGEST);
+        }
+    }
+    shared.inbox().ended = true;
+    take_calls(&shared, &mut ledger);
+    ledger.end_all(&problem("client-closed", "the client was closed"), Instant::now());
+    hand_out(&shared, &mut ledger);
+    if let Some(mut stream) = stream {
+        stream.writer.finish();
+    }
+}
+
+/// Moves new calls into the books; whether no handle is left.
+fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
+    let mut inbox = shared.inbox();
+    let new = std::mem::take(&mut inbox.new);
+    let closed = inbox.closed;
+    drop(inbox);
+    for call in new {
+        ledger.push(call.sequence, call.message, call.waiter);
+    }
+    closed
+}
+
+/// Tells callers their outcomes.
+fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
+    let (mut messages, mut bytes) = (0, 0);
+    for (waiter, outcome) in ledger.take_ended() {
+        messages += 1;
+        bytes += waiter.size;
+        // A caller that is gone does not want it.
+        let _ = waiter.outcome.send(outcome);
+    }
+    if messages > 0 {
+        shared.release(messages, bytes);
+    }
+}
+
+async fn sleep(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes what is to be written or takes what has come, whichever is possible first; whether it was
+/// the latter.
+async fn exchange(
+    stream: &mut Option<Stream>,
+    ledger: &mut Ledger<Waiter>,
+) -> Result<bool, Error> {
+    let Some(Stream { writer, reader }) = stream else {
+        return std::future::pending().await;
+    };
+    let more = tokio::select! {
+        written = writer.write_some(), if !writer.is_flushed() => return written.map(|()| false),
+        more = reader.fill() => more?,
+    };
+    if !more {
+        return Err(Error::Lost("the node ended the session's stream".into()));
+    }
+    let now = Instant::now();
+    while let Some(frame) = reader.buffered()? {
+        let reply = Reply::decode(frame)
+            .map_err(|e| Error::Lost(format!("the node sent what is no reply: {e}")))?;
+        ledger.reply(reply, now);
+    }
+    Ok(true)
+}
+
+/// Opens the session's stream on the standing connection, or on the next one.
+async fn open(
+    shared: &Shared,
+    links: &mut watch::Receiver<LinkState>,
+    not_before: Instant,
+) -> Result<(Stream, Window), Error> {
+    sleep_until(not_before.into()).await;
+    let link = match links.wait_for(|state| state.link.is_some()).await {
+        Ok(state) => state.link.clone(),
+        // The client is closing; so is this task.
+        Err(_) => None,
+    };
+    let Some(link) = link else { return std::future::pending().await };
+    let (writer, reader) = link.session(shared.id.0).await?;
+    let announced = link.node_limits();
+    let default = Window::default();
+    let or = |announced: u32, default: u32| if announced == 0 { default } else { announced };
+    let window = Window {
+        messages: or(announced.session_messages, default.messages),
+        bytes: if announced.session_bytes == 0 { default.bytes } else { announced.session_bytes },
+        max_message: or(announced.max_message, default.max_message),
+        max_frame: or(announced.max_frame, default.max_frame),
+    };
+    Ok((Stream { writer, reader }, window))
+}

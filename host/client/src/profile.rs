@@ -1,0 +1,213 @@
+//! A profile: which cluster, where, and as whom. `ostraca dev` and `ostraca ca issue` write them.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ostraca_sharding::ids::ClusterId;
+use ostraca_wire::identity::{Identity, IdentityError, Trust};
+use serde::{Deserialize, Serialize};
+
+/// Names a profile's file.
+const VARIABLE: &str = "OSTRACA_PROFILE";
+/// Where a profile is looked for, in the current directory and those above it.
+const PLACE: &str = ".ostraca/profile.toml";
+
+/// Which cluster, where, and as whom. Certificates and key stand in the file as PEM, or are named by
+/// their paths, from the profile's own directory.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The cluster's id, 32 hexadecimal digits.
+    pub cluster: String,
+    /// Nodes' addresses, `host:port`; the first that answers is used.
+    pub addresses: Vec<String>,
+    /// The namespace of the entities. Default `default`.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// The certificate of the cluster's authority.
+    pub ca: String,
+    /// The client's certificate.
+    pub certificate: String,
+    /// Its key: a secret.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.debug_struct("Profile")
+            .field("cluster", &self.cluster)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+fn default_namespace() -> String {
+    "default".into()
+}
+
+/// Why a profile is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// There is none.
+    #[error(
+        "there is no profile: {VARIABLE} is not set, and no {PLACE} in {start} or above it: run `ostraca dev` there, or name a profile"
+    )]
+    NotFound {
+        /// Where the search began.
+        start: String,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {path}{from}: {source}")]
+    File {
+        /// `read` or `write`.
+        action: &'static str,
+        /// Which.
+        path: String,
+        /// Who named it.
+        from: &'static str,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// It is not a profile.
+    #[error("profile {path} is of no use: {text}")]
+    Invalid {
+        /// Which.
+        path: String,
+        /// What is wrong, with the line.
+        text: String,
+    },
+    /// What it holds is of no use.
+    #[error("the profile's credentials are of no use: {0}")]
+    Identity(#[from] IdentityError),
+    /// Its parts belong to different clusters.
+    #[error("the profile names cluster {named}, but its {what} is of cluster {found}: take a new profile from the cluster")]
+    OtherCluster {
+        /// What the profile says.
+        named: String,
+        /// Which part.
+        what: &'static str,
+        /// What that says.
+        found: ClusterId,
+    },
+}
+
+impl Profile {
+    /// The profile of `client`, at nodes that listen on `addresses`, with everything in the text.
+    #[must_use]
+    pub fn new(addresses: Vec<String>, ca_pem: &str, client: &Identity) -> Self {
+        Self {
+            cluster: client.principal().cluster.to_string(),
+            addresses,
+            namespace: default_namespace(),
+            ca: ca_pem.into(),
+            certificate: client.certificate_pem().into(),
+            key: client.key_pem().into(),
+        }
+    }
+
+    /// Finds the profile: `path` if given, else what `OSTRACA_PROFILE` names, else the nearest
+    /// `.ostraca/profile.toml` from the current directory upwards.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError`] says where it was looked for.
+    pub fn find(path: Option<&Path>) -> Result<Self, ProfileError> {
+        if let Some(path) = path {
+            return Self::read(path, "");
+        }
+        if let Some(path) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+            return Self::read(Path::new(&path), " (OSTRACA_PROFILE names it)");
+        }
+        let start = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        Self::find_above(&start)
+    }
+
+    /// The nearest `.ostraca/profile.toml` from `start` upwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::find`].
+    pub fn find_above(start: &Path) -> Result<Self, ProfileError> {
+        match start.ancestors().map(|above| above.join(PLACE)).find(|path| path.is_file()) {
+            Some(path) => Self::read(&path, ""),
+            None => Err(ProfileError::NotFound { start: start.display().to_string() }),
+        }
+    }
+
+    /// Reads a profile.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::File`], [`ProfileError::Invalid`].
+    pub fn load(path: &Path) -> Result<Self, ProfileError> {
+        Self::read(path, "")
+    }
+
+    fn read(path: &Path, from: &'static str) -> Result<Self, ProfileError> {
+        let file = |action, path: &Path, source| ProfileError::File {
+            action,
+            path: path.display().to_string(),
+            from,
+            source,
+        };
+        let text = fs::read_to_string(path).map_err(|e| file("read", path, e))?;
+        let mut profile: Self = toml::from_str(&text).map_err(|error| ProfileError::Invalid {
+            path: path.display().to_string(),
+            text: error.to_string().trim_end().to_owned(),
+        })?;
+        let directory = path.parent().unwrap_or(Path::new("."));
+        for part in [&mut profile.ca, &mut profile.certificate, &mut profile.key] {
+            if !part.contains("-----BEGIN") {
+                let named = directory.join(part.as_str());
+                *part = fs::read_to_string(&named).map_err(|e| file("read", &named, e))?;
+            }
+        }
+        Ok(profile)
+    }
+
+    /// Writes the profile, readable by its owner only, and its directory if need be.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::File`].
+    pub fn save(&self, path: &Path) -> Result<(), ProfileError> {
+        let failed = |source| ProfileError::File {
+            action: "write",
+            path: path.display().to_string(),
+            from: "",
+            source,
+        };
+        let text = toml::to_string(self).map_err(|e| failed(std::io::Error::other(e)))?;
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(failed)?;
+        }
+        // Beside and renamed: whoever reads it meanwhile gets the old one, whole.
+        let beside = path.with_added_extension("new");
+        let _ = fs::remove_file(&beside);
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)
+            .map_err(failed)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        fs::rename(&beside, path).map_err(failed)
+    }
+
+    /// What the profile holds, checked to be of one cluster.
+    pub(crate) fn credentials(&self) -> Result<(Identity, Trust), ProfileError> {
+        let trust = Trust::from_pem(&self.ca)?;
+        let identity = Identity::from_pem(&self.certificate, &self.key)?;
+        let parts =
+            [("ca", trust.cluster), ("certificate", identity.principal().cluster)];
+        for (what, found) in parts {
+            if found.to_string() != self.cluster {
+                return Err(ProfileError::OtherCluster { named: self.cluster.clone(), what, found });
+            }
+        }
+        Ok((identity, trust))
+    }
+}

@@ -1,0 +1,121 @@
+//! A node made of the real wire side and of whatever the test does with messages.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ostraca_client::{Client, Problem, Profile};
+use ostraca_sharding::ids::{ClusterId, Incarnation};
+use ostraca_wire::Limits;
+use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::identity::Ca;
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
+use tokio_util::task::TaskTracker;
+
+pub type Behaviour = Box<dyn Fn(&Node, Request) + Send + Sync>;
+pub type AdminBehaviour = Box<dyn Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync>;
+
+/// What it does with each message is the test's; what it has seen is kept.
+pub struct Node {
+    pub seen: Mutex<Vec<Envelope>>,
+    behaviour: Behaviour,
+    admin: AdminBehaviour,
+}
+
+impl Service for Node {
+    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+        for request in batch.drain(..) {
+            self.seen.lock().expect("seen").push(request.envelope.clone());
+            (self.behaviour)(self, request);
+        }
+    }
+
+    async fn admin(&self, _: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
+        (self.admin)(request)
+    }
+}
+
+impl Node {
+    pub fn new(behaviour: impl Fn(&Node, Request) + Send + Sync + 'static) -> Arc<Self> {
+        Self::with_admin(behaviour, |_| Err(problem("unknown-request", "not in this test")))
+    }
+
+    pub fn with_admin(
+        behaviour: impl Fn(&Node, Request) + Send + Sync + 'static,
+        admin: impl Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            seen: Mutex::default(),
+            behaviour: Box::new(behaviour),
+            admin: Box::new(admin),
+        })
+    }
+}
+
+/// A cluster's authority.
+pub fn authority() -> Ca {
+    Ca::create(ClusterId(rand::random())).expect("authority")
+}
+
+/// A node that runs.
+pub struct Running {
+    pub server: Arc<Server<Node>>,
+    pub address: String,
+    tasks: TaskTracker,
+}
+
+impl Running {
+    pub fn start(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
+        let facts = NodeFacts {
+            cluster: ca.cluster(),
+            store: 7,
+            node: "one".into(),
+            incarnation: Incarnation { counter: 1, nonce: 2 },
+        };
+        let identity = ca.issue_node("one", &[]).expect("identity");
+        let server = Server::bind(
+            address.parse().expect("address"),
+            "listen",
+            &identity,
+            &ca.trust().expect("trust"),
+            Limits::default(),
+            facts,
+            Arc::clone(node),
+        )
+        .expect("bind");
+        let server = Arc::new(server);
+        let tasks = TaskTracker::new();
+        let running = Arc::clone(&server);
+        tasks.spawn(async move { running.run().await });
+        let address = server.local_addr().expect("address").to_string();
+        Self { server, address, tasks }
+    }
+
+    pub async fn stop(self) {
+        self.server.shut_down(Duration::ZERO).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+pub async fn client(ca: &Ca, address: &str) -> Client {
+    let identity = ca.issue_client("test").expect("identity");
+    let profile = Profile::new(vec![address.into()], ca.certificate_pem(), &identity);
+    Client::connect(profile).await.expect("connect")
+}
+
+pub fn result(version: u64, body: impl Into<bytes::Bytes>) -> Reply {
+    Reply {
+        outcome: Outcome::Result.into(),
+        entity_version: version,
+        body: body.into(),
+        ..Reply::default()
+    }
+}
+
+/// Nothing here takes so long; a test that hangs fails.
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("in time")
+}
