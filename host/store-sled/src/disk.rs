@@ -23,6 +23,6 @@ impl Disk for RealDisk {
 
     fn free(&self, path: &Path) -> io::Result<u64> {
         let stat = nix::sys::statvfs::statvfs(path)?;
-        Ok(u64::from(stat.blocks_available()).saturating_mul(u64::from(stat.fragment_size())))
+        Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
     }
 }

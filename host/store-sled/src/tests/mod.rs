@@ -43,7 +43,7 @@ fn claimed(store: &SledStore) -> Arc<Claim> {
 }
 
 fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
-    let turn = TurnId { nonce: 1, shard: 1, number: from };
+    let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
     let head = Head { version: from + 1, turn, ..Head::default() };
     Commit { claim: claim.clone(), entity: Entity::new("counter", id), from, head, writes: vec![] }
 }

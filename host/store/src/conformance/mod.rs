@@ -116,7 +116,8 @@ fn granted(store: &impl EntityStore, number: u32) -> Arc<Claim> {
 
 /// A turn from `from` to the next version, with an id of its own for each `turn`.
 fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
-    let turn = TurnId { nonce: 11, shard: claim.shard.shard.0, number: turn };
+    let shard = claim.shard.shard.0;
+    let turn = TurnId { nonce: 11, shard, epoch: claim.epoch, number: turn };
     Commit {
         claim: claim.clone(),
         entity: Entity::new("counter", id),

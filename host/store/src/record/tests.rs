@@ -26,7 +26,7 @@ fn head() -> Head {
     Head {
         version: 5,
         revision: 3,
-        turn: TurnId { nonce: 200, shard: 7, number: 9 },
+        turn: TurnId { nonce: 200, shard: 7, epoch: Epoch(2), number: 9 },
         commit_sequence: 4097,
         lanes: vec![],
         lanes_beside: 1,
@@ -53,7 +53,7 @@ fn standing() -> StandingClaim {
 fn the_bytes_of_a_head_do_not_change() {
     let golden = [
         2, 1, 0, 0, 0, // header
-        5, 3, 0xc8, 1, 7, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16,
+        5, 3, 0xc8, 1, 7, 2, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16,
     ];
     assert_eq!(Codec::default().encode(b"k", &head()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<Head>(b"k", &golden).unwrap(), head());
