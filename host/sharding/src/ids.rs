@@ -175,8 +175,10 @@ fn first_16(hash: &blake3::Hash) -> [u8; 16] {
 pub struct TurnId {
     /// The nonce of the incarnation that ran it.
     pub nonce: u64,
-    /// The shard's number: machines of one incarnation count apart.
+    /// The shard's number: machines of one incarnation count apart,
     pub shard: u32,
+    /// and so do the machines of a shard that goes and comes back.
+    pub epoch: Epoch,
     /// Counts up within the shard's machine.
     pub number: u64,
 }

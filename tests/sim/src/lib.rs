@@ -1,1 +1,16 @@
-//! Placeholder.
+//! The simulator: the core's own machines, a store as bad as a real one and clients that send again, in
+//! virtual time. A run is named by its seed; the same seed gives the same run.
+//!
+//! Two nodes take turns at one shard. A stand-in for the manager assigns it: it is as strict as the rules ask
+//! (R7: nobody is assigned before the incarnation is known dead or has said that it stopped) and no cleverer.
+
+pub mod client;
+pub mod guest;
+mod node;
+pub mod rng;
+pub mod store;
+mod tally;
+mod world;
+
+pub use tally::{KINDS, Tally};
+pub use world::{Options, Report, run};

@@ -67,8 +67,9 @@ pub(super) struct Gated {
     pub(super) message: Option<MessageId>,
     pub(super) answer: Answer,
     pub(super) version: u64,
-    /// Queries that have read its effects.
-    pub(super) queries: Vec<(MessageId, Answer)>,
+    /// Queries that have read its effects, and the version that they read: outcomes may come out of order,
+    /// so that a later turn's is known before this one's.
+    pub(super) queries: Vec<(MessageId, Answer, u64)>,
 }
 
 #[derive(Debug)]

@@ -173,6 +173,12 @@ impl Machine {
         &self.owner
     }
 
+    /// The settings that it was made with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The claim that it works under.
     #[must_use]
     pub fn claim(&self) -> &Claim {
@@ -207,6 +213,7 @@ impl Machine {
         TurnId {
             nonce: self.owner.incarnation.nonce,
             shard: self.owner.shard.shard.0,
+            epoch: self.owner.epoch,
             number: self.turns,
         }
     }

@@ -84,8 +84,8 @@ impl Machine {
                     let outcome = Outcome::Final { answer: gated.answer, version: gated.version };
                     self.refuse(entity, &id, outcome, false);
                 }
-                for (id, answer) in gated.queries {
-                    self.answer_query(now, entity, &id, answer, gated.version);
+                for (id, answer, version) in gated.queries {
+                    self.answer_query(now, entity, &id, answer, version);
                 }
                 return self.advance(now, entity);
             }
@@ -117,7 +117,7 @@ impl Machine {
             }
         };
         // Queries that read it read what may never have been: they did not run.
-        for (id, _) in gated.queries {
+        for (id, ..) in gated.queries {
             let outcome = Outcome::later(
                 codes::COMMIT_REFUSED,
                 "what the query read was not made durable",
@@ -152,7 +152,8 @@ impl Machine {
             let turn = commit.head.turn;
             let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { continue };
             let Some(gated) = state.gate.remove(at) else { continue };
-            for id in gated.message.into_iter().chain(gated.queries.into_iter().map(|(id, _)| id)) {
+            for id in gated.message.into_iter().chain(gated.queries.into_iter().map(|(id, ..)| id))
+            {
                 self.refuse(&commit.entity, &id, outcome.clone(), false);
             }
         }

@@ -163,12 +163,10 @@ impl Machine {
             TurnResult::Answered(answer) if message.kind == Kind::Query => {
                 state.lanes.answered_query(&message, bound);
                 state.unpark(&id);
+                let version = state.head.version;
                 match state.gate.back_mut() {
-                    Some(turn) if gated => turn.queries.push((id, answer)),
-                    _ => {
-                        let version = self.entities.get(entity).map_or(0, |s| s.head.version);
-                        self.answer_query(now, entity, &id, answer, version);
-                    }
+                    Some(turn) if gated => turn.queries.push((id, answer, version)),
+                    _ => self.answer_query(now, entity, &id, answer, version),
                 }
             }
             TurnResult::Answered(answer) => {
@@ -208,7 +206,7 @@ impl Machine {
 
     pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
         match self.entities.get(entity) {
-            Some(state) if state.stage == Stage::Idle && state.waiting() == 0 => {
+            Some(state) if state.stage == Stage::Idle && state.queue.is_empty() => {
                 self.leave(now, entity, StopReason::Evicted);
             }
             Some(state) if state.stage.has_instance() => {

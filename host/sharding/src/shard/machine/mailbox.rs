@@ -12,6 +12,7 @@ impl Machine {
         let id = message.id;
         let join = !self.off(Mutation::CopiesDontJoin) && !self.off(Mutation::NoLanes);
         let compare = !self.off(Mutation::NoDigest);
+        let ordered = !self.off(Mutation::NoOrder);
         let copies = self.settings.copies;
         let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
         if let Some(entry) = state.entries.get_mut(&id) {
@@ -39,12 +40,18 @@ impl Machine {
         }
         let mailbox = self.types.get(&entity.kind).map_or(0, |settings| settings.mailbox);
         if state.waiting() >= mailbox {
+            // Those that wait for another message give way to one that need not: it may be the one.
+            let waits = matches!(state.lanes.judge(&message, compare, ordered), Verdict::Wait);
+            let gives_way = state.parked.keys().next_back().filter(|_| !waits).copied();
             let outcome = Outcome::later(
                 codes::MAILBOX_FULL,
                 format!("{mailbox} messages wait for {entity}, as many as `mailbox` allows"),
                 50,
             );
-            return self.reply(token, outcome);
+            match gives_way {
+                Some(parked) => self.refuse(&entity, &parked, outcome, false),
+                None => return self.reply(token, outcome),
+            }
         }
         if let Some(deadline) = message.deadline {
             self.wake_by(deadline);
@@ -255,7 +262,7 @@ impl Machine {
             return Some(Outcome::later(
                 codes::TOO_MANY_SESSIONS,
                 format!("{entity} remembers {most} sessions, as many as `lanes` allows"),
-                60_000,
+                1_000,
             ));
         }
         if state.lanes.unsettled_bytes() >= unsettled_bytes {
@@ -323,7 +330,7 @@ impl Machine {
         let outstanding: Vec<MessageId> = state
             .gate
             .iter()
-            .flat_map(|gated| gated.message.iter().chain(gated.queries.iter().map(|(id, _)| id)))
+            .flat_map(|gated| gated.message.iter().chain(gated.queries.iter().map(|(id, ..)| id)))
             .copied()
             .collect();
         state.queue.clear();

@@ -1,0 +1,86 @@
+//! What stands in for a sandbox: a counter's logic over a live instance's state.
+//!
+//! The real sandbox is `ostraca-wasm`, attacked by its own tests; here only what a turn may do to the core
+//! matters: answer, refuse, fail, write, ask to be dropped.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ostraca_oracle::{Counter, Model};
+use ostraca_sharding::message::Message;
+use ostraca_sharding::records::Answer;
+use ostraca_sharding::shard::{Turn, TurnResult};
+
+/// What no counter may pass; low, so that refusals happen.
+pub const LIMIT: u64 = 40;
+
+/// A live instance.
+#[derive(Debug)]
+pub struct Instance {
+    /// Tells it from its predecessors.
+    pub generation: u64,
+    state: BTreeMap<Bytes, Bytes>,
+}
+
+fn number(state: &BTreeMap<Bytes, Bytes>, key: &'static str) -> u64 {
+    let value = state.get(key.as_bytes()).and_then(|value| value.as_ref().try_into().ok());
+    value.map_or(0, u64::from_le_bytes)
+}
+
+impl Instance {
+    /// An instance over the state that was loaded.
+    #[must_use]
+    pub fn new(generation: u64, state: BTreeMap<Bytes, Bytes>) -> Self {
+        Self { generation, state }
+    }
+
+    /// A start or stop turn that counts itself under `key`, if its type does so.
+    pub fn hook(&mut self, key: &'static str, writes: bool) -> Turn {
+        let mut turn = answered(Answer::Result(Bytes::new()));
+        if writes {
+            let value = number(&self.state, key) + 1;
+            self.write(&mut turn, key, value);
+        }
+        turn
+    }
+
+    /// One message. `keep_errors` is the breach of R21: a refused turn's effects stay in memory.
+    pub fn message(&mut self, message: &Message, keep_errors: bool, passivate: bool) -> Turn {
+        let mut model = Counter { value: number(&self.state, "value"), limit: LIMIT };
+        let by = message.body.as_ref().try_into().map_or(0, u64::from_le_bytes);
+        let value = match &*message.method {
+            "get" => model.query("get", &by.into()),
+            method => model.command(method, &by.into()),
+        };
+        let mut turn = answered(match value {
+            Ok(value) => Answer::Result(value.as_u64().unwrap_or(0).to_le_bytes().to_vec().into()),
+            Err(code) => Answer::Error { code, message: String::new() },
+        });
+        turn.passivate = passivate;
+        let refused = matches!(turn.result, TurnResult::Answered(Answer::Error { .. }));
+        if &*message.method != "get" && !refused {
+            self.write(&mut turn, "value", model.value);
+        } else if refused && keep_errors {
+            self.write(&mut turn, "value", model.value + 1);
+            turn.writes.clear();
+        }
+        turn
+    }
+
+    fn write(&mut self, turn: &mut Turn, key: &'static str, value: u64) {
+        let (key, value) =
+            (Bytes::from_static(key.as_bytes()), Bytes::from(value.to_le_bytes().to_vec()));
+        self.state.insert(key.clone(), value.clone());
+        turn.writes.push((key, Some(value)));
+        turn.state_bytes = self.state.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
+    }
+}
+
+fn answered(answer: Answer) -> Turn {
+    Turn {
+        result: TurnResult::Answered(answer),
+        writes: Vec::new(),
+        state_bytes: 0,
+        passivate: false,
+    }
+}

@@ -1,0 +1,45 @@
+//! A simulated node: it carries out a machine's actions with delays, and has a clock of its own.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ostraca_sharding::ids::{Entity, Incarnation};
+use ostraca_sharding::message::{Now, Token};
+use ostraca_sharding::shard::{LiveCap, Machine};
+
+use crate::guest::Instance;
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) alive: bool,
+    pub(crate) paused_until: u64,
+    /// Its clock starts anywhere and runs a little fast or slow, in thousandths.
+    pub(crate) offset: u64,
+    pub(crate) rate: u64,
+    pub(crate) machine: Option<Machine>,
+    pub(crate) instances: BTreeMap<Entity, Instance>,
+    pub(crate) cap: LiveCap,
+    /// Which connection to the store it uses; raised when one is given up.
+    pub(crate) connection: u64,
+    /// Requests to the store that are not answered, by tag.
+    pub(crate) asked: BTreeMap<u64, crate::store::Request>,
+    /// Activations that wait for the entity's state.
+    pub(crate) starting: HashMap<Entity, u64>,
+    /// Who waits for which reply: client, sequence, whether it is the probe of a reused id.
+    pub(crate) tokens: BTreeMap<Token, (usize, u64, bool)>,
+    /// Everything that the machine was told and did, for the replay.
+    pub(crate) script:
+        Vec<(Now, ostraca_sharding::shard::Event, Vec<ostraca_sharding::shard::Action>)>,
+}
+
+impl Node {
+    pub(crate) fn mono(&self, now: u64) -> u64 {
+        self.offset + now * self.rate / 1000
+    }
+
+    /// When the world's clock shows what this node's clock shows at `mono`.
+    pub(crate) fn world_time(&self, mono: u64) -> u64 {
+        mono.saturating_sub(self.offset) * 1000 / self.rate + 1
+    }
+}

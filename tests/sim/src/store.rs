@@ -1,0 +1,311 @@
+//! A store as bad as a real one, sans-IO: applying is not syncing, with crashes between; outcomes get lost;
+//! a sync may fail and leave clean pages that the disk never saw (R6).
+//!
+//! It keeps the contract of `EntityStore` all the same, unless a [`Breach`] is asked for, to see the oracle
+//! fail. Arrival, delay, duplication and reordering are the world's; this file is the engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{Entity, TurnId};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Lane, Loaded, RecordKey, Refusal,
+};
+
+use crate::rng::Rng;
+
+/// A rule of the store that a run may switch off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Breach {
+    /// Commits are judged by their epoch alone: neither the exact claim nor the version is checked (R1).
+    EpochOnly,
+    /// Claims are not checked at all (R1, R4).
+    NoClaims,
+    /// Reads show what is applied and not yet synced (R2).
+    ReadUnsynced,
+    /// `Done` is said before the sync (R2, promise 2).
+    AckUnsynced,
+    /// After a failed sync the store goes on from the page cache (R6).
+    TrustCache,
+    /// The head and the writes of a turn are kept apart by a crash (promise 3).
+    TornTurns,
+    /// The store opens with an older copy of its data and says nothing (R5).
+    OldCopy,
+}
+
+/// What is on disk, or in the page cache.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// The claim that stands.
+    pub claim: Option<Claim>,
+    /// Heads, and which turn ids made which versions.
+    pub heads: BTreeMap<Entity, ostraca_sharding::records::Head>,
+    /// Records beside the heads.
+    pub records: BTreeMap<(Entity, RecordKey), Bytes>,
+    /// Every turn that took effect, in order: for the oracle, not for the store.
+    pub turns: Vec<(Entity, u64, TurnId)>,
+    /// Batches synced so far (R5).
+    pub sequence: u64,
+}
+
+/// A request to the store.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Claim the shard.
+    Claim(Arc<Claim>),
+    /// Commit turns.
+    Commit(Vec<Commit>),
+    /// Load an entity.
+    Load(Entity),
+    /// Read an entity's state.
+    State(Entity),
+}
+
+/// Its answer.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// To a claim.
+    Claim(ClaimOutcome),
+    /// To commits.
+    Commit(Vec<(Entity, TurnId, CommitOutcome)>),
+    /// To a load.
+    Load(Entity, Result<Loaded, String>),
+    /// To a read of state.
+    State(Entity, Result<BTreeMap<Bytes, Bytes>, String>),
+}
+
+/// The engine.
+#[derive(Debug, Default)]
+pub struct Store {
+    disk: Image,
+    cache: Image,
+    /// Answers that wait for the next sync, with what names them to the world.
+    waiting: Vec<(u64, Answer)>,
+    dirty: bool,
+    stopped: bool,
+    breaches: Vec<Breach>,
+    /// An old copy of the disk, for [`Breach::OldCopy`].
+    old: Option<Image>,
+    /// What the disk really holds under clean pages that it never saw, for [`Breach::TrustCache`].
+    under: Option<Image>,
+}
+
+impl Store {
+    /// An empty store.
+    #[must_use]
+    pub fn new(breaches: Vec<Breach>) -> Self {
+        Self { breaches, ..Self::default() }
+    }
+
+    fn off(&self, breach: Breach) -> bool {
+        self.breaches.contains(&breach)
+    }
+
+    /// What is durable.
+    #[must_use]
+    pub fn durable(&self) -> &Image {
+        &self.disk
+    }
+
+    /// Whether a sync is needed before anybody is answered.
+    #[must_use]
+    pub fn needs_sync(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes a request; the answer may come at once or with a sync.
+    pub fn request(&mut self, tag: u64, request: Request) -> Vec<(u64, Answer)> {
+        if self.stopped {
+            return vec![(tag, refusal(&request, "the store has stopped"))];
+        }
+        let (answer, wrote) = match request {
+            Request::Claim(claim) => (Answer::Claim(self.claim(&claim)), true),
+            Request::Commit(commits) => {
+                let outcomes = commits
+                    .into_iter()
+                    .map(|commit| {
+                        let (entity, turn) = (commit.entity.clone(), commit.head.turn);
+                        (entity, turn, self.commit(commit))
+                    })
+                    .collect();
+                (Answer::Commit(outcomes), true)
+            }
+            Request::Load(entity) => (Answer::Load(entity.clone(), Ok(self.load(&entity))), false),
+            Request::State(entity) => {
+                (Answer::State(entity.clone(), Ok(self.state(&entity))), false)
+            }
+        };
+        let at_once = if wrote {
+            self.off(Breach::AckUnsynced)
+        } else {
+            !self.dirty || self.off(Breach::ReadUnsynced)
+        };
+        self.dirty |= wrote;
+        if at_once {
+            return vec![(tag, answer)];
+        }
+        self.waiting.push((tag, answer));
+        Vec::new()
+    }
+
+    /// Makes all that is applied durable, and answers.
+    pub fn sync(&mut self) -> Vec<(u64, Answer)> {
+        if self.off(Breach::OldCopy) && self.old.is_none() && self.cache.turns.len() > 8 {
+            self.old = Some(self.disk.clone());
+        }
+        self.cache.sequence += 1;
+        self.disk = self.cache.clone();
+        self.dirty = false;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// A sync that fails: what was applied may be on disk or not, and nobody can tell. The store stops.
+    pub fn fail_sync(&mut self, rng: &mut Rng) -> Vec<(u64, Answer)> {
+        self.stopped = true;
+        if self.off(Breach::TrustCache) {
+            self.under.get_or_insert_with(|| self.disk.clone());
+        } else if rng.chance(50) {
+            self.disk = self.cache.clone();
+        }
+        self.lose_waiting("the sync failed")
+    }
+
+    /// The process dies; with the power gone, unsynced pages may be lost, whole batches at a time.
+    pub fn crash(&mut self, power: bool, rng: &mut Rng) {
+        self.stopped = true;
+        self.waiting.clear();
+        if !power || rng.chance(50) {
+            self.disk = self.cache.clone();
+        }
+        if power && let Some(under) = self.under.take() {
+            self.disk = under.clone();
+            self.cache = under;
+        }
+    }
+
+    /// Opens the store again.
+    pub fn reopen(&mut self) {
+        if self.off(Breach::TornTurns) && self.disk.turns.len() < self.cache.turns.len() {
+            // Heads reached the disk, the records beside them did not.
+            self.disk.heads = self.cache.heads.clone();
+            self.disk.turns = self.cache.turns.clone();
+        }
+        if self.off(Breach::TrustCache) {
+            self.dirty = false;
+        } else {
+            self.cache = self.disk.clone();
+            self.dirty = false;
+        }
+        if let Some(old) = self.old.take_if(|_| self.breaches.contains(&Breach::OldCopy)) {
+            self.disk = old.clone();
+            self.cache = old;
+        }
+        self.stopped = false;
+    }
+
+    fn lose_waiting(&mut self, why: &str) -> Vec<(u64, Answer)> {
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.into_iter().map(|(tag, answer)| (tag, unknown(answer, why))).collect()
+    }
+
+    fn claim(&mut self, claim: &Claim) -> ClaimOutcome {
+        match &self.cache.claim {
+            Some(standing) if !claim.supersedes(standing) && !self.off(Breach::NoClaims) => {
+                ClaimOutcome::Refused { standing: Box::new(standing.clone()) }
+            }
+            _ => {
+                self.cache.claim = Some(claim.clone());
+                ClaimOutcome::Granted
+            }
+        }
+    }
+
+    fn commit(&mut self, commit: Commit) -> CommitOutcome {
+        let stored = self.cache.heads.get(&commit.entity);
+        if stored.is_some_and(|head| {
+            head.turn == commit.head.turn && head.version == commit.head.version
+        }) {
+            return CommitOutcome::Already;
+        }
+        let stored = stored.map_or(0, |head| head.version);
+        let standing = self.cache.claim.as_ref();
+        let (claim_good, version_good) = if self.off(Breach::EpochOnly) {
+            (standing.is_some_and(|standing| commit.claim.epoch >= standing.epoch), true)
+        } else {
+            let exact = standing == Some(&*commit.claim) || self.off(Breach::NoClaims);
+            (exact, stored == commit.from)
+        };
+        if !claim_good {
+            let standing = self.cache.claim.clone().map(Box::new);
+            return CommitOutcome::Refused(Refusal::Claim { standing });
+        }
+        if !version_good {
+            return CommitOutcome::Refused(Refusal::Version { stored });
+        }
+        self.cache.turns.push((commit.entity.clone(), commit.head.version, commit.head.turn));
+        for write in commit.writes {
+            let key = (commit.entity.clone(), write.key);
+            match write.value {
+                Some(value) => self.cache.records.insert(key, value),
+                None => self.cache.records.remove(&key),
+            };
+        }
+        self.cache.heads.insert(commit.entity, commit.head);
+        CommitOutcome::Done
+    }
+
+    fn load(&self, entity: &Entity) -> Loaded {
+        let lanes = self
+            .cache
+            .records
+            .iter()
+            .filter(|((of, key), _)| of == entity && matches!(key, RecordKey::Lane(_)))
+            .filter_map(|(_, value)| postcard::from_bytes::<Lane>(value).ok())
+            .collect();
+        Loaded { head: self.cache.heads.get(entity).cloned(), lanes }
+    }
+
+    fn state(&self, entity: &Entity) -> BTreeMap<Bytes, Bytes> {
+        let of_entity = self.cache.records.iter().filter(|((of, _), _)| of == entity);
+        of_entity
+            .filter_map(|((_, key), value)| match key {
+                RecordKey::State(key) => Some((key.clone(), value.clone())),
+                RecordKey::Lane(_) => None,
+            })
+            .collect()
+    }
+}
+
+/// The answer of a store that cannot be reached or has stopped: nothing was written.
+#[must_use]
+pub fn refusal(request: &Request, why: &str) -> Answer {
+    match request {
+        Request::Claim(_) => Answer::Claim(ClaimOutcome::Failed(why.into())),
+        Request::Commit(commits) => {
+            let limit = CommitOutcome::Refused(Refusal::Limit(why.into()));
+            let outcomes = commits.iter();
+            Answer::Commit(
+                outcomes.map(|c| (c.entity.clone(), c.head.turn, limit.clone())).collect(),
+            )
+        }
+        Request::Load(entity) => Answer::Load(entity.clone(), Err(why.into())),
+        Request::State(entity) => Answer::State(entity.clone(), Err(why.into())),
+    }
+}
+
+/// The answer to somebody who cannot know what became of a request.
+#[must_use]
+pub fn unknown(answer: Answer, why: &str) -> Answer {
+    match answer {
+        Answer::Claim(_) => Answer::Claim(ClaimOutcome::Failed(why.into())),
+        Answer::Commit(outcomes) => Answer::Commit(
+            outcomes
+                .into_iter()
+                .map(|(entity, turn, _)| (entity, turn, CommitOutcome::Unknown(why.into())))
+                .collect(),
+        ),
+        Answer::Load(entity, _) => Answer::Load(entity, Err(why.into())),
+        Answer::State(entity, _) => Answer::State(entity, Err(why.into())),
+    }
+}

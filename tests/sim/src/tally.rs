@@ -1,0 +1,92 @@
+//! How often each kind of fault and transition occurred: a run that never saw one proves nothing of it.
+
+use std::collections::BTreeMap;
+
+/// Counts by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally(pub BTreeMap<&'static str, u64>);
+
+/// Every kind that a full set of seeds must have seen.
+pub const KINDS: &[&str] = &[
+    "fault: node crash",
+    "fault: store crash",
+    "fault: store power loss",
+    "fault: sync failed",
+    "fault: store connection reset",
+    "fault: commit arrives late, from a connection that was given up",
+    "fault: owner paused",
+    "fault: owner paused past its lease",
+    "fault: message lost",
+    "fault: message doubled",
+    "fault: reply lost",
+    "fault: guest failed",
+    "fault: node clock drifts",
+    "transition: claim granted",
+    "transition: claim refused",
+    "transition: claim failed",
+    "transition: claimed again after an unknown outcome",
+    "transition: shard lost",
+    "transition: shard stopped in good order",
+    "transition: assigned anew after a lapse",
+    "transition: commit done",
+    "transition: commit already",
+    "transition: commit refused for its claim",
+    "transition: commit refused for its version",
+    "transition: commit refused for a limit",
+    "transition: commit unknown",
+    "transition: activation",
+    "transition: first activation",
+    "transition: start turn with effects",
+    "transition: stop turn",
+    "transition: eviction",
+    "transition: idle passivation",
+    "transition: passivation by the guest",
+    "transition: redeployed",
+    "transition: eviction refused, busy",
+    "reply: final",
+    "reply: application error",
+    "reply: unknown",
+    "reply: recorded outcome",
+    "reply: query",
+    "not run: mailbox-full",
+    "not run: out-of-order",
+    "not run: id-reused",
+    "not run: deadline",
+    "not run: not-owner",
+    "not run: rebalancing",
+    "not run: store-unavailable",
+    "not run: store-full",
+    "not run: commit-refused",
+    "not run: too-many-copies",
+    "not run: too-many-sessions",
+    "not run: superseded",
+];
+
+impl Tally {
+    /// Counts one.
+    pub fn count(&mut self, kind: &'static str) {
+        *self.0.entry(kind).or_default() += 1;
+    }
+
+    /// Adds another run's counts.
+    pub fn add(&mut self, other: &Self) {
+        for (kind, count) in &other.0 {
+            *self.0.entry(kind).or_default() += count;
+        }
+    }
+
+    /// Kinds that never occurred.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        KINDS.iter().filter(|kind| !self.0.contains_key(*kind)).copied().collect()
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (kind, count) in &self.0 {
+            writeln!(f, "{count:>9}  {kind}")?;
+        }
+        Ok(())
+    }
+}

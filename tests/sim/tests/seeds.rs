@@ -1,0 +1,72 @@
+//! Thousands of runs through the core, each with faults; every one is judged by the oracle.
+//!
+//! `SEED=n` replays one and prints what its clients saw; `SEEDS=n` runs more than the default.
+
+use std::collections::BTreeMap;
+
+use ostraca_sim::{KINDS, Options, Tally, run};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn no_seed_breaks_a_promise_and_every_fault_occurs() {
+    if let Some(seed) = number("SEED") {
+        let report = run(seed, Options::default());
+        for operation in &report.history {
+            println!("{}", serde_json::to_string(operation).expect("plain data"));
+        }
+        println!("{}", report.tally);
+        assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
+        return;
+    }
+    let seeds = number("SEEDS").unwrap_or(1_000);
+    let mut tally = Tally::default();
+    let mut messages = 0;
+    let mut broken = BTreeMap::new();
+    for seed in 1..=seeds {
+        let report = run(seed, Options::default());
+        let faults: u64 = report
+            .tally
+            .0
+            .iter()
+            .filter(|(kind, _)| kind.starts_with("fault"))
+            .map(|(_, n)| n)
+            .sum();
+        let whole = report.breaches.is_empty();
+        let messages_seen = report.history.len();
+        assert!(!whole || messages_seen >= 200, "seed {seed} had only {messages_seen} messages");
+        assert!(faults >= 1, "seed {seed} had no fault");
+        messages += report.history.len();
+        tally.add(&report.tally);
+        if !report.breaches.is_empty() {
+            broken.insert(seed, report.breaches);
+        }
+    }
+    println!("{seeds} seeds, {messages} messages\n{tally}");
+    for (seed, breaches) in broken.iter().take(5) {
+        println!("SEED={seed} replays: {breaches:#?}");
+    }
+    assert!(
+        broken.is_empty(),
+        "{} seeds broke a promise, the first is SEED={:?}",
+        broken.len(),
+        broken.keys().next()
+    );
+    assert_eq!(
+        tally.missing(),
+        Vec::<&str>::new(),
+        "of {} kinds these never occurred",
+        KINDS.len()
+    );
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    for seed in [3, 77, 4_242] {
+        let (one, two) = (run(seed, Options::default()), run(seed, Options::default()));
+        assert_eq!(one.tally, two.tally);
+        assert_eq!(format!("{:?}", one.history), format!("{:?}", two.history));
+    }
+}
