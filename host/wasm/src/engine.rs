@@ -15,8 +15,9 @@ use crate::{Allocator, Error, Settings, imports};
 
 /// Without a number set, at most so many instances live.
 const DEFAULT_LIVE: u32 = 8_000;
-/// Mappings that one live instance may take, measured: two of its stack, two or three of its memory.
-const MAPPINGS: u64 = 5;
+/// Mappings that one live instance may take. Measured: six in the pool (two of its stack, four of its memory and tables);
+/// one more is left for a memory that grows.
+const MAPPINGS: u64 = 7;
 /// Mappings left to the rest of the process: code, threads, the store, other memories.
 const MAPPINGS_ELSEWHERE: u64 = 8_192;
 /// Places beyond `max_live`, for reading methods and for instances that are being dropped.
@@ -218,9 +219,9 @@ mod tests {
     #[test]
     fn a_number_that_was_set_and_does_not_fit_is_an_error_and_a_default_is_lowered() {
         assert_eq!(max_live(&settings(None), Some(65_530)).unwrap(), DEFAULT_LIVE);
-        assert_eq!(max_live(&settings(None), Some(18_192)).unwrap(), 2_000);
-        assert_eq!(max_live(&settings(Some(2_000)), Some(18_192)).unwrap(), 2_000);
-        let error = max_live(&settings(Some(2_001)), Some(18_192)).unwrap_err();
+        assert_eq!(max_live(&settings(None), Some(22_192)).unwrap(), 2_000);
+        assert_eq!(max_live(&settings(Some(2_000)), Some(22_192)).unwrap(), 2_000);
+        let error = max_live(&settings(Some(2_001)), Some(22_192)).unwrap_err();
         assert_eq!(error.code(), "bad-setting");
         assert!(error.to_string().contains("vm.max_map_count"), "{error}");
         assert_eq!(max_live(&settings(Some(20_000)), None).unwrap(), 20_000);

@@ -1,0 +1,46 @@
+//! Many live instances at once: what one of them costs in mappings is what `max_live` is worked out from.
+
+mod common;
+
+use common::{ADD, ask, misbehaving, ok, prepare, send, started};
+use ostraca_wasm::{Allocator, Host, Limits, Settings};
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+/// Memory that this process alone is to blame for: pages of a component's image that instances share count once.
+fn proportional_kib() -> usize {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = rollup.lines().find(|line| line.starts_with("Pss:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+async fn fill(allocator: Allocator, live: u32) {
+    let (maps, memory) = (mappings(), proportional_kib());
+    let settings = Settings { allocator, max_live: Some(live), ..Settings::default() };
+    let host = Host::new(&settings).unwrap();
+    assert_eq!(host.shape().allocator, allocator);
+    let program = prepare(&host, misbehaving(), Limits::default());
+    let mut instances = Vec::new();
+    for id in 0..live {
+        let mut instance = started(&program, &id.to_string()).await;
+        ok(&send(&mut instance, "add", ADD).await);
+        instances.push(instance);
+    }
+    let per = (mappings() - maps) as f64 / f64::from(live);
+    let kib = (proportional_kib() - memory) as f64 / f64::from(live);
+    println!("{allocator:?}, {live} live: {per:.2} mappings and {kib:.1} KiB an instance");
+    assert!(per < 7.1, "{per} mappings an instance, and max_live is worked out with 7");
+    // The first still answers, and each has a state of its own.
+    assert_eq!(ok(&send(&mut instances[0], "add", ADD).await), "2");
+    assert_eq!(ok(&ask(&mut instances[1], "read", "\"k\"").await), "\"1\"");
+}
+
+/// `LIVE=8000 cargo test -p ostraca-wasm --test capacity -- --nocapture` measures the default.
+#[tokio::test]
+async fn as_many_instances_live_as_was_said() {
+    let live = std::env::var("LIVE").map_or(1_500, |live| live.parse().unwrap());
+    fill(Allocator::Pooling, live).await;
+    fill(Allocator::OnDemand, live).await;
+}
