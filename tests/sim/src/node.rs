@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) starting: HashMap<Entity, u64>,
     /// Who waits for which reply: client, sequence, whether it is the probe of a reused id.
     pub(crate) tokens: BTreeMap<Token, (usize, u64, bool)>,
+    /// When a tick is due.
+    pub(crate) armed: Option<u64>,
     /// Everything that the machine was told and did, for the replay.
     pub(crate) script:
         Vec<(Now, ostraca_sharding::shard::Event, Vec<ostraca_sharding::shard::Action>)>,

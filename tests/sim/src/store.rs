@@ -22,7 +22,7 @@ pub enum Breach {
     EpochOnly,
     /// Claims are not checked at all (R1, R4).
     NoClaims,
-    /// Reads show what is applied and not yet synced (R2).
+    /// Reads and claims' answers rest on what is applied and not yet synced (R2).
     ReadUnsynced,
     /// `Done` is said before the sync (R2, promise 2).
     AckUnsynced,
@@ -136,8 +136,11 @@ impl Store {
                 (Answer::State(entity.clone(), Ok(self.state(&entity))), false)
             }
         };
-        let at_once = if wrote {
+        let is_commit = matches!(answer, Answer::Commit(_));
+        let at_once = if is_commit {
             self.off(Breach::AckUnsynced)
+        } else if wrote {
+            self.off(Breach::ReadUnsynced)
         } else {
             !self.dirty || self.off(Breach::ReadUnsynced)
         };

@@ -8,7 +8,7 @@ use ostraca_oracle::{Counter, End, Operation, check};
 use ostraca_sharding::ids::{
     ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
 };
-use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token};
+use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token, codes};
 use ostraca_sharding::records::{ClaimOutcome, Commit, CommitOutcome, Refusal};
 use ostraca_sharding::shard::{
     Action, Activation, Event, LiveCap, Machine, Mutation, Owner, Settings, StopReason, Turn,
@@ -284,6 +284,7 @@ impl World {
             asked: BTreeMap::new(),
             starting: HashMap::new(),
             tokens: BTreeMap::new(),
+            armed: None,
             script: Vec::new(),
         }
     }
@@ -326,8 +327,17 @@ impl World {
                     if matches!(outcome, Outcome::Final { .. }) {
                         self.breaches.push(format!("a reused id was answered: {outcome:?}"));
                     }
-                } else if let Some(delay) = self.clients[client].reply(sequence, self.now, outcome)
-                {
+                    return;
+                }
+                let superseded =
+                    matches!(&outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
+                // A query whose answer was lost may be overtaken; a command never.
+                let pending = self.clients[client].pending.get(&sequence);
+                if superseded && pending.is_some_and(|pending| pending.kind == Kind::Command) {
+                    self.breaches
+                        .push(format!("{sequence} was overtaken in its lane, and never ran"));
+                }
+                if let Some(delay) = self.clients[client].reply(sequence, self.now, outcome) {
                     self.again(delay, client, sequence);
                 }
             }
@@ -348,9 +358,13 @@ impl World {
                 self.ran(node, incarnation, event, run);
             }
             Happening::Tick { node, incarnation } => {
+                if self.nodes[node].incarnation == incarnation {
+                    self.nodes[node].armed = None;
+                }
                 let paused = self.nodes[node].paused_until;
                 if self.nodes[node].incarnation != incarnation || !self.nodes[node].alive {
                 } else if paused > self.now {
+                    self.nodes[node].armed = Some(paused);
                     self.at(paused - self.now, Happening::Tick { node, incarnation });
                 } else {
                     let due = self.nodes[node].machine.as_ref().and_then(Machine::wake);
@@ -392,10 +406,11 @@ impl World {
                 self.nodes[node] = process;
                 self.at(1, Happening::Renew { node });
             }
-            Happening::StoreUp => {
+            Happening::StoreUp if !self.store_up => {
                 self.store.reopen();
                 self.store_up = true;
             }
+            Happening::StoreUp => {}
         }
     }
 
@@ -762,6 +777,12 @@ impl World {
             );
         }
         let idle = !self.store.needs_sync();
+        if matches!(request, Request::Commit(_)) && self.rng.chance(3) {
+            // The first answer is lost, and the connection asks again before it asks anything else.
+            self.tags += 1;
+            let unheard = self.store.request(self.tags, request.clone());
+            self.deliver(unheard);
+        }
         let answers = self.store.request(tag, request);
         self.deliver(answers);
         if idle && self.store.needs_sync() {
@@ -958,8 +979,12 @@ impl World {
     fn arm(&mut self, node: usize) {
         let it = &self.nodes[node];
         if let Some(wake) = it.machine.as_ref().and_then(Machine::wake) {
-            let delay = it.world_time(wake).saturating_sub(self.now).max(1);
-            let incarnation = it.incarnation;
+            let when = it.world_time(wake).max(self.now + 1);
+            if it.armed.is_some_and(|armed| armed <= when) {
+                return;
+            }
+            let (delay, incarnation) = (when - self.now, it.incarnation);
+            self.nodes[node].armed = Some(when);
             self.at(delay, Happening::Tick { node, incarnation });
         }
     }
