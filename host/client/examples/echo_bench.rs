@@ -65,11 +65,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let running = Arc::clone(&server);
     tasks.spawn(async move { running.run().await });
 
-    let profile = Profile::new(
-        vec![address.to_string()],
-        ca.certificate_pem(),
-        &ca.issue_client("bench")?,
-    );
+    let profile =
+        Profile::new(vec![address.to_string()], ca.certificate_pem(), &ca.issue_client("bench")?);
     let client = Client::connect(profile).await?;
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut senders = Vec::new();

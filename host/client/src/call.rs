@@ -182,7 +182,9 @@ mod tests {
         let id = MessageId { session: SessionId([0xab; 16]), sequence: 42 };
         assert_eq!(id.to_string(), format!("{}-42", "ab".repeat(16)));
         assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in ["", "-", "ab-1", &format!("{}-0", "0".repeat(32)), &format!("+{}-1", "0".repeat(31))] {
+        for bad in
+            ["", "-", "ab-1", &format!("{}-0", "0".repeat(32)), &format!("+{}-1", "0".repeat(31))]
+        {
             assert_eq!(bad.parse::<MessageId>(), Err(BadMessageId), "{bad:?}");
         }
     }

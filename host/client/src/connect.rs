@@ -38,7 +38,9 @@ pub enum ConnectError {
         error: Error,
     },
     /// No address answers. It may later.
-    #[error("no node answers at {addresses} ({last}): start one with `ostraca dev`, or correct the addresses in the profile")]
+    #[error(
+        "no node answers at {addresses} ({last}): start one with `ostraca dev`, or correct the addresses in the profile"
+    )]
     NoNode {
         /// What was tried.
         addresses: String,

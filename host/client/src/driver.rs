@@ -126,10 +126,7 @@ async fn sleep(until: Option<Instant>) {
 
 /// Writes what is to be written or takes what has come, whichever is possible first; whether it was
 /// the latter.
-async fn exchange(
-    stream: &mut Option<Stream>,
-    ledger: &mut Ledger<Waiter>,
-) -> Result<bool, Error> {
+async fn exchange(stream: &mut Option<Stream>, ledger: &mut Ledger<Waiter>) -> Result<bool, Error> {
     let Some(Stream { writer, reader }) = stream else {
         return std::future::pending().await;
     };

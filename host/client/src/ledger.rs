@@ -35,7 +35,12 @@ pub struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { messages: 256, bytes: 8 << 20, max_message: 1 << 20, max_frame: (1 << 20) + (64 << 10) }
+        Self {
+            messages: 256,
+            bytes: 8 << 20,
+            max_message: 1 << 20,
+            max_frame: (1 << 20) + (64 << 10),
+        }
     }
 }
 
@@ -196,8 +201,7 @@ impl<W> Ledger<W> {
         envelope.settled = settled;
         envelope.age_ms = millis(now.saturating_duration_since(call.message.called));
         // 0 would say that there is no deadline.
-        envelope.remaining_ms =
-            millis(call.message.deadline.saturating_duration_since(now)).max(1);
+        envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;
         self.messages_in_flight += 1;
         self.bytes_in_flight += call.bytes;
@@ -269,7 +273,8 @@ impl<W> Ledger<W> {
         for (sequence, call) in &mut self.calls {
             if call.state == State::InFlight {
                 call.in_doubt = true;
-                call.heard = Some(problem("connection-lost", "the connection broke before the reply"));
+                call.heard =
+                    Some(problem("connection-lost", "the connection broke before the reply"));
             }
             call.state = State::Ready;
             self.ready.insert(*sequence);

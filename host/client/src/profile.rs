@@ -83,7 +83,9 @@ pub enum ProfileError {
     #[error("the profile's credentials are of no use: {0}")]
     Identity(#[from] IdentityError),
     /// Its parts belong to different clusters.
-    #[error("the profile names cluster {named}, but its {what} is of cluster {found}: take a new profile from the cluster")]
+    #[error(
+        "the profile names cluster {named}, but its {what} is of cluster {found}: take a new profile from the cluster"
+    )]
     OtherCluster {
         /// What the profile says.
         named: String,
@@ -201,11 +203,14 @@ impl Profile {
     pub(crate) fn credentials(&self) -> Result<(Identity, Trust), ProfileError> {
         let trust = Trust::from_pem(&self.ca)?;
         let identity = Identity::from_pem(&self.certificate, &self.key)?;
-        let parts =
-            [("ca", trust.cluster), ("certificate", identity.principal().cluster)];
+        let parts = [("ca", trust.cluster), ("certificate", identity.principal().cluster)];
         for (what, found) in parts {
             if found.to_string() != self.cluster {
-                return Err(ProfileError::OtherCluster { named: self.cluster.clone(), what, found });
+                return Err(ProfileError::OtherCluster {
+                    named: self.cluster.clone(),
+                    what,
+                    found,
+                });
             }
         }
         Ok((identity, trust))

@@ -228,7 +228,7 @@ async fn ten_broken_connections_lose_and_double_and_reorder_nothing() {
             tokio::time::sleep(Duration::from_millis(5 + round)).await;
             // What is under way when it stops has been run or not, and is not answered.
             running.stop().await;
-            running = Running::start(&ca, &node, &address);
+            running = Running::restart(&ca, &node, &address).await;
         }
         for (n, call) in calls.into_iter().enumerate() {
             let answer = call.await.expect("answer");

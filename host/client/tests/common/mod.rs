@@ -9,9 +9,9 @@ use ostraca_sharding::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeFacts;
 use ostraca_wire::identity::Ca;
-use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
+use ostraca_wire::{Error, problem};
 use tokio_util::task::TaskTracker;
 
 pub type Behaviour = Box<dyn Fn(&Node, Request) + Send + Sync>;
@@ -67,7 +67,24 @@ pub struct Running {
 }
 
 impl Running {
+    /// Where another node stopped a moment ago, QUIC's own task may still hold the port.
+    pub async fn restart(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
+        loop {
+            match Self::try_start(ca, node, address) {
+                Ok(running) => return running,
+                Err(Error::AddressInUse { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(1)).await
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
     pub fn start(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
+        Self::try_start(ca, node, address).expect("bind")
+    }
+
+    fn try_start(ca: &Ca, node: &Arc<Node>, address: &str) -> Result<Self, Error> {
         let facts = NodeFacts {
             cluster: ca.cluster(),
             store: 7,
@@ -83,14 +100,13 @@ impl Running {
             Limits::default(),
             facts,
             Arc::clone(node),
-        )
-        .expect("bind");
+        )?;
         let server = Arc::new(server);
         let tasks = TaskTracker::new();
         let running = Arc::clone(&server);
         tasks.spawn(async move { running.run().await });
         let address = server.local_addr().expect("address").to_string();
-        Self { server, address, tasks }
+        Ok(Self { server, address, tasks })
     }
 
     pub async fn stop(self) {

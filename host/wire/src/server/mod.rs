@@ -181,7 +181,11 @@ impl<S: Service> Server<S> {
         let _ = timeout(grace, self.shared.tasks.wait()).await;
         self.endpoint.close(Code::ShuttingDown.into(), b"the node stops");
         // Draining takes three probe time-outs a connection; a node that must go does not wait for more.
-        let _ = timeout(Duration::from_secs(2), self.endpoint.wait_idle()).await;
+        let _ = timeout(Duration::from_secs(2), async {
+            self.shared.tasks.wait().await;
+            self.endpoint.wait_idle().await;
+        })
+        .await;
     }
 }
 
