@@ -1,7 +1,7 @@
 //! How fast the sled store commits and loads, sync on: `cargo run --release --example throughput -- [DIR]`.
 //!
-//! Commits: 16 callers, 64 turns a call, one small state value a turn. Loads: 64 callers, one entity a
-//! call, after a reopening. Only this process's own cost is in it: no network, no guests.
+//! Commits: 16 callers, 64 turns a call, first of heads alone, then with one small value of state a turn.
+//! Loads: 64 callers, one entity a call, after a reopening. Only this process's own cost is in it: no network, no guests.
 #![allow(clippy::print_stdout, clippy::expect_used, reason = "a measurement on a terminal")]
 
 use std::path::PathBuf;
@@ -30,11 +30,12 @@ fn entity(number: u64) -> Entity {
     Entity::new("counter", format!("entity-{number:08}"))
 }
 
-fn turn(claim: &Arc<Claim>, number: u64, from: u64) -> Commit {
+fn turn(claim: &Arc<Claim>, number: u64, from: u64, state: bool) -> Commit {
     let turn = TurnId { nonce: 1, shard: claim.shard.shard.0, epoch: claim.epoch, number: from };
     let head = Head { version: from + 1, turn, ..Head::default() };
     let key = RecordKey::State("value".into());
-    let writes = vec![Write { key, value: Some(from.to_be_bytes().to_vec().into()) }];
+    let mut writes = vec![Write { key, value: Some(from.to_be_bytes().to_vec().into()) }];
+    writes.truncate(usize::from(state));
     Commit { claim: claim.clone(), entity: entity(number), from, head, writes }
 }
 
@@ -43,14 +44,14 @@ fn main() {
     let dir = dir.join(format!("ostraca-throughput-{}", std::process::id()));
     let options = Options::default();
     let store = SledStore::create(&dir, &options, ClusterId(1), "bench").expect("a new store");
-    let cpu = cpu_time();
-    let (count, time) = measure(u64::from(SHARDS), |caller, ended| commits(&store, caller, ended));
-    let cpu = cpu_time() - cpu;
-    println!(
-        "commits: {:.0}/s, {:.2} cores",
-        per_second(count, time),
-        cpu.as_secs_f64() / time.as_secs_f64()
-    );
+    for (what, base) in [("heads alone", 0), ("head and state", SHARDS)] {
+        let cpu = cpu_time();
+        let (count, time) = measure(u64::from(SHARDS), |caller, ended| {
+            commits(&store, base + caller as u32, base > 0, ended)
+        });
+        let cores = (cpu_time() - cpu).as_secs_f64() / time.as_secs_f64();
+        println!("commits, {what}: {:.0}/s, {cores:.2} cores", per_second(count, time));
+    }
     drop(store);
 
     let store = SledStore::open(&dir, &options).expect("the store again");
@@ -77,10 +78,10 @@ fn main() {
 }
 
 /// One caller: every entity of its shard in turn, one call after another.
-fn commits(store: &SledStore, caller: u64, ended: &dyn Fn() -> bool) -> u64 {
+fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool) -> u64 {
     let claim = Arc::new(Claim {
         cluster: ClusterId(1),
-        shard: shard(caller as u32),
+        shard: shard(number),
         epoch: Epoch(1),
         node: NodeId::from("bench"),
         incarnation: Incarnation::default(),
@@ -90,8 +91,9 @@ fn commits(store: &SledStore, caller: u64, ended: &dyn Fn() -> bool) -> u64 {
     let mut count = 0;
     // All entities at least once, so that loads find them.
     while !ended() || count < ENTITIES {
-        let turns =
-            (count..count + CALL).map(|n| turn(&claim, n % ENTITIES, n / ENTITIES)).collect();
+        let turns = (count..count + CALL)
+            .map(|n| turn(&claim, n % ENTITIES, n / ENTITIES, state))
+            .collect();
         for outcome in block_on(store.commit(turns)) {
             assert_eq!(outcome, CommitOutcome::Done);
         }
