@@ -34,6 +34,11 @@ pub(crate) struct ApplicationError {
     message: String,
 }
 
+/// What `message` answers.
+type Answer = Result<Vec<u8>, GuestError>;
+/// The type of the export `message`.
+pub(crate) type MessageFunc<'a> = TypedFunc<(&'a str, &'a [u8]), (Answer,)>;
+
 /// A store and a memory of one entity's own. After a [`TurnResult::Failed`], or when a turn's future was dropped before
 /// its end, every further turn fails with `instance-dropped`: drop it and make a new one.
 pub struct Instance {
@@ -96,13 +101,8 @@ impl Instance {
     /// Runs one message as one turn.
     pub async fn message(&mut self, context: MessageContext, method: &str, body: Bytes) -> Turn {
         self.begin(Stage::Message, Phase::Message(Box::new(context)));
-        let called = self
-            .call::<_, (Result<Vec<u8>, GuestError>,)>(
-                Stage::Message,
-                self.message,
-                (method, &body[..]),
-            )
-            .await;
+        let called =
+            self.call::<_, (Answer,)>(Stage::Message, self.message, (method, &body[..])).await;
         let result = match called {
             Ok((answer,)) => self.judge(answer, method),
             Err(failure) => self.fail(failure),
@@ -170,7 +170,7 @@ impl Instance {
     }
 
     /// What a guest's answer means.
-    fn judge(&mut self, answer: Result<Vec<u8>, GuestError>, method: &str) -> TurnResult {
+    fn judge(&mut self, answer: Answer, method: &str) -> TurnResult {
         let most = self.program.limits().reply;
         let (code, message) = match answer {
             Ok(reply) if reply.len() as u64 <= most => return TurnResult::Ok(reply.into()),

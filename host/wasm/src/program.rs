@@ -14,7 +14,7 @@ use crate::engine::Room;
 use crate::entity::Entity;
 use crate::fault::{Stage, explain};
 use crate::host::Inner;
-use crate::instance::{GuestError, Instance};
+use crate::instance::{Instance, MessageFunc};
 use crate::log::GuestLog;
 use crate::meter::{Meter, metered};
 use crate::world::Exports;
@@ -82,7 +82,7 @@ impl Compiled {
             instance.get_typed_func(&mut store, exports.methods).map_err(wrong_signature)?;
         let _: TypedFunc<(StartReason,), (Result<(), String>,)> =
             instance.get_typed_func(&mut store, exports.start).map_err(wrong_signature)?;
-        let _: TypedFunc<(&str, &[u8]), (Result<Vec<u8>, GuestError>,)> =
+        let _: MessageFunc<'_> =
             instance.get_typed_func(&mut store, exports.message).map_err(wrong_signature)?;
         if let Some(stop) = exports.stop {
             let _: TypedFunc<(StopReason,), ()> =
@@ -224,5 +224,31 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => std::thread::park(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    fn method(name: &str) -> Method {
+        Method { name: name.into(), kind: Kind::Query, summary: String::new() }
+    }
+
+    #[test]
+    fn a_list_of_methods_that_cannot_be_used_is_refused_with_why() {
+        let refused = |methods| check_methods(methods).unwrap_err().to_string();
+        assert!(refused(vec![method("")]).contains("0 bytes"));
+        assert!(refused(vec![method(&"m".repeat(129))]).contains("129 bytes"));
+        assert!(
+            refused(vec![method("add"), method("get"), method("add")])
+                .contains("\"add\" is listed twice")
+        );
+        let many =
+            |count: usize| (0..count).map(|number| method(&number.to_string())).collect::<Vec<_>>();
+        assert!(refused(many(1_001)).contains("1001"));
+        assert_eq!(check_methods(many(1_000)).unwrap().len(), 1_000);
+        assert_eq!(check_methods(vec![method(&"m".repeat(128))]).unwrap().len(), 1);
     }
 }

@@ -12,9 +12,12 @@ use wasmtime::Engine;
 use crate::Error;
 use crate::meter::Meter;
 
-/// Guests that wait for a clock of WASI, and when their time is up.
+/// When a sleeping guest's time is up.
+type Alarm = (Instant, Weak<Meter>);
+
+/// Guests that wait for a clock of WASI.
 #[derive(Clone, Default)]
-pub(crate) struct Sleepers(Arc<Mutex<Vec<(Instant, Weak<Meter>)>>>);
+pub(crate) struct Sleepers(Arc<Mutex<Vec<Alarm>>>);
 
 impl Sleepers {
     pub(crate) fn wake_after(&self, after: Duration, meter: &Arc<Meter>) {

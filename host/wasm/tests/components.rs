@@ -1,5 +1,7 @@
 //! What is refused before it runs, and what is kept of what was compiled.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::path::{Path, PathBuf};

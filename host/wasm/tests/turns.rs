@@ -1,5 +1,7 @@
 //! Turns of guests that behave.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::sync::Arc;

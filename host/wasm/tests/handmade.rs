@@ -1,0 +1,190 @@
+//! Guests written by hand, for what no compiler makes, and for WASI without one.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{failed, host, identity, ok, prepare, send, started};
+use ostraca_wasm::{FailureKind, LOG_TARGET, Limits, NoState, Spec, StartReason};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+const WIT: &str = include_str!("../../../wit/ostraca-entity.wit");
+
+/// As much of WASI as these guests use.
+const WASI: &str = "
+package wasi:io@0.2.0 {
+    interface poll { resource pollable { block: func(); } }
+    interface error { resource error; }
+    interface streams {
+        use error.{error};
+        variant stream-error { last-operation-failed(error), closed }
+        resource output-stream {
+            blocking-write-and-flush: func(contents: list<u8>) -> result<_, stream-error>;
+        }
+    }
+}
+package wasi:clocks@0.2.0 {
+    interface monotonic-clock {
+        use wasi:io/poll@0.2.0.{pollable};
+        subscribe-duration: func(when: u64) -> pollable;
+    }
+}
+package wasi:cli@0.2.0 {
+    interface stdout {
+        use wasi:io/streams@0.2.0.{output-stream};
+        get-stdout: func() -> output-stream;
+    }
+}";
+
+/// A guest whose memory is all noughts, so that every pointer into it is an empty list, or ok. `parts` are functions
+/// `$start` and `$message` (and `$init`), `imports` what they call.
+fn guest(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
+    let wit = WIT.replacen("world entity {", &format!("world entity {{ {wasi}"), 1) + WASI;
+    let module = format!(
+        r#"(module {imports}
+            (memory (export "memory") 1)
+            (table $table 1 funcref)
+            {parts}
+            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
+            (func (export "ostraca:entity/methods@0.1.0#methods") (result i32) (i32.const 1024))
+            (func (export "ostraca:entity/handler@0.1.0#start") (param i32) (result i32)
+                call $start (i32.const 1024))
+            (func (export "ostraca:entity/handler@0.1.0#message") (param i32 i32 i32 i32) (result i32)
+                call $message (i32.const 1024)))"#
+    );
+    let mut module = wat::parse_str(module).unwrap();
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("test.wit", &wit).unwrap();
+    let world = resolve.select_world(&[package], Some("entity")).unwrap();
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+    ComponentEncoder::default().validate(true).module(&module).unwrap().encode().unwrap()
+}
+
+#[tokio::test]
+async fn a_start_without_end_meets_the_activation_limit() {
+    let host = host();
+    let limits = Limits { activation_time: Duration::from_millis(20), ..Limits::default() };
+    let program =
+        prepare(&host, &guest("", "", "(func $start (loop (br 0))) (func $message)"), limits);
+    let spec = Spec { identity: identity("e"), state: Box::new(NoState) };
+    let turn = program.instantiate(spec).await.unwrap().start(StartReason::FirstMessage).await;
+    assert_eq!(
+        (failed(&turn).code, failed(&turn).kind),
+        ("activation-time-limit", FailureKind::Limit)
+    );
+    assert!(failed(&turn).message.contains("activation-time, 20 ms"), "{turn:?}");
+}
+
+#[test]
+fn an_instantiation_without_end_is_refused_at_deploy() {
+    let limits = Limits { activation_time: Duration::from_millis(20), ..Limits::default() };
+    let guest =
+        guest("", "", "(func $start) (func $message) (func $init (loop (br 0))) (start $init)");
+    let error = host().prepare_blocking(&guest, limits).err().unwrap();
+    assert_eq!(error.code(), "bad-methods");
+    assert!(error.to_string().contains("activation-time"), "{error}");
+}
+
+#[tokio::test]
+async fn tables_end_at_their_limit() {
+    let host = host();
+    let parts = "(func $start) (func $message
+        (if (i32.eq (table.grow $table (ref.null func) (i32.const 15000)) (i32.const -1)) (then unreachable)))";
+    let program = prepare(&host, &guest("", "", parts), Limits::default());
+    let turn = send(&mut started(&program, "e").await, "grow", "").await;
+    assert_eq!((failed(&turn).code, failed(&turn).kind), ("table-limit", FailureKind::Limit));
+}
+
+#[tokio::test]
+async fn a_reply_that_points_nowhere_fails() {
+    let host = host();
+    // The list of the reply begins at the end of all addresses.
+    let parts = "(func $start) (func $message
+        (i32.store offset=1028 (i32.const 0) (i32.const -1)) (i32.store offset=1032 (i32.const 0) (i32.const 99)))";
+    let program = prepare(&host, &guest("", "", parts), Limits::default());
+    let turn = send(&mut started(&program, "e").await, "any", "").await;
+    assert_eq!((failed(&turn).code, failed(&turn).kind), ("bad-value", FailureKind::Guest));
+}
+
+fn sleeper() -> Vec<u8> {
+    guest(
+        "import wasi:clocks/monotonic-clock@0.2.0;",
+        r#"(import "wasi:clocks/monotonic-clock@0.2.0" "subscribe-duration" (func $after (param i64) (result i32)))
+           (import "wasi:io/poll@0.2.0" "[method]pollable.block" (func $block (param i32)))"#,
+        // An hour.
+        "(func $start) (func $message (call $block (call $after (i64.const 3600000000000))))",
+    )
+}
+
+#[tokio::test]
+async fn a_guest_that_sleeps_through_wasi_meets_the_turn_limit() {
+    let host = host();
+    let program = prepare(&host, &sleeper(), Limits::default());
+    let turn = send(&mut started(&program, "e").await, "sleep", "").await;
+    assert_eq!(failed(&turn).code, "turn-time-limit");
+}
+
+#[tokio::test]
+async fn a_guest_that_sleeps_is_stopped_from_outside() {
+    let host = host();
+    let limits = Limits { turn_time: Duration::from_secs(600), ..Limits::default() };
+    let program = prepare(&host, &sleeper(), limits);
+    let mut entity = started(&program, "e").await;
+    let interrupt = entity.interrupt_handle();
+    let (turn, ()) = tokio::join!(send(&mut entity, "sleep", ""), async {
+        tokio::task::yield_now().await;
+        interrupt.interrupt();
+    });
+    assert_eq!(failed(&turn).code, "interrupted");
+}
+
+/// Collects what a subscriber writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn standard_output_goes_to_the_log_line_by_line_under_the_entitys_name() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let host = host();
+    let component = guest(
+        "import wasi:cli/stdout@0.2.0;",
+        r#"(import "wasi:cli/stdout@0.2.0" "get-stdout" (func $stdout (result i32)))
+           (import "wasi:io/streams@0.2.0" "[method]output-stream.blocking-write-and-flush"
+               (func $write (param i32 i32 i32 i32)))"#,
+        r#"(data (i32.const 64) "one\ntwo\nthr")
+           (func $start) (func $message (call $write (call $stdout) (i32.const 64) (i32.const 11) (i32.const 128)))"#,
+    );
+    let program = prepare(&host, &component, Limits { log_line: 2, ..Limits::default() });
+    let turn = send(&mut started(&program, "alice").await, "print", "").await;
+    assert_eq!((ok(&turn), turn.logs_dropped), ("", 0));
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains(LOG_TARGET)).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    // Each was cut to its first two bytes.
+    for (line, expected) in lines.iter().zip([": on ", ": tw ", ": th "]) {
+        assert!(
+            line.contains(expected) && line.contains("id=alice") && line.contains("type=guest"),
+            "{text}"
+        );
+    }
+}
