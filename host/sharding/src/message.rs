@@ -67,11 +67,11 @@ pub struct Message {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
     /// Who sent it.
-    pub principal: String,
+    pub principal: Arc<str>,
     /// The body's content type.
-    pub content_type: String,
+    pub content_type: Arc<str>,
     /// W3C trace context.
-    pub traceparent: String,
+    pub traceparent: Arc<str>,
 }
 
 /// How a message ended for one of its senders (R16).

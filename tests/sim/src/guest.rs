@@ -72,7 +72,7 @@ impl Instance {
             (Bytes::from_static(key.as_bytes()), Bytes::from(value.to_le_bytes().to_vec()));
         self.state.insert(key.clone(), value.clone());
         turn.writes.push((key, Some(value)));
-        turn.state_bytes = self.state.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
+        turn.state_bytes = Some(self.state.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum());
     }
 }
 
@@ -80,7 +80,7 @@ fn answered(answer: Answer) -> Turn {
     Turn {
         result: TurnResult::Answered(answer),
         writes: Vec::new(),
-        state_bytes: 0,
+        state_bytes: None,
         passivate: false,
     }
 }

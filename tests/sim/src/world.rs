@@ -937,8 +937,11 @@ impl World {
                 let result = match run {
                     _ if fails => {
                         self.tally.count("fault: guest failed");
-                        let failed =
-                            TurnResult::Failed { code: "trap".into(), message: String::new() };
+                        let failed = TurnResult::Failed {
+                            code: "trap".into(),
+                            message: String::new(),
+                            retry_after: None,
+                        };
                         Turn { result: failed, ..result }
                     }
                     Some(message) => {
@@ -1096,7 +1099,7 @@ impl World {
                 bytes::Bytes::new(),
             )),
             writes: Vec::new(),
-            state_bytes: 0,
+            state_bytes: None,
             passivate: false,
         };
         let delay = self.rng.range(0, 12);

@@ -107,8 +107,8 @@ pub struct Turn {
     pub result: TurnResult,
     /// Keys of the state that the turn changed; empty unless it succeeded.
     pub writes: Vec<(Bytes, Option<Bytes>)>,
-    /// Bytes of keys and values in the state after it.
-    pub state_bytes: u64,
+    /// Bytes of keys and values in the state after it; none if the turn never looked at it.
+    pub state_bytes: Option<u64>,
     /// Whether the guest asked to be dropped.
     pub passivate: bool,
 }
@@ -124,5 +124,7 @@ pub enum TurnResult {
         code: Code,
         /// What happened.
         message: String,
+        /// Milliseconds after which the same message may fare better; none if it is the guest's doing.
+        retry_after: Option<u32>,
     },
 }

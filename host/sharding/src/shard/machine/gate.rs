@@ -12,7 +12,7 @@ impl Machine {
         id: Option<MessageId>,
         answer: Answer,
         writes: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
-        state_bytes: u64,
+        state_bytes: Option<u64>,
     ) {
         let keep_lanes = !self.off(Mutation::NoLanes);
         let head_lane_bytes = self.settings.head_lane_bytes;
@@ -43,7 +43,7 @@ impl Machine {
             version,
             revision: state.revision,
             turn,
-            state_bytes,
+            state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
             lanes: Vec::new(),
             lanes_beside,
             ..state.head.clone()

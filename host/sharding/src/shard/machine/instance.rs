@@ -90,9 +90,10 @@ impl Machine {
                 }
                 return self.advance(now, entity);
             }
-            Activation::Started(Turn { result: TurnResult::Failed { code, message }, .. }) => {
-                Outcome::NotRun { code, message, retry_after: None }
-            }
+            Activation::Started(Turn {
+                result: TurnResult::Failed { code, message, retry_after },
+                ..
+            }) => Outcome::NotRun { code, message, retry_after },
             Activation::Failed { code, message, retry_after } => {
                 Outcome::NotRun { code, message, retry_after }
             }
@@ -151,12 +152,12 @@ impl Machine {
             return;
         };
         match result.result {
-            TurnResult::Failed { code, message } => {
+            TurnResult::Failed { code, message, retry_after } => {
                 self.refuse(
                     entity,
                     &id,
-                    Outcome::NotRun { code, message, retry_after: None },
-                    true,
+                    Outcome::NotRun { code, message, retry_after },
+                    retry_after.is_none(),
                 );
                 self.close(entity);
             }
