@@ -53,7 +53,8 @@ pub const DOUBT_TIME: Duration = Duration::from_secs(60);
 /// How many messages may follow a given-up one before it no longer does: lanes keep a reply each.
 pub const DOUBT_MESSAGES: u64 = 1_024;
 
-/// Outcomes that no further copy can better: what ran cannot be told any more.
+/// Outcomes that no further copy can better: what ran cannot be told any more. (`superseded` says that
+/// this copy did not run: proof, if it was the only one.)
 const LOST_FOR_GOOD: [&str; 2] = ["superseded", "reply-too-large"];
 /// The id stands for another message: this one has not run, whatever became of that one.
 const OTHER_MESSAGE: &str = "id-reused";
@@ -249,7 +250,12 @@ impl<W> Ledger<W> {
                 self.end(sequence, Err(CallError::Application { id, code, message, version }));
             }
             _ if LOST_FOR_GOOD.contains(&said.code.as_str()) => {
-                self.give_up(sequence, said, now);
+                if outcome != Outcome::NotRun
+                    && let Some(call) = self.calls.get_mut(&sequence)
+                {
+                    call.in_doubt = true;
+                }
+                self.end_without_answer(sequence, said, now);
             }
             Outcome::NotRun if said.code == OTHER_MESSAGE => {
                 self.end(sequence, Err(CallError::not_run(id, said)));

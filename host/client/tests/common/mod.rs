@@ -14,12 +14,12 @@ use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, S
 use ostraca_wire::{Error, problem};
 use tokio_util::task::TaskTracker;
 
-pub type Behaviour = Box<dyn Fn(&Node, Request) + Send + Sync>;
-pub type AdminBehaviour = Box<dyn Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync>;
+pub(crate) type Behaviour = Box<dyn Fn(&Node, Request) + Send + Sync>;
+pub(crate) type AdminBehaviour = Box<dyn Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync>;
 
 /// What it does with each message is the test's; what it has seen is kept.
-pub struct Node {
-    pub seen: Mutex<Vec<Envelope>>,
+pub(crate) struct Node {
+    pub(crate) seen: Mutex<Vec<Envelope>>,
     behaviour: Behaviour,
     admin: AdminBehaviour,
 }
@@ -38,11 +38,11 @@ impl Service for Node {
 }
 
 impl Node {
-    pub fn new(behaviour: impl Fn(&Node, Request) + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn new(behaviour: impl Fn(&Node, Request) + Send + Sync + 'static) -> Arc<Self> {
         Self::with_admin(behaviour, |_| Err(problem("unknown-request", "not in this test")))
     }
 
-    pub fn with_admin(
+    pub(crate) fn with_admin(
         behaviour: impl Fn(&Node, Request) + Send + Sync + 'static,
         admin: impl Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -55,20 +55,20 @@ impl Node {
 }
 
 /// A cluster's authority.
-pub fn authority() -> Ca {
+pub(crate) fn authority() -> Ca {
     Ca::create(ClusterId(rand::random())).expect("authority")
 }
 
 /// A node that runs.
-pub struct Running {
-    pub server: Arc<Server<Node>>,
-    pub address: String,
+pub(crate) struct Running {
+    pub(crate) server: Arc<Server<Node>>,
+    pub(crate) address: String,
     tasks: TaskTracker,
 }
 
 impl Running {
     /// Where another node stopped a moment ago, QUIC's own task may still hold the port.
-    pub async fn restart(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
+    pub(crate) async fn restart(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
         loop {
             match Self::try_start(ca, node, address) {
                 Ok(running) => return running,
@@ -80,7 +80,7 @@ impl Running {
         }
     }
 
-    pub fn start(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
+    pub(crate) fn start(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
         Self::try_start(ca, node, address).expect("bind")
     }
 
@@ -109,20 +109,20 @@ impl Running {
         Ok(Self { server, address, tasks })
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.server.shut_down(Duration::ZERO).await;
         self.tasks.close();
         self.tasks.wait().await;
     }
 }
 
-pub async fn client(ca: &Ca, address: &str) -> Client {
+pub(crate) async fn client(ca: &Ca, address: &str) -> Client {
     let identity = ca.issue_client("test").expect("identity");
     let profile = Profile::new(vec![address.into()], ca.certificate_pem(), &identity);
     Client::connect(profile).await.expect("connect")
 }
 
-pub fn result(version: u64, body: impl Into<bytes::Bytes>) -> Reply {
+pub(crate) fn result(version: u64, body: impl Into<bytes::Bytes>) -> Reply {
     Reply {
         outcome: Outcome::Result.into(),
         entity_version: version,
@@ -132,6 +132,6 @@ pub fn result(version: u64, body: impl Into<bytes::Bytes>) -> Reply {
 }
 
 /// Nothing here takes so long; a test that hangs fails.
-pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("in time")
 }

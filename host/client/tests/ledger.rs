@@ -1,0 +1,270 @@
+//! The books of a session: R16 and R17 by example and by random histories.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Window};
+use ostraca_client::{CallError, Entity, SessionId};
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use proptest::prelude::*;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn message(entity: &str, now: Instant) -> Message {
+    let entity = Entity::new("counter", entity);
+    let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
+    Message { entity, envelope, called: now, deadline: now + DEADLINE, again: false }
+}
+
+fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
+    let mut said = problem(code, "");
+    said.retryable = retryable;
+    let problem = (outcome != Outcome::Result).then_some(said);
+    Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
+}
+
+fn sent(ledger: &mut Ledger<u64>, now: Instant) -> Vec<(u64, u64, u64)> {
+    let mut all = Vec::new();
+    while let Some(envelope) = ledger.next_to_send(now) {
+        all.push((envelope.sequence, envelope.after, envelope.settled));
+    }
+    all
+}
+
+fn books() -> Ledger<u64> {
+    Ledger::new(SessionId([1; 16]), 1, 42)
+}
+
+#[test]
+fn after_is_the_last_unresolved_to_the_entity_and_settled_the_first_unresolved_of_all() {
+    let (mut ledger, now) = (books(), Instant::now());
+    for (sequence, entity) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
+        ledger.push(sequence, message(entity, now), sequence);
+    }
+    assert_eq!(sent(&mut ledger, now), [(1, 0, 1), (2, 0, 1), (3, 1, 1), (4, 2, 1)]);
+    ledger.reply(reply(1, Outcome::Result, "", false), now);
+    ledger.reply(reply(4, Outcome::Error, "refused", false), now);
+    ledger.push(5, message("a", now), 5);
+    ledger.push(6, message("b", now), 6);
+    assert_eq!(sent(&mut ledger, now), [(5, 3, 2), (6, 2, 2)]);
+}
+
+#[test]
+fn after_a_broken_connection_all_goes_again_in_order_with_after_and_age_made_anew() {
+    let (mut ledger, now) = (books(), Instant::now());
+    for sequence in 1..=3 {
+        ledger.push(sequence, message("a", now), sequence);
+    }
+    assert_eq!(sent(&mut ledger, now), [(1, 0, 1), (2, 1, 1), (3, 2, 1)]);
+    ledger.reply(reply(2, Outcome::Result, "", false), now);
+    ledger.connection_lost();
+    let later = now + Duration::from_secs(2);
+    let first = ledger.next_to_send(later).expect("first").clone();
+    assert_eq!((first.sequence, first.age_ms, first.remaining_ms), (1, 2_000, 8_000));
+    assert_eq!(sent(&mut ledger, later), [(3, 1, 1)]);
+}
+
+#[test]
+fn not_run_is_no_proof_once_a_copy_is_in_doubt() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    sent(&mut ledger, now);
+    ledger.connection_lost();
+    sent(&mut ledger, now);
+    ledger.reply(reply(1, Outcome::NotRun, "unknown-method", false), now);
+    assert_eq!(ledger.take_ended().count(), 0);
+    ledger.tick(now + DEADLINE);
+    let (_, outcome) = ledger.take_ended().next().expect("ended");
+    assert!(matches!(outcome, Err(CallError::Unknown { .. })), "{outcome:?}");
+}
+
+#[test]
+fn an_unknown_reply_puts_in_doubt_and_a_final_one_ends_it() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    sent(&mut ledger, now);
+    ledger.reply(reply(1, Outcome::Unknown, "store-unknown", false), now);
+    let due = ledger.next_wake().expect("sent again");
+    ledger.tick(due);
+    assert_eq!(sent(&mut ledger, due).len(), 1);
+    ledger.reply(reply(1, Outcome::Result, "", false), due);
+    assert!(ledger.take_ended().next().expect("ended").1.is_ok());
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn a_message_that_never_left_or_was_refused_ends_as_not_run() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    ledger.push(2, message("a", now), 2);
+    assert_eq!(ledger.next_to_send(now).expect("first").sequence, 1);
+    ledger.reply(reply(1, Outcome::NotRun, "mailbox-full", true), now);
+    ledger.tick(now + DEADLINE);
+    let ended: Vec<_> = ledger.take_ended().collect();
+    let codes: Vec<_> =
+        ended.iter().map(|(_, outcome)| outcome.as_ref().expect_err("ended")).collect();
+    assert!(codes.iter().all(|error| matches!(error, CallError::NotRun { .. })), "{codes:?}");
+    assert_eq!(
+        codes.iter().map(|e| e.code()).collect::<BTreeSet<_>>(),
+        ["deadline", "mailbox-full"].into()
+    );
+    assert_eq!(ledger.settled(), 3);
+}
+
+#[test]
+fn a_given_up_message_holds_settled_for_a_while_and_after_never() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    sent(&mut ledger, now);
+    let later = now + DEADLINE;
+    ledger.tick(later);
+    assert_eq!(ledger.take_ended().count(), 1);
+    ledger.push(2, message("a", later), 2);
+    assert_eq!(sent(&mut ledger, later), [(2, 0, 1)]);
+    ledger.reply(reply(2, Outcome::Result, "", false), later);
+    ledger.tick(later + DOUBT_TIME);
+    assert_eq!(ledger.settled(), 3);
+}
+
+#[test]
+fn superseded_ends_at_once_as_unknown_if_in_doubt_and_an_id_of_another_message_is_not_run() {
+    let (mut ledger, now) = (books(), Instant::now());
+    for sequence in [1, 2] {
+        let again = Message { again: true, ..message("a", now) };
+        ledger.push(sequence, again, sequence);
+    }
+    sent(&mut ledger, now);
+    ledger.reply(reply(1, Outcome::NotRun, "superseded", false), now);
+    ledger.reply(reply(2, Outcome::NotRun, "id-reused", false), now);
+    ledger.push(3, message("a", now), 3);
+    sent(&mut ledger, now);
+    ledger.reply(reply(3, Outcome::NotRun, "superseded", false), now);
+    let ended: Vec<_> =
+        ledger.take_ended().map(|(_, outcome)| outcome.expect_err("ended")).collect();
+    assert!(matches!(ended[0], CallError::Unknown { .. }), "{ended:?}");
+    assert!(matches!(ended[1], CallError::NotRun { .. }), "{ended:?}");
+    assert!(matches!(ended[2], CallError::NotRun { .. }), "{ended:?}");
+}
+
+#[test]
+fn the_window_holds_in_messages_and_bytes_and_counts_what_was_given_up() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.set_window(Window { messages: 2, ..Window::default() });
+    for sequence in 1..=4 {
+        ledger.push(sequence, message("a", now), sequence);
+    }
+    assert_eq!(sent(&mut ledger, now).len(), 2);
+    let short = Message { deadline: now + DEADLINE * 2, ..message("a", now) };
+    ledger.push(5, short, 5);
+    ledger.tick(now + DEADLINE);
+    assert_eq!(sent(&mut ledger, now + DEADLINE).len(), 0, "two are still in flight");
+    ledger.reply(reply(1, Outcome::Result, "", false), now + DEADLINE);
+    assert_eq!(sent(&mut ledger, now + DEADLINE).len(), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(u8),
+    Send,
+    Reply(usize, u8),
+    Break,
+    Pass(u16),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..4_u8).prop_map(Step::Push),
+        3 => Just(Step::Send),
+        5 => (any::<usize>(), 0..6_u8).prop_map(|(which, how)| Step::Reply(which, how)),
+        1 => Just(Step::Break),
+        2 => (0..4_000_u16).prop_map(Step::Pass),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_books_stay_right(steps in steps()) {
+        let mut ledger = books();
+        ledger.set_window(Window { messages: 8, ..Window::default() });
+        let mut now = Instant::now();
+        let mut next = 1;
+        // The model: who is unresolved, in flight, and has ever had a copy whose fate is open.
+        let mut unresolved: BTreeMap<u64, String> = BTreeMap::new();
+        let mut flight: Vec<u64> = Vec::new();
+        let mut doubt: BTreeSet<u64> = BTreeSet::new();
+        let mut ended: BTreeSet<u64> = BTreeSet::new();
+        for step in steps.into_iter().chain([Step::Pass(30_000)]) {
+            match step {
+                Step::Push(entity) => {
+                    let entity = format!("e{entity}");
+                    ledger.push(next, message(&entity, now), next);
+                    unresolved.insert(next, entity);
+                    next += 1;
+                }
+                Step::Send => {
+                    let mut last = 0;
+                    while let Some(envelope) = ledger.next_to_send(now) {
+                        let sequence = envelope.sequence;
+                        prop_assert!(sequence > last, "in order");
+                        last = sequence;
+                        let after = unresolved
+                            .iter()
+                            .filter(|(s, entity)| **s < sequence && **entity == envelope.id)
+                            .map(|(s, _)| *s)
+                            .max()
+                            .unwrap_or(0);
+                        prop_assert_eq!(envelope.after, after);
+                        let first = unresolved.keys().next().copied().unwrap_or(next);
+                        prop_assert!(envelope.settled <= first);
+                        prop_assert!(envelope.settled <= sequence);
+                        flight.push(sequence);
+                        prop_assert!(flight.len() <= 8, "within the window");
+                    }
+                }
+                Step::Reply(which, how) if !flight.is_empty() => {
+                    let sequence = flight.remove(which % flight.len());
+                    let (outcome, code, retryable) = match how {
+                        0 | 1 => (Outcome::Result, "", false),
+                        2 => (Outcome::Error, "refused", false),
+                        3 => (Outcome::NotRun, "mailbox-full", true),
+                        4 => (Outcome::NotRun, "unknown-method", false),
+                        _ => (Outcome::Unknown, "store-unknown", true),
+                    };
+                    if outcome == Outcome::Unknown {
+                        doubt.insert(sequence);
+                    }
+                    ledger.reply(reply(sequence, outcome, code, retryable), now);
+                }
+                Step::Reply(..) => {}
+                Step::Break => {
+                    doubt.extend(flight.drain(..));
+                    ledger.connection_lost();
+                }
+                Step::Pass(by) => {
+                    now += Duration::from_millis(u64::from(by));
+                    ledger.tick(now);
+                }
+            }
+            let over: Vec<_> = ledger.take_ended().collect();
+            for (sequence, outcome) in over {
+                prop_assert!(ended.insert(sequence), "one outcome each");
+                unresolved.remove(&sequence);
+                match outcome {
+                    Err(CallError::NotRun { .. }) => {
+                        prop_assert!(!doubt.contains(&sequence) && !flight.contains(&sequence));
+                    }
+                    Err(CallError::Unknown { .. }) => {
+                        prop_assert!(doubt.contains(&sequence) || flight.contains(&sequence));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        prop_assert!(ledger.is_empty());
+        prop_assert_eq!(ended.len() as u64, next - 1);
+    }
+}

@@ -1,0 +1,364 @@
+//! Bad input from whoever has a certificate: a stable code, on its own stream or connection only, and
+//! a neighbour that is answered right after.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Node, envelope, frame, in_time, next, one, session_open};
+use ostraca_wire::code::Code;
+use ostraca_wire::hello;
+use ostraca_wire::proto::admin_request::Request;
+use ostraca_wire::proto::{
+    AdminRequest, AdminResponse, Chunk, Deploy, Envelope, Open, Outcome, SessionOpen,
+    admin_response, open,
+};
+use ostraca_wire::{Error, Limits};
+use prost::Message;
+
+/// Sends bytes on a stream of a greeted connection; with which code the node resets it.
+async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<Code> {
+    let (_endpoint, connection) = node.greeted().await;
+    let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+    send.write_all(bytes).await.expect("write");
+    if finish {
+        send.finish().expect("finish");
+    }
+    let code = match recv.read_to_end(1 << 20).await {
+        Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => {
+            Code::from_number(code.into_inner())
+        }
+        other => panic!("no reset: {other:?}"),
+    };
+    // The connection itself goes on.
+    let (mut send, mut recv) = connection.open_bi().await.expect("another stream");
+    send.write_all(&session_open()).await.expect("write");
+    send.write_all(&frame(&envelope(1, "echo", b"x"))).await.expect("write");
+    send.finish().expect("finish");
+    assert!(recv.read_to_end(10_000).await.expect("reply").len() > 4);
+    code
+}
+
+#[tokio::test]
+async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
+    in_time(async {
+        let node = Node::start();
+        let with = |more: &[u8]| [session_open(), more.to_vec()].concat();
+        let no_sequence = frame(&Envelope { sequence: 0, ..envelope(1, "echo", b"") });
+        let short = Open {
+            stream: Some(open::Stream::Session(SessionOpen { session: vec![1; 15].into() })),
+        };
+        let second = hello::client(None, &Limits::default());
+        let second = Open { stream: Some(open::Stream::Hello(second)) };
+        let cases: [(&str, Vec<u8>, bool, Code); 12] = [
+            ("4 GiB at once", vec![0xff; 4], false, Code::FrameTooLarge),
+            ("4 GiB later", with(&[0xff; 5]), false, Code::FrameTooLarge),
+            ("one too many", with(&12_001_u32.to_be_bytes()), false, Code::FrameTooLarge),
+            ("garbage", b"\0\0\0\x05GET /".to_vec(), false, Code::BadFrame),
+            ("garbage later", with(b"\0\0\0\x05GET /"), false, Code::BadFrame),
+            ("no sequence", with(&no_sequence), false, Code::BadFrame),
+            ("empty frame", with(&[0; 4]), false, Code::BadFrame),
+            ("half a frame, ended", with(&[0, 0, 0, 9, 1]), true, Code::HalfFrame),
+            ("half a frame, left", with(&[0, 0, 0, 9, 1]), false, Code::FrameDeadline),
+            ("an empty stream", Vec::new(), true, Code::HalfFrame),
+            ("a short session id", frame(&short), false, Code::UnexpectedFrame),
+            ("a second hello", frame(&second), false, Code::UnexpectedFrame),
+        ];
+        for (what, bytes, finish, code) in cases {
+            assert_eq!(reset_after(&node, &bytes, finish).await, Some(code), "{what}");
+        }
+        node.answers().await;
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_opened_and_left_end_at_their_deadline_and_hold_nobody_up() {
+    in_time(async {
+        let node = Node::start();
+        let (_endpoint, connection) = node.greeted().await;
+        let mut left = Vec::new();
+        for _ in 0..99 {
+            let (mut send, recv) = connection.open_bi().await.expect("stream");
+            // One byte, so that the node hears of the stream.
+            send.write_all(&[0]).await.expect("write");
+            left.push((send, recv));
+        }
+        node.answers().await;
+        for (_send, mut recv) in left {
+            match recv.read_to_end(10).await {
+                Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => {
+                    let code = Code::from_number(code.into_inner());
+                    let deadlines = [Some(Code::OpenDeadline), Some(Code::FrameDeadline)];
+                    assert!(deadlines.contains(&code), "{code:?}");
+                }
+                other => panic!("no reset: {other:?}"),
+            }
+        }
+        node.answers().await;
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_without_a_good_hello_is_closed_with_the_reason() {
+    in_time(async {
+        let node = Node::start();
+        let closed = async |first: Option<Vec<u8>>| {
+            let (_endpoint, connection) = node.raw().await;
+            if let Some(first) = first {
+                let (mut send, _recv) = connection.open_bi().await.expect("stream");
+                send.write_all(&first).await.expect("write");
+            }
+            match Error::from(connection.closed().await) {
+                Error::Closed { code, reason } => (code, reason),
+                other => panic!("{other:?}"),
+            }
+        };
+        let own = || hello::client(Some(node.ca.cluster()), &Limits::default());
+        let open = |hello| Some(frame(&Open { stream: Some(open::Stream::Hello(hello)) }));
+        assert_eq!(closed(None).await.0, Code::HelloDeadline);
+        assert_eq!(closed(Some(vec![0xff; 100])).await.0, Code::FrameTooLarge);
+        assert_eq!(closed(Some(session_open())).await.0, Code::BadHello);
+        let mut newer = own();
+        (newer.protocol_min, newer.protocol_max) = (2, 3);
+        assert_eq!(closed(open(newer)).await.0, Code::UnsupportedProtocol);
+        let mut other = own();
+        other.cluster_id = vec![0; 16].into();
+        assert_eq!(closed(open(other)).await.0, Code::OtherCluster);
+        let mut demanding = own();
+        demanding.required_features.push("time-travel".into());
+        let (code, reason) = closed(open(demanding)).await;
+        assert_eq!(code, Code::UnknownFeature);
+        assert!(reason.contains("time-travel"), "{reason}");
+        node.answers().await;
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bad_message_is_refused_alone_and_its_session_goes_on() {
+    in_time(async {
+        let node = Node::start();
+        let link = node.link().await;
+        let (mut writer, mut reader) = link.session([3; 16]).await.expect("session");
+        let good = envelope(1, "echo", b"");
+        let cases = [
+            (Envelope { id: String::new(), ..good.clone() }, "bad-entity-id"),
+            (Envelope { id: "x".repeat(513), ..good.clone() }, "bad-entity-id"),
+            (Envelope { r#type: String::new(), ..good.clone() }, "bad-message"),
+            (Envelope { method: "m".repeat(256), ..good.clone() }, "bad-message"),
+            (Envelope { after: 1, ..good.clone() }, "bad-message"),
+            (Envelope { settled: 2, ..good.clone() }, "bad-message"),
+            (Envelope { kind: 9, ..good.clone() }, "bad-message"),
+            (Envelope { session: vec![4; 16].into(), ..good.clone() }, "bad-message"),
+            (Envelope { body: vec![0; 10_001].into(), ..good.clone() }, "message-too-large"),
+        ];
+        for (bad, code) in cases {
+            writer.put(&bad);
+            writer.flush().await.expect("write");
+            let reply = next(&mut reader).await.expect("reply");
+            assert_eq!(reply.outcome(), Outcome::NotRun);
+            assert_eq!(reply.problem.expect("problem").code, code);
+        }
+        // Another's name is not believed.
+        let body = vec![7; 10_000];
+        let forged = Envelope { principal: "client/root".into(), ..envelope(2, "echo", &body) };
+        writer.put(&forged);
+        writer.flush().await.expect("write");
+        let reply = next(&mut reader).await.expect("reply");
+        assert_eq!((reply.sequence, &reply.body[..]), (2, &body[..]));
+        assert_eq!(reply.content_type, "client/alice");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_id_that_is_not_utf8_is_refused_alone() {
+    in_time(async {
+        let node = Node::start();
+        let (_endpoint, connection) = node.greeted().await;
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        let mut bad = frame(&Envelope { id: "QQQ".into(), ..envelope(1, "echo", b"") });
+        let place = bad.windows(3).position(|part| part == b"QQQ").expect("id");
+        bad[place] = 0xff;
+        let bytes = [session_open(), bad, frame(&envelope(2, "echo", b"next"))].concat();
+        send.write_all(&bytes).await.expect("write");
+        send.finish().expect("finish");
+        let replies = recv.read_to_end(10_000).await.expect("replies");
+        let text = String::from_utf8_lossy(&replies);
+        assert!(text.contains("bad-message") && text.contains("next"), "{text}");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ticket_that_is_dropped_answers_unknown() {
+    in_time(async {
+        let node = Node::start();
+        let reply = one(&node.link().await, "drop", b"").await.expect("reply");
+        assert_eq!(reply.outcome(), Outcome::Unknown);
+        assert_eq!(reply.problem.expect("problem").code, "abandoned");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_beyond_its_window_is_not_read_and_others_are() {
+    in_time(async {
+        let node = Node::start();
+        let link = node.link().await;
+        let (mut writer, mut reader) = link.session([3; 16]).await.expect("session");
+        for sequence in 1..=1_000 {
+            writer.put(&envelope(sequence, "hold", b""));
+        }
+        writer.flush().await.expect("write");
+        let held = || node.echo.held.lock().expect("held").len();
+        while held() < 256 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        node.answers().await;
+        assert_eq!(held(), 256);
+        // As soon as there is room, it is read on.
+        for sequence in 1..=1_000 {
+            let request = loop {
+                let first = {
+                    let mut held = node.echo.held.lock().expect("held");
+                    if held.is_empty() { None } else { Some(held.remove(0)) }
+                };
+                match first {
+                    Some(request) => break request,
+                    None => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            };
+            assert_eq!(request.ticket.sequence(), sequence);
+            drop(request);
+            assert_eq!(next(&mut reader).await.expect("reply").sequence, sequence);
+            assert!(held() <= 256);
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
+async fn deploy(node: &Node, deploy: Deploy, chunks: &[Vec<u8>]) -> Result<AdminResponse, Error> {
+    let request = AdminRequest { request: Some(Request::Deploy(deploy)) };
+    let (mut writer, mut reader) = node.link().await.admin(request).await?;
+    for data in chunks {
+        writer.put(&Chunk { data: data.clone().into() });
+    }
+    // Refused uploads are not read to their end.
+    let _ = writer.flush().await;
+    writer.finish();
+    let frame = reader.next().await?.ok_or_else(|| Error::Lost("no answer".into()))?;
+    Ok(AdminResponse::decode(frame).expect("response"))
+}
+
+#[tokio::test]
+async fn a_component_comes_whole_with_its_digest_or_not_at_all() {
+    in_time(async {
+        let node = Node::start();
+        let component = vec![42_u8; 30_000];
+        let good = Deploy {
+            manifest: "counter".into(),
+            component_size: 30_000,
+            digest: blake3::hash(&component).as_bytes().to_vec().into(),
+            expected_revision: Some(0),
+        };
+        let chunks: Vec<_> = component.chunks(10_000).map(<[u8]>::to_vec).collect();
+        let answer = deploy(&node, good.clone(), &chunks).await.expect("answer");
+        let Some(admin_response::Response::Deployed(deployed)) = answer.response else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((deployed.r#type.as_str(), deployed.revision), ("counter", 30_000));
+        let code = |answer: AdminResponse| match answer.response {
+            Some(admin_response::Response::Problem(problem)) => problem.code,
+            other => panic!("{other:?}"),
+        };
+        let large = Deploy { component_size: 1 << 40, ..good.clone() };
+        assert_eq!(code(deploy(&node, large, &[]).await.expect("answer")), "component-too-large");
+        let other = Deploy { digest: vec![0; 32].into(), ..good.clone() };
+        assert_eq!(code(deploy(&node, other, &chunks).await.expect("answer")), "bad-digest");
+        let error = deploy(&node, good.clone(), &chunks[..2]).await.expect_err("half");
+        assert_eq!(error.code(), "half-frame");
+        let error = deploy(&node, Deploy { component_size: 5, ..good }, &chunks).await;
+        assert_eq!(error.expect_err("too many bytes").code(), "unexpected-frame");
+        node.answers().await;
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn long_answers_come_in_pages() {
+    in_time(async {
+        let node = Node::start();
+        let request = Request::Deployments(Default::default());
+        let request = AdminRequest { request: Some(request) };
+        let (mut writer, mut reader) = node.link().await.admin(request).await.expect("stream");
+        writer.flush().await.expect("write");
+        let mut pages = Vec::new();
+        while let Some(frame) = reader.next().await.expect("page") {
+            let page = AdminResponse::decode(frame).expect("page");
+            let Some(admin_response::Response::Deployments(all)) = page.response else {
+                panic!("no page")
+            };
+            pages.push((all.deployments.len(), page.more));
+        }
+        assert_eq!(pages, [(256, true), (256, true), (88, false)]);
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named_with_its_setting() {
+    let node = Node::start();
+    let error = ostraca_wire::endpoint::bind(node.address, "listen", &Limits::default(), None)
+        .expect_err("in use");
+    assert_eq!(error.code(), "address-in-use");
+    let text = error.to_string();
+    assert!(text.contains(&node.address.port().to_string()) && text.contains("listen"), "{text}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopping_node_answers_what_it_took_and_says_why_it_closes() {
+    in_time(async {
+        let node = Node::start();
+        let link = node.link().await;
+        let (mut writer, mut reader) = link.session([3; 16]).await.expect("session");
+        writer.put(&envelope(1, "hold", b""));
+        writer.flush().await.expect("write");
+        while node.echo.held.lock().expect("held").is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let stopping = {
+            let (server, echo) = (node.server.clone(), node.echo.clone());
+            async move {
+                let answer = async {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    echo.held.lock().expect("held").clear();
+                };
+                tokio::join!(server.shut_down(Duration::from_secs(5)), answer);
+            }
+        };
+        let hearing = async {
+            let reply = next(&mut reader).await.expect("the reply of what was taken");
+            assert_eq!(reply.sequence, 1);
+            match link.closed().await {
+                Error::Closed { code, .. } => assert_eq!(code, Code::ShuttingDown),
+                other => panic!("{other:?}"),
+            }
+        };
+        tokio::join!(stopping, hearing);
+        node.stop().await;
+    })
+    .await;
+}

@@ -1,0 +1,209 @@
+//! An echoing node with short deadlines, and a client that can send anything.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use ostraca_sharding::ids::{ClusterId, Incarnation};
+use ostraca_wire::dial::{Dialer, Link};
+use ostraca_wire::frame::put_frame;
+use ostraca_wire::framed::FrameReader;
+use ostraca_wire::hello::{self, NodeFacts};
+use ostraca_wire::identity::{Ca, Identity};
+use ostraca_wire::proto::{
+    Deployed, Deployment, Envelope, Open, Outcome, Problem, Reply, SessionOpen, open,
+};
+use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
+use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, problem, tls};
+use prost::Message;
+use tokio_util::task::TaskTracker;
+
+/// Answers with the body; "hold" keeps the ticket, "drop" drops it.
+#[derive(Default)]
+pub(crate) struct Echo {
+    pub(crate) held: std::sync::Mutex<Vec<Request>>,
+}
+
+impl Service for Echo {
+    async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+        for request in batch.drain(..) {
+            match request.envelope.method.as_str() {
+                "hold" => self.held.lock().expect("held").push(request),
+                "drop" => drop(request),
+                _ => {
+                    let content_type = session.peer.principal.to_string();
+                    let body = request.envelope.body;
+                    let outcome = Outcome::Result.into();
+                    request.ticket.answer(Reply {
+                        outcome,
+                        content_type,
+                        body,
+                        ..Reply::default()
+                    });
+                }
+            }
+        }
+    }
+
+    async fn admin(&self, _: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
+        match request {
+            Admin::Deploy(upload) => Ok(AdminAnswer::Deployed(Deployed {
+                r#type: upload.manifest,
+                revision: upload.component.len() as u64,
+                digest: upload.digest.to_vec().into(),
+                unchanged: false,
+            })),
+            Admin::Deployments => Ok(AdminAnswer::Deployments(vec![Deployment::default(); 600])),
+            _ => Err(problem("unknown-type", "not here")),
+        }
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) ca: Ca,
+    pub(crate) server: Arc<Server<Echo>>,
+    pub(crate) echo: Arc<Echo>,
+    pub(crate) address: SocketAddr,
+    tasks: TaskTracker,
+}
+
+pub(crate) fn authority() -> Ca {
+    Ca::create(ClusterId(rand::random())).expect("authority")
+}
+
+pub(crate) fn limits() -> Limits {
+    Limits {
+        hello_deadline: Duration::from_millis(300),
+        open_deadline: Duration::from_millis(300),
+        frame_deadline: Duration::from_millis(300),
+        max_message: 10_000,
+        max_frame: 12_000,
+        max_component: 1_000_000,
+        ..Limits::default()
+    }
+}
+
+impl Node {
+    pub(crate) fn start() -> Self {
+        let ca = authority();
+        let identity = ca.issue_node("one", &["localhost".into(), "127.0.0.1".into()]);
+        Self::start_as(ca, &identity.expect("identity"), limits())
+    }
+
+    pub(crate) fn start_as(ca: Ca, identity: &Identity, limits: Limits) -> Self {
+        let facts = NodeFacts {
+            cluster: ca.cluster(),
+            store: 7,
+            node: "one".into(),
+            incarnation: Incarnation { counter: 1, nonce: 2 },
+        };
+        let echo = Arc::new(Echo::default());
+        let server = Server::bind(
+            "127.0.0.1:0".parse().expect("address"),
+            "listen",
+            identity,
+            &ca.trust().expect("trust"),
+            limits,
+            facts,
+            Arc::clone(&echo),
+        );
+        let server = Arc::new(server.expect("bind"));
+        let tasks = TaskTracker::new();
+        let running = Arc::clone(&server);
+        tasks.spawn(async move { running.run().await });
+        let address = server.local_addr().expect("address");
+        Self { ca, server, echo, address, tasks }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.server.shut_down(Duration::from_secs(1)).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    pub(crate) fn dialer(&self, identity: Option<&Identity>) -> Dialer {
+        let limits = Limits { hello_deadline: Duration::from_secs(5), ..Limits::default() };
+        let trust = self.ca.trust().expect("trust");
+        Dialer::new(identity, &trust, self.address, limits).expect("dialer")
+    }
+
+    pub(crate) async fn link(&self) -> Link {
+        let identity = self.ca.issue_client("alice").expect("identity");
+        self.dialer(Some(&identity)).connect(self.address).await.expect("link")
+    }
+
+    /// A connection on which nothing was said.
+    pub(crate) async fn raw(&self) -> (quinn::Endpoint, quinn::Connection) {
+        let identity = self.ca.issue_client("mallory").expect("identity");
+        let trust = self.ca.trust().expect("trust");
+        let tls = tls::client(Some(&identity), &trust, ALPN_CLIENT).expect("tls");
+        let config = endpoint::client_config(tls, &Limits::default()).expect("config");
+        let any = "127.0.0.1:0".parse().expect("address");
+        let endpoint = endpoint::bind(any, "test", &Limits::default(), None).expect("bind");
+        let connection = endpoint
+            .connect_with(config, self.address, tls::SERVER_NAME)
+            .expect("connect")
+            .await
+            .expect("handshake");
+        (endpoint, connection)
+    }
+
+    /// A connection with hellos exchanged.
+    pub(crate) async fn greeted(&self) -> (quinn::Endpoint, quinn::Connection) {
+        let (endpoint, connection) = self.raw().await;
+        let own = hello::client(Some(self.ca.cluster()), &Limits::default());
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        send.write_all(&frame(&Open { stream: Some(open::Stream::Hello(own)) }))
+            .await
+            .expect("hello");
+        recv.read_to_end(10_000).await.expect("hello");
+        (endpoint, connection)
+    }
+
+    /// Whoever else is connected is served right after.
+    pub(crate) async fn answers(&self) {
+        let link = self.link().await;
+        let reply = one(&link, "echo", b"still here").await.expect("reply");
+        assert_eq!(&reply.body[..], b"still here");
+    }
+}
+
+pub(crate) fn frame<M: Message>(message: &M) -> Vec<u8> {
+    let mut bytes = BytesMut::new();
+    put_frame(&mut bytes, message);
+    bytes.to_vec()
+}
+
+pub(crate) fn session_open() -> Vec<u8> {
+    let session = SessionOpen { session: vec![5; 16].into() };
+    frame(&Open { stream: Some(open::Stream::Session(session)) })
+}
+
+pub(crate) fn envelope(sequence: u64, method: &str, body: &[u8]) -> Envelope {
+    Envelope {
+        r#type: "echo".into(),
+        id: "one".into(),
+        sequence,
+        method: method.into(),
+        body: body.to_vec().into(),
+        ..Envelope::default()
+    }
+}
+
+pub(crate) async fn next(reader: &mut FrameReader) -> Result<Reply, Error> {
+    let frame = reader.next().await?.ok_or_else(|| Error::Lost("no reply".into()))?;
+    Ok(Reply::decode(frame).expect("reply"))
+}
+
+pub(crate) async fn one(link: &Link, method: &str, body: &[u8]) -> Result<Reply, Error> {
+    let (mut writer, mut reader) = link.session([3; 16]).await?;
+    writer.put(&envelope(1, method, body));
+    writer.flush().await?;
+    next(&mut reader).await
+}
+
+pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), work).await.expect("in time")
+}

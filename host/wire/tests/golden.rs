@@ -1,0 +1,231 @@
+//! The bytes of every message, unused fields too: a change here is a change of the protocol.
+
+use std::fmt::Debug;
+
+use bytes::{Bytes, BytesMut};
+use ostraca_wire::frame::put_frame;
+use ostraca_wire::proto::*;
+use prost::Message;
+
+fn same<M: Message + Default + PartialEq + Debug>(message: &M, golden: &str) {
+    let bytes = message.encode_to_vec();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, golden);
+    assert_eq!(&M::decode(&bytes[..]).expect("reads back"), message);
+}
+
+fn some_problem() -> Problem {
+    Problem {
+        code: "c".into(),
+        message: "m".into(),
+        help: "h".into(),
+        details: [("k".to_owned(), "v".to_owned())].into(),
+        retryable: true,
+        retry_after_ms: 7,
+    }
+}
+
+const PROBLEM: &str = "0a01631201 6d1a0168220 60a016b120176 28013007";
+
+#[test]
+fn envelope() {
+    let message = Envelope {
+        namespace: "n".into(),
+        r#type: "t".into(),
+        id: "i".into(),
+        session: Bytes::from_static(&[0xaa; 16]),
+        sequence: 5,
+        after: 4,
+        settled: 3,
+        kind: Kind::Query.into(),
+        age_ms: 9,
+        remaining_ms: 10,
+        hops: 11,
+        principal: "p".into(),
+        origin: "o".into(),
+        ask_chain: vec!["a".into(), "b".into()],
+        traceparent: "x".into(),
+        tracestate: "y".into(),
+        content_type: "z".into(),
+        route_epoch: 18,
+        flags: 19,
+        method: "m".into(),
+        body: Bytes::from_static(b"!"),
+    };
+    let session = "aa".repeat(16);
+    let golden = format!(
+        "0a016e1201741a01692210{session}28053004380340024809500a580b6201706a016f\
+         72016172016 27a0178820101798a01017a900112980113a201016dfa010121"
+    );
+    same(&message, &golden.replace(' ', ""));
+}
+
+#[test]
+fn reply() {
+    let message = Reply {
+        sequence: 5,
+        outcome: Outcome::NotRun.into(),
+        problem: Some(some_problem()),
+        epoch: 4,
+        entity_version: 6,
+        kind: Kind::Command.into(),
+        content_type: "z".into(),
+        flags: 8,
+        body: Bytes::from_static(b"!"),
+    };
+    let problem = PROBLEM.replace(' ', "");
+    let length = problem.len() / 2;
+    same(
+        &message,
+        &format!("080510031a{length:02x}{problem}200428063001 3a017a4008fa010121").replace(' ', ""),
+    );
+}
+
+#[test]
+fn hello() {
+    let message = Hello {
+        cluster_id: Bytes::from_static(&[1; 16]),
+        store_id: Bytes::from_static(&[2; 16]),
+        node: "n".into(),
+        incarnation: Some(Incarnation { counter: 3, nonce: 4 }),
+        protocol_min: 1,
+        protocol_max: 2,
+        features: vec!["f".into()],
+        required_features: vec!["r".into()],
+        limits: Some(Limits {
+            max_frame: 1,
+            max_message: 2,
+            session_messages: 3,
+            session_bytes: 4,
+            max_streams: 5,
+            max_component: 6,
+        }),
+        software: "s".into(),
+    };
+    let golden = format!(
+        "0a10{}1210{}1a016e220b080311040000000000000028013002\
+         3a01664201724a0c080110021803200428053006520173",
+        "01".repeat(16),
+        "02".repeat(16)
+    );
+    same(&message, &golden);
+}
+
+#[test]
+fn streams_and_admin_requests() {
+    let session = SessionOpen { session: Bytes::from_static(&[9; 16]) };
+    let open = Open { stream: Some(open::Stream::Session(session)) };
+    same(&open, &format!("12120a10{}", "09".repeat(16)));
+    let deploy = Deploy {
+        manifest: "m".into(),
+        component_size: 3,
+        digest: Bytes::from_static(&[8; 32]),
+        expected_revision: Some(0),
+    };
+    let request = AdminRequest { request: Some(admin_request::Request::Deploy(deploy)) };
+    same(&request, &format!("0a290a016d10031a20{}2000", "08".repeat(32)));
+    same(&Chunk { data: Bytes::from_static(b"abc") }, "0a03616263");
+    for (request, golden) in [
+        (admin_request::Request::Deployments(DeploymentsRequest {}), "1200"),
+        (admin_request::Request::Methods(MethodsRequest { r#type: "t".into() }), "1a030a0174"),
+        (admin_request::Request::Status(StatusRequest {}), "2200"),
+        (admin_request::Request::Node(NodeRequest {}), "2a00"),
+    ] {
+        same(&AdminRequest { request: Some(request) }, golden);
+    }
+}
+
+#[test]
+fn admin_responses() {
+    use admin_response::Response;
+    let wrap = |response| AdminResponse { more: true, response: Some(response) };
+    let problem = PROBLEM.replace(' ', "");
+    same(
+        &wrap(Response::Problem(some_problem())),
+        &format!("080112{:02x}{problem}", problem.len() / 2),
+    );
+    let deployed = Deployed {
+        r#type: "t".into(),
+        revision: 2,
+        digest: Bytes::from_static(b"d"),
+        unchanged: true,
+    };
+    same(&wrap(Response::Deployed(deployed)), "08011a0a0a017410021a01642001");
+    let deployment = Deployment {
+        namespace: "n".into(),
+        r#type: "t".into(),
+        revision: 3,
+        digest: Bytes::from_static(b"d"),
+        pool: "p".into(),
+        component_size: 6,
+    };
+    let page = Deployments { deployments: vec![deployment] };
+    same(
+        &wrap(Response::Deployments(page)),
+        "080122120a100a016e120174180322016 42a01703006".replace(' ', "").as_str(),
+    );
+    let methods = Methods {
+        r#type: "t".into(),
+        revision: 1,
+        methods: vec![Method { name: "m".into(), kind: Kind::Command.into() }],
+    };
+    same(&wrap(Response::Methods(methods)), "08012a0c0a017410011a050a016d1001");
+    let status = Status {
+        cluster: "c".into(),
+        node: "n".into(),
+        incarnation: "i".into(),
+        uptime_ms: 4,
+        store: "s".into(),
+        numbers: [("a".to_owned(), 1)].into(),
+        texts: [("b".to_owned(), "t".to_owned())].into(),
+        problems: vec![StatusProblem { code: "x".into(), text: "y".into(), help: "z".into() }],
+    };
+    same(
+        &wrap(Response::Status(status)),
+        "080132280a016312016e1a016920042a017332050a016110013a060a01621201744209\
+         0a01781201791a017a",
+    );
+    let node = NodeInfo {
+        cluster: "c".into(),
+        node: "n".into(),
+        version: "v".into(),
+        addresses: vec!["a".into()],
+    };
+    same(&wrap(Response::Node(node)), "08013a0c0a016312016e1a0176220161");
+}
+
+/// The worked example of `docs/protocol.md`.
+#[test]
+fn the_example_of_the_documentation() {
+    let envelope = Envelope {
+        r#type: "counter".into(),
+        id: "alice".into(),
+        sequence: 1,
+        settled: 1,
+        kind: Kind::Command.into(),
+        remaining_ms: 10_000,
+        content_type: "application/json".into(),
+        method: "add".into(),
+        body: Bytes::from_static(b"[1]"),
+        ..Envelope::default()
+    };
+    let mut bytes = BytesMut::new();
+    put_frame(&mut bytes, &envelope);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = include_str!("../../../docs/protocol.md").replace([' ', '\n'], "");
+    assert!(text.contains(&hex), "{hex}");
+    bytes.clear();
+    let reply = Reply {
+        sequence: 1,
+        outcome: Outcome::Result.into(),
+        epoch: 1,
+        entity_version: 1,
+        kind: Kind::Command.into(),
+        content_type: "application/json".into(),
+        body: Bytes::from_static(b"1"),
+        ..Reply::default()
+    };
+    put_frame(&mut bytes, &reply);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(text.contains(&hex), "{hex}");
+}

@@ -1,0 +1,137 @@
+//! Who gets in: certificates of the cluster, and nobody else; the refused hear what to do.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+
+use common::{Node, authority, in_time, limits, one};
+use ostraca_sharding::ids::ClusterId;
+use ostraca_wire::Error;
+use ostraca_wire::dial::Dialer;
+use ostraca_wire::identity::{Ca, Identity, IdentityError, Principal, Role, Trust};
+use time::{Duration, OffsetDateTime};
+
+/// How a node refuses whoever shows this; it goes on to answer others.
+async fn refused(node: &Node, identity: Option<&Identity>) -> (String, String) {
+    let error = node.dialer(identity).connect(node.address).await.expect_err("refused");
+    assert!(!error.is_retryable(), "{error:?}");
+    node.answers().await;
+    (error.code().into(), error.to_string())
+}
+
+#[tokio::test]
+async fn a_client_without_a_good_certificate_is_refused_and_told_what_to_do() {
+    in_time(async {
+        let node = Node::start();
+        let (code, text) = refused(&node, None).await;
+        assert_eq!(code, "no-certificate");
+        assert!(text.contains("ostraca ca issue"), "{text}");
+
+        let stranger = authority().issue_client("alice").expect("identity");
+        assert_eq!(refused(&node, Some(&stranger)).await.0, "unknown-authority");
+
+        // An authority of the same name with another key.
+        let twin = Ca::create(node.ca.cluster()).expect("twin").issue_client("alice");
+        assert_eq!(refused(&node, Some(&twin.expect("identity"))).await.0, "unknown-authority");
+
+        let now = OffsetDateTime::now_utc();
+        let (from, to) = (now - Duration::days(2), now - Duration::days(1));
+        let old = node.ca.issue(Role::Client, "alice", &[], from, to).expect("identity");
+        assert_eq!(refused(&node, Some(&old)).await.0, "certificate-expired");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_takes_only_a_node_of_its_cluster() {
+    in_time(async {
+        // Of another cluster.
+        let node = Node::start();
+        let other = authority();
+        let identity = other.issue_client("alice").expect("identity");
+        let trust = other.trust().expect("trust");
+        let dialer = Dialer::new(Some(&identity), &trust, node.address, limits()).expect("dialer");
+        let error = dialer.connect(node.address).await.expect_err("refused");
+        assert_eq!(error.code(), "unknown-authority", "{error}");
+        node.stop().await;
+
+        // A client's certificate is no node's.
+        let ca = authority();
+        let client = ca.issue_client("mallory").expect("identity");
+        let node = Node::start_as(ca, &client, limits());
+        let alice = node.ca.issue_client("alice").expect("identity");
+        let error = node.dialer(Some(&alice)).connect(node.address).await.expect_err("refused");
+        assert_eq!(error.code(), "not-a-node", "{error}");
+        node.stop().await;
+
+        // A node whose certificate has expired.
+        let ca = authority();
+        let now = OffsetDateTime::now_utc();
+        let old =
+            ca.issue(Role::Node, "one", &[], now - Duration::days(2), now - Duration::days(1));
+        let node = Node::start_as(ca, &old.expect("identity"), limits());
+        let alice = node.ca.issue_client("alice").expect("identity");
+        let error = node.dialer(Some(&alice)).connect(node.address).await.expect_err("refused");
+        assert_eq!(error.code(), "certificate-expired", "{error}");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_principal_is_what_the_certificate_says() {
+    in_time(async {
+        let node = Node::start();
+        let reply = one(&node.link().await, "echo", b"").await.expect("reply");
+        assert_eq!(reply.content_type, "client/alice");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_answers_is_an_error_that_may_pass() {
+    let ca = authority();
+    let identity = ca.issue_client("alice").expect("identity");
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let address = socket.local_addr().expect("address");
+    let trust = ca.trust().expect("trust");
+    let dialer = Dialer::new(Some(&identity), &trust, address, limits()).expect("dialer");
+    let error = dialer.connect(address).await.expect_err("nobody");
+    assert!(matches!(error, Error::Lost(_)) && error.is_retryable(), "{error:?}");
+}
+
+#[test]
+fn what_is_saved_is_private_and_reads_back() {
+    let directory = tempfile::tempdir().expect("directory");
+    let ca = authority();
+    ca.save(directory.path()).expect("saved");
+    let node = ca.issue_node("one", &["localhost".into()]).expect("identity");
+    node.save(directory.path(), "node").expect("saved");
+    for name in ["ca.pem", "ca.key", "node.pem", "node.key"] {
+        let mode =
+            std::fs::metadata(directory.path().join(name)).expect("file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let again = Ca::load(directory.path()).expect("read");
+    assert_eq!(again.cluster(), ca.cluster());
+    let alice = again.issue_client("alice").expect("identity");
+    let principal = Principal { cluster: ca.cluster(), role: Role::Client, name: "alice".into() };
+    assert_eq!(alice.principal(), &principal);
+    let (pem, key) = (directory.path().join("node.pem"), directory.path().join("node.key"));
+    assert_eq!(Identity::load(&pem, &key).expect("read").principal().to_string(), "node/one");
+    assert!(!format!("{node:?}").contains("PRIVATE"));
+}
+
+#[test]
+fn names_and_texts_that_are_none_are_refused() {
+    let ca = Ca::create(ClusterId(1)).expect("authority");
+    for name in ["", "a/b", "-a", "ä", "a b", &"a".repeat(65)] {
+        assert!(matches!(ca.issue_client(name), Err(IdentityError::Name(_))), "{name:?}");
+    }
+    let alice = ca.issue_client("alice").expect("identity");
+    assert!(Trust::from_pem(alice.certificate_pem()).is_err());
+    assert!(Identity::from_pem(ca.certificate_pem(), alice.key_pem()).is_err());
+    assert!(Identity::from_pem("nonsense", "nonsense").is_err());
+}
