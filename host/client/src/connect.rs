@@ -232,6 +232,7 @@ struct Dialers {
 impl Dialers {
     async fn connect_any(&mut self, addresses: &[String]) -> Result<Link, ConnectError> {
         let mut last = String::from("the profile names none");
+        let mut refused = None;
         for address in addresses {
             let resolved = match tokio::net::lookup_host(address).await {
                 Ok(resolved) => resolved.collect::<Vec<_>>(),
@@ -249,14 +250,15 @@ impl Dialers {
                 match attempt {
                     Ok(Ok(link)) => return Ok(link),
                     Ok(Err(error)) if error.is_retryable() => last = error.to_string(),
+                    // Another address may still be a node that takes this client.
                     Ok(Err(error)) => {
-                        return Err(ConnectError::Refused { address: address.clone(), error });
+                        refused = Some(ConnectError::Refused { address: address.clone(), error });
                     }
                     Err(_) => last = format!("no answer within {limit:?}"),
                 }
             }
         }
-        Err(ConnectError::NoNode { addresses: addresses.join(", "), last })
+        Err(refused.unwrap_or(ConnectError::NoNode { addresses: addresses.join(", "), last }))
     }
 
     fn dialer(&mut self, address: SocketAddr) -> Result<&Dialer, Error> {

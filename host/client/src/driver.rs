@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::proto::Reply;
+use ostraca_wire::proto::{Problem, Reply};
 use ostraca_wire::{Error, problem};
 use prost::Message as _;
 use tokio::sync::watch;
@@ -45,6 +45,9 @@ pub(crate) async fn drive(
     loop {
         let now = Instant::now();
         let closed = take_calls(&shared, &mut ledger);
+        if stream.is_none() {
+            ledger.set_absent(Some(not_connected(&links)));
+        }
         ledger.tick(now);
         if let Some(stream) = &mut stream {
             while stream.writer.unwritten() < AHEAD
@@ -70,6 +73,7 @@ pub(crate) async fn drive(
             opened = open(&shared, &mut links, not_before), if stream.is_none() => {
                 opened.map(|(opened, window)| {
                     ledger.set_window(window);
+                    ledger.set_absent(None);
                     stream = Some(opened);
                 })
             }
@@ -115,6 +119,13 @@ fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
     if messages > 0 {
         shared.release(messages, bytes);
     }
+}
+
+fn not_connected(links: &watch::Receiver<LinkState>) -> Problem {
+    let last = links.borrow().last.clone();
+    let mut absent = problem("not-connected", last.as_deref().unwrap_or("there is no connection"));
+    absent.retryable = true;
+    absent
 }
 
 async fn sleep(until: Option<Instant>) {

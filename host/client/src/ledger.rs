@@ -115,6 +115,8 @@ pub struct Ledger<W> {
     messages_in_flight: u32,
     bytes_in_flight: u64,
     ended: Vec<(W, Result<Answer, CallError>)>,
+    /// Why nothing can be sent now, if so.
+    absent: Option<Problem>,
     noise: u64,
 }
 
@@ -136,6 +138,7 @@ impl<W> Ledger<W> {
             messages_in_flight: 0,
             bytes_in_flight: 0,
             ended: Vec::new(),
+            absent: None,
             noise: seed | 1,
         }
     }
@@ -143,6 +146,11 @@ impl<W> Ledger<W> {
     /// What the node that is connected takes.
     pub fn set_window(&mut self, window: Window) {
         self.window = window;
+    }
+
+    /// Says why nothing can be sent now, or that it can: what never left ends for that reason.
+    pub fn set_absent(&mut self, why: Option<Problem>) {
+        self.absent = why;
     }
 
     /// Whether every message has its outcome.
@@ -297,7 +305,9 @@ impl<W> Ledger<W> {
         }
         while let Some(sequence) = pop_due(&mut self.deadlines, now) {
             let heard = self.calls.get_mut(&sequence).and_then(|call| call.heard.take());
-            let why = heard.unwrap_or_else(|| problem("deadline", "no reply within the deadline"));
+            let why = heard
+                .or_else(|| self.absent.clone())
+                .unwrap_or_else(|| problem("deadline", "no reply within the deadline"));
             self.end_without_answer(sequence, why, now);
         }
         let next = self.next;

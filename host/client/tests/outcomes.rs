@@ -71,10 +71,9 @@ async fn messages_of_a_session_arrive_in_the_order_of_the_calls_and_replies_find
         for (n, call) in calls.into_iter().enumerate() {
             assert_eq!(call.await.expect("answer").body, Bytes::from(format!("{n}")));
         }
-        let seen = node.seen.lock().expect("seen");
+        let seen = node.seen.lock().expect("seen").clone();
         assert!(seen.windows(2).all(|pair| pair[0].sequence + 1 == pair[1].sequence));
         assert!(seen.iter().all(|envelope| envelope.after < envelope.sequence));
-        drop(seen);
         client.close().await;
         running.stop().await;
     })
@@ -234,12 +233,11 @@ async fn ten_broken_connections_lose_and_double_and_reorder_nothing() {
             let answer = call.await.expect("answer");
             assert_eq!(answer.version, n as u64 / 2 + 1);
         }
-        let records = records.lock().expect("records");
-        for lane in records.order.values() {
+        let order = records.lock().expect("records").order.clone();
+        for lane in order.values() {
             assert_eq!(lane.len() as u64, MESSAGES / 2);
             assert!(lane.windows(2).all(|pair| pair[0] < pair[1]));
         }
-        drop(records);
         client.close().await;
         running.stop().await;
     })
@@ -296,6 +294,37 @@ async fn what_is_too_large_is_refused_alone() {
         session.call(&entity, "add", "").await.expect("answer");
         client.close().await;
         running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_node_a_call_ends_as_not_connected_and_one_in_flight_as_unknown() {
+    in_time(async {
+        let ca = authority();
+        let tickets = Mutex::new(Vec::new());
+        let node = Node::new(move |_, request| {
+            tickets.lock().expect("tickets").push(request.ticket);
+        });
+        let running = Running::start(&ca, &node, "127.0.0.1:0");
+        let client = client(&ca, &running.address).await;
+        let session = client.session();
+        let entity = Entity::new("counter", "alice");
+        let flown = session.send(&entity, "add", "1", &options(Duration::from_secs(2)));
+        while node.seen.lock().expect("seen").is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        running.stop().await;
+        while client.connected_to().is_some() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let late = session.send(&entity, "add", "2", &options(Duration::from_millis(200)));
+        let error = late.await.expect_err("nobody");
+        assert!(matches!(&error, CallError::NotRun { .. }), "{error:?}");
+        assert_eq!(error.code(), "not-connected");
+        let error = flown.await.expect_err("nobody");
+        assert!(matches!(&error, CallError::Unknown { .. }), "{error:?}");
+        client.close().await;
     })
     .await;
 }

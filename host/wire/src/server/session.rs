@@ -17,7 +17,6 @@ use super::{Service, SessionInfo, Shared, check};
 use crate::code::Code;
 use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
-use crate::limits::Limits;
 use crate::proto::{Envelope, Outcome, Problem, Reply};
 
 /// Replies that go into one write.
@@ -253,13 +252,5 @@ fn too_large(reply: &Reply, most: u32) -> Reply {
         entity_version: reply.entity_version,
         kind: reply.kind,
         ..Reply::default()
-    }
-}
-
-impl Limits {
-    /// Bytes that a session can hold on a node, at most: its window and the message that passed it.
-    #[must_use]
-    pub fn session_memory(&self) -> u64 {
-        self.session_bytes + u64::from(self.max_frame)
     }
 }
