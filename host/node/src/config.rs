@@ -1,0 +1,155 @@
+//! A node's configuration, `ostraca.toml`.
+//!
+//! The embedded `default.toml` documents every setting with its default, its unit and what it costs in
+//! memory; a test holds it against the code. Three shapes are easy to confuse: the file as written (parts
+//! in [`file`]), this [`Config`] with paths resolved, and the settings that each library takes, which the
+//! methods here make of it. Setting names in libraries' errors (`max_live`) are those of the file with
+//! dashes (`max-live`).
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ostraca_wire::identity::{Identity, IdentityError, Trust};
+
+pub use crate::input::InputError as ConfigError;
+use crate::input::Text;
+
+mod check;
+mod file;
+#[cfg(test)]
+mod tests;
+
+use file::File;
+
+/// The longest configuration that is read, in bytes.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// A configuration, checked, with every default filled in and paths resolved.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node's name; its certificate must carry it.
+    pub node: String,
+    /// Where everything of the node lies. Default the configuration's own directory.
+    pub data: PathBuf,
+    /// The UDP address that clients connect to. Default `127.0.0.1:7411`.
+    pub listen: SocketAddr,
+    /// `host:port` addresses that clients are told. Default none: the one that is listened on.
+    pub advertise: Vec<String>,
+    /// The namespace of the node's entities. Default `default`, the only one of this release.
+    pub namespace: String,
+    /// Threads that run guests. Default 0: as many as processors.
+    pub workers: usize,
+    /// How long a lease holds (R7, R8). Default 3 s.
+    pub lease: Duration,
+    /// How often the lease is renewed. Default 750 ms.
+    pub renew: Duration,
+    /// A directory that every shard machine's events and actions are recorded in, for replay. Default
+    /// none.
+    pub record: Option<PathBuf>,
+    file: File,
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with `bad-config`; the line is marked where there is one.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let unreadable = |error| ConfigError::unreadable("bad-config", &name, &error);
+        let length = std::fs::metadata(path).map_err(unreadable)?.len();
+        if length > MAX_CONFIG_BYTES {
+            let why = format!("{length} bytes are more than {MAX_CONFIG_BYTES}");
+            return Err(unreadable(std::io::Error::other(why)));
+        }
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        Self::parse(&text, &name)
+    }
+
+    /// Reads a configuration from its text. `name` is the file's path: errors show it, and relative
+    /// paths in the text start at its directory.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let input = Text { code: "bad-config", name, text };
+        let file: File = input.parse()?;
+        check::file(&input, &file)?;
+        let base = Path::new(name).parent().unwrap_or(Path::new(""));
+        let data = base.join(&file.data);
+        Ok(Self {
+            node: file.node.clone(),
+            listen: file.listen,
+            advertise: file.advertise.clone(),
+            namespace: file.namespace.clone(),
+            workers: file.workers,
+            lease: file.lease,
+            renew: file.renew,
+            record: file.record.as_ref().map(|path| data.join(path)),
+            data,
+            file,
+        })
+    }
+
+    /// The default configuration, with a comment on each setting.
+    #[must_use]
+    pub fn default_text() -> &'static str {
+        include_str!("default.toml")
+    }
+
+    /// The whole configuration with its defaults filled in, as TOML.
+    #[must_use]
+    pub fn text_effective(&self) -> String {
+        // Plain values in plain tables: there is nothing in it that TOML cannot say.
+        toml::to_string(&self.file).unwrap_or_default()
+    }
+
+    /// Where the store is.
+    #[must_use]
+    pub fn store_dir(&self) -> PathBuf {
+        self.data.join("store")
+    }
+
+    /// Reads the authority's certificate, and the node's own with its key.
+    ///
+    /// # Errors
+    /// [`IdentityError`] names the file.
+    pub fn identity(&self) -> Result<(Trust, Identity), IdentityError> {
+        let files = &self.file.identity;
+        let ca = self.data.join(&files.ca);
+        let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
+            action: "read",
+            path: ca.display().to_string(),
+            source,
+        })?;
+        let identity =
+            Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
+        Ok((Trust::from_pem(&pem)?, identity))
+    }
+
+    /// Bounds of the endpoint.
+    #[must_use]
+    pub fn wire_limits(&self) -> ostraca_wire::Limits {
+        self.file.network.limits(self.file.guests.component_limit)
+    }
+
+    /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
+    #[must_use]
+    pub fn wasm_settings(&self) -> ostraca_wasm::Settings {
+        self.file.guests.settings(self.data.join("cache"))
+    }
+
+    /// Settings of the store. Which cluster it must belong to is not in the configuration but in the
+    /// authority's certificate: set `cluster` from [`Config::identity`].
+    #[must_use]
+    pub fn store_options(&self) -> ostraca_store_sled::Options {
+        self.file.store.options(&self.data)
+    }
+
+    /// Settings of the shard machines.
+    #[must_use]
+    pub fn shard_settings(&self) -> ostraca_sharding::shard::Settings {
+        self.file.entities.settings(self.lease)
+    }
+}

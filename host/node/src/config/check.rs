@@ -1,0 +1,150 @@
+//! What a configuration's values must be, beyond their types.
+
+use std::time::Duration;
+
+use super::ConfigError;
+use super::file::File;
+use crate::input::{Text, units};
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    let good = (1..=64).contains(&file.node.len())
+        && file.node.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && file.node.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if file.node.is_empty() {
+        let help = "add `node = \"NAME\"`, with the name in the node's certificate";
+        return Err(input.at(&["node"], "the key `node` is needed".into(), Some(help.into())));
+    }
+    if !good {
+        let why = "`node` is 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit";
+        return Err(input.at(&["node"], why.into(), None));
+    }
+    if file.namespace != "default" {
+        let help = "leave it out, or write \"default\"";
+        let why = "this release has one namespace, `default`".into();
+        return Err(input.at_with("not-supported-yet", &["namespace"], why, Some(help.into())));
+    }
+    if let Some(bad) = file.advertise.iter().find(|address| !is_address(address)) {
+        let why = format!("{bad:?} is not an address that clients can connect to");
+        let help = "write \"HOST:PORT\", with the port's number";
+        return Err(input.at(&["advertise"], why, Some(help.into())));
+    }
+    if file.workers > 1024 {
+        return Err(range(input, &["workers"], "0", "1024"));
+    }
+    times(input, file)?;
+    // A renewal must be heard within 80 % of the lease, and one may be lost (R8).
+    if file.renew * 2 > file.lease.mul_f64(0.8) {
+        let why = "`renew` must be at most two fifths of `lease`: else one late renewal ends it";
+        return Err(input.at(&["renew"], why.into(), None));
+    }
+    sizes(input, file)?;
+    counts(input, file)
+}
+
+fn is_address(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+    })
+}
+
+fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    let (network, entities, store) = (&file.network, &file.entities, &file.store);
+    let all = [
+        (["", "lease"], file.lease, 100 * MS, HOUR),
+        (["", "renew"], file.renew, 10 * MS, HOUR),
+        (["network", "hello-deadline"], network.hello_deadline, 100 * MS, HOUR),
+        (["network", "open-deadline"], network.open_deadline, 100 * MS, HOUR),
+        (["network", "frame-deadline"], network.frame_deadline, 100 * MS, HOUR),
+        (["network", "keep-alive"], network.keep_alive, 100 * MS, HOUR),
+        (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
+        (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
+        (["entities", "order-wait"], entities.order_wait, MS, HOUR),
+        (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
+        (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),
+        (["entities", "claim-retry"], entities.claim_retry, MS, HOUR),
+        (["entities", "stop-deadline"], entities.stop_deadline, MS, HOUR),
+        (["store", "flush-every"], store.flush_every, 10 * MS, 60_000 * MS),
+        (["store", "low-water-every"], store.low_water_every, 10 * MS, HOUR),
+    ];
+    for (path, value, least, most) in all {
+        if !(least..=most).contains(&value) {
+            return Err(range(input, &path, &units::show_time(least), &units::show_time(most)));
+        }
+    }
+    if network.keep_alive * 2 > network.idle_timeout {
+        let why = "`keep-alive` must be at most half of `idle-timeout`: else quiet connections end";
+        return Err(input.at(&["network", "keep-alive"], why.into(), None));
+    }
+    Ok(())
+}
+
+fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    let (network, guests, entities, store) =
+        (&file.network, &file.guests, &file.entities, &file.store);
+    let all = [
+        (["network", "max-message"], network.max_message, KIB, 32 * MIB),
+        (["network", "session-bytes"], network.session_bytes, KIB, GIB),
+        (["network", "stream-window"], network.stream_window, 16 * KIB, GIB),
+        (["network", "connection-window"], network.connection_window, 16 * KIB, GIB),
+        (["network", "send-window"], network.send_window, 16 * KIB, GIB),
+        (["network", "socket-buffer"], network.socket_buffer, 4 * KIB, GIB),
+        (["guests", "max-memory"], guests.max_memory, 64 * KIB, 4 * GIB),
+        (["guests", "cache-limit"], guests.cache_limit, MIB, 1024 * GIB),
+        (["guests", "component-limit"], guests.component_limit, KIB, GIB),
+        (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
+        (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, GIB),
+        (["entities", "head-lane-bytes"], entities.head_lane_bytes, 0, 64 * KIB),
+        (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
+        (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
+        (["store", "batch-bytes"], store.batch_bytes, 64 * KIB, GIB),
+        (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * GIB),
+        (["store", "watched-bytes"], store.watched_bytes, 64 * KIB, GIB),
+    ];
+    for (path, value, least, most) in all {
+        if !(least..=most).contains(&value) {
+            return Err(range(input, &path, &units::show_size(least), &units::show_size(most)));
+        }
+    }
+    Ok(())
+}
+
+fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    const MILLION: u32 = 1_000_000;
+    let (network, entities, store) = (&file.network, &file.entities, &file.store);
+    let all = [
+        (["network", "session-messages"], network.session_messages, MILLION),
+        (["network", "max-streams"], network.max_streams, MILLION),
+        (["network", "max-connections"], network.max_connections, MILLION),
+        (["network", "max-uploads"], network.max_uploads, 64),
+        (["guests", "max-live"], file.guests.max_live.unwrap_or(1), MILLION),
+        (["entities", "lanes"], entities.lanes, MILLION),
+        (["entities", "gate"], entities.gate, MILLION),
+        (["entities", "copies"], entities.copies, MILLION),
+        (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
+        (["store", "queue-rows"], store.queue_rows, 10 * MILLION),
+        (["store", "queue-reads"], store.queue_reads, 10 * MILLION),
+        (["store", "batch-commits"], store.batch_commits, MILLION),
+        (["store", "head-cache"], store.head_cache, 10 * MILLION),
+        (["store", "readers"], store.readers, 64),
+        (["store", "watched-changes"], store.watched_changes, 10 * MILLION),
+    ];
+    for (path, value, most) in all {
+        if !(1..=most).contains(&value) {
+            return Err(range(input, &path, "1", &most.to_string()));
+        }
+    }
+    Ok(())
+}
+
+fn range(input: &Text<'_>, path: &[&str], least: &str, most: &str) -> ConfigError {
+    let key = path.last().copied().unwrap_or_default();
+    // Keys outside of any section carry an empty one, so that all paths have one length.
+    let path = path.strip_prefix(&[""]).unwrap_or(path);
+    input.at(path, format!("`{key}` must be from {least} to {most}"), None)
+}

@@ -1,0 +1,355 @@
+//! The configuration as it is written. Defaults are those of the libraries, taken from them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ostraca_sharding::shard;
+use ostraca_store_sled::Options;
+use ostraca_wasm::Settings;
+use ostraca_wire::Limits;
+use serde::{Deserialize, Serialize};
+
+use crate::input::units;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct File {
+    pub(super) node: String,
+    pub(super) data: PathBuf,
+    pub(super) listen: SocketAddr,
+    pub(super) advertise: Vec<String>,
+    pub(super) namespace: String,
+    pub(super) workers: usize,
+    #[serde(with = "units::time")]
+    pub(super) lease: Duration,
+    #[serde(with = "units::time")]
+    pub(super) renew: Duration,
+    pub(super) record: Option<PathBuf>,
+    pub(super) identity: IdentityFiles,
+    pub(super) network: Network,
+    pub(super) guests: Guests,
+    pub(super) entities: Entities,
+    pub(super) store: Store,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct IdentityFiles {
+    pub(super) ca: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Network {
+    #[serde(with = "units::size")]
+    pub(super) max_message: u64,
+    pub(super) session_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) session_bytes: u64,
+    pub(super) max_streams: u32,
+    pub(super) max_connections: u32,
+    pub(super) max_uploads: u32,
+    #[serde(with = "units::time")]
+    pub(super) hello_deadline: Duration,
+    #[serde(with = "units::time")]
+    pub(super) open_deadline: Duration,
+    #[serde(with = "units::time")]
+    pub(super) frame_deadline: Duration,
+    #[serde(with = "units::size")]
+    pub(super) stream_window: u64,
+    #[serde(with = "units::size")]
+    pub(super) connection_window: u64,
+    #[serde(with = "units::size")]
+    pub(super) send_window: u64,
+    #[serde(with = "units::time")]
+    pub(super) keep_alive: Duration,
+    #[serde(with = "units::time")]
+    pub(super) idle_timeout: Duration,
+    #[serde(with = "units::size")]
+    pub(super) socket_buffer: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Guests {
+    pub(super) allocator: Allocator,
+    pub(super) max_live: Option<u32>,
+    #[serde(with = "units::size")]
+    pub(super) max_memory: u64,
+    #[serde(with = "units::size")]
+    pub(super) cache_limit: u64,
+    #[serde(with = "units::time")]
+    pub(super) tick: Duration,
+    #[serde(with = "units::size")]
+    pub(super) component_limit: u64,
+    #[serde(with = "units::size")]
+    pub(super) wasm_stack: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Allocator {
+    Auto,
+    Pooling,
+    OnDemand,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Entities {
+    #[serde(with = "units::time")]
+    pub(super) order_wait: Duration,
+    pub(super) lanes: u32,
+    #[serde(with = "units::time")]
+    pub(super) lane_life: Duration,
+    #[serde(with = "units::size")]
+    pub(super) unsettled_bytes: u64,
+    #[serde(with = "units::size")]
+    pub(super) head_lane_bytes: u64,
+    pub(super) gate: u32,
+    pub(super) copies: u32,
+    #[serde(with = "units::time")]
+    pub(super) activation_wait: Duration,
+    #[serde(with = "units::time")]
+    pub(super) claim_retry: Duration,
+    #[serde(with = "units::time")]
+    pub(super) stop_deadline: Duration,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Store {
+    pub(super) witness: PathBuf,
+    #[serde(with = "units::size")]
+    pub(super) cache_bytes: u64,
+    #[serde(with = "units::time")]
+    pub(super) flush_every: Duration,
+    pub(super) queue_commits: u32,
+    #[serde(with = "units::size")]
+    pub(super) queue_bytes: u64,
+    pub(super) queue_rows: u32,
+    pub(super) queue_reads: u32,
+    pub(super) batch_commits: u32,
+    #[serde(with = "units::size")]
+    pub(super) batch_bytes: u64,
+    pub(super) head_cache: u32,
+    pub(super) readers: u32,
+    #[serde(with = "units::size")]
+    pub(super) low_water_bytes: u64,
+    #[serde(with = "units::time")]
+    pub(super) low_water_every: Duration,
+    pub(super) watched_changes: u32,
+    #[serde(with = "units::size")]
+    pub(super) watched_bytes: u64,
+}
+
+/// The port that a node listens on unless it is told another.
+const PORT: u16 = 7411;
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            data: ".".into(),
+            listen: (Ipv4Addr::LOCALHOST, PORT).into(),
+            advertise: Vec::new(),
+            namespace: "default".into(),
+            workers: 0,
+            lease: Duration::from_millis(shard::Settings::default().lease),
+            renew: Duration::from_millis(750),
+            record: None,
+            identity: IdentityFiles::default(),
+            network: Network::default(),
+            guests: Guests::default(),
+            entities: Entities::default(),
+            store: Store::default(),
+        }
+    }
+}
+
+impl Default for IdentityFiles {
+    fn default() -> Self {
+        Self { ca: "ca/ca.pem".into(), certificate: "node.pem".into(), key: "node.key".into() }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        let wire = Limits::default();
+        Self {
+            max_message: wire.max_message.into(),
+            session_messages: wire.session_messages,
+            session_bytes: wire.session_bytes,
+            max_streams: wire.max_streams,
+            max_connections: small(wire.max_connections),
+            max_uploads: small(wire.max_uploads),
+            hello_deadline: wire.hello_deadline,
+            open_deadline: wire.open_deadline,
+            frame_deadline: wire.frame_deadline,
+            stream_window: wire.stream_window.into(),
+            connection_window: wire.connection_window.into(),
+            send_window: wire.send_window,
+            keep_alive: wire.keep_alive,
+            idle_timeout: wire.idle_timeout,
+            socket_buffer: wire.socket_buffer as u64,
+        }
+    }
+}
+
+impl Network {
+    pub(super) fn limits(&self, component_limit: u64) -> Limits {
+        let short = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
+        Limits {
+            max_message: short(self.max_message),
+            // Room for the rest of the envelope.
+            max_frame: short(self.max_message).saturating_add(64 << 10),
+            session_messages: self.session_messages,
+            session_bytes: self.session_bytes,
+            max_streams: self.max_streams,
+            max_connections: self.max_connections as usize,
+            max_component: component_limit,
+            max_uploads: self.max_uploads as usize,
+            hello_deadline: self.hello_deadline,
+            open_deadline: self.open_deadline,
+            frame_deadline: self.frame_deadline,
+            stream_window: short(self.stream_window),
+            connection_window: short(self.connection_window),
+            send_window: self.send_window,
+            keep_alive: self.keep_alive,
+            idle_timeout: self.idle_timeout,
+            socket_buffer: large(self.socket_buffer),
+        }
+    }
+}
+
+impl Default for Guests {
+    fn default() -> Self {
+        let wasm = Settings::default();
+        Self {
+            allocator: Allocator::Auto,
+            max_live: wasm.max_live,
+            max_memory: wasm.max_memory,
+            cache_limit: wasm.cache_limit,
+            tick: wasm.tick,
+            component_limit: wasm.component_limit,
+            wasm_stack: wasm.wasm_stack as u64,
+        }
+    }
+}
+
+impl Guests {
+    pub(super) fn settings(&self, cache: PathBuf) -> Settings {
+        Settings {
+            allocator: match self.allocator {
+                Allocator::Auto => ostraca_wasm::Allocator::Auto,
+                Allocator::Pooling => ostraca_wasm::Allocator::Pooling,
+                Allocator::OnDemand => ostraca_wasm::Allocator::OnDemand,
+            },
+            max_live: self.max_live,
+            max_memory: self.max_memory,
+            cache_dir: Some(cache),
+            cache_limit: self.cache_limit,
+            tick: self.tick,
+            component_limit: self.component_limit,
+            wasm_stack: large(self.wasm_stack),
+        }
+    }
+}
+
+impl Default for Entities {
+    fn default() -> Self {
+        let shard = shard::Settings::default();
+        Self {
+            order_wait: Duration::from_millis(shard.order_wait),
+            lanes: small(shard.lanes),
+            lane_life: Duration::from_millis(shard.lane_life),
+            unsettled_bytes: shard.unsettled_bytes as u64,
+            head_lane_bytes: shard.head_lane_bytes as u64,
+            gate: small(shard.gate),
+            copies: small(shard.copies),
+            activation_wait: Duration::from_millis(shard.activation_wait),
+            claim_retry: Duration::from_millis(shard.claim_retry),
+            stop_deadline: Duration::from_millis(shard.stop_deadline),
+        }
+    }
+}
+
+impl Entities {
+    pub(super) fn settings(&self, lease: Duration) -> shard::Settings {
+        shard::Settings {
+            lease: millis(lease),
+            order_wait: millis(self.order_wait),
+            lanes: self.lanes as usize,
+            lane_life: millis(self.lane_life),
+            unsettled_bytes: large(self.unsettled_bytes),
+            head_lane_bytes: large(self.head_lane_bytes),
+            gate: self.gate as usize,
+            copies: self.copies as usize,
+            activation_wait: millis(self.activation_wait),
+            claim_retry: millis(self.claim_retry),
+            stop_deadline: millis(self.stop_deadline),
+            mutations: Vec::new(),
+        }
+    }
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let sled = Options::default();
+        Self {
+            witness: "witness".into(),
+            cache_bytes: sled.cache_bytes,
+            flush_every: sled.flush_every,
+            queue_commits: small(sled.queue_commits),
+            queue_bytes: sled.queue_bytes as u64,
+            queue_rows: small(sled.queue_rows),
+            queue_reads: small(sled.queue_reads),
+            batch_commits: small(sled.batch_commits),
+            batch_bytes: sled.batch_bytes as u64,
+            head_cache: small(sled.head_cache),
+            readers: small(sled.readers),
+            low_water_bytes: sled.low_water_bytes,
+            low_water_every: sled.low_water_every,
+            watched_changes: small(sled.watched_changes),
+            watched_bytes: sled.watched_bytes as u64,
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn options(&self, data: &Path) -> Options {
+        Options {
+            cluster: None,
+            witness: Some(data.join(&self.witness)),
+            cache_bytes: self.cache_bytes,
+            flush_every: self.flush_every,
+            queue_commits: self.queue_commits as usize,
+            queue_bytes: large(self.queue_bytes),
+            queue_rows: self.queue_rows as usize,
+            queue_reads: self.queue_reads as usize,
+            batch_commits: self.batch_commits as usize,
+            batch_bytes: large(self.batch_bytes),
+            head_cache: self.head_cache as usize,
+            readers: self.readers as usize,
+            low_water_bytes: self.low_water_bytes,
+            low_water_every: self.low_water_every,
+            watched_changes: self.watched_changes as usize,
+            watched_bytes: large(self.watched_bytes),
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn small(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn large(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}

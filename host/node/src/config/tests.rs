@@ -1,0 +1,84 @@
+use super::*;
+
+fn keys(table: &toml::Table, above: &str, into: &mut Vec<String>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(inner) => keys(inner, &format!("{above}{key}."), into),
+            value => into.push(format!("{above}{key} = {value}")),
+        }
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    keys(&text.parse().expect("TOML"), "", &mut all);
+    all.sort();
+    all
+}
+
+#[test]
+fn the_default_text_has_every_setting_with_its_default() {
+    let code = toml::to_string(&File { node: "node-1".into(), ..File::default() }).expect("TOML");
+    assert_eq!(lines(Config::default_text()), lines(&code));
+}
+
+#[test]
+fn settings_without_a_default_are_in_the_default_text_as_comments() {
+    let uncommented = Config::default_text().lines().map(|line| {
+        line.strip_prefix("# ")
+            .filter(|it| it.contains(" = ") && !it.contains(". "))
+            .unwrap_or(line)
+    });
+    let text = uncommented.collect::<Vec<_>>().join("\n");
+    let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
+    assert_eq!(config.wasm_settings().max_live, Some(8000));
+    assert_eq!(config.record, Some("dir/./record".into()));
+}
+
+#[test]
+fn defaults_are_those_of_the_libraries() {
+    let config = Config::parse("node = \"n\"", "dir/ostraca.toml").expect("a configuration");
+    assert_eq!(config.wire_limits(), ostraca_wire::Limits::default());
+    assert_eq!(config.shard_settings(), ostraca_sharding::shard::Settings::default());
+    let wasm = ostraca_wasm::Settings {
+        cache_dir: Some("dir/./cache".into()),
+        ..ostraca_wasm::Settings::default()
+    };
+    assert_eq!(format!("{:?}", config.wasm_settings()), format!("{wasm:?}"));
+    let store = ostraca_store_sled::Options {
+        witness: Some("dir/./witness".into()),
+        ..ostraca_store_sled::Options::default()
+    };
+    assert_eq!(format!("{:?}", config.store_options()), format!("{store:?}"));
+    assert_eq!(config.store_dir(), Path::new("dir/./store"));
+}
+
+#[test]
+fn the_effective_text_reads_back_as_the_same_configuration() {
+    let text = "node = \"n\"\nrecord = \"r\"\n[guests]\nmax-live = 7\nallocator = \"on-demand\"\n";
+    let config = Config::parse(text, "ostraca.toml").expect("a configuration");
+    let again = Config::parse(&config.text_effective(), "ostraca.toml").expect("a configuration");
+    assert_eq!(format!("{config:?}"), format!("{again:?}"));
+}
+
+#[test]
+fn each_error_names_its_line() {
+    let cases = [
+        ("", None, "`node` is needed"),
+        ("node = \"n\"\nlitsen = \"x\"", Some(2), "unknown key `litsen`"),
+        ("node = \"n\"\n[store]\nreaders = \"two\"", Some(3), "invalid type"),
+        ("node = \"n\"\n[store]\nreaders = 0", Some(3), "`readers` must be from 1 to 64"),
+        ("node = \"n\"\nlease = 3", Some(2), "a time in quotes"),
+        ("node = \"n\"\nlease = \"1 s\"", None, "`renew` must be at most"),
+        ("node = \"n\"\n\n[guests]\nmax-memory = \"1 KiB\"", Some(4), "`max-memory` must be"),
+        ("node = \"n\"\nnode = \"m\"", Some(2), "duplicate key"),
+        ("node = \"n/m\"", Some(1), "`node` is 1 to 64"),
+        ("node = \"n\"\nadvertise = [\"host\"]", Some(2), "not an address"),
+    ];
+    for (text, line, says) in cases {
+        let error = Config::parse(text, "ostraca.toml").expect_err(text);
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.line(), line, "{error}");
+        assert_eq!(error.code(), "bad-config");
+    }
+}

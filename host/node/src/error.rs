@@ -1,0 +1,168 @@
+//! Why a node could not be made or started, or cannot go on: each with a stable code, what to do, and the
+//! exit code that the command line ends with.
+
+use std::path::PathBuf;
+
+use ostraca_store::StoreError;
+use ostraca_store_sled::OpenError;
+use ostraca_wire::identity::IdentityError;
+
+use crate::config::ConfigError;
+
+/// Why a node could not be made or started, or cannot go on. None of them is retried by the node itself;
+/// [`NodeError::is_retryable`] says where starting again may help.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A node is to be made where something is.
+    #[error("the directory {0} is not empty")]
+    NotEmpty(PathBuf),
+    /// A name, a count or an address that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// A file could not be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// `read`, `write`, `create`.
+        action: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The certificate is another node's, or no node's.
+    #[error("the certificate is that of {found}, and the configuration is that of node/{node}")]
+    OtherIdentity {
+        /// The node's name in the configuration.
+        node: String,
+        /// What the certificate says.
+        found: String,
+    },
+    /// The store could not be created or opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Store(#[from] StoreError),
+    /// A row of the cluster is missing, or cannot be read.
+    #[error("a row of the cluster is of no use: {0}")]
+    Row(String),
+    /// Another process changed a row that this node was writing.
+    #[error("another process changed the row `{0}` meanwhile")]
+    Conflict(String),
+    /// The host of guests could not be made.
+    #[error("cannot {0}")]
+    Wasm(#[from] ostraca_wasm::Error),
+    /// The endpoint could not be made.
+    #[error(transparent)]
+    Wire(#[from] ostraca_wire::Error),
+    /// A thread could not be started.
+    #[error("cannot start the thread {name}: {source}")]
+    Thread {
+        /// Its name.
+        name: String,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A part of the node ended that should not have.
+    #[error("a part of the node ended: {0}")]
+    Ended(String),
+}
+
+impl NodeError {
+    /// The stable code; `docs/errors.md` has them all.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Config(error) => error.code(),
+            Self::NotEmpty(_) => "not-empty",
+            Self::Invalid(_) => "invalid",
+            Self::File { .. } => "file",
+            Self::Identity(_) => "bad-identity",
+            Self::OtherIdentity { .. } => "other-identity",
+            Self::Open(error) => open_code(error),
+            Self::Store(_) => "store-failed",
+            Self::Row(_) => "bad-row",
+            Self::Conflict(_) => "conflict",
+            Self::Wasm(error) => error.code(),
+            Self::Wire(error) => error.code(),
+            Self::Thread { .. } => "thread",
+            Self::Ended(_) => "node-ended",
+        }
+    }
+
+    /// What to do; nothing where the text says it already.
+    #[must_use]
+    pub fn help_text(&self) -> Option<String> {
+        let help = match self {
+            Self::Config(error) => return error.help_text().map(Into::into),
+            Self::NotEmpty(_) => "choose another one; nothing that is there is ever overwritten",
+            Self::File { .. } => "check the path and its permissions",
+            Self::Identity(_) => {
+                "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
+            }
+            Self::OtherIdentity { .. } => {
+                "check `node` and [identity] in the configuration, or issue a certificate for this node"
+            }
+            Self::Store(_) => "read the reason, mend it, and start the node again",
+            Self::Conflict(_) => "start the node again",
+            Self::Wasm(ostraca_wasm::Error::Setting { setting, .. }) => {
+                let setting = setting.replace('_', "-");
+                return Some(format!("change `{setting}` in [guests] of the configuration"));
+            }
+            Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
+            Self::Invalid(_)
+            | Self::Open(_)
+            | Self::Row(_)
+            | Self::Wasm(_)
+            | Self::Wire(_)
+            | Self::Ended(_) => return None,
+        };
+        Some(help.into())
+    }
+
+    /// Whether starting again may help without anybody changing anything.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Conflict(_) | Self::Thread { .. } | Self::Ended(_) => true,
+            Self::Store(StoreError::Unavailable(_)) => true,
+            Self::Wasm(error) => error.retryable(),
+            _ => false,
+        }
+    }
+
+    /// The exit code of the command line: 2 for input that is wrong, 7 for all else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::NotEmpty(_) | Self::Invalid(_) => 2,
+            _ => 7,
+        }
+    }
+}
+
+fn open_code(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Missing(_) => "store-missing",
+        OpenError::Empty(_) => "store-empty",
+        OpenError::NotAStore(_) => "not-a-store",
+        OpenError::NotEmpty(_) => "not-empty",
+        OpenError::InUse { .. } => "store-in-use",
+        OpenError::Unwritable { .. } => "store-unwritable",
+        OpenError::NewerFormat { .. } => "store-newer-format",
+        OpenError::OtherCluster { .. } => "store-other-cluster",
+        OpenError::OtherStore { .. } => "other-store",
+        OpenError::Forked { .. } => "store-forked",
+        OpenError::WentBack { .. } => "store-went-back",
+        OpenError::BadWitness(_) => "bad-witness",
+        OpenError::Corrupt { .. } => "store-corrupt",
+        OpenError::Io { .. } => "store-io",
+    }
+}

@@ -1,0 +1,199 @@
+//! Making a cluster's first node: an authority, certificates, a configuration and an empty store.
+//!
+//! An empty directory never becomes a node by itself (R5): this is the only place where one is made, and
+//! it overwrites nothing. What is made of several files is made in an order in which an interrupted
+//! attempt cannot be mistaken for a node: the configuration comes last.
+
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ostraca_sharding::ids::ClusterId;
+use ostraca_store_sled::{Options, SledStore};
+use ostraca_wire::identity::{Ca, Identity};
+
+use crate::error::NodeError;
+use crate::ownership;
+
+/// Shards of a pool unless told otherwise (M1).
+pub const DEFAULT_SHARDS: u32 = 1024;
+/// The most shards that a pool may have: beyond it the rows of assignments are too many.
+pub const MAX_SHARDS: u32 = 65_536;
+
+/// What a new node is to be.
+#[derive(Clone, Debug)]
+pub struct InitOptions {
+    /// The cluster's name, for people; 1 to 64 letters, digits, dots, dashes, underscores.
+    pub cluster_name: String,
+    /// The node's name; the same characters.
+    pub node: String,
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// Shards of the pool `default`, 1 to 65,536. Fixed for the cluster's life.
+    pub shards: u32,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub struct Initialised {
+    /// The new cluster's id.
+    pub cluster: ClusterId,
+    /// Where the configuration is.
+    pub config: PathBuf,
+    /// The authority's directory.
+    pub ca: PathBuf,
+    /// The authority's certificate, as PEM: what a profile needs beside the admin's identity.
+    pub ca_pem: String,
+    /// The identity `client/admin`, for a profile.
+    pub admin: Identity,
+}
+
+/// Makes a cluster of one node in a directory that is missing or empty. Blocks.
+///
+/// # Errors
+/// [`NodeError::NotEmpty`], [`NodeError::Invalid`], or what the system refused. A failure half-way leaves
+/// what was made, and the directory is then not empty.
+pub fn init(dir: &Path, options: &InitOptions) -> Result<Initialised, NodeError> {
+    check(options)?;
+    create_dir(dir)?;
+    if fs::read_dir(dir).map_err(|e| file("read", dir, e))?.next().is_some() {
+        return Err(NodeError::NotEmpty(dir.into()));
+    }
+    let cluster = ClusterId(rand::random());
+    let ca_dir = dir.join("ca");
+    create_dir(&ca_dir)?;
+    let ca = Ca::create(cluster)?;
+    ca.save(&ca_dir)?;
+    let mut addresses = vec!["localhost".to_owned()];
+    if !options.listen.ip().is_unspecified() {
+        addresses.push(options.listen.ip().to_string());
+    }
+    ca.issue_node(&options.node, &addresses)?.save(dir, "node")?;
+    let admin = ca.issue_client("admin")?;
+    let store = SledStore::create(
+        &dir.join("store"),
+        &Options { cluster: Some(cluster), ..Options::default() },
+        cluster,
+        &options.cluster_name,
+    )?;
+    // Its futures are completed by the store's own threads, whatever waits for them.
+    futures::executor::block_on(ownership::found(&store, options.shards))?;
+    drop(store);
+    let config = dir.join("ostraca.toml");
+    write_new(&config, &config_text(options))?;
+    Ok(Initialised { cluster, config, ca: ca_dir, ca_pem: ca.certificate_pem().into(), admin })
+}
+
+fn check(options: &InitOptions) -> Result<(), NodeError> {
+    for (what, name) in [("cluster", &options.cluster_name), ("node", &options.node)] {
+        let good = (1..=64).contains(&name.len())
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        if !good {
+            return Err(NodeError::Invalid(format!(
+                "the {what}'s name {name:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+            )));
+        }
+    }
+    if !(1..=MAX_SHARDS).contains(&options.shards) {
+        return Err(NodeError::Invalid(format!(
+            "{} shards are not allowed: from 1 to {MAX_SHARDS}",
+            options.shards
+        )));
+    }
+    Ok(())
+}
+
+fn config_text(options: &InitOptions) -> String {
+    format!(
+        "# A node of the cluster {cluster}. `ostraca config default` prints every setting with its default.\n\
+         \n\
+         # The node's name, as its certificate says it.\n\
+         node = \"{node}\"\n\
+         \n\
+         # The UDP address to listen on.\n\
+         listen = \"{listen}\"\n",
+        cluster = options.cluster_name,
+        node = options.node,
+        listen = options.listen,
+    )
+}
+
+/// Makes a directory that only its owner may enter: keys and state lie in it.
+fn create_dir(dir: &Path) -> Result<(), NodeError> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| file("create", dir, e))
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), NodeError> {
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .map_err(|e| file("write", path, e))
+}
+
+fn file(action: &'static str, path: &Path, source: std::io::Error) -> NodeError {
+    NodeError::File { action, path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn options() -> InitOptions {
+        InitOptions {
+            cluster_name: "test".into(),
+            node: "n1".into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            shards: 8,
+        }
+    }
+
+    #[test]
+    fn a_new_node_has_a_configuration_an_identity_and_a_store_of_one_cluster() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = init(&dir.path().join("a/b"), &options()).expect("made");
+        let config = Config::load(&made.config).expect("a configuration");
+        let (trust, identity) = config.identity().expect("an identity");
+        assert_eq!(trust.cluster, made.cluster);
+        assert_eq!(identity.principal().to_string(), "node/n1");
+        assert_eq!(made.admin.principal().to_string(), "client/admin");
+        let mut store = config.store_options();
+        store.cluster = Some(trust.cluster);
+        let store = SledStore::open(&config.store_dir(), &store).expect("a store");
+        assert_eq!(store.identity().cluster_name, "test");
+    }
+
+    #[test]
+    fn a_directory_with_something_in_it_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("mine"), "x").expect("written");
+        let error = init(dir.path(), &options()).expect_err("refused");
+        assert_eq!((error.code(), error.exit_code()), ("not-empty", 2));
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1);
+    }
+
+    #[test]
+    fn names_and_counts_that_cannot_be_are_refused_before_anything_is_made() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = dir.path().join("node");
+        for bad in [
+            InitOptions { node: "a/b".into(), ..options() },
+            InitOptions { cluster_name: String::new(), ..options() },
+            InitOptions { shards: 0, ..options() },
+        ] {
+            assert_eq!(init(&place, &bad).expect_err("refused").code(), "invalid");
+        }
+        assert!(!place.exists());
+    }
+}

@@ -1,0 +1,148 @@
+//! The manifest, `entity.toml`: what a type's entities are and may do (design section 9).
+//!
+//! Everything but the first two keys has a default. The grammar knows some keys that this release cannot
+//! honour yet; they are refused as `not-supported-yet` rather than ignored, since a grant or a promise
+//! that is silently not kept is worse than none.
+
+use std::time::Duration;
+
+use ostraca_sharding::hash::ShardKeyRule;
+
+pub use crate::input::InputError as ManifestError;
+use crate::input::Text;
+
+mod check;
+mod file;
+
+use file::File;
+
+/// The longest manifest that is read, in bytes.
+pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
+
+/// A manifest, checked, with every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The entity type: 1 to 64 letters, digits, dots, dashes, underscores.
+    pub kind: String,
+    /// Where the component is, from the manifest's own directory. Only the deployer reads it.
+    pub component: String,
+    /// The pool of its entities. Default `default`. Fixed while state exists (R23).
+    pub pool: String,
+    /// What part of an id decides on the shard. Default the whole id. Fixed while state exists (R23).
+    pub shard_key: ShardKeyRule,
+    /// What one instance, entity or message may take.
+    pub limits: ManifestLimits,
+    /// When instances start and stop.
+    pub life: Life,
+    /// What the type may use beside its own state.
+    pub grants: Grants,
+    /// Who may message it.
+    pub access: Access,
+}
+
+/// `[limits]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestLimits {
+    /// Bytes of an instance's memory. Default 16 MiB. Error `memory-limit`.
+    pub memory: u64,
+    /// Elements of an instance's tables. Default 10,000. Error `table-limit`.
+    pub table_elements: u32,
+    /// Time in the guest for a message or the stop hook (R22). Default 100 ms. Error `turn-time-limit`.
+    pub turn_time: Duration,
+    /// Time in the guest for instantiation and start. Default 1 s. Error `activation-time-limit`.
+    pub activation_time: Duration,
+    /// Bytes of an entity's keys and values. Default 1 MiB. Error `state-too-large`.
+    pub state: u64,
+    /// Bytes of a message's body; the node's `max-message` holds beside it. Default 1 MiB. Error
+    /// `message-too-large`.
+    pub message: u64,
+    /// Bytes of a reply. Default 1 MiB. Error `reply-too-large`.
+    pub reply: u64,
+    /// Messages that wait for one entity. Default 1,000. Error `mailbox-full`.
+    pub mailbox: u32,
+    /// Log lines a second of one instance. Default 100. What is beyond is counted and dropped.
+    pub log_lines: u32,
+    /// Bytes of a log line. Default 4 KiB. What is beyond is cut.
+    pub log_line: u64,
+}
+
+/// `[life]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Without a message for so long, an instance is dropped; its state stays. Default 2 min.
+    pub idle: Duration,
+    /// Whether entities start again wherever their shard goes. Always false in this release.
+    pub remember: bool,
+}
+
+/// `[grants]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Types that it may ask. Always empty in this release.
+    pub ask: Vec<String>,
+}
+
+/// `[access]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Principals that may message it: `*`, `client/*` or `client/NAME`. Default `*`.
+    pub send: Vec<String>,
+}
+
+impl Access {
+    /// Whether `principal`, written `client/alice`, may message the type.
+    #[must_use]
+    pub fn allows(&self, principal: &str) -> bool {
+        let role = principal.split_once('/').map_or(principal, |(role, _)| role);
+        self.send.iter().any(|rule| match rule.strip_suffix("/*") {
+            Some(of_role) => of_role == role,
+            None => rule == "*" || rule == principal,
+        })
+    }
+}
+
+impl Manifest {
+    /// Reads a manifest. `name` is what the errors call it.
+    ///
+    /// # Errors
+    /// [`ManifestError`] with `bad-manifest` or `not-supported-yet`, and the line marked.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ManifestError> {
+        let input = Text { code: "bad-manifest", name, text };
+        if text.len() > MAX_MANIFEST_BYTES {
+            let why = format!("{} bytes are more than {MAX_MANIFEST_BYTES}", text.len());
+            return Err(input.at(&[], why, None));
+        }
+        check::manifest(&input, input.parse::<File>()?)
+    }
+
+    /// What the sandbox needs of the limits.
+    #[must_use]
+    pub fn wasm_limits(&self) -> ostraca_wasm::Limits {
+        let limits = &self.limits;
+        let count = |of: u64| usize::try_from(of).unwrap_or(usize::MAX);
+        ostraca_wasm::Limits {
+            memory: limits.memory,
+            table_elements: count(limits.table_elements.into()),
+            turn_time: limits.turn_time,
+            activation_time: limits.activation_time,
+            state: limits.state,
+            reply: limits.reply,
+            log_lines: limits.log_lines,
+            log_line: count(limits.log_line),
+        }
+    }
+
+    /// The same text for manifests that mean the same, to be hashed or compared: defaults filled in, keys
+    /// in one order, no comments. The component's path is left out, since its content counts, so this is
+    /// no manifest that could be read back.
+    #[must_use]
+    pub fn text_canonical(&self) -> String {
+        File::from_manifest(Self { component: String::new(), ..self.clone() }).text()
+    }
+
+    /// The whole manifest with its defaults, as TOML.
+    #[must_use]
+    pub fn text_effective(&self) -> String {
+        File::from_manifest(self.clone()).text()
+    }
+}

@@ -1,0 +1,142 @@
+//! What a manifest's values must be, beyond their types.
+
+use std::time::Duration;
+
+use ostraca_sharding::hash::ShardKeyRule;
+
+use super::file::{File, Grants};
+use super::{Access, Life, Manifest, ManifestError, ManifestLimits};
+use crate::input::{Text, units};
+
+const NAME: usize = 64;
+const SECOND: Duration = Duration::from_secs(1);
+
+pub(super) fn manifest(input: &Text<'_>, file: File) -> Result<Manifest, ManifestError> {
+    required(input, "type", &file.kind, "type = \"counter\"")?;
+    required(input, "component", &file.component, "component = \"target/ostraca/counter.wasm\"")?;
+    name(input, "type", &file.kind)?;
+    name(input, "pool", &file.pool)?;
+    let shard_key =
+        ShardKeyRule::parse(&file.shard_key).map_err(|why| input.at(&["shard-key"], why, None))?;
+    let limits = limits(input, &file)?;
+    let day = Duration::from_secs(86_400);
+    if file.life.idle < Duration::from_millis(100) || file.life.idle > day {
+        return Err(range(input, &["life", "idle"], "100 ms", "24 h"));
+    }
+    if file.life.remember {
+        let help = "leave it out: instances start at their first message";
+        return Err(not_yet(input, &["life", "remember"], "`remember = true`", help));
+    }
+    let Grants { ask, http, topics } = &file.grants;
+    for (key, wanted) in [("ask", ask), ("http", http), ("topics", topics)] {
+        if !wanted.is_empty() {
+            let what = format!("a grant of `{key}`");
+            return Err(not_yet(input, &["grants", key], &what, "leave it out"));
+        }
+    }
+    access(input, &file.access.send)?;
+    Ok(Manifest {
+        kind: file.kind,
+        component: file.component,
+        pool: file.pool,
+        shard_key,
+        limits,
+        life: Life { idle: file.life.idle, remember: file.life.remember },
+        grants: super::Grants { ask: file.grants.ask },
+        access: Access { send: file.access.send },
+    })
+}
+
+fn required(input: &Text<'_>, key: &str, value: &str, example: &str) -> Result<(), ManifestError> {
+    if !value.is_empty() {
+        return Ok(());
+    }
+    Err(input.at(&[key], format!("the key `{key}` is needed"), Some(format!("add `{example}`"))))
+}
+
+fn name(input: &Text<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
+    let good = value.len() <= NAME
+        && value.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if good {
+        return Ok(());
+    }
+    let why = format!(
+        "`{key}` is 1 to {NAME} letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+    );
+    Err(input.at(&[key], why, None))
+}
+
+fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError> {
+    let it = &file.limits;
+    let sizes: [(&str, u64, u64, u64); 5] = [
+        ("memory", it.memory, 64 << 10, 4 << 30),
+        ("state", it.state, 1, 64 << 20),
+        ("message", it.message, 1, 64 << 20),
+        ("reply", it.reply, 1, 64 << 20),
+        ("log-line", it.log_line, 16, 1 << 20),
+    ];
+    for (key, value, least, most) in sizes {
+        if !(least..=most).contains(&value) {
+            let (least, most) = (units::show_size(least), units::show_size(most));
+            return Err(range(input, &["limits", key], &least, &most));
+        }
+    }
+    let times = [
+        ("turn-time", it.turn_time, Duration::from_millis(1), 60 * SECOND),
+        ("activation-time", it.activation_time, Duration::from_millis(1), 60 * SECOND),
+    ];
+    for (key, value, least, most) in times {
+        if !(least..=most).contains(&value) {
+            let (least, most) = (units::show_time(least), units::show_time(most));
+            return Err(range(input, &["limits", key], &least, &most));
+        }
+    }
+    let counts = [
+        ("table-elements", it.table_elements, 10_000_000),
+        ("mailbox", it.mailbox, 1_000_000),
+        ("log-lines", it.log_lines, 1_000_000),
+    ];
+    for (key, value, most) in counts {
+        if !(1..=most).contains(&value) {
+            return Err(range(input, &["limits", key], "1", &most.to_string()));
+        }
+    }
+    Ok(ManifestLimits {
+        memory: it.memory,
+        table_elements: it.table_elements,
+        turn_time: it.turn_time,
+        activation_time: it.activation_time,
+        state: it.state,
+        message: it.message,
+        reply: it.reply,
+        mailbox: it.mailbox,
+        log_lines: it.log_lines,
+        log_line: it.log_line,
+    })
+}
+
+fn access(input: &Text<'_>, send: &[String]) -> Result<(), ManifestError> {
+    for rule in send {
+        let good = match rule.split_once('/') {
+            None => rule == "*",
+            Some((role, name)) => role == "client" && !name.is_empty(),
+        };
+        if !good {
+            let why = format!("{rule:?} names nobody who sends messages");
+            let help = "write \"*\", \"client/*\" or \"client/NAME\"";
+            return Err(input.at(&["access", "send"], why, Some(help.into())));
+        }
+    }
+    Ok(())
+}
+
+fn range(input: &Text<'_>, path: &[&str], least: &str, most: &str) -> ManifestError {
+    let key = path.last().copied().unwrap_or_default();
+    input.at(path, format!("`{key}` must be from {least} to {most}"), None)
+}
+
+fn not_yet(input: &Text<'_>, path: &[&str], what: &str, help: &str) -> ManifestError {
+    let why = format!("this release does not know how to do {what} yet");
+    input.at_with("not-supported-yet", path, why, Some(help.into()))
+}
