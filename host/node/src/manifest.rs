@@ -13,6 +13,8 @@ use crate::input::Text;
 
 mod check;
 mod file;
+#[cfg(test)]
+mod tests;
 
 use file::File;
 

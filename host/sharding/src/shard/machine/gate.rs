@@ -74,6 +74,10 @@ impl Machine {
         turn: TurnId,
         outcome: CommitOutcome,
     ) {
+        if turn.epoch != self.owner.epoch || turn.nonce != self.owner.incarnation.nonce {
+            // Of the machine before this one, for the same shard.
+            return;
+        }
         self.outstanding = self.outstanding.saturating_sub(1);
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { return };

@@ -1,0 +1,45 @@
+//! The node's two clocks: one that counts suspension, and cluster time (R8, R17). Neither is a wall clock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::time::{ClockId, clock_gettime};
+use ostraca_sharding::message::Now;
+
+/// Milliseconds of `CLOCK_BOOTTIME`.
+#[must_use]
+pub fn boot_millis() -> u64 {
+    // The clock exists on every Linux that runs this; an error would only stop time, and with it the lease.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
+        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000
+            + u64::try_from(time.tv_nsec()).unwrap_or(0) / 1_000_000
+    })
+}
+
+/// Cluster time: what the `ClusterStore` said at start, moved on by the node's own clock.
+#[derive(Debug)]
+pub struct Clock {
+    started: u64,
+    base: AtomicU64,
+}
+
+impl Clock {
+    /// A clock that goes on from `cluster` milliseconds.
+    #[must_use]
+    pub fn new(cluster: u64) -> Self {
+        Self { started: boot_millis(), base: AtomicU64::new(cluster) }
+    }
+
+    /// Both times.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        let mono = boot_millis();
+        let cluster = self.base.load(Ordering::Relaxed) + mono.saturating_sub(self.started);
+        Now { mono, cluster }
+    }
+
+    /// Milliseconds since the node started.
+    #[must_use]
+    pub fn uptime(&self) -> u64 {
+        boot_millis().saturating_sub(self.started)
+    }
+}

@@ -1,0 +1,91 @@
+use super::*;
+
+const SMALL: &str = "type = \"counter\"\ncomponent = \"c.wasm\"\n";
+
+fn refused(more: &str) -> ManifestError {
+    Manifest::parse(&format!("{SMALL}{more}"), "entity.toml").expect_err(more)
+}
+
+#[test]
+fn two_lines_are_a_manifest_with_the_default_limits() {
+    let manifest = Manifest::parse(SMALL, "entity.toml").expect("a manifest");
+    assert_eq!(manifest.wasm_limits(), ostraca_wasm::Limits::default());
+    assert_eq!((manifest.pool.as_str(), &manifest.shard_key), ("default", &ShardKeyRule::Id));
+    assert_eq!((manifest.limits.message, manifest.limits.mailbox), (1 << 20, 1_000));
+    assert_eq!(manifest.life, Life { idle: Duration::from_secs(120), remember: false });
+    assert!(manifest.access.allows("client/anybody"));
+}
+
+#[test]
+fn manifests_that_mean_the_same_have_the_same_canonical_text() {
+    let other = "# a comment\ncomponent = \"elsewhere/c.wasm\"\ntype = 'counter'\n[limits]\nmemory = \"16384 KiB\"\n";
+    let (a, b) = (Manifest::parse(SMALL, "a"), Manifest::parse(other, "b"));
+    let (a, b) = (a.expect("a manifest"), b.expect("a manifest"));
+    assert_eq!(a.text_canonical(), b.text_canonical());
+    let c = Manifest::parse(&format!("{SMALL}[limits]\nmailbox = 7\n"), "c").expect("a manifest");
+    assert_ne!(a.text_canonical(), c.text_canonical());
+}
+
+#[test]
+fn the_effective_text_reads_back_as_the_same_manifest() {
+    let text = format!("{SMALL}shard-key = \"until:/\"\n[life]\nidle = \"5 s\"\n");
+    let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
+    let again = Manifest::parse(&manifest.text_effective(), "entity.toml");
+    assert_eq!(again.expect("a manifest"), manifest);
+}
+
+#[test]
+fn what_the_platform_cannot_do_yet_is_refused_not_ignored() {
+    for more in [
+        "[life]\nremember = true",
+        "[grants]\nask = [\"account\"]",
+        "[grants]\nhttp = [\"https://example.org\"]",
+        "[grants]\ntopics = [\"news\"]",
+    ] {
+        let error = refused(more);
+        assert_eq!((error.code(), error.line()), ("not-supported-yet", Some(4)), "{error}");
+    }
+}
+
+#[test]
+fn each_error_names_its_line() {
+    let cases = [
+        ("idle = \"1 s\"", 3, "unknown key `idle`"),
+        ("[limit]", 3, "unknown key `limit`"),
+        ("[limits]\nmemory = 16", 4, "a size in quotes"),
+        ("[limits]\nturn-time = \"1 year\"", 4, "`turn-time` must be from 1 ms to 1 min"),
+        ("[limits]\nmailbox = 0", 4, "`mailbox` must be from 1"),
+        ("shard-key = \"ids\"", 3, "no shard key"),
+        ("pool = \"a b\"", 3, "`pool` is 1 to 64"),
+        ("[access]\nsend = [\"everybody\"]", 4, "names nobody"),
+        ("[life", 3, "unclosed table"),
+    ];
+    for (more, line, says) in cases {
+        let error = refused(more);
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!((error.line(), error.code()), (Some(line), "bad-manifest"), "{error}");
+    }
+    for (text, says) in [("", "`type` is needed"), ("type = \"a\"", "`component` is needed")] {
+        let error = Manifest::parse(text, "entity.toml").expect_err(text);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn access_is_by_name_by_role_or_for_all() {
+    let with = |send: &str| {
+        let text = format!("{SMALL}[access]\nsend = {send}\n");
+        Manifest::parse(&text, "entity.toml").expect("a manifest").access
+    };
+    assert!(with("[\"*\"]").allows("client/alice"));
+    assert!(with("[\"client/*\"]").allows("client/alice"));
+    assert!(!with("[\"client/*\"]").allows("node/n1"));
+    assert!(with("[\"client/alice\"]").allows("client/alice"));
+    assert!(!with("[\"client/alice\"]").allows("client/alicia"));
+    assert!(!with("[]").allows("client/alice"));
+}
+
+#[test]
+fn a_manifest_that_is_too_long_is_not_read() {
+    assert!(refused(&"#".repeat(MAX_MANIFEST_BYTES)).to_string().contains("are more than"));
+}

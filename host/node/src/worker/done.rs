@@ -1,0 +1,154 @@
+//! Completions: what the store and the sandbox answered, told to the machines.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{Entity, TurnId};
+use ostraca_sharding::records::{Answer, Claim, ClaimOutcome, CommitOutcome, Loaded};
+use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
+use ostraca_store::StoreError;
+use ostraca_wasm::Instance;
+
+use super::{Live, Worker};
+use crate::stats::Stats;
+
+/// Something that a worker's future came to.
+pub(super) enum Done {
+    Claims(Vec<(usize, Arc<Claim>)>, Vec<ClaimOutcome>),
+    Commits(Vec<(usize, Entity, TurnId)>, Vec<CommitOutcome>),
+    Loads(Vec<(usize, Entity, u64)>, Vec<Result<Loaded, StoreError>>),
+    Started(usize, Entity, u64, Started),
+    /// The instance and what it came to; neither if there was no such instance.
+    Turn(usize, Entity, u64, TurnId, Option<Box<Instance>>, Option<ostraca_wasm::Turn>),
+}
+
+/// What a machine is told of its commits.
+type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
+
+/// What became of an activation.
+pub(super) enum Started {
+    Yes(Box<Instance>, ostraca_wasm::Turn),
+    No(ostraca_wasm::Error),
+    NoType,
+}
+
+impl Worker {
+    pub(super) fn done(&mut self, done: Done) {
+        match done {
+            Done::Claims(asked, outcomes) => {
+                for ((slot, claim), outcome) in asked.into_iter().zip(outcomes) {
+                    if *self.slots[slot].machine.claim() == *claim {
+                        self.tell(slot, Event::Claimed { number: claim.number, outcome });
+                    }
+                }
+            }
+            Done::Commits(asked, outcomes) => self.committed(asked, outcomes),
+            Done::Loads(asked, results) => {
+                for ((slot, entity, generation), result) in asked.into_iter().zip(results) {
+                    let result = result.map_err(|error| error.to_string());
+                    self.tell(slot, Event::Loaded { entity, generation, result });
+                }
+            }
+            Done::Started(slot, entity, generation, started) => {
+                self.started(slot, entity, generation, started);
+            }
+            Done::Turn(slot, entity, generation, turn, instance, result) => {
+                self.turned(slot, entity, generation, turn, instance, result);
+            }
+        }
+    }
+
+    /// One event a machine: the outcomes of its commits, in the order in which they were asked for.
+    fn committed(&mut self, asked: Vec<(usize, Entity, TurnId)>, outcomes: Vec<CommitOutcome>) {
+        let mut of_slot: Vec<(usize, Outcomes)> = Vec::new();
+        for ((slot, entity, turn), outcome) in asked.into_iter().zip(outcomes) {
+            match of_slot.iter_mut().find(|(other, _)| *other == slot) {
+                Some((_, outcomes)) => outcomes.push((entity, turn, outcome)),
+                None => of_slot.push((slot, vec![(entity, turn, outcome)])),
+            }
+        }
+        for (slot, outcomes) in of_slot {
+            self.tell(slot, Event::Committed(outcomes));
+        }
+    }
+
+    fn started(&mut self, slot: usize, entity: Entity, generation: u64, started: Started) {
+        let state = self.slot_mut(slot);
+        state.running = state.running.saturating_sub(1);
+        let held = state.instances.get_mut(&entity).filter(|(held, _)| *held == generation);
+        let result = match started {
+            Started::Yes(instance, turn) => {
+                if let Some((_, live)) = held {
+                    *live = Live::Idle(instance);
+                }
+                Activation::Started(self.turn(&entity, turn))
+            }
+            Started::No(error) => Activation::Failed {
+                code: error.code().into(),
+                message: error.to_string(),
+                retry_after: error.retryable().then_some(50),
+            },
+            Started::NoType => Activation::Failed {
+                code: ostraca_sharding::message::codes::UNKNOWN_TYPE.into(),
+                message: format!("no type `{}` is deployed", entity.kind),
+                retry_after: None,
+            },
+        };
+        self.tell(slot, Event::Activated { entity, generation, result });
+    }
+
+    fn turned(
+        &mut self,
+        slot: usize,
+        entity: Entity,
+        generation: u64,
+        turn: TurnId,
+        instance: Option<Box<Instance>>,
+        result: Option<ostraca_wasm::Turn>,
+    ) {
+        let state = self.slot_mut(slot);
+        if let Some(instance) = instance {
+            state.running = state.running.saturating_sub(1);
+            if let Some((held, live)) = state.instances.get_mut(&entity)
+                && *held == generation
+            {
+                *live = Live::Idle(instance);
+            }
+        }
+        let result = match result {
+            Some(result) => self.turn(&entity, result),
+            None => Turn {
+                result: TurnResult::Failed {
+                    code: "instance-dropped".into(),
+                    message: format!("the instance of {entity} is gone"),
+                    retry_after: Some(10),
+                },
+                writes: Vec::new(),
+                state_bytes: None,
+                passivate: false,
+            },
+        };
+        self.tell(slot, Event::TurnDone { entity, generation, turn, result });
+    }
+
+    fn turn(&self, entity: &Entity, turn: ostraca_wasm::Turn) -> Turn {
+        let result = match turn.result {
+            ostraca_wasm::TurnResult::Ok(body) => TurnResult::Answered(Answer::Result(body)),
+            ostraca_wasm::TurnResult::Application { code, message } => {
+                TurnResult::Answered(Answer::Error { code, message })
+            }
+            ostraca_wasm::TurnResult::Failed(failure) => {
+                Stats::count(&self.parts.stats.failures);
+                tracing::warn!(%entity, code = failure.code, "a turn failed: {}", failure.message);
+                let retry_after = failure.retryable().then_some(20);
+                TurnResult::Failed {
+                    code: failure.code.into(),
+                    message: failure.message,
+                    retry_after,
+                }
+            }
+        };
+        let writes: Vec<(Bytes, Option<Bytes>)> = turn.writes;
+        Turn { result, writes, state_bytes: turn.state_bytes, passivate: turn.passivate }
+    }
+}
