@@ -1,0 +1,70 @@
+# What a person types here. Each target checks its tools first, says what it does and how long that takes,
+# and writes nothing outside the target directory ($CARGO_TARGET_DIR, or target/).
+
+CARGO ?= cargo
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+RUST = 1.95
+WASM = wasm32-unknown-unknown wasm32-wasip2
+
+.PHONY: help setup demo test lint bench soak
+
+help:
+	@echo 'make demo    a real node, 20,000 commands, a kill -9 under load, nothing lost    KEEP=1 leaves it running'
+	@echo 'make test    every test, none skipped'
+	@echo 'make lint    formatting, clippy, documentation, licences and sources of the dependencies'
+	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P1,P2 measures these'
+	@echo 'make soak    long simulations and many kills                        SEEDS=20000 ROUNDS=200'
+	@echo 'make setup   checks the tools, and says what to type for what is missing'
+
+# A rustup that cannot install a target (no network) leaves Debian's packages: see the text that is printed.
+setup:
+	@missing() { echo "setup: $$1 is missing. Type: $$2" >&2; exit 1; }; \
+	command -v git >/dev/null || missing git 'sudo apt-get install git'; \
+	command -v cc >/dev/null || missing 'a C compiler (cc)' 'sudo apt-get install gcc libc6-dev'; \
+	command -v $(CARGO) >/dev/null || missing cargo "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"; \
+	version=$$(rustc --version | cut -d' ' -f2); \
+	newest=$$(printf '%s\n' $(RUST).0 "$$version" | sort -V | tail -1); \
+	[ "$$newest" = "$$version" ] || missing "rustc $(RUST) or newer (this is $$version)" 'rustup update stable'; \
+	for target in $(WASM); do \
+	  [ -d "$$(rustc --print sysroot)/lib/rustlib/$$target" ] && continue; \
+	  echo "setup: installing the target $$target (a few seconds)"; \
+	  command -v rustup >/dev/null && rustup target add $$target || { \
+	    echo "setup: the target $$target is missing, and rustup cannot install it. Type: rustup target add $$target" >&2; \
+	    echo "setup: without rustup, Debian's rustc-web, cargo-web, rust-web-src and lld-19 build guests: RUSTC=/usr/bin/rustc" >&2; \
+	    echo "       RUSTC_BOOTSTRAP=1 /usr/bin/cargo build -Zbuild-std=std,panic_abort --target wasm32-unknown-unknown, linked by wasm-ld-19" >&2; \
+	    exit 1; }; \
+	done
+
+demo: setup
+	@echo 'demo: building the node and the demo (the first time 6 to 8 minutes on two processors, then seconds)'
+	@$(CARGO) build --package ostraca --package ostraca-process-tests --bins
+	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/debug/demo"
+
+test: setup
+	@echo 'test: building everything (the first time about 10 minutes on two processors)'
+	@$(CARGO) build --workspace --all-targets
+	@echo 'test: running every test (about 12 minutes on two processors)'
+	@OSTRACA_BUILT=1 $(CARGO) test --workspace --no-fail-fast
+
+lint: setup
+	@echo 'lint: formatting'
+	@$(CARGO) fmt --all --check
+	@echo 'lint: clippy (the first time about 5 minutes on two processors)'
+	@$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@echo 'lint: documentation'
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
+	@echo 'lint: bans, licences and sources of the dependencies (deny.toml)'
+	@$(CARGO) test --quiet --package ostraca-process-tests --test supply_chain
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
+	else echo 'lint: advisories are not checked, for want of cargo-deny (cargo install cargo-deny --locked)'; fi
+
+bench: setup
+	@echo 'bench: a release build (the first time about 8 minutes on two processors), then about 2 minutes of measuring'
+	@$(CARGO) build --release --package ostraca --package ostraca-process-tests --bins
+	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/release/bench"
+
+soak: setup
+	@echo 'soak: simulations, then kills of a real node; about an hour by default'
+	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds -- --nocapture
+	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture

@@ -1,0 +1,144 @@
+//! What clients saw, as the oracle reads it.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use ostraca_client::{Answer, CallError, Entity, Kind, Options, Session};
+use ostraca_oracle::{End, Model, Operation, Outcome, check};
+use serde_json::Value;
+
+/// Nanoseconds of `CLOCK_MONOTONIC`: the same for all processes of the machine, the preloaded
+/// recorder included.
+#[must_use]
+pub fn now() -> u64 {
+    // A clock that every Linux has.
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Keeps every message with its outcome.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    operations: Mutex<Vec<Operation>>,
+}
+
+impl Recorder {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Sends a message now; the future waits for its outcome and records it.
+    pub fn send(
+        self: &Arc<Self>,
+        session: &Session,
+        entity: &Entity,
+        method: &str,
+        arguments: Value,
+        options: &Options,
+    ) -> impl Future<Output = Result<Answer, CallError>> + Send + use<> {
+        let sent = now();
+        let call = session.send(entity, method, arguments.to_string(), options);
+        let id = call.id();
+        let mut operation = Operation {
+            entity: entity.to_string(),
+            session: id.session.to_string(),
+            sequence: id.sequence,
+            command: options.kind == Kind::Command,
+            method: method.into(),
+            arguments,
+            sent,
+            received: 0,
+            outcome: Outcome::Unknown,
+        };
+        let recorder = Arc::clone(self);
+        async move {
+            let ended = call.await;
+            operation.received = now();
+            operation.outcome = outcome(&ended);
+            recorder.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
+            ended
+        }
+    }
+
+    /// A command with a long deadline: it ends when it is answered.
+    pub fn command(
+        self: &Arc<Self>,
+        session: &Session,
+        entity: &Entity,
+        method: &str,
+        arguments: Value,
+    ) -> impl Future<Output = Result<Answer, CallError>> + Send + use<> {
+        self.send(session, entity, method, arguments, &until_answered(Kind::Command))
+    }
+
+    /// A query with a long deadline.
+    pub fn query(
+        self: &Arc<Self>,
+        session: &Session,
+        entity: &Entity,
+        method: &str,
+        arguments: Value,
+    ) -> impl Future<Output = Result<Answer, CallError>> + Send + use<> {
+        self.send(session, entity, method, arguments, &until_answered(Kind::Query))
+    }
+
+    /// What was recorded so far.
+    #[must_use]
+    pub fn operations(&self) -> Vec<Operation> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The breaches that the oracle finds in a history of counters.
+    #[must_use]
+    pub fn breaches(&self) -> Vec<String> {
+        check(|_| Counter::default(), &self.operations(), &End::default())
+    }
+}
+
+/// A deadline that no test's patience reaches: the message is sent again until it is answered.
+#[must_use]
+pub fn until_answered(kind: Kind) -> Options {
+    Options { kind, deadline: Duration::from_secs(120), ..Options::default() }
+}
+
+fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
+    match ended {
+        Ok(answer) => Outcome::Final {
+            version: answer.version,
+            value: Ok(serde_json::from_slice(&answer.body).unwrap_or(Value::Null)),
+        },
+        Err(CallError::Application { version, code, .. }) => {
+            Outcome::Final { version: *version, value: Err(code.to_string()) }
+        }
+        Err(CallError::NotRun { .. }) => Outcome::NotRun,
+        Err(CallError::Unknown { .. }) => Outcome::Unknown,
+    }
+}
+
+/// What `examples/counter` should do, read sequentially.
+#[derive(Clone, Debug, Default)]
+pub struct Counter {
+    value: u64,
+}
+
+impl Model for Counter {
+    fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String> {
+        match method {
+            "add" => {
+                let by = arguments.get(0).and_then(Value::as_u64).ok_or("bad-arguments")?;
+                self.value = self.value.checked_add(by).ok_or("limit-reached")?;
+                Ok(self.value.into())
+            }
+            "reset" => Ok(std::mem::take(&mut self.value).into()),
+            _ => Err("unknown-method".into()),
+        }
+    }
+
+    fn query(&self, _: &str, _: &Value) -> Result<Value, String> {
+        Ok(self.value.into())
+    }
+}

@@ -1,0 +1,175 @@
+//! Many clients at once: how fast, and what was under way when something happened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use futures::stream::{FuturesUnordered, StreamExt};
+use hdrhistogram::Histogram;
+use ostraca_client::{Call, Entity, Session};
+use tokio::task::JoinSet;
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// Answers.
+    pub done: u64,
+    /// From the first message to the last answer.
+    pub took: Duration,
+    /// From a message (or the moment at which it was due) to its answer, in microseconds.
+    pub waits: Histogram<u64>,
+}
+
+impl Measured {
+    /// Answers a second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.done as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// The wait that so many of a hundred do not pass.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Duration {
+        Duration::from_micros(self.waits.value_at_quantile(percent / 100.0))
+    }
+}
+
+/// An empty histogram of microseconds, up to a minute and beyond.
+///
+/// # Errors
+/// None for these constants.
+pub fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new(3)?)
+}
+
+/// Which message comes next: by its number, an entity and a body for the method.
+pub type Next = dyn Fn(u64) -> (Entity, String) + Send + Sync;
+
+/// Each session keeps `in_flight` commands under way until `total` have been sent or `until` has come.
+///
+/// # Errors
+/// The first command that is not answered.
+pub async fn closed_loop(
+    sessions: &[Session],
+    in_flight: usize,
+    method: &'static str,
+    total: u64,
+    until: Instant,
+    next: Arc<Next>,
+) -> Result<Measured> {
+    let began = Instant::now();
+    let number = Arc::new(AtomicU64::new(0));
+    let mut senders = JoinSet::new();
+    for session in sessions {
+        let (session, number, next) = (session.clone(), Arc::clone(&number), Arc::clone(&next));
+        senders.spawn(async move {
+            let mut waits = histogram()?;
+            let mut under_way = FuturesUnordered::new();
+            loop {
+                while under_way.len() < in_flight && Instant::now() < until {
+                    let n = number.fetch_add(1, Ordering::Relaxed);
+                    if n >= total {
+                        break;
+                    }
+                    let (entity, body) = next(n);
+                    under_way.push(timed(Instant::now(), session.command(&entity, method, body)));
+                }
+                match under_way.next().await {
+                    Some(wait) => waits.saturating_record(wait?),
+                    None => return Ok::<_, anyhow::Error>(waits),
+                }
+            }
+        });
+    }
+    gather(senders, began).await
+}
+
+/// Sends `total` commands at an even `rate` a second, whatever the answers do; a wait counts from the
+/// moment at which its message was due.
+///
+/// # Errors
+/// The first command that is not answered.
+pub async fn open_loop(
+    sessions: &[Session],
+    rate: u32,
+    method: &'static str,
+    total: u64,
+    next: Arc<Next>,
+) -> Result<Measured> {
+    let began = Instant::now();
+    let step = Duration::from_secs(1) / rate;
+    let mut senders = JoinSet::new();
+    let count = sessions.len() as u64;
+    for (place, session) in (0_u64..).zip(sessions) {
+        let (session, next) = (session.clone(), Arc::clone(&next));
+        senders.spawn(async move {
+            let mut waits = histogram()?;
+            let mut under_way = FuturesUnordered::new();
+            for n in (place..total).step_by(usize::try_from(count)?) {
+                let due = began + step * u32::try_from(n)?;
+                let pause = tokio::time::sleep_until(due.into());
+                tokio::pin!(pause);
+                loop {
+                    tokio::select! {
+                        biased;
+                        () = &mut pause => break,
+                        Some(wait) = under_way.next() => waits.saturating_record(wait?),
+                    }
+                }
+                let (entity, body) = next(n);
+                under_way.push(timed(due, session.command(&entity, method, body)));
+            }
+            while let Some(wait) = under_way.next().await {
+                waits.saturating_record(wait?);
+            }
+            Ok::<_, anyhow::Error>(waits)
+        });
+    }
+    gather(senders, began).await
+}
+
+async fn timed(due: Instant, call: Call) -> Result<u64> {
+    call.await.map_err(|error| anyhow!("a command was not answered: {error}"))?;
+    Ok(u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX))
+}
+
+async fn gather(mut senders: JoinSet<Result<Histogram<u64>>>, began: Instant) -> Result<Measured> {
+    let mut waits = histogram()?;
+    while let Some(sender) = senders.join_next().await {
+        waits.add(sender??)?;
+    }
+    Ok(Measured { done: waits.len(), took: began.elapsed(), waits })
+}
+
+/// Messages sent and ended, seen from anywhere.
+#[derive(Debug, Default)]
+pub struct UnderWay {
+    sent: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl UnderWay {
+    /// One more was sent.
+    pub fn sent(&self) {
+        self.sent.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One more has its outcome.
+    pub fn ended(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many have their outcome.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// How many have none yet.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        let ended = self.done();
+        self.sent.load(Ordering::SeqCst).saturating_sub(ended)
+    }
+}

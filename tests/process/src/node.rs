@@ -1,0 +1,236 @@
+//! A node's process. It is killed by its id when its value is dropped, also by a panic.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::home::Home;
+use crate::parts;
+
+/// Until it serves: generous, for a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Lines of a log that an error quotes.
+const QUOTED: usize = 30;
+
+/// A running `ostraca run`.
+#[derive(Debug)]
+pub struct Node {
+    child: Child,
+    /// Where it takes clients.
+    pub address: SocketAddr,
+    /// The line with which it said so.
+    pub ready: String,
+    log: PathBuf,
+}
+
+impl Node {
+    /// Starts the node of a directory, and waits until it serves. It keeps its address over restarts.
+    ///
+    /// # Errors
+    /// Its last words, if it ends instead.
+    pub fn start(home: &Home) -> Result<Self> {
+        Self::start_as(home, |_| {})
+    }
+
+    /// The same with a change to the command (its environment).
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_as(home: &Home, change: impl FnOnce(&mut Command)) -> Result<Self> {
+        let log = home.dir().with_file_name("node.log");
+        let mut command = Command::new(parts::ostraca()?);
+        command.arg("run").arg("--config").arg(home.config());
+        change(&mut command);
+        let node = Self::spawn(command, &log)?;
+        home.set(&format!("listen = \"{}\"", node.address))?;
+        Ok(node)
+    }
+
+    fn spawn(mut command: Command, log: &Path) -> Result<Self> {
+        let errors = OpenOptions::new().create(true).append(true).open(log)?;
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("start {command:?}"))?;
+        let stdout = child.stdout.take();
+        // Owned by the guard from here on.
+        let mut node = Self {
+            child,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            ready: String::new(),
+            log: log.into(),
+        };
+        let stdout = stdout.context("no standard output")?;
+        let (found, line) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Nobody listens any more once it is ready.
+                let _ = found.send(line);
+            }
+        });
+        let ready = match line.recv_timeout(PATIENCE) {
+            Ok(ready) => ready,
+            Err(_) => {
+                let ended = node.child.try_wait()?;
+                bail!("the node is not ready (ended: {ended:?}):\n{}", node.last_words());
+            }
+        };
+        let address = ready.rsplit(' ').next().unwrap_or_default();
+        node.address = address.parse().with_context(|| format!("no address in {ready:?}"))?;
+        node.ready = ready;
+        Ok(node)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    ///
+    /// # Errors
+    /// If there is no such process any more.
+    pub fn kill_9(mut self) -> Result<()> {
+        if let Some(ended) = self.child.try_wait()? {
+            bail!("the node had ended by itself ({ended}):\n{}", self.last_words());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and waits until it has ended.
+    ///
+    /// # Errors
+    /// If it does not end within a minute.
+    pub fn stop(mut self) -> Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        self.ended(PATIENCE)
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// If there is no such process any more.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        Ok(kill(pid, signal)?)
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ended(&mut self, patience: Duration) -> Result<ExitStatus> {
+        ended(&mut self.child, patience)
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Memory that it holds now, in KiB.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn resident_kib(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+        Ok(number.parse()?)
+    }
+
+    /// Processor time that it has used, in user and system mode.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The name, in brackets, may hold anything.
+        let after = stat.rsplit_once(") ").context("no name in stat")?.1;
+        let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+        // USER_HZ, which is 100 on every Linux that this runs on.
+        Ok(Duration::from_millis(ticks * 10))
+    }
+
+    /// What it logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Leaves the process running for good.
+    #[must_use]
+    pub fn leave_running(self) -> u32 {
+        let pid = self.child.id();
+        std::mem::forget(self);
+        pid
+    }
+
+    fn last_words(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(QUOTED)..].join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Errors say that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for a child's end; kills it if it takes too long.
+///
+/// # Errors
+/// If it took too long.
+pub fn ended(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > until {
+            child.kill()?;
+            child.wait()?;
+            bail!("process {} did not end within {patience:?}", child.id());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs `ostraca run` on a configuration with which it should not start: its exit code and what it said.
+///
+/// # Errors
+/// If it runs on.
+pub fn refused_start(config: &Path) -> Result<(i32, String)> {
+    let dir = parts::scratch("refused")?;
+    let said = tempfile::NamedTempFile::new_in(dir)?;
+    let mut child = Command::new(parts::ostraca()?)
+        .arg("run")
+        .arg("--config")
+        .arg(config)
+        .stdin(Stdio::null())
+        .stdout(File::create("/dev/null")?)
+        .stderr(said.reopen()?)
+        .spawn()?;
+    let status = ended(&mut child, PATIENCE)?;
+    let said = std::fs::read_to_string(said.path())?;
+    Ok((status.code().unwrap_or(-1), said))
+}

@@ -1,0 +1,137 @@
+//! The program and the guests: where they are, and how they get there.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use wit_component::ComponentEncoder;
+
+/// Set by the Makefile, which has built everything before.
+const BUILT: &str = "OSTRACA_BUILT";
+const WASM: &str = "wasm32-unknown-unknown";
+/// Every guest that the tests deploy.
+const GUESTS: [&str; 4] = ["counter", "account", "misbehaving", "rubbish"];
+
+/// The repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).into()
+}
+
+/// Where cargo put this program's profile: `target/debug`.
+///
+/// # Errors
+/// If this program does not know where it lies.
+pub fn profile_dir() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("find this program")?;
+    // Tests lie in `deps`, programs beside it.
+    let above = program.ancestors().skip(1).find(|dir| !dir.ends_with("deps"));
+    Ok(above.context("find the target directory")?.into())
+}
+
+/// A directory of ours in the target directory; it exists.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn scratch(name: &str) -> Result<PathBuf> {
+    let profile = profile_dir()?;
+    let dir = profile.parent().unwrap_or(&profile).join("process").join(name);
+    std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// The program, built if the Makefile has not done it.
+///
+/// # Errors
+/// What cargo says.
+pub fn ostraca() -> Result<PathBuf> {
+    static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let done = DONE.get_or_init(|| build_program().map_err(|error| format!("{error:#}")));
+    done.clone().map_err(anyhow::Error::msg)
+}
+
+fn build_program() -> Result<PathBuf> {
+    let dir = profile_dir()?;
+    if std::env::var_os(BUILT).is_none() {
+        let mut build = cargo();
+        build.args(["build", "--quiet", "--package", "ostraca", "--bin", "ostraca"]);
+        if dir.ends_with("release") {
+            build.arg("--release");
+        }
+        build.env("CARGO_TARGET_DIR", dir.parent().unwrap_or(&dir));
+        run(build)?;
+    }
+    let program = dir.join("ostraca");
+    ensure!(program.is_file(), "{} is not there: build it first", program.display());
+    Ok(program)
+}
+
+/// A guest's component, built with the profile that `ostraca build` uses.
+///
+/// # Errors
+/// What cargo says, or that what came out is no component.
+pub fn component(guest: &str) -> Result<Bytes> {
+    let module = module(guest)?;
+    let component = ComponentEncoder::default().validate(true).module(&module)?.encode()?;
+    Ok(component.into())
+}
+
+/// A guest's core module, from which its component is made.
+///
+/// # Errors
+/// What cargo says.
+pub fn module(guest: &str) -> Result<Vec<u8>> {
+    static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let done = DONE.get_or_init(|| build_guests().map_err(|error| format!("{error:#}")));
+    let file = done.clone().map_err(anyhow::Error::msg)?.join(format!("{guest}.wasm"));
+    std::fs::read(&file).with_context(|| format!("read {}", file.display()))
+}
+
+fn build_guests() -> Result<PathBuf> {
+    let target = scratch("guests")?;
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--release", "--target", WASM]);
+    for guest in GUESTS {
+        build.args(["--package", guest]);
+    }
+    build
+        .env("CARGO_TARGET_DIR", &target)
+        // Flags of the build of this program are not the guests'.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    run(build)?;
+    Ok(target.join(WASM).join("release"))
+}
+
+/// An example's manifest as it is shipped.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn manifest(example: &str) -> Result<String> {
+    let file = root().join("examples").join(example).join("entity.toml");
+    std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
+}
+
+fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut cargo = Command::new(program);
+    cargo.current_dir(root());
+    cargo
+}
+
+fn run(mut command: Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
