@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::deploy::Deployer;
+use crate::input::nearest;
 use crate::status::Status;
-use crate::types::{Table, Type, Types, nearest};
+use crate::types::{Table, Type, Types};
 use crate::worker::Input;
 
 /// The node, as its network side sees it.

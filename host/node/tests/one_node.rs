@@ -1,0 +1,151 @@
+//! The whole path in one process: a guest built from source, a real store, a real endpoint, a real client.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_client::{CallError, Client, Profile};
+use ostraca_node::{Config, InitOptions, Initialised, Node, init};
+use ostraca_sharding::ids::Entity;
+
+/// Builds a guest of this workspace as a component, once a test run.
+fn guest(name: &'static str) -> Bytes {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--release", "--target", "wasm32-unknown-unknown"])
+            .args(["-p", "counter", "-p", "account", "-p", "misbehaving", "--target-dir"])
+            .arg(&target)
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+            .status()
+            .expect("cargo runs");
+        assert!(built.success(), "the guests build");
+        target.join("wasm32-unknown-unknown/release")
+    });
+    let module = std::fs::read(folder.join(format!("{name}.wasm"))).expect("a built guest");
+    ostraca_wasm::encode(&module).expect("a component").into()
+}
+
+struct Running {
+    node: Node,
+    client: Client,
+}
+
+fn make(dir: &Path) -> Initialised {
+    let options = InitOptions {
+        cluster_name: "test".into(),
+        node: "n1".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        shards: 64,
+    };
+    init(dir, &options).expect("a new node")
+}
+
+async fn start(dir: &Path, made: &Initialised) -> Running {
+    let config =
+        Config::load(&dir.join("ostraca.toml")).expect("the configuration that init wrote");
+    let node = Node::start(config).await.expect("a node that serves");
+    let profile = Profile::new(vec![node.address().to_string()], &made.ca_pem, &made.admin);
+    let client = Client::connect(profile).await.expect("a connection");
+    Running { node, client }
+}
+
+fn manifest(kind: &str) -> String {
+    format!("type = \"{kind}\"\ncomponent = \"{kind}.wasm\"\n")
+}
+
+async fn stop(running: Running) {
+    running.client.close().await;
+    running.node.stop(Duration::from_secs(20)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_counts_and_remembers_over_a_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start(&dir, &made).await;
+    let deployed = running
+        .client
+        .deploy(&manifest("counter"), guest("counter"), None)
+        .await
+        .expect("deployed");
+    assert_eq!((deployed.revision, deployed.unchanged), (1, false));
+    let again = running.client.deploy(&manifest("counter"), guest("counter"), None).await;
+    assert!(again.expect("deployed again").unchanged);
+
+    let alice = Entity::new("counter", "alice");
+    let session = running.client.session();
+    for by in 1..=100_u64 {
+        let answer = session.command(&alice, "add", by.to_string()).await.expect("added");
+        assert_eq!(answer.version, by);
+    }
+    let got = session.query(&alice, "get", "").await.expect("read");
+    assert_eq!((&got.body[..], got.version), (&b"5050"[..], 100));
+    stop(running).await;
+
+    let running = start(&dir, &made).await;
+    let got =
+        running.client.session().query(&alice, "get", "").await.expect("read after a restart");
+    assert_eq!((&got.body[..], got.version), (&b"5050"[..], 100));
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_sessions_count_every_command_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start(&dir, &made).await;
+    running.client.deploy(&manifest("counter"), guest("counter"), None).await.expect("deployed");
+    let calls = (0..16).map(|_| {
+        let session = running.client.session();
+        async move {
+            let mut pending = Vec::new();
+            for n in 0..200 {
+                let entity = Entity::new("counter", format!("c{}", n % 10));
+                pending.push(session.command(&entity, "add", "1"));
+            }
+            for call in pending {
+                call.await.expect("added");
+            }
+        }
+    });
+    futures::future::join_all(calls).await;
+    let session = running.client.session();
+    for n in 0..10 {
+        let entity = Entity::new("counter", format!("c{n}"));
+        let got = session.query(&entity, "get", "").await.expect("read");
+        assert_eq!(&got.body[..], b"320");
+    }
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_names_are_refused_with_what_is_known() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start(&dir, &made).await;
+    running.client.deploy(&manifest("counter"), guest("counter"), None).await.expect("deployed");
+    let session = running.client.session();
+    let not_run = |result: Result<_, CallError>| match result.map(|_: ostraca_client::Answer| ()) {
+        Err(CallError::NotRun { code, help, .. }) => (code, help),
+        other => panic!("not run, but {other:?}"),
+    };
+    let (code, help) = not_run(session.command(&Entity::new("couter", "a"), "add", "1").await);
+    assert_eq!(&*code, "unknown-type");
+    assert!(help.contains("`counter`"), "{help}");
+    let (code, help) = not_run(session.command(&Entity::new("counter", "a"), "ad", "1").await);
+    assert_eq!(&*code, "unknown-method");
+    assert!(help.contains("did you mean `add`"), "{help}");
+    let (code, _) = not_run(session.query(&Entity::new("counter", "a"), "add", "1").await);
+    assert_eq!(&*code, "wrong-kind");
+    let fits = session.command(&Entity::new("counter", "a"), "add", "1").await;
+    assert_eq!(fits.expect("the neighbour of all these answers").version, 1);
+    stop(running).await;
+}
