@@ -234,7 +234,7 @@ fn sequential_run<M: Model>(
     }
 }
 
-/// A counter: `add(by)` refuses to pass `limit`, `get` reads.
+/// A counter: `add(by)` refuses to pass `limit`, `take(by)` refuses to pass zero, `get` reads.
 #[derive(Clone, Debug)]
 pub struct Counter {
     /// Its value.
@@ -246,14 +246,12 @@ pub struct Counter {
 impl Model for Counter {
     fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String> {
         let by = arguments.as_u64().ok_or("arguments")?;
-        match self.value.checked_add(by) {
-            _ if method != "add" => Err("unknown-method".into()),
-            Some(sum) if sum <= self.limit => {
-                self.value = sum;
-                Ok(sum.into())
-            }
-            _ => Err("limit".into()),
-        }
+        self.value = match method {
+            "add" => self.value.checked_add(by).filter(|sum| *sum <= self.limit).ok_or("limit")?,
+            "take" => self.value.checked_sub(by).ok_or("insufficient")?,
+            _ => return Err("unknown-method".into()),
+        };
+        Ok(self.value.into())
     }
 
     fn query(&self, _method: &str, _arguments: &Value) -> Result<Value, String> {

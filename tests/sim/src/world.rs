@@ -272,7 +272,7 @@ impl World {
             self.rng.range(950, 1051)
         };
         Node {
-            incarnation: Incarnation { counter: self.incarnations, nonce: self.rng.next() },
+            incarnation: Incarnation { counter: self.incarnations, nonce: self.rng.draw() },
             alive: true,
             paused_until: 0,
             offset: self.rng.range(0, 1_000_000),
@@ -352,7 +352,7 @@ impl World {
             }
             Happening::Sync => self.sync(),
             Happening::FromStore { node, incarnation, connection, tag, answer } => {
-                self.from_store(node, incarnation, connection, tag, answer);
+                self.heard_store(node, incarnation, connection, tag, answer);
             }
             Happening::Ran { node, incarnation, event, run } => {
                 self.ran(node, incarnation, event, run);
@@ -815,7 +815,7 @@ impl World {
         }
     }
 
-    fn from_store(
+    fn heard_store(
         &mut self,
         node: usize,
         incarnation: Incarnation,
