@@ -1,1 +1,63 @@
-fn main() {}
+//! `ostraca`: the command. Thin: everything below it is a library.
+//!
+//! Standard output has results only, standard error everything else; so `ostraca send … | jq` works, and
+//! `--output json` says errors as JSON too. Each command returns a [`Failure`] with the exit code that
+//! `--help` documents.
+
+mod args;
+mod commands;
+mod dial;
+mod failure;
+mod logging;
+mod output;
+mod project;
+mod quote;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+use crate::failure::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let (output, colour) = (args.global.output, output::colour());
+    match run(args) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprint!("{}", failure.render(output, colour));
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(args: Args) -> Result<Exit, Failure> {
+    logging::start(&args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::unexpected("thread", format!("cannot start threads: {error}")))?;
+    let exit = runtime.block_on(dispatch(args));
+    // A read of standard input, or a compilation, may still hold a thread: nobody waits for it.
+    runtime.shutdown_background();
+    exit
+}
+
+async fn dispatch(args: Args) -> Result<Exit, Failure> {
+    let global = &args.global;
+    match args.command {
+        Command::Init(it) => commands::init::run(global, &it),
+        Command::Run(it) => commands::run::run(&it).await,
+        Command::Dev(it) => commands::dev::run(global, &it).await,
+        Command::Config(it) => commands::config::run(global, &it),
+        Command::Ca(it) => commands::ca::run(global, &it),
+        Command::New(it) => commands::new::run(global, &it),
+        Command::Build(it) => commands::build::run(global, &it).await,
+        Command::Deploy(it) => commands::deploy::run(global, &it).await,
+        Command::Deployments => commands::deployments::run(global).await,
+        Command::Methods(it) => commands::methods::run(global, &it).await,
+        Command::Send(it) => commands::send::run(global, &it).await,
+        Command::Status => commands::status::run(global).await,
+    }
+}

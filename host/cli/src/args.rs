@@ -1,0 +1,236 @@
+//! What can be typed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use ostraca_client::MessageId;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  unexpected failure
+  2  wrong usage, or an input file that is wrong
+  3  no node answers, or it does not let this client in
+  4  the entity refused: an application error, final
+  5  not run: the message had no effect, and never will
+  6  unknown whether the message has run: send it again under its id
+  7  the node could not start, or ended by itself";
+
+/// Hosts durable entities whose logic is a WebAssembly component.
+#[derive(Debug, Parser)]
+#[command(name = "ostraca", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Global {
+    /// The profile: which cluster, where, and as whom [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml upwards]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// How results and errors are printed
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) output: Format,
+    /// Say more on standard error; twice says everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// What is logged, as in `info,ostraca_node=debug`
+    #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true)]
+    pub(crate) log: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For programs
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a cluster's first node: authority, certificates, configuration, empty store
+    Init(Init),
+    /// Run a node until SIGTERM or SIGINT; a second one stops it at once
+    Run(Run),
+    /// A node for development, ready in a second; with DIR, builds and deploys it at each save
+    Dev(Dev),
+    /// Show, check or explain a node's configuration
+    Config(Config),
+    /// The cluster's authority: issue certificates
+    Ca(Ca),
+    /// Make an entity project in ./NAME
+    New(New),
+    /// Compile a Rust entity to a component
+    Build(Build),
+    /// Deploy a component with its manifest
+    Deploy(Deploy),
+    /// List what is deployed
+    Deployments,
+    /// List a type's methods
+    Methods(Methods),
+    /// Send a message to an entity and print the result
+    Send(Send),
+    /// Say whether the node is well, and what to do if not
+    Status,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Init {
+    /// A directory that is missing or empty
+    pub(crate) dir: PathBuf,
+    /// The cluster's name
+    #[arg(long, value_name = "NAME", default_value = "ostraca")]
+    pub(crate) cluster: String,
+    /// The node's name
+    #[arg(long, value_name = "NAME", default_value = "node-1")]
+    pub(crate) node: String,
+    /// The address to listen on
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
+    pub(crate) listen: SocketAddr,
+    /// Shards of the pool; fixed for the cluster's life
+    #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS)]
+    pub(crate) shards: u32,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Run {
+    /// The node's configuration
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Dev {
+    /// An entity project: built and deployed now, and again when a source file is saved
+    pub(crate) dir: Option<PathBuf>,
+    /// Where the node's data is; made if it is missing
+    #[arg(long, value_name = "DIR", default_value = ".ostraca")]
+    pub(crate) data: PathBuf,
+    /// The address to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    pub(crate) what: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print a configuration with every default filled in
+    Show {
+        /// The node's configuration
+        file: PathBuf,
+    },
+    /// Check a configuration
+    Check {
+        /// The node's configuration
+        file: PathBuf,
+    },
+    /// Print every setting with its default and what it means
+    Default,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ca {
+    #[command(subcommand)]
+    pub(crate) what: CaCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CaCommand {
+    /// Issue a certificate with its key
+    Issue(Issue),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Issue {
+    /// For whom
+    #[arg(value_enum)]
+    pub(crate) role: Role,
+    /// Its name
+    pub(crate) name: String,
+    /// Where the authority is: the directory with ca.pem and ca.key
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: PathBuf,
+    /// Where NAME.pem and NAME.key are written, and for a client NAME.toml, its profile
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) out: PathBuf,
+    /// A node's address for the client's profile; may be given more than once
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7411")]
+    pub(crate) address: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Somebody who sends messages and deploys
+    Client,
+    /// A node of the cluster
+    Node,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct New {
+    /// The project's name, and the entity type's: small letters, digits, dashes
+    pub(crate) name: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Build {
+    /// The directory with entity.toml and Cargo.toml
+    #[arg(default_value = ".")]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Deploy {
+    /// A manifest, or a directory with an entity.toml
+    #[arg(default_value = ".")]
+    pub(crate) manifest: PathBuf,
+    /// Deploy only if this revision stands; 0: none yet
+    #[arg(long, value_name = "N")]
+    pub(crate) expect_revision: Option<u64>,
+    /// Build it first
+    #[arg(long)]
+    pub(crate) build: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Methods {
+    /// The entity type
+    #[arg(value_name = "TYPE")]
+    pub(crate) kind: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Send {
+    /// The entity, as in counter/alice
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// Its method
+    pub(crate) method: String,
+    /// The arguments; - reads them from standard input
+    #[arg(value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) json: Option<String>,
+    /// Send again what was sent under this id: the recorded outcome is the answer, and it runs only if it never did
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<MessageId>,
+    /// How long to wait for the outcome
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) deadline: Duration,
+    /// Refuse to send it if the method is a query
+    #[arg(long, conflicts_with = "query")]
+    pub(crate) command: bool,
+    /// Refuse to send it if the method is a command
+    #[arg(long)]
+    pub(crate) query: bool,
+}

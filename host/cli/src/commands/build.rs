@@ -1,0 +1,27 @@
+//! `ostraca build`: a Rust entity becomes a component.
+
+use serde_json::json;
+
+use crate::args::{Build, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::output;
+use crate::project::{Project, compile};
+
+pub(crate) async fn run(global: &Global, args: &Build) -> Result<Exit, Failure> {
+    let project = Project::load(&args.dir)?;
+    let built = compile::build(&project).await?;
+    if global.output == Format::Json {
+        let methods: Vec<_> = built
+            .methods
+            .iter()
+            .map(|(name, kind)| json!({ "name": name, "kind": kind }))
+            .collect();
+        output::json(&json!({
+            "type": project.manifest.kind, "component": project.component(),
+            "size": built.size, "methods": methods,
+        }));
+        return Ok(Exit::Done);
+    }
+    output::line(&built.said(&project));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,64 @@
+//! `ostraca ca issue`: a certificate with its key, for a client or a node.
+
+use std::fs;
+use std::path::Path;
+
+use ostraca_client::Profile;
+use ostraca_wire::identity::{Ca, IdentityError};
+use serde_json::json;
+
+use crate::args::{self, CaCommand, Format, Global, Issue, Role};
+use crate::failure::{Exit, Failure};
+use crate::output;
+
+pub(crate) fn run(global: &Global, args: &args::Ca) -> Result<Exit, Failure> {
+    match &args.what {
+        CaCommand::Issue(args) => issue(global, args),
+    }
+}
+
+fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
+    let ca = Ca::load(&args.ca).map_err(bad)?;
+    let identity = match args.role {
+        Role::Client => ca.issue_client(&args.name),
+        Role::Node => ca.issue_node(&args.name, &["localhost".into()]),
+    }
+    .map_err(bad)?;
+    fs::create_dir_all(&args.out).map_err(|error| Failure::file("create", &args.out, &error))?;
+    let mut files = vec![format!("{}.pem", args.name), format!("{}.key", args.name)];
+    if args.role == Role::Client {
+        files.push(format!("{}.toml", args.name));
+    }
+    for file in &files {
+        untaken(&args.out.join(file))?;
+    }
+    identity.save(&args.out, &args.name).map_err(bad)?;
+    if args.role == Role::Client {
+        let profile = args.out.join(format!("{}.toml", args.name));
+        Profile::new(args.address.clone(), ca.certificate_pem(), &identity).save(&profile)?;
+    }
+    let files: Vec<_> =
+        files.iter().map(|file| args.out.join(file).display().to_string()).collect();
+    match global.output {
+        Format::Table => {
+            output::line(&format!("issued {} with {}", identity.principal(), files.join(", ")));
+        }
+        Format::Json => output::json(&json!({
+            "principal": identity.principal().to_string(),
+            "cluster": ca.cluster().to_string(), "files": files,
+        })),
+    }
+    Ok(Exit::Done)
+}
+
+fn untaken(path: &Path) -> Result<(), Failure> {
+    if path.exists() {
+        let text = format!("{} is there already", path.display());
+        return Err(Failure::usage("file-exists", text).help("choose another directory or name"));
+    }
+    Ok(())
+}
+
+fn bad(error: IdentityError) -> Failure {
+    Failure::usage("bad-identity", error.to_string())
+}

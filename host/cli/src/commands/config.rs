@@ -1,0 +1,47 @@
+//! `ostraca config`: what a node is set to.
+
+use std::path::Path;
+
+use ostraca_node::Config;
+use serde_json::{Value, json};
+
+use crate::args::{self, ConfigCommand, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::output;
+
+pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure> {
+    match &args.what {
+        ConfigCommand::Show { file } => {
+            let text = Config::load(file)?.text_effective();
+            print(global, &text);
+        }
+        ConfigCommand::Check { file } => check(global, file)?,
+        ConfigCommand::Default => print(global, Config::default_text()),
+    }
+    Ok(Exit::Done)
+}
+
+fn print(global: &Global, text: &str) {
+    match global.output {
+        Format::Table => output::text(text),
+        // It was TOML a moment ago.
+        Format::Json => output::json(&toml_as_json(text)),
+    }
+}
+
+fn toml_as_json(text: &str) -> Value {
+    text.parse::<toml::Table>()
+        .ok()
+        .and_then(|table| serde_json::to_value(table).ok())
+        .unwrap_or_default()
+}
+
+/// The file alone: what it names (certificates, the store) is looked at when the node starts.
+fn check(global: &Global, file: &Path) -> Result<(), Failure> {
+    let config = Config::load(file)?;
+    match global.output {
+        Format::Table => output::line(&format!("{}: good", file.display())),
+        Format::Json => output::json(&json!({ "node": config.node, "good": true })),
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! `ostraca deploy`: a component with its manifest.
+
+use std::path::{Path, PathBuf};
+
+use ostraca_client::{Client, Deployed, Methods};
+use serde_json::json;
+
+use super::deployments::hex;
+use super::methods::kind;
+use crate::args::{Deploy, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::project::{Project, compile};
+use crate::{dial, output, quote};
+
+pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure> {
+    let project = Project::load(&args.manifest)?;
+    if args.build {
+        compile::build(&project).await?;
+    }
+    let component = component(&project)?;
+    let client = dial::connect(global).await?;
+    let size = output::size(component.len() as u64);
+    let deploying = client.deploy(&project.text, component.into(), args.expect_revision);
+    let deployed =
+        dial::patiently(&format!("deploying {} ({size})", project.manifest.kind), deploying)
+            .await?;
+    let methods = client.methods(&deployed.r#type).await.ok();
+    client.close().await;
+    if global.output == Format::Json {
+        output::json(&json!({
+            "type": deployed.r#type, "revision": deployed.revision,
+            "unchanged": deployed.unchanged, "digest": hex(&deployed.digest),
+        }));
+    } else {
+        output::line(&said(&deployed));
+        if let Some(methods) = methods {
+            output::line(&hint(&methods));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Deploys without printing a result, for `ostraca dev`.
+pub(crate) async fn quietly(
+    client: &Client,
+    project: &Project,
+) -> Result<(Deployed, Methods), Failure> {
+    let component = component(project)?;
+    let deployed = client.deploy(&project.text, component.into(), None).await?;
+    let methods = client.methods(&deployed.r#type).await?;
+    Ok((deployed, methods))
+}
+
+/// What a deploy did.
+pub(crate) fn said(it: &Deployed) -> String {
+    match it.unchanged {
+        true => format!("{}: unchanged, revision {}", it.r#type, it.revision),
+        false => format!("{}: deployed, revision {}", it.r#type, it.revision),
+    }
+}
+
+/// What to type next.
+pub(crate) fn hint(it: &Methods) -> String {
+    let names: Vec<_> =
+        it.methods.iter().map(|method| format!("{} ({})", method.name, kind(method))).collect();
+    format!(
+        "  its methods: {}\n  as in: ostraca send {}/alice METHOD [JSON]",
+        names.join(", "),
+        quote::word(&it.r#type)
+    )
+}
+
+fn component(project: &Project) -> Result<Vec<u8>, Failure> {
+    let path = project.component();
+    std::fs::read(&path).map_err(|error| {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            return Failure::file("read", &path, &error);
+        }
+        Failure::usage("no-component", format!("there is no component at {}", path.display()))
+            .help(build_hint(&project.dir))
+    })
+}
+
+fn build_hint(dir: &Path) -> String {
+    let dir = if dir == Path::new("") { PathBuf::from(".") } else { dir.to_owned() };
+    if dir.join("Cargo.toml").exists() {
+        let dir = quote::word(&dir.display().to_string());
+        return format!("run `ostraca build {dir}` first");
+    }
+    "build it first, or correct `component` in the manifest".into()
+}

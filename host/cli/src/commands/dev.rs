@@ -1,0 +1,162 @@
+//! `ostraca dev`: a node for development, and the loop of saving and seeing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ostraca_client::{Client, Profile};
+use ostraca_node::{Config, InitOptions, Node};
+use ostraca_wire::identity::Ca;
+
+use super::{deploy, run};
+use crate::args::{Dev, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::project::{Project, compile, watch};
+use crate::{output, quote};
+
+/// How often the sources are looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
+    let mut stop = run::Stop::listen()?;
+    // A wrong directory is said before a node is started.
+    let project = args.dir.as_deref().map(Project::load).transpose()?;
+    let (config, made) = settle(args)?;
+    let mut node = tokio::select! {
+        started = Node::start(config) => started?,
+        () = stop.heard() => return Ok(Exit::Interrupted),
+    };
+    let (profile, path) = profile(&args.data, &node)?;
+    greet(global, args, &node, made, &path);
+    let why = tokio::select! {
+        () = stop.heard() => None,
+        why = node.ended() => Some(why),
+        failed = follow(args.dir.as_deref(), project, profile) => match failed {
+            Ok(never) => match never {},
+            Err(failure) => {
+                node.stop(Duration::from_secs(5)).await;
+                return Err(failure);
+            }
+        },
+    };
+    run::finish(node, stop, why).await
+}
+
+/// The node's configuration; makes the node first if there is none.
+fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
+    let file = args.data.join("ostraca.toml");
+    let made = !file.exists();
+    if made {
+        let options = InitOptions {
+            cluster_name: "dev".into(),
+            node: "dev".into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            shards: ostraca_node::init::DEFAULT_SHARDS,
+        };
+        ostraca_node::init(&args.data, &options)?;
+    }
+    let mut config = Config::load(&file)?;
+    if let Some(listen) = args.listen {
+        config.listen = listen;
+    }
+    Ok((config, made))
+}
+
+/// The profile in the data directory, at the address that the node has now.
+fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
+    let path = data.join("profile.toml");
+    let mut address = node.address();
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    let addresses = vec![address.to_string()];
+    let profile = match Profile::load(&path) {
+        Ok(profile) => Profile { addresses, ..profile },
+        Err(_) => {
+            let bad = |error| Failure::from(ostraca_node::NodeError::Identity(error));
+            let ca = Ca::load(&data.join("ca")).map_err(bad)?;
+            let admin = ca.issue_client("admin").map_err(bad)?;
+            Profile::new(addresses, ca.certificate_pem(), &admin)
+        }
+    };
+    profile.save(&path)?;
+    Ok((profile, path))
+}
+
+fn greet(global: &Global, args: &Dev, node: &Node, made: bool, profile: &Path) {
+    output::line(&run::ready(node));
+    if global.output == Format::Json {
+        return;
+    }
+    let data = args.data.display();
+    match made {
+        true => output::line(&format!("made {data}: store, authority, profile")),
+        false => {
+            output::line(&format!("took {data} as it was: {} types deployed", node.summary().types))
+        }
+    }
+    if args.data != Path::new(".ostraca") {
+        let path = std::path::absolute(profile).unwrap_or_else(|_| profile.to_owned());
+        let word = quote::word(&path.display().to_string());
+        output::line(&format!("other terminals need: export OSTRACA_PROFILE={word}"));
+    }
+    if args.dir.is_none() {
+        output::line("next, in another terminal in this folder:");
+        output::line("  ostraca new hello");
+        output::line("  ostraca deploy --build hello");
+    }
+}
+
+enum Never {}
+
+/// Builds and deploys now and whenever a source is saved. A build or deploy that fails is shown; what was deployed
+/// before goes on serving.
+async fn follow(
+    dir: Option<&Path>,
+    mut project: Option<Project>,
+    profile: Profile,
+) -> Result<Never, Failure> {
+    let Some(dir) = dir else { return std::future::pending().await };
+    let client = Client::connect(profile).await?;
+    loop {
+        let sources = project.as_ref().map_or(dir, |it| &it.dir).to_owned();
+        let sources = if sources == Path::new("") { PathBuf::from(".") } else { sources };
+        let before = look(&sources).await;
+        let read = match project.take() {
+            Some(project) => Ok(project),
+            None => Project::load(dir),
+        };
+        match attempt(&client, read).await {
+            Ok(said) => output::line(&said),
+            Err(failure) => {
+                eprint!("{}", failure.render(Format::Table, output::colour()));
+                output::line(
+                    "not deployed; what was deployed before goes on. Waiting for a change …",
+                );
+            }
+        }
+        let mut seen = before;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = look(&sources).await;
+            // An editor may write in several steps: only what has come to rest is built.
+            if now != before && now == seen {
+                break;
+            }
+            seen = now;
+        }
+    }
+}
+
+async fn attempt(client: &Client, project: Result<Project, Failure>) -> Result<String, Failure> {
+    let project = project?;
+    if project.dir.join("Cargo.toml").exists() {
+        compile::build(&project).await?;
+    }
+    let (deployed, methods) = deploy::quietly(client, &project).await?;
+    Ok(format!("{}\n{}", deploy::said(&deployed), deploy::hint(&methods)))
+}
+
+async fn look(dir: &Path) -> u64 {
+    let dir = dir.to_owned();
+    tokio::task::spawn_blocking(move || watch::fingerprint(&dir)).await.unwrap_or_default()
+}

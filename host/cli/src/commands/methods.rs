@@ -1,0 +1,37 @@
+//! `ostraca methods TYPE`: what a type answers to.
+
+use ostraca_client::{Kind, Method};
+use serde_json::json;
+
+use crate::args::{Format, Global, Methods};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output};
+
+pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure> {
+    let client = dial::connect(global).await?;
+    let found = dial::patiently("asking the node", client.methods(&args.kind)).await?;
+    client.close().await;
+    if global.output == Format::Json {
+        let methods: Vec<_> = found
+            .methods
+            .iter()
+            .map(|method| json!({ "name": method.name, "kind": kind(method) }))
+            .collect();
+        output::json(
+            &json!({ "type": found.r#type, "revision": found.revision, "methods": methods }),
+        );
+    } else {
+        let rows = found.methods.iter().map(|method| [method.name.clone(), kind(method).into()]);
+        output::table(["METHOD", "KIND"], rows.collect());
+    }
+    Ok(Exit::Done)
+}
+
+/// The word for a method's kind.
+pub(crate) fn kind(method: &Method) -> &'static str {
+    match method.kind() {
+        Kind::Query => "query",
+        Kind::Command => "command",
+        Kind::Unspecified => "unknown",
+    }
+}

@@ -1,0 +1,44 @@
+//! `ostraca new`: an entity project that builds, deploys and answers, anywhere.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::args::{Format, Global, New};
+use crate::failure::{Exit, Failure};
+use crate::output;
+use crate::project::template;
+
+pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
+    let name = &args.name;
+    let good = (1..=64).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if !good || template::RESERVED.contains(&name.as_str()) {
+        let text = format!("{name:?} cannot be the name of a project");
+        let help = "use 1 to 64 small letters, digits and dashes, beginning with a letter; not a word of Rust's";
+        return Err(Failure::usage("bad-name", text).help(help));
+    }
+    let dir = Path::new(name);
+    if dir.exists() {
+        let text = format!("{name} is there already");
+        return Err(Failure::usage("file-exists", text).help("choose another name or folder"));
+    }
+    let files = template::files(name);
+    for (path, text) in &files {
+        let path = dir.join(path);
+        let parent = path.parent().unwrap_or(dir);
+        fs::create_dir_all(parent).map_err(|error| Failure::file("create", parent, &error))?;
+        fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))?;
+    }
+    if global.output == Format::Json {
+        output::json(&json!({ "name": name, "dir": dir, "files": files.len() }));
+        return Ok(Exit::Done);
+    }
+    output::line(&format!("made {name}: its entity is in {name}/src/lib.rs"));
+    output::line("next:");
+    output::line(&format!("  ostraca deploy --build {name}"));
+    output::line(&format!("  ostraca send {name}/alice greet '\"hello\"'"));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,84 @@
+//! `ostraca run`: a node, until it is told to stop.
+
+use std::time::Duration;
+
+use ostraca_node::{Config, Node, NodeError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::Run;
+use crate::failure::{Exit, Failure};
+use crate::output;
+
+/// What a stop may take before it is given up; what was not answered is then told as unknown.
+const GRACE: Duration = Duration::from_secs(20);
+
+pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
+    let mut stop = Stop::listen()?;
+    let config = Config::load(&args.config)?;
+    let mut node = tokio::select! {
+        started = Node::start(config) => started?,
+        () = stop.heard() => return Ok(Exit::Interrupted),
+    };
+    output::line(&ready(&node));
+    let why = tokio::select! {
+        () = stop.heard() => None,
+        why = node.ended() => Some(why),
+    };
+    finish(node, stop, why).await
+}
+
+/// The line that says that a node serves.
+pub(crate) fn ready(node: &Node) -> String {
+    let it = node.summary();
+    format!(
+        "ready: node {} of cluster {} ({}) at {}",
+        it.node,
+        it.cluster_name,
+        it.cluster,
+        node.address()
+    )
+}
+
+/// Stops in good order; at a second signal at once.
+pub(crate) async fn finish(
+    node: Node,
+    mut stop: Stop,
+    why: Option<NodeError>,
+) -> Result<Exit, Failure> {
+    tokio::select! {
+        () = node.stop(GRACE) => {}
+        () = stop.heard() => return Ok(Exit::Interrupted),
+    }
+    match why {
+        Some(error) => Err(error.into()),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// SIGTERM and SIGINT.
+pub(crate) struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::unexpected("signals", format!("cannot listen to signals: {error}"))
+            })
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The next one.
+    pub(crate) async fn heard(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

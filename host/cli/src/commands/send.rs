@@ -1,0 +1,146 @@
+//! `ostraca send`: one message, and its outcome.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use miette::{Diagnostic, NamedSource, SourceSpan};
+use ostraca_client::{Answer, CallError, Entity, Kind, MessageId, Options, SessionId};
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use crate::args::{Format, Global, Send};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output, quote};
+
+/// The longest body that is read from standard input: no node takes more.
+const MAX_INPUT: u64 = 64 << 20;
+
+pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
+    let entity = entity(&args.entity)?;
+    let body = body(args.json.as_deref())?;
+    let id = args.id.unwrap_or_else(|| MessageId { session: SessionId::random(), sequence: 1 });
+    let options = Options {
+        deadline: args.deadline,
+        kind: match (args.command, args.query) {
+            (true, _) => Kind::Command,
+            (_, true) => Kind::Query,
+            _ => Kind::Unspecified,
+        },
+        again: args.id.map(|id| id.sequence),
+        ..Options::default()
+    };
+    let client = dial::connect(global).await?;
+    let session = client.session_with_id(id.session, id.sequence);
+    let call = session.send(&entity, &args.method, body.clone(), &options);
+    let outcome = dial::patiently("waiting for the outcome", call).await;
+    client.close().await;
+    match outcome {
+        Ok(answer) => {
+            print(global, &answer);
+            Ok(Exit::Done)
+        }
+        Err(error @ CallError::Unknown { id, .. }) => {
+            let again = command_line(global, args, &body, id);
+            let help = format!("send it again under its id, which never runs it twice:\n{again}");
+            Err(Failure::from(error).help(help))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn entity(text: &str) -> Result<Entity, Failure> {
+    let bad = |text: String| {
+        Failure::usage("bad-entity", text).help("write TYPE/ID, as in counter/alice")
+    };
+    match text.split_once('/') {
+        Some(("", _)) => Err(bad(format!("{text:?} has no type"))),
+        Some((_, "")) => Err(bad(format!("{text:?} has no id"))),
+        Some((_, id)) if id.len() > 512 => {
+            Err(bad(format!("the id has {} bytes: 1 to 512 are allowed", id.len())))
+        }
+        Some((kind, id)) => Ok(Entity::new(kind, id)),
+        None => Err(bad(format!("{text:?} is no entity"))),
+    }
+}
+
+/// The arguments, checked to be JSON before anything is sent, and sent as they are.
+fn body(json: Option<&str>) -> Result<Bytes, Failure> {
+    let (name, text) = match json {
+        None => return Ok(Bytes::new()),
+        Some("-") => ("standard input", stdin()?),
+        Some(text) => ("the arguments", text.to_owned()),
+    };
+    if let Err(error) = serde_json::from_str::<IgnoredAny>(&text) {
+        return Err(bad_json(name, &text, &error));
+    }
+    Ok(text.into())
+}
+
+fn stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(MAX_INPUT + 1).read_to_string(&mut text);
+    read.map_err(|error| {
+        Failure::usage("bad-json", format!("cannot read standard input: {error}"))
+    })?;
+    if text.len() as u64 > MAX_INPUT {
+        let text = format!("standard input has more than {MAX_INPUT} bytes");
+        return Err(Failure::usage("message-too-large", text).help("send less"));
+    }
+    Ok(text)
+}
+
+/// Where JSON stops being JSON.
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[error("not JSON")]
+struct BadJson {
+    #[source_code]
+    text: NamedSource<String>,
+    #[label("here")]
+    at: SourceSpan,
+}
+
+fn bad_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
+    // serde counts columns in bytes from 1, and says 0 at the end of a line before.
+    let before: usize =
+        text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    let mut at = (before + error.column().saturating_sub(1)).min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    let length = text[at..].chars().next().map_or(0, char::len_utf8);
+    let place = BadJson {
+        text: NamedSource::new(name, text.to_owned()),
+        at: SourceSpan::new(at.into(), length),
+    };
+    Failure::usage("bad-json", format!("{name} is not JSON: {error}"))
+        .help("text needs double quotes within single ones: '\"text\"'")
+        .place(place)
+}
+
+fn print(global: &Global, answer: &Answer) {
+    if global.output == Format::Table {
+        return output::bytes(&answer.body);
+    }
+    let result = serde_json::from_slice(&answer.body)
+        .unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
+    output::json(&json!({
+        "result": result, "version": answer.version, "id": answer.id.to_string(),
+        "kind": if answer.kind == Kind::Query { "query" } else { "command" },
+    }));
+}
+
+/// What to type to send the very same again.
+fn command_line(global: &Global, args: &Send, body: &[u8], id: MessageId) -> String {
+    let mut words = vec!["ostraca".to_owned(), "send".into()];
+    if let Some(profile) = &global.profile {
+        words.extend(["--profile".into(), quote::word(&profile.display().to_string())]);
+    }
+    words.extend([quote::word(&args.entity), quote::word(&args.method)]);
+    if args.json.is_some() {
+        words.push(quote::word(&String::from_utf8_lossy(body)));
+    }
+    words.extend(args.command.then(|| "--command".into()));
+    words.extend(args.query.then(|| "--query".into()));
+    words.extend(["--id".into(), id.to_string()]);
+    words.join(" ")
+}

@@ -1,0 +1,229 @@
+//! How a command fails: a stable code, what happened, what to do, and the exit code.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::process::ExitCode;
+
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
+use ostraca_client::{AdminError, CallError, ConnectError, Problem, ProfileError};
+use ostraca_node::NodeError;
+use ostraca_node::config::ConfigError;
+use serde_json::json;
+
+use crate::args::Format;
+
+/// How the process ends; `--help` documents them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done = 0,
+    Unexpected = 1,
+    Usage = 2,
+    Unreachable = 3,
+    Application = 4,
+    NotRun = 5,
+    Unknown = 6,
+    Node = 7,
+    /// As a shell says it: 128 and SIGINT.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    code: Cow<'static, str>,
+    text: String,
+    help: Option<String>,
+    details: BTreeMap<String, String>,
+    place: Option<Box<dyn Diagnostic + Send + Sync>>,
+}
+
+impl Failure {
+    pub(crate) fn new(
+        exit: Exit,
+        code: impl Into<Cow<'static, str>>,
+        text: impl Into<String>,
+    ) -> Self {
+        let (code, text) = (code.into(), text.into());
+        Self { exit, code, text, help: None, details: BTreeMap::new(), place: None }
+    }
+
+    pub(crate) fn usage(code: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, code, text)
+    }
+
+    pub(crate) fn unexpected(code: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Exit::Unexpected, code, text)
+    }
+
+    /// A file that could not be read or written.
+    pub(crate) fn file(action: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        let text = format!("cannot {action} {}: {error}", path.display());
+        Self::new(Exit::Usage, "file", text).help("check the path and its permissions")
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into()).filter(|help| !help.is_empty());
+        self
+    }
+
+    pub(crate) fn details(mut self, details: BTreeMap<String, String>) -> Self {
+        self.details = details;
+        self
+    }
+
+    /// A place in a file, to be shown.
+    pub(crate) fn place(mut self, place: impl Diagnostic + Send + Sync + 'static) -> Self {
+        self.place = Some(Box::new(place));
+        self
+    }
+
+    /// The whole error, as it goes to standard error.
+    pub(crate) fn render(&self, format: Format, colour: bool) -> String {
+        if format == Format::Json {
+            let error = json!({
+                "code": self.code, "message": self.text, "help": self.help,
+                "details": self.details, "exit": self.exit as u8,
+            });
+            return format!("{}\n", json!({ "error": error }));
+        }
+        let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
+        let handler =
+            GraphicalReportHandler::new_themed(theme).with_wrap_lines(false).with_context_lines(1);
+        let mut text = String::new();
+        match handler.render_report(&mut text, self) {
+            Ok(()) => text,
+            Err(_) => format!("{}: {}\n", self.code, self.text),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Diagnostic for Failure {
+    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(&self.code))
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.help.as_ref().map(|help| Box::new(help) as _)
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.place.as_ref()?.source_code()
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        self.place.as_ref()?.labels()
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        let help = error.help_text().unwrap_or_default().to_owned();
+        Self::usage(error.code(), error.to_string()).help(help).place(error)
+    }
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        let exit = if error.exit_code() == 2 { Exit::Usage } else { Exit::Node };
+        let help = error.help_text().unwrap_or_default();
+        let failure = Self::new(exit, error.code(), error.to_string()).help(help);
+        match error {
+            NodeError::Config(error) => failure.place(error),
+            _ => failure,
+        }
+    }
+}
+
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Self {
+        // The texts say what to do.
+        let code = match &error {
+            ProfileError::NotFound { .. } => "no-profile",
+            _ => "bad-profile",
+        };
+        Self::new(Exit::Unreachable, code, error.to_string())
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Profile(error) => error.into(),
+            error => Self::new(Exit::Unreachable, error.code(), error.to_string()),
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        const INPUT: [&str; 11] = [
+            "bad-manifest",
+            "not-supported-yet",
+            "not-wasm",
+            "core-module",
+            "invalid-component",
+            "component-too-large",
+            "missing-export",
+            "import-not-granted",
+            "wrong-signature",
+            "bad-methods",
+            "unknown-pool",
+        ];
+        let exit = if INPUT.contains(&problem.code.as_str()) { Exit::Usage } else { Exit::NotRun };
+        Self::new(exit, problem.code, problem.message).help(problem.help).details(problem.details)
+    }
+}
+
+impl From<AdminError> for Failure {
+    fn from(error: AdminError) -> Self {
+        match error {
+            AdminError::Refused(problem) => (*problem).into(),
+            AdminError::Connection(text) => Self::new(Exit::Unreachable, "connection-lost", text)
+                .help("repeat the command: doing it twice is safe"),
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        let text = error.to_string();
+        match error {
+            CallError::Application { code, message, version, .. } => {
+                let text = format!("the entity refused: {message}");
+                Self::new(Exit::Application, String::from(code), text)
+                    .details(BTreeMap::from([("version".into(), version.to_string())]))
+            }
+            CallError::NotRun { code, message, help, details, retry_after, .. } => {
+                let help = match (help.is_empty(), retry_after) {
+                    (true, Some(after)) => {
+                        format!("it may succeed later: try again in {after:?}")
+                    }
+                    _ => help.into(),
+                };
+                Self::new(Exit::NotRun, String::from(code), format!("not run: {message}"))
+                    .help(help)
+                    .details(details)
+            }
+            CallError::Unknown { id, code, .. } => {
+                Self::new(Exit::Unknown, String::from(code), text)
+                    .details(BTreeMap::from([("id".into(), id.to_string())]))
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Where logs go: standard error, as text.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Args, Command};
+use crate::failure::Failure;
+
+/// Starts logging: what `--log` (or RUST_LOG) says, else what fits the command.
+pub(crate) fn start(args: &Args) -> Result<(), Failure> {
+    let default = match (&args.command, args.global.verbose) {
+        (_, 2..) => "debug,quinn=info,rustls=info,sled=info",
+        (_, 1) => "info",
+        (Command::Run(_), 0) => "info",
+        // What guests say is what one wants to see there.
+        (Command::Dev(_), 0) => "warn,ostraca::guest=info",
+        _ => "error",
+    };
+    let filter = match args.global.log.as_deref().filter(|filter| !filter.is_empty()) {
+        Some(filter) => EnvFilter::try_new(filter).map_err(|error| {
+            Failure::usage("bad-log-filter", format!("{filter:?} is no log filter: {error}"))
+                .help("write a level, or levels of parts: `info,ostraca_node=debug`")
+        })?,
+        None => EnvFilter::new(default),
+    };
+    // A second subscriber cannot be: this runs once a process.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! From a Rust project to a component: cargo, then the encoder, then the same check that a node makes.
+//!
+//! The release profile is set by environment variables, so that projects need not repeat it. Those change what
+//! cargo thinks of everything it has built: hence a target directory of its own, inside the project's.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use ostraca_wasm::{Allocator, Host, Kind, Settings};
+use serde::Deserialize;
+use tokio::process::Command;
+
+use super::Project;
+use crate::failure::{Exit, Failure};
+use crate::output;
+
+const TARGET: &str = "wasm32-unknown-unknown";
+
+/// Small and fast, and a panic is a trap.
+const PROFILE: [(&str, &str); 6] = [
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
+    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
+    ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
+];
+
+/// What was built.
+pub(crate) struct Built {
+    pub(crate) size: u64,
+    pub(crate) methods: Vec<(String, &'static str)>,
+}
+
+impl Built {
+    pub(crate) fn said(&self, project: &Project) -> String {
+        let methods: Vec<_> =
+            self.methods.iter().map(|(name, kind)| format!("{name} ({kind})")).collect();
+        format!(
+            "{}: built {} ({})\n  its methods: {}",
+            project.manifest.kind,
+            project.component().display(),
+            output::size(self.size),
+            methods.join(", ")
+        )
+    }
+}
+
+/// Builds a project and writes its component where the manifest says.
+pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
+    let cargo_toml = project.dir.join("Cargo.toml");
+    if !cargo_toml.exists() {
+        let text = format!("there is no {}: `ostraca build` is for Rust", cargo_toml.display());
+        let help =
+            "build the component with its own language's tools, and deploy it by its manifest";
+        return Err(Failure::usage("not-a-rust-project", text).help(help));
+    }
+    let cargo_toml =
+        cargo_toml.canonicalize().map_err(|error| Failure::file("read", &cargo_toml, &error))?;
+    target_is_there().await?;
+    let metadata = metadata(&cargo_toml).await?;
+    let module = compile(&cargo_toml, &metadata).await?;
+    let module =
+        tokio::fs::read(&module).await.map_err(|error| Failure::file("read", &module, &error))?;
+    let component = ostraca_wasm::encode(&module).map_err(refused)?;
+    let built = check(project, &component).await?;
+    write(&project.component(), &component)?;
+    Ok(built)
+}
+
+fn program(variable: &str, name: &str) -> OsString {
+    std::env::var_os(variable).filter(|it| !it.is_empty()).unwrap_or_else(|| name.into())
+}
+
+fn not_started(name: &str, error: &std::io::Error) -> Failure {
+    let failure = Failure::unexpected("no-cargo", format!("cannot run {name}: {error}"));
+    match error.kind() {
+        ErrorKind::NotFound => failure
+            .help("install Rust: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"),
+        _ => failure,
+    }
+}
+
+/// Says what to type before cargo prints a page of errors. Whoever builds the standard library anew has none.
+async fn target_is_there() -> Result<(), Failure> {
+    if std::env::var_os("CARGO_UNSTABLE_BUILD_STD").is_some() {
+        return Ok(());
+    }
+    let output = Command::new(program("RUSTC", "rustc"))
+        .args(["--print", "target-libdir", "--target", TARGET])
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|error| not_started("rustc", &error))?;
+    let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() && !Path::new(&libraries).is_dir() {
+        let text = format!("Rust's target {TARGET} is not installed");
+        return Err(Failure::unexpected("no-wasm-target", text)
+            .help(format!("type: rustup target add {TARGET}")));
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    target_directory: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    id: String,
+    manifest_path: PathBuf,
+}
+
+async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
+    let output = Command::new(program("CARGO", "cargo"))
+        .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
+        .arg(cargo_toml)
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|error| not_started("cargo", &error))?;
+    if !output.status.success() {
+        return Err(build_failed("cargo cannot read the project"));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        Failure::unexpected("build-failed", format!("cannot read what cargo says: {error}"))
+    })
+}
+
+fn build_failed(text: &str) -> Failure {
+    Failure::new(Exit::Usage, "build-failed", text)
+        .help("mend what is shown above, and build again")
+}
+
+/// One line of what cargo reports.
+#[derive(Deserialize)]
+struct Report {
+    reason: String,
+    package_id: Option<String>,
+    target: Option<Target>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    crate_types: Vec<String>,
+}
+
+/// Runs cargo, and gives the core module's path.
+async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Failure> {
+    let package = metadata.packages.iter().find(|package| package.manifest_path == cargo_toml);
+    let output = Command::new(program("CARGO", "cargo"))
+        .args(["build", "--lib", "--release", "--target", TARGET])
+        .args(["--message-format", "json-render-diagnostics", "--target-dir"])
+        .arg(metadata.target_directory.join("ostraca/guests"))
+        .arg("--manifest-path")
+        .arg(cargo_toml)
+        .envs(PROFILE)
+        // They are for this machine's programs; a guest's own stand in its .cargo/config.toml.
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|error| not_started("cargo", &error))?;
+    if !output.status.success() {
+        return Err(build_failed("the project does not build"));
+    }
+    let ours = |report: &Report| {
+        report.reason == "compiler-artifact"
+            && package.is_some_and(|package| Some(&package.id) == report.package_id.as_ref())
+            && report.target.as_ref().is_some_and(|it| it.crate_types.iter().any(|t| t == "cdylib"))
+    };
+    let module = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Report>(line).ok())
+        .filter(ours)
+        .flat_map(|report| report.filenames)
+        .find(|file| file.extension().is_some_and(|it| it == "wasm"));
+    module.ok_or_else(|| {
+        let text = format!("{} makes no module of WebAssembly", cargo_toml.display());
+        let help = "add to it: [lib] crate-type = [\"cdylib\", \"rlib\"]";
+        Failure::usage("no-cdylib", text).help(help)
+    })
+}
+
+/// What a node would say to it, before a node is asked.
+async fn check(project: &Project, component: &[u8]) -> Result<Built, Failure> {
+    let settings = Settings {
+        allocator: Allocator::OnDemand,
+        max_live: Some(1),
+        max_memory: project.manifest.limits.memory.max(Settings::default().max_memory),
+        ..Settings::default()
+    };
+    let limits = project.manifest.wasm_limits();
+    let host = Host::new(&settings).map_err(refused)?;
+    let program = host.prepare(component.to_vec(), limits).await.map_err(refused)?;
+    let methods = program.methods().iter().map(|method| {
+        let kind = match method.kind {
+            Kind::Command => "command",
+            Kind::Query => "query",
+        };
+        (method.name.clone(), kind)
+    });
+    Ok(Built { size: component.len() as u64, methods: methods.collect() })
+}
+
+fn refused(error: ostraca_wasm::Error) -> Failure {
+    Failure::usage(error.code(), format!("cannot {error}"))
+}
+
+/// Beside and renamed: a deploy meanwhile reads the old one, whole.
+fn write(path: &Path, component: &[u8]) -> Result<(), Failure> {
+    let failed = |error| Failure::file("write", path, &error);
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let beside = path.with_added_extension("new");
+    std::fs::write(&beside, component).map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)
+}
