@@ -77,7 +77,8 @@ pub async fn measure(
 ) -> Result<Measured> {
     let identity = Identity::load(&dir.join("client.pem"), &dir.join("client.key"))?;
     let limits = Limits::default();
-    let config = endpoint::client_config(tls::client(Some(&identity), &trust(dir)?, ALPN_CLIENT)?, &limits)?;
+    let config =
+        endpoint::client_config(tls::client(Some(&identity), &trust(dir)?, ALPN_CLIENT)?, &limits)?;
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let endpoint = endpoint::bind(any, "client", &limits, None)?;
     let connection = endpoint.connect_with(config, address, tls::SERVER_NAME)?.await?;

@@ -32,7 +32,8 @@ impl Home {
     /// # Errors
     /// What the program says.
     pub fn init_as(name: &str, more: &[&str], change: impl FnOnce(&mut Command)) -> Result<Self> {
-        let temporary = tempfile::Builder::new().prefix(name).tempdir_in(parts::scratch("homes")?)?;
+        let temporary =
+            tempfile::Builder::new().prefix(name).tempdir_in(parts::scratch("homes")?)?;
         let dir = temporary.path().join("node");
         let mut init = Command::new(parts::ostraca()?);
         init.arg("init").arg(&dir).args(["--listen", "127.0.0.1:0"]).args(more);

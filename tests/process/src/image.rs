@@ -180,7 +180,9 @@ impl<'a> Disk<'a> {
                     Fate::Kept => write(&mut bytes, change.offset, change.data),
                     Fate::Dropped => {}
                     Fate::Torn => tear(&mut bytes, change, rng),
-                    Fate::Reordered if rng.random() => write(&mut bytes, change.offset, change.data),
+                    Fate::Reordered if rng.random() => {
+                        write(&mut bytes, change.offset, change.data)
+                    }
                     Fate::Reordered => {}
                 }
             }

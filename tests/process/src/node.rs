@@ -162,7 +162,8 @@ impl Node {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         // The name, in brackets, may hold anything.
         let after = stat.rsplit_once(") ").context("no name in stat")?.1;
-        let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+        let ticks: u64 =
+            after.split(' ').skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
         // USER_HZ, which is 100 on every Linux that this runs on.
         Ok(Duration::from_millis(ticks * 10))
     }

@@ -116,12 +116,8 @@ async fn serve(state: Arc<State>, front: Arc<UdpSocket>) {
                     continue;
                 }
                 let socket = Arc::new(socket);
-                let back = answer(
-                    Arc::clone(&state),
-                    Arc::clone(&front),
-                    Arc::clone(&socket),
-                    client,
-                );
+                let back =
+                    answer(Arc::clone(&state), Arc::clone(&front), Arc::clone(&socket), client);
                 let back = backs.spawn(back);
                 state.clients().insert(client, (Arc::clone(&socket), back));
                 socket

@@ -126,7 +126,9 @@ impl Preload {
                 // The process was killed within its last record.
                 break;
             };
-            let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let word = |at: usize| {
+                u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
+            };
             let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
             ensure!(word(0) == MAGIC, "the recorder's log is torn");
             let (path_len, data_len) = (word(40) as usize, word(44) as usize);

@@ -119,7 +119,13 @@ async fn run() -> Result<()> {
     let wrong = audit(&client, &demo).await?;
     let books = std::mem::take(&mut *demo.books());
     println!("demo: summary");
-    println!("  {:<34}{} commands, {} results and {} refusals", "answered", books.results + books.refusals, books.results, books.refusals);
+    println!(
+        "  {:<34}{} commands, {} results and {} refusals",
+        "answered",
+        books.results + books.refusals,
+        books.results,
+        books.refusals
+    );
     println!(
         "  {:<34}{:.0} a second before the kill, {:.0} over all",
         "rate",
@@ -132,7 +138,12 @@ async fn run() -> Result<()> {
         "  {:<34}{doubtful}, sent again under their ids: {} results, {} refusals, 0 lost",
         "in doubt at the kill", books.doubtful_results, books.doubtful_refusals
     );
-    println!("  {:<34}{} of {} entities", "hold what was acknowledged", books.expected.len() - wrong, books.expected.len());
+    println!(
+        "  {:<34}{} of {} entities",
+        "hold what was acknowledged",
+        books.expected.len() - wrong,
+        books.expected.len()
+    );
     ensure!(wrong == 0, "{wrong} entities hold something else than was acknowledged");
     ensure!(books.results + books.refusals == COMMANDS, "not every command was answered");
     client.close().await;

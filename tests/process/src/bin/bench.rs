@@ -1,0 +1,289 @@
+//! `make bench`: the aims P1 to P4 of `docs/performance.md`, measured on a real node, beside bare parts.
+//!
+//! The node is `ostraca run` in a process of its own with its default settings, the entity is
+//! examples/counter as shipped, and every command goes over QUIC and is durable before its reply.
+//! Rates of a shared machine vary: compare the ratios to the bare parts of the same run, and the
+//! processor time a turn.
+//!
+//! `ONLY=P1,P2` measures these; `SECONDS=n` (default 8) is how long each loop lasts.
+#![allow(clippy::print_stdout, reason = "it prints a table")]
+
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ostraca_client::{Client, Entity, Session};
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::load::{Measured, Next, closed_loop, open_loop};
+use ostraca_process_tests::{Home, Node, echo, parts};
+use serde::Serialize;
+
+/// Bytes of a counter's command on the wire with all that is in its envelope, rounded up.
+const MESSAGE: usize = 80;
+const ENTITIES: u64 = 1_000;
+/// Commands under way in all.
+const IN_FLIGHT: usize = 64;
+/// Sessions that they are spread over.
+const SESSIONS: usize = 16;
+/// Sleeping entities, of which each is touched once.
+const SLEEPING: u64 = 20_000;
+const TOUCHED_A_SECOND: u32 = 1_000;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let done = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("echo"), Some(dir)) => echo::serve(Path::new(&dir)).await,
+        _ => run().await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("bench: failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Line {
+    id: String,
+    value: f64,
+    unit: &'static str,
+    /// What is aimed at, in the same unit.
+    limit: Option<f64>,
+    /// To the bare parts measured in the same run, where there is something to compare with.
+    ratio: Option<f64>,
+    settings: String,
+}
+
+struct Bench {
+    only: Option<Vec<String>>,
+    time: Duration,
+    lines: Vec<Line>,
+}
+
+impl Bench {
+    fn wants(&self, id: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.iter().any(|one| one == id))
+    }
+
+    fn line(
+        &mut self,
+        id: &str,
+        (value, unit): (f64, &'static str),
+        limit: Option<f64>,
+        ratio: Option<f64>,
+        settings: &str,
+    ) {
+        let line = Line { id: id.into(), value, unit, limit, ratio, settings: settings.into() };
+        let number = |number: Option<f64>| number.map_or("-".into(), |n| format!("{n:.2}"));
+        println!(
+            "{:<26}{:>12.1} {:<8}{:>12}{:>9}  {}",
+            line.id,
+            line.value,
+            line.unit,
+            number(line.limit),
+            number(line.ratio),
+            line.settings
+        );
+        self.lines.push(line);
+    }
+}
+
+/// What the bare parts do, in the same run.
+struct Bare {
+    rate: f64,
+    round_trip: Duration,
+    sync: Duration,
+}
+
+async fn run() -> Result<()> {
+    let only = std::env::var("ONLY").ok().filter(|only| !only.is_empty());
+    let only = only.map(|only| only.split(',').map(|id| id.trim().to_uppercase()).collect());
+    let seconds = std::env::var("SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
+    let mut bench = Bench { only, time: Duration::from_secs(seconds), lines: Vec::new() };
+    println!("bench: building the guests (half a minute the first time)");
+    parts::module("counter")?;
+    println!("{:<26}{:>12} {:<8}{:>12}{:>9}  settings", "what", "value", "unit", "aim", "ratio");
+    let home = Home::init("bench")?;
+    let bare = bare(&mut bench, &home).await?;
+    let mut node = Node::start(&home)?;
+    let client = Client::connect(home.profile(node.address)?).await?;
+    deploy_example(&client, "counter").await?;
+
+    if bench.wants("P1") {
+        let settings = format!("{ENTITIES} entities, {IN_FLIGHT} in flight, {SESSIONS} sessions");
+        let next = named("many", ENTITIES);
+        let found = busy(&mut bench, "P1", &node, &client, IN_FLIGHT, next, &settings).await?;
+        let ratio = Some(found.rate() / bare.rate);
+        bench.line("P1 rate", (found.rate(), "/s"), Some(30_000.0), ratio, &settings);
+        waits(&mut bench, "P1", &found, &settings);
+    }
+    if bench.wants("P2") {
+        let settings = "1 entity, 1 in flight";
+        let found = busy(&mut bench, "P2", &node, &client, 1, named("one", 1), settings).await?;
+        let parts = micros(bare.round_trip + bare.sync);
+        let p50 = micros(found.percentile(50.0));
+        bench.line("P2 p50", (p50, "us"), Some(2.0 * parts), Some(p50 / parts), settings);
+        bench.line("P2 p99", (micros(found.percentile(99.0)), "us"), None, None, settings);
+    }
+    if bench.wants("P3") {
+        let settings = format!("1 entity, {IN_FLIGHT} in flight, {SESSIONS} sessions");
+        let next = named("hot", 1);
+        let found = busy(&mut bench, "P3", &node, &client, IN_FLIGHT, next, &settings).await?;
+        let ratio = Some(found.rate() / bare.rate);
+        bench.line("P3 rate", (found.rate(), "/s"), Some(35_000.0), ratio, &settings);
+        waits(&mut bench, "P3", &found, &settings);
+    }
+    if bench.wants("P4") {
+        let made = Instant::now() + Duration::from_secs(600);
+        let next = named("cold", SLEEPING);
+        closed_loop(&sessions(&client, SESSIONS), 8, "add", SLEEPING, made, next).await?;
+        node = asleep(&home, node)?;
+        let settings =
+            format!("{SLEEPING} entities asleep, each touched once, {IN_FLIGHT} in flight");
+        let before = node.processor_time()?;
+        let sessions_ = sessions(&client, SESSIONS);
+        // A client that has just lost its node needs a moment.
+        sessions_[0].query(&Entity::new("counter", "warm"), "get", "[]").await?;
+        let each = IN_FLIGHT / SESSIONS;
+        let found =
+            closed_loop(&sessions_, each, "add", SLEEPING, made, named("cold", SLEEPING)).await?;
+        bench.line("P4 rate", (found.rate(), "/s"), Some(8_000.0), None, &settings);
+        waits(&mut bench, "P4", &found, &settings);
+        processor(&mut bench, "P4", &node, before, &found, &settings)?;
+        node = asleep(&home, node)?;
+        let sessions_ = sessions(&client, SESSIONS);
+        sessions_[0].query(&Entity::new("counter", "warm"), "get", "[]").await?;
+        let settings = format!("{SLEEPING} entities asleep, {TOUCHED_A_SECOND} a second");
+        let total = SLEEPING / 2;
+        let found =
+            open_loop(&sessions_, TOUCHED_A_SECOND, "add", total, named("cold", SLEEPING)).await?;
+        bench.line(
+            "P4 p50 at 1,000/s",
+            (micros(found.percentile(50.0)), "us"),
+            None,
+            None,
+            &settings,
+        );
+        let p99 = micros(found.percentile(99.0));
+        bench.line("P4 p99 at 1,000/s", (p99, "us"), Some(2_000.0), None, &settings);
+    }
+    let resident = node.resident_kib()? as f64 / 1_024.0;
+    bench.line("node resident", (resident, "MiB"), None, None, "at the end");
+    client.close().await;
+    node.stop()?;
+    let dir = parts::profile_dir()?;
+    let file = dir.parent().unwrap_or(&dir).join("bench");
+    std::fs::create_dir_all(&file)?;
+    let file = file.join("results.json");
+    std::fs::write(&file, serde_json::to_string_pretty(&bench.lines)?)?;
+    println!("bench: written to {}", file.display());
+    Ok(())
+}
+
+/// The echo's process, ended with its value.
+struct Echo(Child);
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // Errors say that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn bare(bench: &mut Bench, home: &Home) -> Result<Bare> {
+    let dir = tempfile::tempdir_in(parts::scratch("echo")?)?;
+    echo::prepare(dir.path())?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("echo")
+        .arg(dir.path())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let stdout = child.stdout.take();
+    let _guard = Echo(child);
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(stdout.context("no standard output")?);
+    std::io::BufRead::read_line(&mut stdout, &mut line)?;
+    let address = line.trim().rsplit(' ').next().unwrap_or_default().parse()?;
+    let time = bench.time / 2;
+    let many = echo::measure(dir.path(), address, IN_FLIGHT, MESSAGE, time).await?;
+    let settings = format!("{MESSAGE} bytes, {IN_FLIGHT} streams, 1 in flight on each");
+    bench.line("bare QUIC echo rate", (many.rate(), "/s"), None, None, &settings);
+    let one = echo::measure(dir.path(), address, 1, MESSAGE, time).await?;
+    let settings = format!("{MESSAGE} bytes, 1 stream, 1 in flight");
+    let round_trip = one.percentile(50.0);
+    bench.line("bare QUIC echo p50", (micros(round_trip), "us"), None, None, &settings);
+    let synced = echo::measure_sync(&home.store(), time)?;
+    let sync = synced.percentile(50.0);
+    let settings = "100 bytes appended, in the store's directory";
+    bench.line("bare fdatasync p50", (micros(sync), "us"), None, None, settings);
+    bench.line("bare fdatasync p99", (micros(synced.percentile(99.0)), "us"), None, None, settings);
+    Ok(Bare { rate: many.rate(), round_trip, sync })
+}
+
+/// Commands in a closed loop, after a short one that wakes the entities.
+async fn busy(
+    bench: &mut Bench,
+    id: &str,
+    node: &Node,
+    client: &Client,
+    in_flight: usize,
+    next: Arc<Next>,
+    settings: &str,
+) -> Result<Measured> {
+    let sessions = sessions(client, SESSIONS.min(in_flight));
+    let each = in_flight / sessions.len();
+    let warm = Instant::now() + Duration::from_secs(2);
+    closed_loop(&sessions, each, "add", u64::MAX, warm, Arc::clone(&next)).await?;
+    let before = node.processor_time()?;
+    let until = Instant::now() + bench.time;
+    let found = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
+    processor(bench, id, node, before, &found, settings)?;
+    Ok(found)
+}
+
+fn processor(
+    bench: &mut Bench,
+    id: &str,
+    node: &Node,
+    before: Duration,
+    found: &Measured,
+    settings: &str,
+) -> Result<()> {
+    let used = node.processor_time()?.saturating_sub(before);
+    let each = micros(used) / found.done.max(1) as f64;
+    bench.line(&format!("{id} processor a turn"), (each, "us"), None, None, settings);
+    Ok(())
+}
+
+fn waits(bench: &mut Bench, id: &str, found: &Measured, settings: &str) {
+    for percent in [50.0, 99.0] {
+        let wait = micros(found.percentile(percent));
+        bench.line(&format!("{id} p{percent:.0}"), (wait, "us"), None, None, settings);
+    }
+}
+
+/// Starts the node anew: every entity sleeps, its state on disk.
+fn asleep(home: &Home, node: Node) -> Result<Node> {
+    node.stop()?;
+    Node::start(home)
+}
+
+fn sessions(client: &Client, count: usize) -> Vec<Session> {
+    (0..count.max(1)).map(|_| client.session()).collect()
+}
+
+/// Adds one to entities of this name, in turn.
+fn named(name: &'static str, among: u64) -> Arc<Next> {
+    Arc::new(move |n| (Entity::new("counter", format!("{name}-{}", n % among)), "[1]".into()))
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

@@ -1,0 +1,50 @@
+//! Many more entities than may live at once: all answer, and memory stays bounded.
+
+use std::time::{Duration, Instant};
+
+use ostraca_client::{Client, Entity};
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::load::closed_loop;
+use ostraca_process_tests::{Home, Node};
+
+const ENTITIES: u64 = 50_000;
+const LIVE: u64 = 1_000;
+/// Generous: the page cache of the store, the pool of instances, and as much again.
+const RESIDENT_MIB: u64 = 1_024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_thousand_entities_answer_where_a_thousand_may_live() {
+    let home = Home::init("capacity").expect("init");
+    home.set(&format!("[guests]\nmax-live = {LIVE}")).expect("set");
+    let node = Node::start(&home).expect("start");
+    let client =
+        Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let sessions: Vec<_> = (0..8).map(|_| client.session()).collect();
+    let mut resident = Vec::new();
+    let parts = 5;
+    for part in 0..parts {
+        let first = part * (ENTITIES / parts);
+        let next =
+            move |n: u64| (Entity::new("counter", format!("{}", first + n)), "[1]".to_owned());
+        let until = Instant::now() + Duration::from_secs(300);
+        let total = ENTITIES / parts;
+        let done = closed_loop(&sessions, 16, "add", total, until, std::sync::Arc::new(next));
+        let done = done.await.expect("every entity answers");
+        assert_eq!(done.done, total);
+        resident.push(node.resident_kib().expect("memory") / 1_024);
+        let status = client.status().await.expect("status");
+        let live = status.numbers.get("live_entities").copied().unwrap_or_default();
+        assert!(live <= LIVE, "{live} entities live, {LIVE} may");
+    }
+    println!("resident after each {} entities: {resident:?} MiB", ENTITIES / parts);
+    assert!(resident.iter().all(|mib| *mib < RESIDENT_MIB), "{resident:?} MiB");
+    // The first of them were asleep for long.
+    for n in (0..ENTITIES).step_by(1_000) {
+        let entity = Entity::new("counter", format!("{n}"));
+        let answer = sessions[0].query(&entity, "get", "[]").await.expect("answer");
+        assert_eq!(answer.body, "1");
+    }
+    client.close().await;
+    node.stop().expect("stop");
+}

@@ -1,0 +1,119 @@
+//! A message id sent twice: one turn, one reply (R17, R18; promise 4).
+
+use std::time::Duration;
+
+use ostraca_client::{Answer, CallError, Client, ConnectOptions, Entity, Kind, Options, Session};
+use ostraca_process_tests::home::{deploy_example, session_id};
+use ostraca_process_tests::proxy::Proxy;
+use ostraca_process_tests::{Home, Node};
+use ostraca_wire::Limits;
+
+async fn start(name: &str) -> (Home, Node, Client) {
+    let home = Home::init(name).expect("init");
+    let node = Node::start(&home).expect("start");
+    let client = connect(&home, &node).await;
+    deploy_example(&client, "counter").await.expect("deploy");
+    (home, node, client)
+}
+
+async fn connect(home: &Home, node: &Node) -> Client {
+    Client::connect(home.profile(node.address).expect("profile")).await.expect("connect")
+}
+
+fn again(sequence: u64) -> Options {
+    let again = Some(sequence);
+    Options { kind: Kind::Command, deadline: Duration::from_secs(60), again, ..Options::default() }
+}
+
+fn same(one: &Answer, other: &Answer) {
+    assert_eq!((&one.body, one.version, one.id), (&other.body, other.version, other.id));
+}
+
+async fn value(session: &Session, entity: &Entity) -> String {
+    let answer = session.query(entity, "get", "[]").await.expect("query");
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_id_on_two_connections_at_once_runs_once() {
+    let (home, node, one) = start("twice").await;
+    let two = connect(&home, &node).await;
+    let reader = one.session();
+    for number in 0..200 {
+        let entity = Entity::new("counter", format!("{}", number % 7));
+        let before: u64 = value(&reader, &entity).await.parse().expect("number");
+        let id = session_id(number);
+        let calls = [&one, &two]
+            .map(|client| client.session_with_id(id, 1).send(&entity, "add", "[3]", &again(1)));
+        let [a, b] = calls;
+        let (a, b) = tokio::join!(a, b);
+        same(&a.expect("answer"), &b.expect("answer"));
+        assert_eq!(value(&reader, &entity).await, (before + 3).to_string());
+    }
+    one.close().await;
+    two.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_id_after_a_kill_is_answered_with_the_record() {
+    let (home, node, client) = start("after-kill").await;
+    let entity = Entity::new("counter", "a");
+    let session = client.session_with_id(session_id(1), 1);
+    let first = session.command(&entity, "add", "[5]").await.expect("answer");
+    node.kill_9().expect("kill");
+    let node = Node::start(&home).expect("start again");
+    let second = session.send(&entity, "add", "[5]", &again(1)).await.expect("answer");
+    same(&first, &second);
+    // Another process of the same client knows the id only.
+    let other = connect(&home, &node).await;
+    let third =
+        other.session_with_id(session_id(1), 2).send(&entity, "add", "[5]", &again(1)).await;
+    same(&first, &third.expect("answer"));
+    assert_eq!(value(&session, &entity).await, "5");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_id_after_the_reply_was_lost_is_answered_with_the_record() {
+    let (home, node, client) = start("lost-reply").await;
+    let proxy = Proxy::start(node.address).await.expect("proxy");
+    let limits = Limits {
+        idle_timeout: Duration::from_millis(800),
+        keep_alive: Duration::from_millis(200),
+        ..ConnectOptions::default().limits
+    };
+    let options = ConnectOptions { limits, ..ConnectOptions::default() };
+    let profile = home.profile(proxy.address).expect("profile");
+    let far = Client::connect_with(profile, options).await.expect("connect");
+    let session = far.session_with_id(session_id(1), 1);
+    let entity = Entity::new("counter", "a");
+    let first = session.command(&entity, "add", "[1]").await.expect("answer");
+    assert_eq!(first.body, "1");
+    let mut expected = 1;
+    for sequence in 2..=6 {
+        // The message leaves; the network goes dark before or after the node has run it.
+        let call = session.send(&entity, "add", "[1]", &again(sequence));
+        tokio::time::sleep(Duration::from_micros(300 * sequence)).await;
+        proxy.go_dark();
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        proxy.light_up(true);
+        let answer = call.await.expect("answer");
+        expected += 1;
+        assert_eq!(answer.body, expected.to_string(), "sequence {sequence}");
+    }
+    assert_eq!(value(&client.session(), &entity).await, expected.to_string());
+    far.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_id_with_another_body_is_an_error_and_runs_nothing() {
+    let (_home, _node, client) = start("id-reused").await;
+    let entity = Entity::new("counter", "a");
+    let session = client.session_with_id(session_id(1), 1);
+    let first = session.command(&entity, "add", "[5]").await.expect("answer");
+    let refused = session.send(&entity, "add", "[6]", &again(1)).await.expect_err("refused");
+    assert!(matches!(refused, CallError::NotRun { .. }), "{refused:?}");
+    assert_eq!(refused.code(), "id-reused");
+    same(&first, &session.send(&entity, "add", "[5]", &again(1)).await.expect("answer"));
+    assert_eq!(value(&session, &entity).await, "5");
+    client.close().await;
+}

@@ -1,0 +1,150 @@
+//! kill -9 under load, again and again: nothing acknowledged is lost, nothing runs twice (promises 2 to 5).
+//!
+//! `SEED=n` replays the moments of the kills, `ROUNDS=n` changes their number.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_client::{Client, Entity, Session};
+use ostraca_oracle::Outcome;
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::load::UnderWay;
+use ostraca_process_tests::{Home, Node, Recorder};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+const ROUNDS: u64 = 20;
+const SESSIONS: u64 = 8;
+const IN_FLIGHT: usize = 12;
+const ENTITIES: u64 = 40;
+/// In doubt at each kill, at least.
+const DOUBTFUL: u64 = 32;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Keeps commands under way, to entities shared with the other sessions, until told to end.
+async fn sender(
+    seed: u64,
+    session: Session,
+    recorder: Arc<Recorder>,
+    under_way: Arc<UnderWay>,
+    end: Arc<AtomicBool>,
+) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut calls = FuturesUnordered::new();
+    loop {
+        while calls.len() < IN_FLIGHT && !end.load(Ordering::SeqCst) {
+            let entity = Entity::new("counter", format!("{}", rng.random_range(0..ENTITIES)));
+            under_way.sent();
+            calls.push(recorder.command(
+                &session,
+                &entity,
+                "add",
+                json!([rng.random_range(1..10)]),
+            ));
+        }
+        let Some(answer) = calls.next().await else { return };
+        answer.expect("every command is answered in the end");
+        under_way.ended();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_at_random_moments_lose_and_double_nothing() {
+    let seed = number("SEED").unwrap_or_else(rand::random);
+    let rounds = number("ROUNDS").unwrap_or(ROUNDS);
+    println!("SEED={seed}, {rounds} rounds");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let home = Home::init("kill").expect("init");
+    let mut node = Node::start(&home).expect("start");
+    let client =
+        Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+
+    let recorder = Recorder::new();
+    let (under_way, end) = (Arc::new(UnderWay::default()), Arc::new(AtomicBool::new(false)));
+    let mut senders = tokio::task::JoinSet::new();
+    for _ in 0..SESSIONS {
+        let (recorder, under_way) = (Arc::clone(&recorder), Arc::clone(&under_way));
+        senders.spawn(sender(rng.random(), client.session(), recorder, under_way, end.clone()));
+    }
+    let mut doubts = Vec::new();
+    for round in 0..rounds {
+        // The load is back before the next kill: each round finds the node at work.
+        let seen = under_way.done();
+        for _ in 0..6_000 {
+            if under_way.done() > seen + 200 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(under_way.done() > seen + 200, "round {round}: no answers come");
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..300))).await;
+        node.kill_9().expect("kill");
+        // Replies that had left the node are not in doubt any more.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let doubtful = under_way.now();
+        assert!(doubtful >= DOUBTFUL, "round {round}: only {doubtful} in doubt");
+        doubts.push(doubtful);
+        node = Node::start(&home).expect("start again");
+    }
+    end.store(true, Ordering::SeqCst);
+    while let Some(sender) = senders.join_next().await {
+        sender.expect("sender");
+    }
+
+    // A new session reads what there is.
+    let session = client.session();
+    let mut acknowledged: BTreeMap<String, u64> = BTreeMap::new();
+    let operations = recorder.operations();
+    for operation in &operations {
+        assert!(matches!(operation.outcome, Outcome::Final { .. }), "{operation:?}");
+        *acknowledged.entry(operation.entity.clone()).or_default() +=
+            operation.arguments[0].as_u64().expect("number");
+    }
+    for (name, expected) in &acknowledged {
+        let id = name.strip_prefix("counter/").expect("a counter");
+        let entity = Entity::new("counter", id);
+        let held = recorder.query(&session, &entity, "get", json!([])).await.expect("query");
+        assert_eq!(
+            held.body,
+            expected.to_string(),
+            "{name} holds what was acknowledged, no more, no less"
+        );
+    }
+    let breaches = recorder.breaches();
+    println!("{} commands, in doubt at each kill: {doubts:?}", operations.len());
+    assert!(breaches.is_empty(), "SEED={seed}: {breaches:#?}");
+    client.close().await;
+    assert!(node.stop().expect("stop").success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_graceful_stop_answers_what_it_took_and_the_next_start_goes_on() {
+    let home = Home::init("stop").expect("init");
+    let mut node = Node::start(&home).expect("start");
+    let client =
+        Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let recorder = Recorder::new();
+    let (session, entity) = (client.session(), Entity::new("counter", "a"));
+    for _ in 0..3 {
+        let calls: Vec<_> =
+            (0..200).map(|_| recorder.command(&session, &entity, "add", json!([1]))).collect();
+        assert!(node.stop().expect("stop").success());
+        node = Node::start(&home).expect("start again");
+        for call in calls {
+            call.await.expect("answered by one life or the next");
+        }
+    }
+    let held = recorder.query(&session, &entity, "get", json!([])).await.expect("query");
+    assert_eq!(held.body, "600");
+    assert_eq!(recorder.breaches(), Vec::<String>::new());
+    client.close().await;
+}

@@ -1,0 +1,70 @@
+//! One session's messages to one entity run in the order sent, whatever the network does (promise 5).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::stream::{FuturesOrdered, StreamExt};
+use ostraca_client::{Client, ConnectOptions, Entity};
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::proxy::Proxy;
+use ostraca_process_tests::{Home, Node, Recorder};
+use ostraca_wire::Limits;
+use serde_json::json;
+
+const MESSAGES: u64 = 10_000;
+const IN_FLIGHT: usize = 256;
+const BREAKS: u64 = 10;
+
+/// A client that soon notices a dead connection.
+fn impatient() -> ConnectOptions {
+    let (idle_timeout, keep_alive) = (Duration::from_millis(800), Duration::from_millis(200));
+    let limits = Limits { idle_timeout, keep_alive, ..ConnectOptions::default().limits };
+    ConnectOptions { limits, ..ConnectOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_messages_run_in_order_though_the_connection_breaks_ten_times() {
+    let home = Home::init("order").expect("init");
+    let node = Node::start(&home).expect("start");
+    let proxy = Proxy::start(node.address).await.expect("proxy");
+    let profile = home.profile(proxy.address).expect("profile");
+    let client = Client::connect_with(profile, impatient()).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+
+    let done = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&done);
+    let breaker = tokio::spawn(async move {
+        for broken in 1..=BREAKS {
+            while seen.load(Ordering::SeqCst) < broken * MESSAGES / (BREAKS + 1) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            proxy.go_dark();
+            tokio::time::sleep(Duration::from_millis(1_000)).await;
+            proxy.light_up(true);
+        }
+        proxy
+    });
+
+    let recorder = Recorder::new();
+    let (session, entity) = (client.session(), Entity::new("counter", "one"));
+    let mut calls = FuturesOrdered::new();
+    let mut sent = 0;
+    for expected in 1..=MESSAGES {
+        while calls.len() < IN_FLIGHT && sent < MESSAGES {
+            calls.push_back(recorder.command(&session, &entity, "add", json!([1])));
+            sent += 1;
+        }
+        let answer = calls.next().await.expect("a call").expect("an answer");
+        // The value and the version say when it ran: after all that were sent before, before all others.
+        assert_eq!(
+            (answer.body.as_ref(), answer.version),
+            (expected.to_string().as_bytes(), expected)
+        );
+        done.store(expected, Ordering::SeqCst);
+    }
+    let proxy = breaker.await.expect("breaker");
+    assert!(proxy.swallowed() >= BREAKS, "every darkness swallowed something");
+    assert_eq!(recorder.breaches(), Vec::<String>::new());
+    client.close().await;
+}

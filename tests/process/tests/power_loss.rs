@@ -1,0 +1,139 @@
+//! Power loss: whatever the disk kept of unsynced writes, the store opens and holds what was acknowledged.
+//!
+//! The recorder keeps every write and sync of a working node; the test cuts that history at 200 points
+//! and rebuilds the directory as a disk might have it then. `SEED=n` replays the cuts.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_client::{Client, Entity};
+use ostraca_oracle::Outcome;
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::image::{Disk, Fate};
+use ostraca_process_tests::recorder::{Preload, place};
+use ostraca_process_tests::{Home, Node, Recorder, parts};
+use ostraca_sharding::hash::shard_of;
+use ostraca_sharding::ids::ShardKey;
+use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
+use ostraca_store_sled::{Options, SledStore};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+const CUTS: usize = 200;
+const COMMANDS: u64 = 4_000;
+const ENTITIES: u64 = 50;
+const IN_FLIGHT: usize = 32;
+/// Few, so that a store is small and 200 of them are quickly written.
+const SHARDS: u32 = 16;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_image_opens_and_holds_every_acknowledged_turn() {
+    let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let home = Home::init_as("power", &["--shards", &SHARDS.to_string()], |_| {}).expect("init");
+    let place = place().expect("place");
+    let preload = Preload::new(home.dir(), place.path(), true).expect("recorder");
+    let disk = Disk::of(home.dir()).expect("the disk before");
+    let node = Node::start_as(&home, |command| preload.on(command)).expect("start");
+    let recorder = work(&home, &node).await;
+    node.kill_9().expect("kill");
+
+    let records = preload.records().expect("records");
+    let operations = recorder.operations();
+    let (first, last) = (
+        operations.iter().map(|o| o.received).min().expect("answers"),
+        operations.iter().map(|o| o.received).max().expect("answers"),
+    );
+    let within: Vec<_> =
+        records.iter().filter(|record| (first..=last).contains(&record.end)).collect();
+    println!("{} records, {} of them under load", records.len(), within.len());
+    let began = Instant::now();
+    let (mut closed, mut lost) = (Vec::new(), Vec::new());
+    for cut_number in 0..CUTS {
+        let record = within[rng.random_range(0..within.len())];
+        // Before, within or just after a call.
+        let cut = [record.start, record.start.midpoint(record.end), record.end][cut_number % 3];
+        let fate = Fate::ALL[cut_number % 4];
+        let image = tempfile::tempdir_in(parts::scratch("images").expect("scratch")).expect("dir");
+        let mut disk = disk.clone();
+        for record in &records {
+            disk.happens(record, cut);
+        }
+        disk.fails(fate, &mut rng, home.dir(), image.path()).expect("image");
+        let mut acknowledged: BTreeMap<&str, u64> = BTreeMap::new();
+        for operation in operations.iter().filter(|operation| operation.received < cut) {
+            if let Outcome::Final { version, .. } = operation.outcome {
+                let highest = acknowledged.entry(&operation.entity).or_default();
+                *highest = version.max(*highest);
+            }
+        }
+        let options = Options { witness: Some(image.path().join("witness")), ..Options::default() };
+        let store = match SledStore::open(&image.path().join("store"), &options) {
+            Ok(store) => store,
+            Err(error) => {
+                closed.push(format!("cut {cut_number} {fate:?}: {error}"));
+                continue;
+            }
+        };
+        for (name, version) in acknowledged {
+            if let Err(why) = holds(&store, name, version).await {
+                lost.push(format!("cut {cut_number} {fate:?}: {name}: {why}"));
+            }
+        }
+    }
+    println!("{CUTS} images in {:?}", began.elapsed());
+    assert!(closed.is_empty(), "{} of {CUTS} images did not open: {closed:#?}", closed.len());
+    assert!(lost.is_empty(), "{} acknowledged turns were lost: {lost:#?}", lost.len());
+}
+
+async fn work(home: &Home, node: &Node) -> std::sync::Arc<Recorder> {
+    let profile = home.profile(node.address).expect("profile");
+    let client = Client::connect(profile).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let recorder = Recorder::new();
+    let session = client.session();
+    let mut calls = FuturesUnordered::new();
+    for n in 0..COMMANDS {
+        let entity = Entity::new("counter", format!("{}", n % ENTITIES));
+        calls.push(recorder.command(&session, &entity, "add", json!([1])));
+        if calls.len() >= IN_FLIGHT {
+            calls.next().await.expect("a call").expect("an answer");
+        }
+    }
+    while let Some(call) = calls.next().await {
+        call.expect("an answer");
+    }
+    client.close().await;
+    recorder
+}
+
+/// Whether an entity has its acknowledged version, with the state that belongs to the stored one.
+async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String> {
+    let id = name.strip_prefix("counter/").ok_or("not a counter")?;
+    let entity = Entity::new("counter", id);
+    let shard = ShardKey {
+        namespace: "default".into(),
+        pool: "default".into(),
+        shard: shard_of(id, SHARDS),
+    };
+    let loaded = store.load(vec![(shard.clone(), entity.clone())]).await.pop();
+    let head = loaded.ok_or("no answer")?.map_err(|e| e.to_string())?.head.ok_or("no head")?;
+    if head.version < version {
+        return Err(format!("version {} where {version} was acknowledged", head.version));
+    }
+    let kind = ScanKind::State(entity);
+    let scan = Scan { shard, kind, after: None, limit: 10, limit_bytes: 10_000 };
+    let page = store.scan(scan).await.map_err(|e| e.to_string())?;
+    let state = page.records.iter().find_map(|record| match record {
+        ScannedRecord::State(_, value) => serde_json::from_slice::<serde_json::Value>(value).ok(),
+        ScannedRecord::Head(..) => None,
+    });
+    // Each command added one, so the value is the version.
+    match state.as_ref().and_then(|state| state["value"].as_u64()) {
+        Some(value) if value == head.version => Ok(()),
+        _ => Err(format!("version {} with the state {state:?}", head.version)),
+    }
+}

@@ -1,0 +1,105 @@
+//! Durable before the reply, and nothing is told when the disk fails (promise 2, R3).
+
+use std::time::Duration;
+
+use ostraca_client::{CallError, Client, Entity, Kind, Options};
+use ostraca_process_tests::history::now;
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::recorder::{Call, Preload, place};
+use ostraca_process_tests::{Home, Node};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completed_sync_lies_between_each_command_and_its_reply() {
+    let home = Home::init("synced").expect("init");
+    let place = place().expect("place");
+    let preload = Preload::new(home.dir(), place.path(), false).expect("recorder");
+    let node = Node::start_as(&home, |command| preload.on(command)).expect("start");
+    let client =
+        Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let session = client.session();
+    let mut commands = Vec::new();
+    for n in 0..1_000 {
+        let entity = Entity::new("counter", format!("{}", n % 10));
+        let sent = now();
+        session.command(&entity, "add", "[1]").await.expect("answer");
+        commands.push((sent, now()));
+    }
+    client.close().await;
+    node.stop().expect("stop");
+
+    let store = home.store().join("sled").join("db");
+    let records = preload.records().expect("records");
+    let syncs: Vec<_> = records.iter().filter(|record| record.is_sync_of(&store)).collect();
+    let writes: Vec<_> = records
+        .iter()
+        .filter(|record| record.call == Call::Write && record.path == store)
+        .collect();
+    for (sent, answered) in &commands {
+        let durable = syncs.iter().any(|sync| {
+            sync.start > *sent
+                && sync.end < *answered
+                && writes.iter().any(|write| write.start > *sent && write.end <= sync.start)
+        });
+        assert!(durable, "no write and sync between {sent} and {answered}");
+    }
+    println!("{} commands, {} syncs, {} writes", commands.len(), syncs.len(), writes.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so() {
+    let home = Home::init("sync-fails").expect("init");
+    let place = place().expect("place");
+    let preload = Preload::new(home.dir(), place.path(), false).expect("recorder");
+    let node = Node::start_as(&home, |command| preload.on(command)).expect("start");
+    let client =
+        Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let (session, entity) = (client.session(), Entity::new("counter", "a"));
+    for _ in 0..5 {
+        session.command(&entity, "add", "[1]").await.expect("answer");
+    }
+    preload.fail_syncs(true).expect("trigger");
+    let short =
+        Options { kind: Kind::Command, deadline: Duration::from_secs(2), ..Options::default() };
+    let calls: Vec<_> = (0..20).map(|_| session.send(&entity, "add", "[1]", &short)).collect();
+    let mut doubtful = Vec::new();
+    for call in calls {
+        let id = call.id();
+        match call.await {
+            Err(CallError::Unknown { .. }) => doubtful.push((id.sequence, true)),
+            Err(CallError::NotRun { .. }) => doubtful.push((id.sequence, false)),
+            ended => panic!("a reply left though no sync succeeded: {ended:?}"),
+        }
+    }
+    let status = client.status().await.expect("the node still answers");
+    let codes: Vec<_> = status.problems.iter().map(|problem| problem.code.as_str()).collect();
+    assert!(codes.contains(&"store-stopped"), "status says so: {:?}", status.problems);
+    // A disk that has come back does not bring the store back: what it holds is not known.
+    preload.fail_syncs(false).expect("trigger");
+    let ended = session.send(&entity, "add", "[1]", &short).await;
+    assert!(
+        matches!(ended, Err(CallError::Unknown { .. } | CallError::NotRun { .. })),
+        "{ended:?}"
+    );
+    node.kill_9().expect("kill");
+
+    let node = Node::start(&home).expect("start again");
+    let mut expected = 5;
+    for (sequence, unknown) in doubtful {
+        if unknown {
+            let again = Some(sequence);
+            let options = Options { kind: Kind::Command, again, ..Options::default() };
+            let answer =
+                session.send(&entity, "add", "[1]", &options).await.expect("final at last");
+            expected += 1;
+            assert_eq!(answer.body, expected.to_string());
+        }
+    }
+    // The one that was sent after the others.
+    let held = session.query(&entity, "get", "[]").await.expect("query").body;
+    let held: u64 = String::from_utf8_lossy(&held).parse().expect("number");
+    assert!(held == expected || held == expected + 1, "{held} for {expected} acknowledged");
+    client.close().await;
+    node.stop().expect("stop");
+}
