@@ -1,1 +1,421 @@
+//! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::ids::{
+    ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, Session, ShardId, ShardKey, TurnId,
+};
+use crate::message::{Kind, Message, Now, Outcome, Token, codes};
+use crate::records::{
+    Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Refusal,
+};
+
+/// A machine, a clock, and everything that it has said.
+struct Hand {
+    machine: Machine,
+    now: u64,
+    tokens: u64,
+    head: Option<Head>,
+    lanes: Vec<crate::records::Lane>,
+    commits: Vec<Commit>,
+    replies: Vec<(u64, Outcome)>,
+    running: Option<(u64, TurnId, Arc<Message>)>,
+    loads: usize,
+    claims: Vec<Arc<Claim>>,
+    dropped: usize,
+    stopped: bool,
+}
+
+fn alice() -> Entity {
+    Entity::new("counter", "alice")
+}
+
+impl Hand {
+    fn new(settings: Settings) -> Self {
+        let owner = Owner {
+            cluster: ClusterId(1),
+            shard: ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) },
+            epoch: Epoch(1),
+            node: "a".into(),
+            incarnation: Incarnation { counter: 1, nonce: 9 },
+        };
+        let mut hand = Self {
+            machine: Machine::new(settings, owner),
+            now: 1_000,
+            tokens: 0,
+            head: None,
+            lanes: Vec::new(),
+            commits: Vec::new(),
+            replies: Vec::new(),
+            running: None,
+            loads: 0,
+            claims: Vec::new(),
+            dropped: 0,
+            stopped: false,
+        };
+        hand.obey();
+        hand.tell(Event::Type { kind: "counter".into(), settings: TypeSettings::default() });
+        hand.tell(Event::Renewed { sent: 1_000 });
+        hand
+    }
+
+    fn serving() -> Self {
+        Self::with(Settings::default())
+    }
+
+    fn with(settings: Settings) -> Self {
+        let mut hand = Self::new(settings);
+        hand.grant();
+        hand
+    }
+
+    fn grant(&mut self) {
+        let number = self.claims.last().expect("a claim").number;
+        self.tell(Event::Claimed { number, outcome: ClaimOutcome::Granted });
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
+        self.obey();
+    }
+
+    /// Does what is asked, but for turns and commits: those the test does.
+    fn obey(&mut self) {
+        while let Some(action) = self.machine.poll() {
+            match action {
+                Action::Claim(claim) => self.claims.push(claim),
+                Action::Commit(commit) => self.commits.push(*commit),
+                Action::Reply { token, outcome } => self.replies.push((token.0, outcome)),
+                Action::Run { generation, turn, message, .. } => {
+                    self.running = Some((generation, turn, message));
+                }
+                Action::Load { entity, generation } => {
+                    self.loads += 1;
+                    let loaded = Loaded { head: self.head.clone(), lanes: self.lanes.clone() };
+                    self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
+                }
+                Action::WantSlot { entity, generation } => {
+                    self.tell(Event::Slot { entity, generation });
+                }
+                Action::Activate { entity, generation, .. } => {
+                    let result = Activation::Started(turn(Answer::Result(Bytes::new()), false));
+                    self.tell(Event::Activated { entity, generation, result });
+                }
+                Action::Drop { .. } => self.dropped += 1,
+                Action::Stopped => self.stopped = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn send(&mut self, sequence: u64, after: u64, kind: Kind) -> u64 {
+        self.send_from(b"s", sequence, after, kind, "1")
+    }
+
+    fn send_from(
+        &mut self,
+        session: &[u8],
+        sequence: u64,
+        after: u64,
+        kind: Kind,
+        body: &str,
+    ) -> u64 {
+        self.tokens += 1;
+        let message = Message {
+            token: Token(self.tokens),
+            target: alice(),
+            id: MessageId { session: Session::of("client/x", session), sequence },
+            after,
+            settled: 0,
+            kind,
+            method: "m".into(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            digest: Digest::of(&alice(), "m", body.as_bytes()),
+            age: 0,
+            arrived: self.now,
+            deadline: None,
+            context: Default::default(),
+        };
+        self.tell(Event::Message(Box::new(message)));
+        self.tokens
+    }
+
+    /// Lets the running turn answer.
+    fn answer(&mut self, answer: Answer) {
+        let (generation, id, message) = self.running.take().expect("a running turn");
+        let writes = message.kind == Kind::Command && matches!(answer, Answer::Result(_));
+        let result = turn(answer, writes);
+        self.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    }
+
+    fn run(&mut self) {
+        self.answer(Answer::Result(Bytes::from_static(b"r")));
+    }
+
+    /// Answers the oldest commit; what is done is what the next load finds.
+    fn settle(&mut self, outcome: CommitOutcome) {
+        let commit = self.commits.remove(0);
+        if outcome == CommitOutcome::Done {
+            for write in &commit.writes {
+                if let (RecordKey::Lane(session), Some(value)) = (&write.key, &write.value) {
+                    self.lanes.retain(|lane| lane.session != *session);
+                    self.lanes.push(postcard::from_bytes(value).expect("a lane"));
+                }
+            }
+            self.head = Some(commit.head.clone());
+        }
+        self.tell(Event::Committed(vec![(commit.entity, commit.head.turn, outcome)]));
+    }
+
+    fn code_of(&self, token: u64) -> Option<String> {
+        self.replies.iter().find(|(other, _)| *other == token).map(|(_, outcome)| match outcome {
+            Outcome::Final { version, .. } => format!("final {version}"),
+            Outcome::NotRun { code, .. } => code.to_string(),
+            Outcome::Unknown { .. } => "unknown".into(),
+        })
+    }
+}
+
+fn turn(answer: Answer, writes: bool) -> Turn {
+    let writes = if writes {
+        vec![(Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")))]
+    } else {
+        Vec::new()
+    };
+    Turn { result: TurnResult::Answered(answer), writes, state_bytes: Some(2), passivate: false }
+}
+
+#[test]
+fn promise_2_a_reply_waits_for_its_commit_and_the_next_turn_does_not() {
+    let mut hand = Hand::serving();
+    let first = hand.send(1, 0, Kind::Command);
+    hand.run();
+    assert_eq!(hand.code_of(first), None, "not durable yet");
+    let second = hand.send(2, 1, Kind::Command);
+    hand.run();
+    assert_eq!(
+        hand.commits.iter().map(|c| (c.from, c.head.version)).collect::<Vec<_>>(),
+        [(0, 1), (1, 2)]
+    );
+    hand.settle(CommitOutcome::Done);
+    assert_eq!((hand.code_of(first).as_deref(), hand.code_of(second)), (Some("final 1"), None));
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(second).as_deref(), Some("final 2"));
+}
+
+#[test]
+fn r1_a_refused_turn_takes_all_that_built_on_it_along() {
+    let mut hand = Hand::serving();
+    let tokens = [hand.send(1, 0, Kind::Command)];
+    hand.run();
+    let behind = hand.send(2, 1, Kind::Command);
+    hand.run();
+    let query = hand.send(3, 2, Kind::Query);
+    hand.run();
+    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    assert_eq!(hand.loads, 1, "R3: no load while a commit of the entity is under way");
+    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    for token in [tokens[0], behind, query] {
+        assert_eq!(hand.code_of(token).as_deref(), Some(codes::COMMIT_REFUSED));
+    }
+    hand.send(4, 0, Kind::Command);
+    assert_eq!(hand.loads, 2, "what ran ahead is thrown away and loaded anew");
+}
+
+#[test]
+fn r3_an_unknown_outcome_is_told_as_unknown_and_the_shard_is_claimed_again_before_anything_runs() {
+    let mut hand = Hand::serving();
+    let first = hand.send(1, 0, Kind::Command);
+    hand.run();
+    hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+    assert_eq!(hand.code_of(first).as_deref(), Some("unknown"));
+    assert_eq!(hand.claims.iter().map(|claim| claim.number).collect::<Vec<_>>(), [1, 2]);
+    hand.send(1, 0, Kind::Command);
+    assert!(hand.running.is_none(), "nothing runs before the new claim stands");
+    hand.grant();
+    assert!(hand.running.is_some());
+    hand.run();
+    assert_eq!(hand.commits[0].claim.number, 2);
+}
+
+#[test]
+fn r8_a_query_waits_for_a_lease_that_is_good_when_it_is_answered() {
+    let mut hand = Hand::serving();
+    let query = hand.send(1, 0, Kind::Query);
+    hand.now += 2_400;
+    hand.run();
+    assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
+    let later = hand.send(2, 0, Kind::Query);
+    assert!(hand.running.is_none(), "no turn starts in the last fifth of the lease");
+    hand.tell(Event::Renewed { sent: hand.now });
+    hand.run();
+    assert_eq!(hand.code_of(later).as_deref(), Some("final 0"));
+}
+
+#[test]
+fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
+    let mut hand = Hand::serving();
+    let first = hand.send(1, 0, Kind::Command);
+    hand.answer(Answer::Error { code: "no".into(), message: String::new() });
+    hand.settle(CommitOutcome::Done);
+    let copy = hand.send(1, 0, Kind::Command);
+    assert_eq!(hand.code_of(first), hand.code_of(copy));
+    assert_eq!(hand.code_of(copy).as_deref(), Some("final 1"));
+}
+
+#[test]
+fn r17_a_message_waits_for_the_one_that_it_must_follow_and_then_runs_behind_it() {
+    let mut hand = Hand::serving();
+    hand.send(2, 1, Kind::Command);
+    assert!(hand.running.is_none());
+    hand.send(1, 0, Kind::Command);
+    assert_eq!(hand.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(1));
+    hand.run();
+    assert_eq!(hand.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(2));
+}
+
+#[test]
+fn r17_a_message_whose_predecessor_never_comes_is_told_so_in_bounded_time() {
+    let mut hand = Hand::serving();
+    let token = hand.send(2, 1, Kind::Command);
+    hand.now = hand.machine.wake().expect("a bound");
+    hand.tell(Event::Tick);
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::OUT_OF_ORDER));
+}
+
+#[test]
+fn r17_a_follower_of_a_failed_message_need_not_wait() {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    let follower = hand.send(2, 1, Kind::Command);
+    let (generation, id, _) = hand.running.take().expect("a running turn");
+    let failed =
+        TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
+    let result = Turn { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+    hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    assert_eq!(hand.dropped, 1, "a failed instance is dropped");
+    assert_eq!(hand.code_of(follower).as_deref(), Some(codes::OUT_OF_ORDER));
+}
+
+#[test]
+fn r17_the_same_id_with_another_body_is_an_error_while_it_runs_and_afterwards() {
+    let mut hand = Hand::serving();
+    hand.send_from(b"s", 1, 0, Kind::Command, "1");
+    let meanwhile = hand.send_from(b"s", 1, 0, Kind::Command, "2");
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    let afterwards = hand.send_from(b"s", 1, 0, Kind::Command, "2");
+    for token in [meanwhile, afterwards] {
+        assert_eq!(hand.code_of(token).as_deref(), Some(codes::ID_REUSED));
+    }
+}
+
+#[test]
+fn r17_lanes_beyond_the_heads_room_lie_beside_it_and_are_found_again() {
+    let mut hand = Hand::with(Settings { head_lane_bytes: 100, ..Settings::default() });
+    for session in [b"a", b"b", b"c"] {
+        hand.send_from(session, 1, 0, Kind::Command, "1");
+        hand.run();
+        hand.settle(CommitOutcome::Done);
+    }
+    let head = hand.head.clone().expect("a head");
+    assert_eq!((head.lanes.len(), head.lanes_beside), (1, 2));
+    // A new life of the machine: everything comes from what was committed.
+    let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
+    let mut hand = Hand::with(Settings { head_lane_bytes: 100, ..Settings::default() });
+    (hand.head, hand.lanes) = (head, lanes);
+    for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
+        let copy = hand.send_from(session, 1, 0, Kind::Command, "1");
+        assert_eq!(hand.code_of(copy), Some(format!("final {}", version + 1)));
+    }
+    assert!(hand.running.is_none(), "nothing ran twice");
+}
+
+#[test]
+fn r17_sessions_beyond_the_limit_are_refused_until_old_lanes_are_purged() {
+    let settings =
+        Settings { lanes: 1, lane_life: 10_000, lease: 1_000_000, ..Settings::default() };
+    let mut hand = Hand::with(settings);
+    hand.send_from(b"a", 1, 0, Kind::Command, "1");
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    let refused = hand.send_from(b"b", 1, 0, Kind::Command, "1");
+    assert_eq!(hand.code_of(refused).as_deref(), Some(codes::TOO_MANY_SESSIONS));
+    hand.now += 10_001;
+    hand.send_from(b"b", 1, 0, Kind::Command, "1");
+    assert!(hand.running.is_some());
+}
+
+#[test]
+fn r18_a_copy_joins_and_shares_the_outcome_and_the_turn_runs_once() {
+    let mut hand = Hand::serving();
+    let one = hand.send(1, 0, Kind::Command);
+    let two = hand.send(1, 0, Kind::Command);
+    hand.run();
+    let three = hand.send(1, 0, Kind::Command);
+    assert!(hand.running.is_none() && hand.commits.len() == 1);
+    hand.settle(CommitOutcome::Done);
+    for token in [one, two, three] {
+        assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
+    }
+}
+
+#[test]
+fn r22_a_deadline_keeps_a_turn_from_starting_and_does_not_interrupt_one() {
+    let mut hand = Hand::serving();
+    let running = hand.send(1, 0, Kind::Command);
+    hand.tokens += 1;
+    let late = Message {
+        token: Token(hand.tokens),
+        id: MessageId { session: Session::of("client/x", b"s"), sequence: 2 },
+        deadline: Some(hand.now + 50),
+        ..Message::clone(&hand.running.as_ref().expect("a running turn").2)
+    };
+    hand.tell(Event::Message(Box::new(late)));
+    hand.now += 60;
+    hand.run();
+    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::DEADLINE));
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
+}
+
+#[test]
+fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
+    let mut hand = Hand::serving();
+    hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
+    let token = hand.send(1, 0, Kind::Command);
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::REVISION_TOO_LOW));
+}
+
+#[test]
+fn stopped_is_said_only_when_running_turns_have_committed_and_no_instance_is_left() {
+    let mut hand = Hand::serving();
+    let token = hand.send(1, 0, Kind::Command);
+    hand.tell(Event::Stop(StopReason::HandedOff));
+    let late = hand.send(2, 1, Kind::Command);
+    assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
+    hand.run();
+    assert!(!hand.stopped, "its commit is under way");
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
+    assert!(hand.stopped);
+}
+
+#[test]
+fn a_full_mailbox_refuses_by_name_and_those_that_wait_for_another_give_way() {
+    let mut hand = Hand::serving();
+    let settings = TypeSettings { mailbox: 2, revision: 1, ..TypeSettings::default() };
+    hand.tell(Event::Type { kind: "counter".into(), settings });
+    hand.send_from(b"other", 1, 0, Kind::Command, "1");
+    let parked = [hand.send(2, 1, Kind::Command), hand.send(3, 2, Kind::Command)];
+    hand.run();
+    let first = hand.send(1, 0, Kind::Command);
+    assert_eq!(hand.code_of(parked[1]).as_deref(), Some(codes::MAILBOX_FULL));
+    assert_eq!(hand.code_of(first), None, "the one that the others wait for got in");
+    hand.send(8, 7, Kind::Command);
+    let full = hand.send(9, 8, Kind::Command);
+    assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
+}
