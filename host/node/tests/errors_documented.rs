@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use ostraca_wire::code::Code;
 
 /// What a code follows, directly or after white space.
-const MAKERS: [&str; 13] = [
+const MAKERS: [&str; 14] = [
     "problem(",
     "trouble(",
     "limit(",
@@ -25,6 +25,7 @@ const MAKERS: [&str; 13] = [
     "ConfigError::unreadable(",
     "Text { code:",
     "code:",
+    "=> (",
 ];
 
 fn root() -> PathBuf {
