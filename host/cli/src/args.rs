@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
+/// Options that every command has, apart from its own.
+const GLOBAL: &str = "For every command";
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -31,16 +34,16 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
     /// The profile: which cluster, where, and as whom [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml upwards]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// How results and errors are printed
-    #[arg(long, global = true, value_enum, default_value_t)]
+    #[arg(long, global = true, help_heading = GLOBAL, value_enum, default_value_t)]
     pub(crate) output: Format,
     /// Say more on standard error; twice says everything
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     /// What is logged, as in `info,ostraca_node=debug`
-    #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true)]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
 }
 
@@ -57,7 +60,7 @@ pub(crate) enum Format {
 pub(crate) enum Command {
     /// Make a cluster's first node: authority, certificates, configuration, empty store
     Init(Init),
-    /// Run a node until SIGTERM or SIGINT; a second one stops it at once
+    /// Run a node until SIGTERM or SIGINT; a second one ends it at once
     Run(Run),
     /// A node for development, ready in a second; with DIR, builds and deploys it at each save
     Dev(Dev),

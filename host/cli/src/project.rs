@@ -15,6 +15,8 @@ pub(crate) mod watch;
 pub(crate) struct Project {
     /// The manifest's directory.
     pub(crate) dir: PathBuf,
+    /// The manifest itself.
+    pub(crate) file: PathBuf,
     /// Its text, as it is deployed.
     pub(crate) text: String,
     pub(crate) manifest: Manifest,
@@ -42,7 +44,7 @@ impl Project {
             std::fs::read_to_string(&file).map_err(|error| Failure::file("read", &file, &error))?;
         let manifest = Manifest::parse(&text, &file.display().to_string())?;
         let dir = file.parent().unwrap_or(Path::new("")).to_owned();
-        Ok(Self { dir, text, manifest })
+        Ok(Self { dir, file, text, manifest })
     }
 
     /// Where the component is.

@@ -77,7 +77,8 @@ impl Config {
         let file: File = input.parse()?;
         check::file(&input, &file)?;
         let base = Path::new(name).parent().unwrap_or(Path::new(""));
-        let data = base.join(&file.data);
+        // Without the dots in between: it is shown in errors and in `ostraca status`.
+        let data: PathBuf = base.join(&file.data).components().collect();
         Ok(Self {
             node: file.node.clone(),
             listen: file.listen,

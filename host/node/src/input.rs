@@ -157,7 +157,17 @@ fn explain(message: &str) -> (String, Option<String>) {
         };
         return (format!("unknown key `{unknown}`"), Some(help));
     }
-    (message.trim_end().replace('\n', "; "), None)
+    if message == "invalid socket address syntax" {
+        let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
+        return ("this is no address to listen on".into(), Some(help.into()));
+    }
+    let mut text = message.trim_end().replace('\n', "; ");
+    for integer in ["u16", "u32", "u64", "usize"] {
+        if let Some(before) = text.strip_suffix(&format!("expected {integer}")) {
+            text = format!("{before}expected a whole number");
+        }
+    }
+    (text, None)
 }
 
 /// Where the value of a key is.

@@ -117,6 +117,19 @@ impl Manifest {
         check::manifest(&input, input.parse::<File>()?)
     }
 
+    /// An error about the file that `component` names, for who has to read it: the line is marked as in the
+    /// errors of [`Manifest::parse`]. `text` and `name` are what was given there.
+    #[must_use]
+    pub fn component_error(
+        code: &'static str,
+        text: &str,
+        name: &str,
+        why: String,
+        help: String,
+    ) -> ManifestError {
+        Text { code, name, text }.at(&["component"], why, Some(help))
+    }
+
     /// What the sandbox needs of the limits.
     #[must_use]
     pub fn wasm_limits(&self) -> ostraca_wasm::Limits {

@@ -42,6 +42,10 @@ fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
     match global.output {
         Format::Table => {
             output::line(&format!("issued {} with {}", identity.principal(), files.join(", ")));
+            if args.role == Role::Node {
+                let ca = args.ca.join("ca.pem");
+                output::line(&format!("the node needs {} too, and not its key", ca.display()));
+            }
         }
         Format::Json => output::json(&json!({
             "principal": identity.principal().to_string(),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ostraca_client::{Client, Deployed, Methods};
+use ostraca_node::Manifest;
 use serde_json::json;
 
 use super::deployments::hex;
@@ -76,8 +77,10 @@ fn component(project: &Project) -> Result<Vec<u8>, Failure> {
         if error.kind() != std::io::ErrorKind::NotFound {
             return Failure::file("read", &path, &error);
         }
-        Failure::usage("no-component", format!("there is no component at {}", path.display()))
-            .help(build_hint(&project.dir))
+        let why = format!("there is no component at {}", path.display());
+        let name = project.file.display().to_string();
+        let help = build_hint(&project.dir);
+        Manifest::component_error("no-component", &project.text, &name, why, help).into()
     })
 }
 

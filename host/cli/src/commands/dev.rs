@@ -23,21 +23,22 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     let (config, made) = settle(args)?;
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
-        () = stop.heard() => return Ok(Exit::Interrupted),
+        () = stop.heard() => return Ok(Exit::Done),
     };
     let (profile, path) = profile(&args.data, &node)?;
     greet(global, args, &node, made, &path);
+    let client = match args.dir {
+        Some(_) => Some(Client::connect(profile).await?),
+        None => None,
+    };
     let why = tokio::select! {
         () = stop.heard() => None,
         why = node.ended() => Some(why),
-        failed = follow(args.dir.as_deref(), project, profile) => match failed {
-            Ok(never) => match never {},
-            Err(failure) => {
-                node.stop(Duration::from_secs(5)).await;
-                return Err(failure);
-            }
-        },
+        never = follow(args.dir.as_deref(), project, client.as_ref()) => match never {},
     };
+    if let Some(client) = client {
+        client.close().await;
+    }
     run::finish(node, stop, why).await
 }
 
@@ -113,10 +114,9 @@ enum Never {}
 async fn follow(
     dir: Option<&Path>,
     mut project: Option<Project>,
-    profile: Profile,
-) -> Result<Never, Failure> {
-    let Some(dir) = dir else { return std::future::pending().await };
-    let client = Client::connect(profile).await?;
+    client: Option<&Client>,
+) -> Never {
+    let (Some(dir), Some(client)) = (dir, client) else { return std::future::pending().await };
     loop {
         let sources = project.as_ref().map_or(dir, |it| &it.dir).to_owned();
         let sources = if sources == Path::new("") { PathBuf::from(".") } else { sources };
@@ -125,7 +125,7 @@ async fn follow(
             Some(project) => Ok(project),
             None => Project::load(dir),
         };
-        match attempt(&client, read).await {
+        match attempt(client, read).await {
             Ok(said) => output::line(&said),
             Err(failure) => {
                 eprint!("{}", failure.render(Format::Table, output::colour()));

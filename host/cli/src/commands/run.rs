@@ -17,7 +17,8 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let config = Config::load(&args.config)?;
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
-        () = stop.heard() => return Ok(Exit::Interrupted),
+        // It served nobody yet, and its store may be left at any moment.
+        () = stop.heard() => return Ok(Exit::Done),
     };
     output::line(&ready(&node));
     let why = tokio::select! {

@@ -68,7 +68,7 @@ fn body(json: Option<&str>) -> Result<Bytes, Failure> {
     let (name, text) = match json {
         None => return Ok(Bytes::new()),
         Some("-") => ("standard input", stdin()?),
-        Some(text) => ("the arguments", text.to_owned()),
+        Some(text) => ("the argument", text.to_owned()),
     };
     if let Err(error) = serde_json::from_str::<IgnoredAny>(&text) {
         return Err(bad_json(name, &text, &error));
@@ -113,7 +113,7 @@ fn bad_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
         at: SourceSpan::new(at.into(), length),
     };
     Failure::usage("bad-json", format!("{name} is not JSON: {error}"))
-        .help("text needs double quotes within single ones: '\"text\"'")
+        .help("put it in single quotes, as in '{\"by\": 3}' or '\"text\"'")
         .place(place)
 }
 

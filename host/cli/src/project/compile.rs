@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use ostraca_wasm::{Allocator, Host, Kind, Settings};
 use serde::Deserialize;
@@ -74,6 +74,14 @@ fn program(variable: &str, name: &str) -> OsString {
     std::env::var_os(variable).filter(|it| !it.is_empty()).unwrap_or_else(|| name.into())
 }
 
+/// Runs it to its end: what it prints for people goes where ours goes, what it prints for us is given back.
+async fn output_of(name: &str, command: &mut Command) -> Result<Output, Failure> {
+    // Not `output()`: that would take standard error too.
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
+    let child = child.map_err(|error| not_started(name, &error))?;
+    child.wait_with_output().await.map_err(|error| not_started(name, &error))
+}
+
 fn not_started(name: &str, error: &std::io::Error) -> Failure {
     let failure = Failure::unexpected("no-cargo", format!("cannot run {name}: {error}"));
     match error.kind() {
@@ -88,13 +96,9 @@ async fn target_is_there() -> Result<(), Failure> {
     if std::env::var_os("CARGO_UNSTABLE_BUILD_STD").is_some() {
         return Ok(());
     }
-    let output = Command::new(program("RUSTC", "rustc"))
-        .args(["--print", "target-libdir", "--target", TARGET])
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|error| not_started("rustc", &error))?;
+    let mut rustc = Command::new(program("RUSTC", "rustc"));
+    rustc.args(["--print", "target-libdir", "--target", TARGET]);
+    let output = output_of("rustc", &mut rustc).await?;
     let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if output.status.success() && !Path::new(&libraries).is_dir() {
         let text = format!("Rust's target {TARGET} is not installed");
@@ -117,14 +121,11 @@ struct Package {
 }
 
 async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
-    let output = Command::new(program("CARGO", "cargo"))
+    let mut cargo = Command::new(program("CARGO", "cargo"));
+    cargo
         .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
-        .arg(cargo_toml)
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|error| not_started("cargo", &error))?;
+        .arg(cargo_toml);
+    let output = output_of("cargo", &mut cargo).await?;
     if !output.status.success() {
         return Err(build_failed("cargo cannot read the project"));
     }
@@ -156,7 +157,8 @@ struct Target {
 /// Runs cargo, and gives the core module's path.
 async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Failure> {
     let package = metadata.packages.iter().find(|package| package.manifest_path == cargo_toml);
-    let output = Command::new(program("CARGO", "cargo"))
+    let mut cargo = Command::new(program("CARGO", "cargo"));
+    cargo
         .args(["build", "--lib", "--release", "--target", TARGET])
         .args(["--message-format", "json-render-diagnostics", "--target-dir"])
         .arg(metadata.target_directory.join("ostraca/guests"))
@@ -165,12 +167,8 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
         .envs(PROFILE)
         // They are for this machine's programs; a guest's own stand in its .cargo/config.toml.
         .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|error| not_started("cargo", &error))?;
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let output = output_of("cargo", &mut cargo).await?;
     if !output.status.success() {
         return Err(build_failed("the project does not build"));
     }

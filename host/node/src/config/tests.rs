@@ -32,7 +32,7 @@ fn settings_without_a_default_are_in_the_default_text_as_comments() {
     let text = uncommented.collect::<Vec<_>>().join("\n");
     let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wasm_settings().max_live, Some(8000));
-    assert_eq!(config.record, Some("dir/./record".into()));
+    assert_eq!(config.record, Some("dir/record".into()));
 }
 
 #[test]
@@ -41,16 +41,16 @@ fn defaults_are_those_of_the_libraries() {
     assert_eq!(config.wire_limits(), ostraca_wire::Limits::default());
     assert_eq!(config.shard_settings(), ostraca_sharding::shard::Settings::default());
     let wasm = ostraca_wasm::Settings {
-        cache_dir: Some("dir/./cache".into()),
+        cache_dir: Some("dir/cache".into()),
         ..ostraca_wasm::Settings::default()
     };
     assert_eq!(format!("{:?}", config.wasm_settings()), format!("{wasm:?}"));
     let store = ostraca_store_sled::Options {
-        witness: Some("dir/./witness".into()),
+        witness: Some("dir/witness".into()),
         ..ostraca_store_sled::Options::default()
     };
     assert_eq!(format!("{:?}", config.store_options()), format!("{store:?}"));
-    assert_eq!(config.store_dir(), Path::new("dir/./store"));
+    assert_eq!(config.store_dir(), Path::new("dir/store"));
 }
 
 #[test]

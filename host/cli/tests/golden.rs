@@ -1,0 +1,118 @@
+//! What people read when an input file is wrong, held against texts in `golden/`: each `NAME.toml` has its `NAME.txt`.
+//! `BLESS=1 cargo test -p ostraca --test golden` writes them anew, to be read before they are committed.
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn ostraca() -> Command {
+    let mut command = Command::cargo_bin("ostraca").expect("the binary");
+    command.current_dir(folder()).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
+    command
+}
+
+fn same(name: &str, text: &[u8]) {
+    let file = folder().join(name);
+    let text = String::from_utf8_lossy(text);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&file, text.as_bytes()).expect("written");
+    }
+    let golden = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(text, golden, "{name}");
+}
+
+/// Each file of a kind is refused with exit code 2, nothing on standard output, and its text.
+fn all_are_refused(kind: &str, command: &[&str]) {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder()).expect("the folder") {
+        let name = entry.expect("a file").file_name().into_string().expect("a name");
+        let Some(stem) = name.strip_suffix(".toml").filter(|stem| stem.starts_with(kind)) else {
+            continue;
+        };
+        let refused = ostraca().args(command).arg(&name).assert().code(2).stdout("");
+        same(&format!("{stem}.txt"), &refused.get_output().stderr);
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} files of {kind}");
+}
+
+#[test]
+fn a_wrong_manifest_is_refused_with_its_line_marked() {
+    all_are_refused("manifest-", &["deploy"]);
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_line_marked() {
+    all_are_refused("config-", &["config", "check"]);
+}
+
+#[test]
+fn arguments_that_are_no_json_are_refused_with_their_place_marked() {
+    for (name, json) in [
+        ("json-ends-early", "{\"by\": 3"),
+        ("json-bare-word", "hello"),
+        ("json-second-line", "{\n  \"by\": 3,\n}"),
+        ("json-not-ascii", "[\"é\", é]"),
+    ] {
+        let refused = ostraca().args(["send", "a/b", "add", json]).assert().code(2).stdout("");
+        same(&format!("{name}.txt"), &refused.get_output().stderr);
+    }
+}
+
+#[test]
+fn an_error_is_json_where_json_is_asked_for() {
+    let refused = ostraca()
+        .args(["--output", "json", "deploy", "manifest-unknown-key.toml"])
+        .assert()
+        .code(2)
+        .stdout("");
+    same("error-as-json.txt", &refused.get_output().stderr);
+}
+
+#[test]
+fn the_help_says_every_command_and_exit_code() {
+    for (name, words) in [
+        ("help", &["--help"][..]),
+        ("help-send", &["send", "--help"]),
+        ("help-run", &["run", "--help"]),
+    ] {
+        let shown = ostraca().args(words).assert().success();
+        same(&format!("{name}.txt"), &shown.get_output().stdout);
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_wrong_usage() {
+    let long = format!("counter/{}", "x".repeat(513));
+    for words in [
+        &["sendd"][..],
+        &["send", "counter", "get"],
+        &["send", "/alice", "get"],
+        &["send", "counter/", "get"],
+        &["send", &long, "get"],
+        &["send", "counter/alice", "get", "--id", "12"],
+        &["send", "counter/alice", "get", "--command", "--query"],
+        &["send", "counter/alice", "get", "--deadline", "soon"],
+        &["new", "Hello"],
+        &["new", "../hello"],
+        &["new", "fn"],
+        &["deploy", "no-such-directory"],
+        &["init", "."],
+        &["run", "--config", "no-such-file"],
+        &["status", "--log", "=="],
+    ] {
+        ostraca().args(words).assert().code(2).stdout("");
+    }
+}
+
+#[test]
+fn no_node_is_exit_code_3() {
+    let empty = tempfile::tempdir().expect("a directory");
+    let refused = ostraca().current_dir(empty.path()).arg("status").assert().code(3).stdout("");
+    let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(text.starts_with("no-profile"), "{text}");
+}

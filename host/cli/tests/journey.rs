@@ -1,0 +1,196 @@
+//! What a newcomer does: a project made, built, deployed to a development node, and answering; then everything that
+//! can come of a message. One test, since the first build takes about a minute.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn ostraca(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
+    command.args(words).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
+    // A target directory of its own: another build must not replace what is read here.
+    command.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("journey"));
+    command
+}
+
+fn run(dir: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = ostraca(dir, words).output().expect("runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code(), text(stdout), text(stderr))
+}
+
+fn ok(dir: &Path, words: &[&str]) -> String {
+    let (code, out, err) = run(dir, words);
+    assert_eq!(code, Some(0), "{words:?}: {out}{err}");
+    out
+}
+
+fn refused(dir: &Path, exit: i32, code: &str, words: &[&str]) -> String {
+    let (found, out, err) = run(dir, words);
+    assert_eq!(found, Some(exit), "{words:?}: {out}{err}");
+    assert!(err.starts_with(&format!("{code}\n")), "{words:?}: {err}");
+    assert_eq!(out, "", "{words:?}");
+    err
+}
+
+/// A node in a process of its own; killed if the test fails.
+struct Node(Child);
+
+impl Node {
+    fn start(dir: &Path, words: &[&str]) -> Self {
+        let mut child = ostraca(dir, words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let node = Self(child);
+        let first = lines.next().expect("a line").expect("text");
+        assert!(first.starts_with("ready: node "), "{first}");
+        // Read on, or the node would wait for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        node
+    }
+
+    /// Asks it to stop, and gives its exit code.
+    fn stop(mut self) -> Option<i32> {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.0.try_wait().expect("waits") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the node did not stop");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A method that takes seconds, so that a caller's deadline can pass while it runs.
+const SLOW: &str = "
+    /// Takes long.
+    #[message]
+    pub fn slow(&mut self, rounds: u64) -> usize {
+        for round in 0..rounds {
+            std::hint::black_box(round);
+        }
+        self.greetings.push(String::new());
+        self.greetings.len()
+    }
+
+    /// The last greeting.";
+
+#[test]
+fn a_new_project_builds_deploys_and_answers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(dir, &["new", "hello"]);
+    refused(dir, 2, "file-exists", &["new", "hello"]);
+    let help = refused(dir, 2, "no-component", &["deploy", "hello"]);
+    assert!(help.contains("ostraca build hello"), "{help}");
+    let source = dir.join("hello/src/lib.rs");
+    let text = std::fs::read_to_string(&source).expect("the source");
+    let slow = text.replacen("\n    /// The last greeting.", SLOW, 1);
+    assert_ne!(slow, text);
+    std::fs::write(&source, slow).expect("written");
+    let manifest = dir.join("hello/entity.toml");
+    let text = std::fs::read_to_string(&manifest).expect("the manifest");
+    std::fs::write(&manifest, text + "\n[limits]\nturn-time = \"60 s\"\n").expect("written");
+    let built = ok(dir, &["build", "hello"]);
+    assert!(built.contains("greet (command), slow (command), last (query)"), "{built}");
+
+    let node = Node::start(dir, &["dev"]);
+    assert!(ok(dir, &["deployments"]).starts_with("nothing is deployed"));
+    assert!(ok(dir, &["deploy", "hello"]).starts_with("hello: deployed, revision 1"));
+    assert!(ok(dir, &["deploy", "hello"]).starts_with("hello: unchanged, revision 1"));
+    // Another node of the same data is refused, and the one that runs is not disturbed.
+    refused(dir, 7, "store-in-use", &["dev"]);
+
+    assert_eq!(ok(dir, &["send", "hello/alice", "greet", "\"hello\""]), "1\n");
+    assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"hello\"\n");
+    refused(dir, 4, "empty-greeting", &["send", "hello/alice", "greet", "\" \""]);
+    refused(dir, 4, "invalid-arguments", &["send", "hello/alice", "greet", "{\"t\": 1}"]);
+    refused(dir, 5, "wrong-kind", &["send", "hello/alice", "greet", "\"a\"", "--query"]);
+    let err = refused(dir, 5, "unknown-type", &["send", "helo/alice", "last"]);
+    assert!(err.contains("did you mean `hello`?"), "{err}");
+    let err = refused(dir, 5, "unknown-method", &["send", "hello/alice", "shout"]);
+    assert!(err.contains("greet, slow, last"), "{err}");
+
+    outcome_in_doubt(dir);
+
+    let status: serde_json::Value =
+        serde_json::from_str(&ok(dir, &["status", "--output", "json"])).expect("JSON");
+    assert_eq!((&status["well"], &status["node"]), (&true.into(), &"dev".into()));
+    assert!(ok(dir, &["status"]).ends_with("all is well\n"));
+    assert!(ok(dir, &["methods", "hello"]).contains("last    query"));
+    assert_eq!(node.stop(), Some(0));
+    refused(dir, 3, "no-node", &["send", "hello/alice", "last"]);
+
+    let node = Node::start(dir, &["dev"]);
+    assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"\"\n");
+    assert_eq!(node.stop(), Some(0));
+}
+
+/// A deadline passes while the turn runs: the outcome is unknown, and the command that is printed finds it out.
+fn outcome_in_doubt(dir: &Path) {
+    let words = ["send", "hello/alice", "slow", "3000000000", "--deadline", "300ms"];
+    let (code, out, err) = run(dir, &words);
+    assert_eq!((code, out.as_str()), (Some(6), ""), "{err}");
+    let again = err.lines().find_map(|line| line.trim().strip_prefix("ostraca ")).expect(&err);
+    let mut words: Vec<_> = again.split(' ').collect();
+    assert_eq!(words[..5], ["send", "hello/alice", "slow", "3000000000", "--id"]);
+    words.extend(["--deadline", "60s"]);
+    assert_eq!(ok(dir, &words), "2\n");
+    assert_eq!(ok(dir, &words), "2\n");
+    let id = words[5];
+    refused(dir, 5, "id-reused", &["send", "hello/alice", "greet", "\"other\"", "--id", id]);
+}
+
+#[test]
+fn a_node_that_was_made_runs_until_it_is_told_to_stop() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(
+        dir,
+        &[
+            "init",
+            "n1",
+            "--listen",
+            "127.0.0.1:0",
+            "--shards",
+            "8",
+            "--cluster",
+            "c",
+            "--node",
+            "n",
+        ],
+    );
+    assert_eq!(ok(dir, &["config", "check", "n1/ostraca.toml"]), "n1/ostraca.toml: good\n");
+    let node = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
+    assert_eq!(node.stop(), Some(0));
+    ok(dir, &["ca", "issue", "client", "bob", "--ca", "n1/ca", "--out", "bob"]);
+    refused(
+        dir,
+        2,
+        "file-exists",
+        &["ca", "issue", "client", "bob", "--ca", "n1/ca", "--out", "bob"],
+    );
+    refused(dir, 2, "not-empty", &["init", "n1"]);
+    // The store gone: an empty directory never becomes one by itself (R5).
+    std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
+    refused(dir, 7, "store-missing", &["run", "--config", "n1/ostraca.toml"]);
+    std::fs::create_dir(dir.join("n1/store")).expect("made");
+    refused(dir, 7, "store-empty", &["run", "--config", "n1/ostraca.toml"]);
+}
