@@ -2,13 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt};
+use quinn::crypto::{CryptoError, HmacKey};
+use quinn::{
+    ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, TokioRuntime,
+    TransportConfig, VarInt,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::Error;
-use crate::identity::IdentityError;
+use crate::identity::{Identity, IdentityError};
 use crate::limits::Limits;
 
 /// Handshakes that may wait for their turn.
@@ -17,6 +22,8 @@ const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 64 << 10;
 /// Bytes that all of them may.
 const INCOMING_BYTES_TOTAL: u64 = 4 << 20;
+/// Bytes of a connection's id.
+const CONNECTION_ID: usize = 8;
 
 /// Binds `address` and makes a QUIC endpoint of it. `setting` is named in the errors. Must be called
 /// within a tokio runtime.
@@ -28,6 +35,38 @@ pub fn bind(
     address: SocketAddr,
     setting: &'static str,
     limits: &Limits,
+    server: Option<quinn::ServerConfig>,
+) -> Result<quinn::Endpoint, Error> {
+    bind_as(address, setting, limits, EndpointConfig::default(), server)
+}
+
+/// The same for a node: after a crash, its next life at the same address tells the clients of the one
+/// before at once that their connections are gone (a stateless reset), where they would otherwise wait
+/// for their `idle_timeout`.
+///
+/// # Errors
+///
+/// As [`bind`].
+pub fn bind_node(
+    address: SocketAddr,
+    setting: &'static str,
+    limits: &Limits,
+    server: quinn::ServerConfig,
+    identity: &Identity,
+) -> Result<quinn::Endpoint, Error> {
+    // The same in each life, and a secret: so it comes from the node's key.
+    const PURPOSE: &str = "ostraca 2026-11 stateless reset";
+    let reset = ResetKey(blake3::derive_key(PURPOSE, identity.key_der.secret_der()));
+    let mut config = EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(|| Box::new(RandomIds));
+    bind_as(address, setting, limits, config, Some(server))
+}
+
+fn bind_as(
+    address: SocketAddr,
+    setting: &'static str,
+    limits: &Limits,
+    config: EndpointConfig,
     server: Option<quinn::ServerConfig>,
 ) -> Result<quinn::Endpoint, Error> {
     let failed = |source: std::io::Error| match source.kind() {
@@ -45,8 +84,45 @@ pub fn bind(
     let _ = socket.set_recv_buffer_size(limits.socket_buffer);
     let _ = socket.set_send_buffer_size(limits.socket_buffer);
     socket.bind(&address.into()).map_err(failed)?;
-    quinn::Endpoint::new(EndpointConfig::default(), server, socket.into(), Arc::new(TokioRuntime))
-        .map_err(failed)
+    quinn::Endpoint::new(config, server, socket.into(), Arc::new(TokioRuntime)).map_err(failed)
+}
+
+/// Random connection ids. Quinn's own mark theirs with a key of each life, and drop what the life before
+/// gave out where a reset is due.
+struct RandomIds;
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&rand::random::<[u8; CONNECTION_ID]>())
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Signs the tokens of stateless resets.
+struct ResetKey([u8; 32]);
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
+        signature_out.copy_from_slice(blake3::keyed_hash(&self.0, data).as_bytes());
+    }
+
+    fn signature_len(&self) -> usize {
+        blake3::OUT_LEN
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        let signature = signature.try_into().map_err(|_| CryptoError)?;
+        // Compared in constant time.
+        let same = blake3::keyed_hash(&self.0, data) == blake3::Hash::from_bytes(signature);
+        if same { Ok(()) } else { Err(CryptoError) }
+    }
 }
 
 /// The QUIC side of a node's TLS configuration.

@@ -129,7 +129,7 @@ impl Model for Counter {
     fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String> {
         match method {
             "add" => {
-                let by = arguments.get(0).and_then(Value::as_u64).ok_or("bad-arguments")?;
+                let by = arguments.get("by").and_then(Value::as_u64).ok_or("bad-arguments")?;
                 self.value = self.value.checked_add(by).ok_or("limit-reached")?;
                 Ok(self.value.into())
             }

@@ -25,8 +25,7 @@ async fn fifty_thousand_entities_answer_where_a_thousand_may_live() {
     let parts = 5;
     for part in 0..parts {
         let first = part * (ENTITIES / parts);
-        let next =
-            move |n: u64| (Entity::new("counter", format!("{}", first + n)), "[1]".to_owned());
+        let next = move |n: u64| (Entity::new("counter", format!("{}", first + n)), "1".to_owned());
         let until = Instant::now() + Duration::from_secs(300);
         let total = ENTITIES / parts;
         let done = closed_loop(&sessions, 16, "add", total, until, std::sync::Arc::new(next));
@@ -42,7 +41,7 @@ async fn fifty_thousand_entities_answer_where_a_thousand_may_live() {
     // The first of them were asleep for long.
     for n in (0..ENTITIES).step_by(1_000) {
         let entity = Entity::new("counter", format!("{n}"));
-        let answer = sessions[0].query(&entity, "get", "[]").await.expect("answer");
+        let answer = sessions[0].query(&entity, "get", "").await.expect("answer");
         assert_eq!(answer.body, "1");
     }
     client.close().await;

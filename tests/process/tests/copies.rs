@@ -30,7 +30,7 @@ fn same(one: &Answer, other: &Answer) {
 }
 
 async fn value(session: &Session, entity: &Entity) -> String {
-    let answer = session.query(entity, "get", "[]").await.expect("query");
+    let answer = session.query(entity, "get", "").await.expect("query");
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
@@ -43,8 +43,9 @@ async fn the_same_id_on_two_connections_at_once_runs_once() {
         let entity = Entity::new("counter", format!("{}", number % 7));
         let before: u64 = value(&reader, &entity).await.parse().expect("number");
         let id = session_id(number);
-        let calls = [&one, &two]
-            .map(|client| client.session_with_id(id, 1).send(&entity, "add", "[3]", &again(1)));
+        let calls = [&one, &two].map(|client| {
+            client.session_with_id(id, 1).send(&entity, "add", "{\"by\":3}", &again(1))
+        });
         let [a, b] = calls;
         let (a, b) = tokio::join!(a, b);
         same(&a.expect("answer"), &b.expect("answer"));
@@ -59,15 +60,15 @@ async fn the_same_id_after_a_kill_is_answered_with_the_record() {
     let (home, node, client) = start("after-kill").await;
     let entity = Entity::new("counter", "a");
     let session = client.session_with_id(session_id(1), 1);
-    let first = session.command(&entity, "add", "[5]").await.expect("answer");
+    let first = session.command(&entity, "add", "{\"by\":5}").await.expect("answer");
     node.kill_9().expect("kill");
     let node = Node::start(&home).expect("start again");
-    let second = session.send(&entity, "add", "[5]", &again(1)).await.expect("answer");
+    let second = session.send(&entity, "add", "{\"by\":5}", &again(1)).await.expect("answer");
     same(&first, &second);
     // Another process of the same client knows the id only.
     let other = connect(&home, &node).await;
     let third =
-        other.session_with_id(session_id(1), 2).send(&entity, "add", "[5]", &again(1)).await;
+        other.session_with_id(session_id(1), 2).send(&entity, "add", "{\"by\":5}", &again(1)).await;
     same(&first, &third.expect("answer"));
     assert_eq!(value(&session, &entity).await, "5");
 }
@@ -86,12 +87,12 @@ async fn the_same_id_after_the_reply_was_lost_is_answered_with_the_record() {
     let far = Client::connect_with(profile, options).await.expect("connect");
     let session = far.session_with_id(session_id(1), 1);
     let entity = Entity::new("counter", "a");
-    let first = session.command(&entity, "add", "[1]").await.expect("answer");
+    let first = session.command(&entity, "add", "{\"by\":1}").await.expect("answer");
     assert_eq!(first.body, "1");
     let mut expected = 1;
     for sequence in 2..=6 {
         // The message leaves; the network goes dark before or after the node has run it.
-        let call = session.send(&entity, "add", "[1]", &again(sequence));
+        let call = session.send(&entity, "add", "{\"by\":1}", &again(sequence));
         tokio::time::sleep(Duration::from_micros(300 * sequence)).await;
         proxy.go_dark();
         tokio::time::sleep(Duration::from_millis(1_000)).await;
@@ -109,11 +110,11 @@ async fn the_same_id_with_another_body_is_an_error_and_runs_nothing() {
     let (_home, _node, client) = start("id-reused").await;
     let entity = Entity::new("counter", "a");
     let session = client.session_with_id(session_id(1), 1);
-    let first = session.command(&entity, "add", "[5]").await.expect("answer");
-    let refused = session.send(&entity, "add", "[6]", &again(1)).await.expect_err("refused");
+    let first = session.command(&entity, "add", "{\"by\":5}").await.expect("answer");
+    let refused = session.send(&entity, "add", "{\"by\":6}", &again(1)).await.expect_err("refused");
     assert!(matches!(refused, CallError::NotRun { .. }), "{refused:?}");
     assert_eq!(refused.code(), "id-reused");
-    same(&first, &session.send(&entity, "add", "[5]", &again(1)).await.expect("answer"));
+    same(&first, &session.send(&entity, "add", "{\"by\":5}", &again(1)).await.expect("answer"));
     assert_eq!(value(&session, &entity).await, "5");
     client.close().await;
 }

@@ -46,7 +46,7 @@ async fn sender(
                 &session,
                 &entity,
                 "add",
-                json!([rng.random_range(1..10)]),
+                json!({"by": rng.random_range(1..10)}),
             ));
         }
         let Some(answer) = calls.next().await else { return };
@@ -106,12 +106,12 @@ async fn kills_at_random_moments_lose_and_double_nothing() {
     for operation in &operations {
         assert!(matches!(operation.outcome, Outcome::Final { .. }), "{operation:?}");
         *acknowledged.entry(operation.entity.clone()).or_default() +=
-            operation.arguments[0].as_u64().expect("number");
+            operation.arguments["by"].as_u64().expect("number");
     }
     for (name, expected) in &acknowledged {
         let id = name.strip_prefix("counter/").expect("a counter");
         let entity = Entity::new("counter", id);
-        let held = recorder.query(&session, &entity, "get", json!([])).await.expect("query");
+        let held = recorder.query(&session, &entity, "get", json!({})).await.expect("query");
         assert_eq!(
             held.body,
             expected.to_string(),
@@ -135,15 +135,16 @@ async fn a_graceful_stop_answers_what_it_took_and_the_next_start_goes_on() {
     let recorder = Recorder::new();
     let (session, entity) = (client.session(), Entity::new("counter", "a"));
     for _ in 0..3 {
-        let calls: Vec<_> =
-            (0..200).map(|_| recorder.command(&session, &entity, "add", json!([1]))).collect();
+        let calls: Vec<_> = (0..200)
+            .map(|_| recorder.command(&session, &entity, "add", json!({"by": 1})))
+            .collect();
         assert!(node.stop().expect("stop").success());
         node = Node::start(&home).expect("start again");
         for call in calls {
             call.await.expect("answered by one life or the next");
         }
     }
-    let held = recorder.query(&session, &entity, "get", json!([])).await.expect("query");
+    let held = recorder.query(&session, &entity, "get", json!({})).await.expect("query");
     assert_eq!(held.body, "600");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     client.close().await;

@@ -52,7 +52,7 @@ async fn ten_thousand_messages_run_in_order_though_the_connection_breaks_ten_tim
     let mut sent = 0;
     for expected in 1..=MESSAGES {
         while calls.len() < IN_FLIGHT && sent < MESSAGES {
-            calls.push_back(recorder.command(&session, &entity, "add", json!([1])));
+            calls.push_back(recorder.command(&session, &entity, "add", json!({"by": 1})));
             sent += 1;
         }
         let answer = calls.next().await.expect("a call").expect("an answer");

@@ -98,7 +98,7 @@ async fn work(home: &Home, node: &Node) -> std::sync::Arc<Recorder> {
     let mut calls = FuturesUnordered::new();
     for n in 0..COMMANDS {
         let entity = Entity::new("counter", format!("{}", n % ENTITIES));
-        calls.push(recorder.command(&session, &entity, "add", json!([1])));
+        calls.push(recorder.command(&session, &entity, "add", json!({"by": 1})));
         if calls.len() >= IN_FLIGHT {
             calls.next().await.expect("a call").expect("an answer");
         }

@@ -22,7 +22,7 @@ async fn a_completed_sync_lies_between_each_command_and_its_reply() {
     for n in 0..1_000 {
         let entity = Entity::new("counter", format!("{}", n % 10));
         let sent = now();
-        session.command(&entity, "add", "[1]").await.expect("answer");
+        session.command(&entity, "add", "{\"by\":1}").await.expect("answer");
         commands.push((sent, now()));
     }
     client.close().await;
@@ -57,12 +57,13 @@ async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so(
     deploy_example(&client, "counter").await.expect("deploy");
     let (session, entity) = (client.session(), Entity::new("counter", "a"));
     for _ in 0..5 {
-        session.command(&entity, "add", "[1]").await.expect("answer");
+        session.command(&entity, "add", "{\"by\":1}").await.expect("answer");
     }
     preload.fail_syncs(true).expect("trigger");
     let short =
         Options { kind: Kind::Command, deadline: Duration::from_secs(2), ..Options::default() };
-    let calls: Vec<_> = (0..20).map(|_| session.send(&entity, "add", "[1]", &short)).collect();
+    let calls: Vec<_> =
+        (0..20).map(|_| session.send(&entity, "add", "{\"by\":1}", &short)).collect();
     let mut doubtful = Vec::new();
     for call in calls {
         let id = call.id();
@@ -77,7 +78,7 @@ async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so(
     assert!(codes.contains(&"store-stopped"), "status says so: {:?}", status.problems);
     // A disk that has come back does not bring the store back: what it holds is not known.
     preload.fail_syncs(false).expect("trigger");
-    let ended = session.send(&entity, "add", "[1]", &short).await;
+    let ended = session.send(&entity, "add", "{\"by\":1}", &short).await;
     assert!(
         matches!(ended, Err(CallError::Unknown { .. } | CallError::NotRun { .. })),
         "{ended:?}"
@@ -91,13 +92,13 @@ async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so(
             let again = Some(sequence);
             let options = Options { kind: Kind::Command, again, ..Options::default() };
             let answer =
-                session.send(&entity, "add", "[1]", &options).await.expect("final at last");
+                session.send(&entity, "add", "{\"by\":1}", &options).await.expect("final at last");
             expected += 1;
             assert_eq!(answer.body, expected.to_string());
         }
     }
     // The one that was sent after the others.
-    let held = session.query(&entity, "get", "[]").await.expect("query").body;
+    let held = session.query(&entity, "get", "").await.expect("query").body;
     let held: u64 = String::from_utf8_lossy(&held).parse().expect("number");
     assert!(held == expected || held == expected + 1, "{held} for {expected} acknowledged");
     client.close().await;

@@ -111,7 +111,7 @@ impl<S: Service> Server<S> {
     ) -> Result<Self, Error> {
         let tls = tls::server(identity, trust, ALPN_CLIENT)?;
         let config = endpoint::server_config(tls, &limits)?;
-        let endpoint = endpoint::bind(address, setting, &limits, Some(config))?;
+        let endpoint = endpoint::bind_node(address, setting, &limits, config, identity)?;
         let uploads = Semaphore::new(limits.max_uploads);
         let shared = Arc::new(Shared {
             service,

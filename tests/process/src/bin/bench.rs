@@ -149,7 +149,7 @@ async fn run() -> Result<()> {
         let before = node.processor_time()?;
         let sessions_ = sessions(&client, SESSIONS);
         // A client that has just lost its node needs a moment.
-        sessions_[0].query(&Entity::new("counter", "warm"), "get", "[]").await?;
+        sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
         let each = IN_FLIGHT / SESSIONS;
         let found =
             closed_loop(&sessions_, each, "add", SLEEPING, made, named("cold", SLEEPING)).await?;
@@ -158,7 +158,7 @@ async fn run() -> Result<()> {
         processor(&mut bench, "P4", &node, before, &found, &settings)?;
         node = asleep(&home, node)?;
         let sessions_ = sessions(&client, SESSIONS);
-        sessions_[0].query(&Entity::new("counter", "warm"), "get", "[]").await?;
+        sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
         let settings = format!("{SLEEPING} entities asleep, {TOUCHED_A_SECOND} a second");
         let total = SLEEPING / 2;
         let found =
@@ -281,7 +281,7 @@ fn sessions(client: &Client, count: usize) -> Vec<Session> {
 
 /// Adds one to entities of this name, in turn.
 fn named(name: &'static str, among: u64) -> Arc<Next> {
-    Arc::new(move |n| (Entity::new("counter", format!("{name}-{}", n % among)), "[1]".into()))
+    Arc::new(move |n| (Entity::new("counter", format!("{name}-{}", n % among)), "1".into()))
 }
 
 fn micros(time: Duration) -> f64 {

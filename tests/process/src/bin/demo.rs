@@ -214,7 +214,7 @@ async fn command(
     let options = until_answered(ostraca_client::Kind::Command);
     let sent = Instant::now();
     demo.under_way.sent();
-    let outcome = session.send(&entity, method, format!("[{amount}]"), &options).await;
+    let outcome = session.send(&entity, method, amount.to_string(), &options).await;
     let killed = *demo.killed_at();
     let doubtful = killed.is_some_and(|killed| sent < killed);
     let mut books = demo.books();
@@ -224,7 +224,7 @@ async fn command(
             books.doubtful_results += u64::from(doubtful);
             if method == "withdraw" { -amount } else { amount }
         }
-        Err(CallError::Application { .. }) => {
+        Err(CallError::Application { code, .. }) if &*code == "insufficient-funds" => {
             books.refusals += 1;
             books.doubtful_refusals += u64::from(doubtful);
             0
@@ -249,7 +249,7 @@ async fn audit(client: &Client, demo: &Demo) -> Result<usize> {
             .map(|(name, expected)| {
                 let (kind, id) = name.split_once('/').unwrap_or((name, ""));
                 let method = if kind == "counter" { "get" } else { "balance" };
-                (name, expected, session.query(&Entity::new(kind, id), method, "[]"))
+                (name, expected, session.query(&Entity::new(kind, id), method, ""))
             })
             .collect();
         for (name, expected, answer) in asked {
