@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod guest;
+pub mod hostile;
 mod node;
 pub mod rng;
 pub mod store;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::Session;
-use crate::message::{Kind, Message};
+use crate::message::Message;
 use crate::records::{Lane, Loaded, RecordKey, Recorded, Write};
 
 /// What may be done with a message whose turn has come.
@@ -30,6 +30,8 @@ pub(super) enum Verdict {
 struct Known {
     lane: Lane,
     beside: bool,
+    /// What its replies take of the entity's bound.
+    unsettled: usize,
 }
 
 /// What is known of a session only while the entity is in memory.
@@ -50,14 +52,13 @@ pub(super) struct Lanes {
     /// Lanes beside the head that were purged and are to be deleted with the next commit.
     purged: Vec<Session>,
     unsettled: usize,
+    /// When the lanes were last gone through for old ones, in cluster time.
+    purged_at: u64,
 }
 
-fn size(lane: &Lane) -> usize {
-    40 + lane.replies.iter().map(|reply| 40 + reply.answer.len()).sum::<usize>()
-}
-
-fn reply_bytes(lane: &Lane) -> usize {
-    lane.replies.iter().map(|reply| reply.answer.len()).sum()
+/// Bytes of a reply as the bounds count it. An empty one counts too: else there could be any number of them.
+fn reply_bytes(reply: &Recorded) -> usize {
+    40 + reply.answer.len()
 }
 
 impl Lanes {
@@ -74,13 +75,15 @@ impl Lanes {
             if !beside {
                 self.in_head.push(lane.session);
             }
-            self.unsettled += reply_bytes(&lane);
-            self.known.insert(lane.session, Known { lane, beside });
+            let unsettled = lane.replies.iter().map(reply_bytes).sum();
+            self.unsettled += unsettled;
+            self.known.insert(lane.session, Known { lane, beside, unsettled });
         }
         self.purge(now, life);
     }
 
     fn purge(&mut self, now: u64, life: u64) {
+        self.purged_at = now;
         let old: Vec<_> = self
             .known
             .iter()
@@ -89,7 +92,7 @@ impl Lanes {
             .collect();
         for session in old {
             if let Some(known) = self.known.remove(&session) {
-                self.unsettled -= reply_bytes(&known.lane);
+                self.unsettled -= known.unsettled;
                 if known.beside {
                     self.purged.push(session);
                 } else {
@@ -107,10 +110,8 @@ impl Lanes {
         if let Some(Known { lane, .. }) = self.known.get(session) {
             if sequence <= lane.last {
                 return match lane.replies.iter().find(|reply| reply.sequence == sequence) {
-                    Some(reply)
-                        if message.kind == Kind::Command
-                            && (reply.digest == message.digest || !compare_digests) =>
-                    {
+                    // By the digest alone: a deploy may have made a query of the command since.
+                    Some(reply) if reply.digest == message.digest || !compare_digests => {
                         Verdict::Answer(reply.clone())
                     }
                     Some(_) => Verdict::Reused,
@@ -132,13 +133,12 @@ impl Lanes {
 
     /// Forgets replies that the session has settled; written with the lane's next commit.
     pub(super) fn settle(&mut self, session: &Session, settled: u64) {
-        if let Some(Known { lane, .. }) = self.known.get_mut(session)
-            && lane.replies.first().is_some_and(|reply| reply.sequence < settled)
-        {
-            let before = reply_bytes(lane);
-            lane.replies.retain(|reply| reply.sequence >= settled);
-            self.unsettled -= before - reply_bytes(lane);
-        }
+        let Some(known) = self.known.get_mut(session) else { return };
+        let replies = &mut known.lane.replies;
+        let old = replies.partition_point(|reply| reply.sequence < settled);
+        let freed: usize = replies.drain(..old).map(|reply| reply_bytes(&reply)).sum();
+        known.unsettled -= freed;
+        self.unsettled -= freed;
     }
 
     /// Notes that a query was answered, so that what follows it may run.
@@ -166,16 +166,34 @@ impl Lanes {
         if self.known.contains_key(session) || self.known.len() < most {
             return true;
         }
-        self.purge(now, life);
+        self.purge_if_due(now, life);
         self.known.len() < most
     }
 
-    /// Bytes of replies that are not settled.
-    pub(super) fn unsettled_bytes(&self) -> usize {
-        self.unsettled
+    /// Whether one more reply fits, after forgetting old sessions if need be. One session may take half of the
+    /// bound: so one that never settles does not end all others.
+    pub(super) fn has_reply_room(
+        &mut self,
+        session: &Session,
+        most: usize,
+        now: u64,
+        life: u64,
+    ) -> bool {
+        if self.unsettled >= most {
+            self.purge_if_due(now, life);
+        }
+        let own = self.known.get(session).map_or(0, |known| known.unsettled);
+        self.unsettled < most && own < most.div_ceil(2)
     }
 
-    /// Records a command's outcome; gives the lanes of the new head, how many lie beside, and what to write there.
+    /// Forgets old sessions, unless it was done a short part of a lane's life ago: all are looked at.
+    fn purge_if_due(&mut self, now: u64, life: u64) {
+        if now.saturating_sub(self.purged_at) > life / 64 {
+            self.purge(now, life);
+        }
+    }
+
+    /// Records a command's outcome; gives what [`Lanes::written`] gives.
     pub(super) fn record(
         &mut self,
         message: &Message,
@@ -187,48 +205,47 @@ impl Lanes {
         let known = self.known.entry(session).or_insert_with(|| {
             self.in_head.push(session);
             let lane = Lane { session, last: 0, used_at: now, replies: Vec::new() };
-            Known { lane, beside: false }
+            Known { lane, beside: false, unsettled: 0 }
         });
-        self.unsettled += recorded.answer.len();
+        let bytes = reply_bytes(&recorded);
+        self.unsettled += bytes;
+        known.unsettled += bytes;
         known.lane.last = recorded.sequence;
         known.lane.used_at = now;
         known.lane.replies.push(recorded);
-
-        let mut writes: Vec<Write> = self
-            .purged
-            .drain(..)
-            .filter(|purged| *purged != session)
-            .map(|purged| Write { key: RecordKey::Lane(purged), value: None })
-            .collect();
-        let total: usize = self
-            .in_head
-            .iter()
-            .map(|in_head| self.known.get(in_head).map_or(0, |k| size(&k.lane)))
-            .sum();
-        if let Some(known) = self.known.get_mut(&session) {
-            if !known.beside && total > head_bytes {
-                known.beside = true;
+        if !known.beside {
+            let in_head = self.in_head.iter().filter_map(|in_head| self.known.get(in_head));
+            if in_head.map(|known| 40 + known.unsettled).sum::<usize>() > head_bytes {
                 self.in_head.retain(|other| *other != session);
-            }
-            if known.beside {
-                // A lane of plain numbers and bytes always encodes; an empty record would be refused at load.
-                let value = postcard::to_stdvec(&known.lane).unwrap_or_default();
-                writes.push(Write { key: RecordKey::Lane(session), value: Some(value.into()) });
+                self.known.entry(session).and_modify(|known| known.beside = true);
             }
         }
-        let (lanes, beside) = self.for_head();
-        (lanes, beside, writes)
+        self.written(Some(&session))
     }
 
-    /// The lanes that a head carries, and how many lie beside it.
-    pub(super) fn for_head(&self) -> (Vec<Lane>, u32) {
-        let lanes: Vec<_> = self
-            .in_head
+    /// The lanes of a new head, how many lie beside it, and what to write there: the lane of `changed`, if that is
+    /// its home, and the end of those that were purged. A purged lane that came back to the head leaves a record
+    /// beside it that must go: loaded later, it would take the place of the new one.
+    pub(super) fn written(&mut self, changed: Option<&Session>) -> (Vec<Lane>, u32, Vec<Write>) {
+        let beside = |session: &Session| self.known.get(session).filter(|known| known.beside);
+        let mut writes: Vec<Write> = self
+            .purged
             .iter()
-            .filter_map(|session| self.known.get(session))
-            .map(|known| known.lane.clone())
+            .filter(|session| beside(session).is_none())
+            .map(|session| Write { key: RecordKey::Lane(*session), value: None })
             .collect();
-        let beside = self.known.len() - lanes.len();
-        (lanes, u32::try_from(beside).unwrap_or(u32::MAX))
+        if let Some(known) = changed.and_then(beside) {
+            // A lane of plain numbers and bytes always encodes; an empty record would be refused at load.
+            let value = postcard::to_stdvec(&known.lane).unwrap_or_default();
+            writes.push(Write {
+                key: RecordKey::Lane(known.lane.session),
+                value: Some(value.into()),
+            });
+        }
+        let in_head = self.in_head.iter().filter_map(|session| self.known.get(session));
+        let lanes: Vec<_> = in_head.map(|known| known.lane.clone()).collect();
+        let beside = u32::try_from(self.known.len() - lanes.len()).unwrap_or(u32::MAX);
+        self.purged.clear();
+        (lanes, beside, writes)
     }
 }

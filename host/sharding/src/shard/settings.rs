@@ -13,7 +13,8 @@ pub struct Settings {
     pub lanes: usize,
     /// How long after its last use a client's lane is forgotten (R17). Default 3,600,000.
     pub lane_life: u64,
-    /// Bytes of recorded replies that an entity keeps unsettled. Default 4 MiB.
+    /// Bytes of recorded replies that an entity keeps unsettled, 40 for each one included; one session may take
+    /// half of them. Default 4 MiB.
     pub unsettled_bytes: usize,
     /// Bytes of lanes that a head carries; others lie beside it. Default 1,024.
     pub head_lane_bytes: usize,

@@ -24,7 +24,7 @@ impl Machine {
             .map(|(key, value)| Write { key: RecordKey::State(key), value })
             .collect();
         let message = id.and_then(|id| state.entries.get(&id)).map(|entry| entry.message.clone());
-        let (lanes, lanes_beside) = match message {
+        let (lanes, lanes_beside, lane_writes) = match message {
             Some(message) if keep_lanes => {
                 let recorded = Recorded {
                     sequence: message.id.sequence,
@@ -32,13 +32,11 @@ impl Machine {
                     version,
                     answer: answer.clone(),
                 };
-                let (lanes, beside, lane_writes) =
-                    state.lanes.record(&message, recorded, now.cluster, head_lane_bytes);
-                writes.extend(lane_writes);
-                (lanes, beside)
+                state.lanes.record(&message, recorded, now.cluster, head_lane_bytes)
             }
-            _ => state.lanes.for_head(),
+            _ => state.lanes.written(None),
         };
+        writes.extend(lane_writes);
         state.head = Head {
             version,
             revision: state.revision,

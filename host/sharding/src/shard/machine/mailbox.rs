@@ -265,11 +265,12 @@ impl Machine {
                 1_000,
             ));
         }
-        if state.lanes.unsettled_bytes() >= unsettled_bytes {
+        let session = &message.id.session;
+        if !state.lanes.has_reply_room(session, unsettled_bytes, now.cluster, lane_life) {
             return Some(Outcome::later(
                 codes::TOO_MANY_UNSETTLED,
                 format!(
-                    "{entity} keeps {unsettled_bytes} bytes of replies that their sessions have not settled, as many as `unsettled-bytes` allows"
+                    "{entity} keeps as many bytes of replies that their sessions have not settled as `unsettled-bytes` ({unsettled_bytes}) allows, or this session half of them"
                 ),
                 1_000,
             ));

@@ -1,0 +1,26 @@
+//! Clients that keep no rule, against the machines alone. `SEED=n` replays one; `SEEDS=n` runs more.
+
+use std::collections::BTreeMap;
+
+use ostraca_sim::hostile::run;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn whatever_clients_send_every_request_ends_once_and_nothing_is_left() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=number("SEEDS").unwrap_or(300),
+    };
+    let mut ends: BTreeMap<String, u64> = BTreeMap::new();
+    for seed in seeds {
+        let report = run(seed);
+        assert!(report.breaches.is_empty(), "SEED={seed}: {:#?}", report.breaches);
+        for (end, count) in report.ends {
+            *ends.entry(end).or_default() += count;
+        }
+    }
+    println!("{ends:#?}");
+}
