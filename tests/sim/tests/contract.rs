@@ -1,0 +1,223 @@
+//! The simulated store keeps the contract that every store keeps, by the same suite: where the simulator's
+//! runs find a promise broken, it is not for want of a good store.
+//!
+//! One engine a shard, synced after each call; reopening is a crash of the process. Blobs and the sizes of
+//! records are no part of the simulation, and stand here only to make the trait whole.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::ready;
+use ostraca_sharding::ids::{Entity, ShardKey};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey, Refusal,
+};
+use ostraca_sim::rng::Rng;
+use ostraca_sim::store::{Answer, Request, Store};
+use ostraca_store::entity::check_record;
+use ostraca_store::{
+    EntityStore, Page, Scan, ScanKind, ScannedRecord, StoreError, StoreFuture, StoreIdentity,
+    conformance, keys,
+};
+
+#[derive(Clone, Default)]
+struct Simulated(Arc<Mutex<Shards>>);
+
+#[derive(Default)]
+struct Shards {
+    engines: BTreeMap<ShardKey, Store>,
+    blobs: BTreeMap<[u8; 32], Bytes>,
+    sequence: u64,
+    opened: u64,
+}
+
+impl Shards {
+    /// One request, synced, with its answer.
+    fn ask(&mut self, shard: &ShardKey, request: Request) -> Answer {
+        let engine = self.engines.entry(shard.clone()).or_default();
+        let mut answers = engine.request(1, request);
+        if engine.needs_sync() {
+            answers.extend(engine.sync());
+        }
+        answers.pop().expect("one answer a request").1
+    }
+
+    fn claim(&mut self, claim: Claim) -> ClaimOutcome {
+        if claim.cluster != conformance::CLUSTER {
+            return ClaimOutcome::OtherCluster { store: conformance::CLUSTER };
+        }
+        if let Err(limit) = check_record(&keys::claim(&claim.shard), 0) {
+            return ClaimOutcome::Failed(limit);
+        }
+        match self.ask(&claim.shard.clone(), Request::Claim(Arc::new(claim))) {
+            Answer::Claim(outcome) => outcome,
+            other => panic!("a claim answered by {other:?}"),
+        }
+    }
+
+    fn commit(&mut self, mut commit: Commit) -> CommitOutcome {
+        let shard = commit.claim.shard.clone();
+        let head = check_record(&keys::head(&shard, &commit.entity), 0);
+        let fits = commit.writes.iter().try_fold((), |(), write| {
+            let key = keys::record(&shard, &commit.entity, &write.key).0;
+            check_record(&key, write.value.as_ref().map_or(0, Bytes::len))
+        });
+        let by_one = commit.from.checked_add(1) == Some(commit.head.version);
+        let limit = head.and(fits).and(if by_one { Ok(()) } else { Err("by one".into()) });
+        self.sequence += 1;
+        commit.head.commit_sequence = self.sequence;
+        if let Err(limit) = limit {
+            // A wrong claim or version is said first: an engine is asked with a commit that cannot take effect.
+            commit.writes.clear();
+            commit.head.version = u64::MAX;
+            let standing = self.engines.get(&shard).and_then(|e| e.durable().claim.clone());
+            let stored = self.stored(&shard, &commit.entity);
+            return CommitOutcome::Refused(if standing.as_ref() != Some(&*commit.claim) {
+                Refusal::Claim { standing: standing.map(Box::new) }
+            } else if stored != commit.from {
+                Refusal::Version { stored }
+            } else {
+                Refusal::Limit(limit)
+            });
+        }
+        match self.ask(&shard, Request::Commit(vec![commit])) {
+            Answer::Commit(mut outcomes) => outcomes.pop().expect("one outcome").2,
+            other => panic!("a commit answered by {other:?}"),
+        }
+    }
+
+    fn stored(&self, shard: &ShardKey, entity: &Entity) -> u64 {
+        let engine = self.engines.get(shard);
+        engine.and_then(|e| e.durable().heads.get(entity)).map_or(0, |head| head.version)
+    }
+
+    fn load(&mut self, shard: &ShardKey, entity: Entity) -> Result<Loaded, StoreError> {
+        match self.ask(shard, Request::Load(entity)) {
+            Answer::Load(_, loaded) => loaded.map_err(StoreError::Unavailable),
+            other => panic!("a load answered by {other:?}"),
+        }
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Page {
+        let engine = self.engines.entry(scan.shard.clone()).or_default();
+        let image = engine.durable();
+        let mut all: Vec<(Vec<u8>, ScannedRecord)> = match &scan.kind {
+            ScanKind::Heads => image
+                .heads
+                .iter()
+                .map(|(entity, head)| {
+                    let key = keys::head(&scan.shard, entity);
+                    (key, ScannedRecord::Head(entity.clone(), Box::new(head.clone())))
+                })
+                .collect(),
+            ScanKind::State(entity) => image
+                .records
+                .iter()
+                .filter(|((of, _), _)| of == entity)
+                .filter_map(|((_, key), value)| match key {
+                    RecordKey::State(key) => {
+                        Some((key.to_vec(), ScannedRecord::State(key.clone(), value.clone())))
+                    }
+                    RecordKey::Lane(_) => None,
+                })
+                .collect(),
+        };
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut page = Page::default();
+        let (mut bytes, mut last) = (0, None);
+        for (key, record) in all {
+            if scan.after.as_ref().is_some_and(|after| key[..] <= after[..]) {
+                continue;
+            }
+            bytes += key.len()
+                + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
+            if last.is_some() && (page.records.len() >= scan.limit || bytes > scan.limit_bytes) {
+                page.next = last;
+                break;
+            }
+            page.records.push(record);
+            last = Some(Bytes::from(key));
+        }
+        page
+    }
+}
+
+impl Simulated {
+    fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Shards) -> T) -> StoreFuture<T> {
+        let answer = work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        ready(answer).boxed()
+    }
+
+    fn reopened(self) -> Self {
+        let mut shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shards.opened += 1;
+        for engine in shards.engines.values_mut() {
+            engine.crash(false, &mut Rng::new(1));
+            engine.reopen();
+        }
+        drop(shards);
+        self
+    }
+}
+
+impl EntityStore for Simulated {
+    fn identity(&self) -> StoreIdentity {
+        let shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        StoreIdentity {
+            store: 1,
+            cluster: conformance::CLUSTER,
+            cluster_name: conformance::CLUSTER_NAME.into(),
+            opened: shards.opened + 1,
+            nonce: shards.opened,
+            sequence: shards.sequence,
+        }
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        self.with(|shards| claims.into_iter().map(|claim| shards.claim(claim)).collect())
+    }
+
+    fn claims(&self, wanted: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        self.with(|shards| {
+            let claim = |shard| shards.engines.get(shard).and_then(|e| e.durable().claim.clone());
+            Ok(wanted.iter().map(claim).collect())
+        })
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        self.with(|shards| turns.into_iter().map(|turn| shards.commit(turn)).collect())
+    }
+
+    fn load(
+        &self,
+        wanted: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        self.with(|shards| {
+            wanted.into_iter().map(|(shard, entity)| shards.load(&shard, entity)).collect()
+        })
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        self.with(|shards| Ok(shards.scan(&scan)))
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        self.with(|shards| {
+            let digest = *blake3::hash(&bytes).as_bytes();
+            shards.blobs.insert(digest, bytes);
+            Ok(digest)
+        })
+    }
+
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.with(|shards| Ok(shards.blobs.get(&digest).cloned()))
+    }
+}
+
+#[test]
+fn the_simulated_store_keeps_the_contract_of_every_store() {
+    let factory = conformance::Factory::new(Simulated::default).reopening(Simulated::reopened);
+    conformance::entity_store(&factory);
+}
