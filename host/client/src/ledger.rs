@@ -168,7 +168,7 @@ impl<W> Ledger<W> {
             self.ended.push((waiter, Err(error)));
             return;
         }
-        self.next = self.next.max(sequence + 1);
+        self.next = self.next.max(sequence.saturating_add(1));
         self.given_up.remove(&sequence);
         let in_doubt = message.again;
         self.by_entity.entry(message.entity.clone()).or_default().insert(sequence);

@@ -162,7 +162,7 @@ impl Session {
             let _ = waiter.send(Err(CallError::not_run(id, problem)));
             return Call { id, outcome };
         }
-        inbox.next = inbox.next.max(sequence + 1);
+        inbox.next = inbox.next.max(sequence.saturating_add(1));
         inbox.held += 1;
         inbox.held_bytes += size;
         let first = inbox.new.is_empty();

@@ -161,8 +161,8 @@ impl Node {
                     let _ =
                         inputs[Door::worker_of(shard, count)].send(Input::Adopt(Box::new(owner)));
                 }
-                Ok(None) => {
-                    return Err(NodeError::Ended("every worker ended while starting".into()));
+                Ok(Some(Report::Panicked(_)) | None) => {
+                    return Err(NodeError::Ended("a worker ended while starting".into()));
                 }
                 Err(_) => {
                     let text =
@@ -223,6 +223,10 @@ impl Node {
         tasks.spawn(async move {
             // A shard lost while serving: with one node this is a fault of the store, and the shard is claimed anew.
             while let Some(report) = heard.recv().await {
+                if let Report::Panicked(worker) = report {
+                    // Nobody to hear it: the node is stopping.
+                    let _ = failures.send(NodeError::Ended(format!("worker {worker} panicked")));
+                }
                 let Report::Lost(owner, standing, why) = report else { continue };
                 tracing::error!(shard = %owner.shard, %why, "a shard was lost; it is claimed anew");
                 let above = standing.map_or(owner.epoch, |standing| standing.epoch);
@@ -302,7 +306,8 @@ impl Node {
         if let Err(error) = joined.await {
             tracing::error!(%error, "the node did not stop in good order");
         }
-        self.tasks.wait().await;
+        // A worker that cannot end, as on a disk that hangs, must not keep the process.
+        let _ = tokio::time::timeout(grace, self.tasks.wait()).await;
     }
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct Door {
     pub(crate) content_types: Mutex<HashMap<String, Arc<str>>>,
 }
 
-/// Content types that are kept shared; beyond it each message has its own.
-const CONTENT_TYPES: usize = 64;
+/// Content types that are kept shared, and the longest of them in bytes; beyond it each message has its own.
+const CONTENT_TYPES: (usize, usize) = (64, 128);
 
 impl Door {
     /// The worker that a shard is pinned to.
@@ -41,12 +41,15 @@ impl Door {
     }
 
     fn content_type(&self, text: &str) -> Arc<str> {
+        if text.len() > CONTENT_TYPES.1 {
+            return text.into();
+        }
         let mut shared = self.content_types.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = shared.get(text) {
             return known.clone();
         }
         let fresh: Arc<str> = text.into();
-        if shared.len() < CONTENT_TYPES {
+        if shared.len() < CONTENT_TYPES.0 {
             shared.insert(text.to_owned(), fresh.clone());
         }
         fresh

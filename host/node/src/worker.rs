@@ -11,7 +11,7 @@ mod done;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -58,6 +58,20 @@ pub(crate) enum Report {
     Serving,
     /// A shard was refused: another claim stands.
     Lost(Box<Owner>, Option<Box<Claim>>, String),
+    /// The worker panicked, and its shards with it.
+    Panicked(usize),
+}
+
+/// Says so if the worker panics: its shards would else be silent while the node looks well.
+struct Watch(usize, mpsc::UnboundedSender<Report>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Nobody to hear it: the node is going down.
+            let _ = self.1.send(Report::Panicked(self.0));
+        }
+    }
 }
 
 /// What a worker is made of.
@@ -110,6 +124,7 @@ struct Worker {
 
 /// Runs a worker until its inputs end or it was told to stop and has.
 pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>) {
+    let _watch = Watch(parts.index, parts.reports.clone());
     let mut worker = Worker {
         cap: LiveCap::new(parts.cap),
         parts,
@@ -128,6 +143,7 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
     };
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut looked = Instant::now();
     loop {
         let mut busy = false;
         for _ in 0..ROUND {
@@ -143,14 +159,18 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
             }
             busy = true;
         }
+        worker.give_room();
         worker.ask_store();
         if worker.has_stopped() {
             return;
         }
         if busy {
-            // Timers must come round even when there is always something to do.
-            if ticks.tick().now_or_never().is_some() {
+            // Time must pass even when there is always something to do. The runtime's timers, guests' among them,
+            // fire only when this task yields.
+            if looked.elapsed() >= TICK {
+                looked = Instant::now();
                 worker.tick();
+                tokio::task::yield_now().await;
             }
             continue;
         }
@@ -186,7 +206,9 @@ impl Worker {
                     self.tell(slot, Event::Renewed { sent });
                 }
             }
-            Input::Adopt(owner) => self.adopt(*owner),
+            // One that comes after the stop would never hear of it.
+            Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
+            Input::Adopt(_) => {}
             Input::Stop(done) => {
                 self.stopping = Some(done);
                 for slot in 0..self.slots.len() {
@@ -256,7 +278,6 @@ impl Worker {
             let _ = self.parts.reports.send(Report::Serving);
         }
         self.slots[slot].serving = serving;
-        self.give_room();
     }
 
     fn record(
@@ -283,16 +304,20 @@ impl Worker {
         }
     }
 
-    /// Hands out the room that there is, and asks for more where it is wished for.
+    /// Hands out the room that there is, and asks for more where it is wished for. Called once a round and never
+    /// from within [`Worker::tell`]: thousands may wait for room that comes all at once, and each would be a call
+    /// deeper on the stack.
     fn give_room(&mut self) {
-        while let Some(((shard, entity), generation)) = self.cap.grant() {
+        loop {
+            let (shard, event) = if let Some(((shard, entity), generation)) = self.cap.grant() {
+                (shard, Event::Slot { entity, generation })
+            } else if let Some((shard, entity)) = self.cap.evict() {
+                (shard, Event::Evict { entity })
+            } else {
+                return;
+            };
             if let Some(slot) = self.by_shard.get(&shard.shard).copied() {
-                self.tell(slot, Event::Slot { entity, generation });
-            }
-        }
-        while let Some((shard, entity)) = self.cap.evict() {
-            if let Some(slot) = self.by_shard.get(&shard.shard).copied() {
-                self.tell(slot, Event::Evict { entity });
+                self.tell(slot, event);
             }
         }
     }

@@ -75,7 +75,12 @@ impl State {
     pub(crate) fn delete(&mut self, key: Arc<str>) -> bool {
         let Some(old) = self.get(&key) else { return false };
         self.bytes -= size(&key, old);
-        self.overlay.insert(key, None);
+        // A key that this turn made leaves nothing behind: else a guest could fill the host's memory with them.
+        if self.base.contains_key(&key) {
+            self.overlay.insert(key, None);
+        } else {
+            self.overlay.remove(&key);
+        }
         true
     }
 
@@ -196,6 +201,9 @@ mod tests {
         );
         assert_eq!(state.bytes(), 4);
         assert!(state.accept().is_empty());
+        state.set(key("new"), value("x"), 100).unwrap();
+        assert!(state.delete(key("new")));
+        assert!(state.overlay.is_empty(), "what came and went takes no memory");
     }
 
     #[test]

@@ -59,10 +59,10 @@ impl LiveCap {
         }
     }
 
-    /// Notes that a holder is idle and may be evicted.
+    /// Notes that a holder is idle and may be evicted. One that is idle already keeps its place: machines say so
+    /// again at every renewal.
     pub fn idle(&mut self, holder: Holder) {
-        self.busy(&holder);
-        if self.held.contains_key(&holder) {
+        if self.held.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
             self.ticks += 1;
             self.idle.insert(self.ticks, holder.clone());
             self.idle_since.insert(holder, self.ticks);
@@ -126,7 +126,9 @@ mod tests {
         assert_eq!(cap.evict(), None, "nobody is idle");
         cap.idle(holder("a"));
         cap.idle(holder("b"));
+        cap.busy(&holder("a"));
         cap.idle(holder("a"));
+        cap.idle(holder("b"));
         assert_eq!(cap.evict(), Some(holder("b")));
         assert_eq!(cap.evict(), None, "one wish, one eviction");
         cap.free(&holder("b"), 1);

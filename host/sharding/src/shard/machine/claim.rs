@@ -90,11 +90,7 @@ impl Machine {
         self.phase = Phase::Stopping;
         self.stop_at = Some(now.mono + self.settings.stop_deadline);
         self.wake_by(now.mono + self.settings.stop_deadline);
-        let outcome = Outcome::later(
-            codes::REBALANCING,
-            format!("shard {} is being handed over", self.owner.shard),
-            100,
-        );
+        let outcome = self.handed_over();
         self.claim_at = None;
         self.drop_held(None, &outcome);
         for entity in self.entities.keys().cloned().collect::<Vec<_>>() {

@@ -71,10 +71,7 @@ impl Machine {
                 let text = format!("shard {} belongs to another node", self.owner.shard);
                 return Some(Outcome::later(codes::NOT_OWNER, text, 100));
             }
-            Phase::Stopping | Phase::Stopped => {
-                let text = format!("shard {} is being handed over", self.owner.shard);
-                return Some(Outcome::later(codes::REBALANCING, text, 100));
-            }
+            Phase::Stopping | Phase::Stopped => return Some(self.handed_over()),
             Phase::Claiming if self.claim_at.is_some() => {
                 let text = "the store does not answer; it is asked again";
                 return Some(Outcome::later(codes::STORE_UNAVAILABLE, text, 1_000));
@@ -93,6 +90,11 @@ impl Machine {
             return Some(deadline_outcome());
         }
         None
+    }
+
+    pub(super) fn handed_over(&self) -> Outcome {
+        let text = format!("shard {} is being handed over", self.owner.shard);
+        Outcome::later(codes::REBALANCING, text, 100)
     }
 
     pub(super) fn too_old(&self, now: Now, message: &Message) -> Option<Outcome> {
@@ -129,6 +131,11 @@ impl Machine {
                     }
                 }
                 Stage::Asleep => {
+                    if self.phase == Phase::Stopping {
+                        // A turn that ran when the one before it was refused: nothing will load its entity here.
+                        let outcome = self.handed_over();
+                        return self.give_up(entity, &outcome);
+                    }
                     if self.phase != Phase::Serving {
                         return;
                     }
