@@ -26,7 +26,7 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
         dial::patiently(&format!("deploying {} ({size})", project.manifest.kind), deploying)
             .await?;
     let methods = client.methods(&deployed.r#type).await.ok();
-    client.close().await;
+    dial::part(client).await;
     if global.output == Format::Json {
         output::json(&json!({
             "type": deployed.r#type, "revision": deployed.revision,

@@ -9,7 +9,7 @@ use crate::{dial, output};
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let client = dial::connect(global).await?;
     let all = dial::patiently("asking the node", client.deployments()).await?;
-    client.close().await;
+    dial::part(client).await;
     if global.output == Format::Json {
         let all = all.iter().map(|it| {
             json!({

@@ -11,7 +11,7 @@ use super::{deploy, run};
 use crate::args::{Dev, Format, Global};
 use crate::failure::{Exit, Failure};
 use crate::project::{Project, compile, watch};
-use crate::{output, quote};
+use crate::{dial, output, quote};
 
 /// How often the sources are looked at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -37,7 +37,7 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
         never = follow(args.dir.as_deref(), project, client.as_ref()) => match never {},
     };
     if let Some(client) = client {
-        client.close().await;
+        dial::part(client).await;
     }
     run::finish(node, stop, why).await
 }

@@ -10,7 +10,7 @@ use crate::{dial, output};
 pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure> {
     let client = dial::connect(global).await?;
     let found = dial::patiently("asking the node", client.methods(&args.kind)).await?;
-    client.close().await;
+    dial::part(client).await;
     if global.output == Format::Json {
         let methods: Vec<_> = found
             .methods

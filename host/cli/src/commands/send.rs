@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let session = client.session_with_id(id.session, id.sequence);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let outcome = dial::patiently("waiting for the outcome", call).await;
-    client.close().await;
+    dial::part(client).await;
     match outcome {
         Ok(answer) => {
             print(global, &answer);

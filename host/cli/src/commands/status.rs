@@ -14,7 +14,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let node = dial::patiently("asking the node", client.node()).await?;
     let status = dial::patiently("asking the node", client.status()).await?;
     let address = client.connected_to().map(|(_, address)| address.to_string());
-    client.close().await;
+    dial::part(client).await;
     let well = status.problems.is_empty();
     if global.output == Format::Json {
         let problems: Vec<_> = status
