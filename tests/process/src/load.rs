@@ -35,12 +35,12 @@ impl Measured {
     }
 }
 
-/// An empty histogram of microseconds, up to a minute and beyond.
+/// An empty histogram of microseconds, up to ten minutes.
 ///
 /// # Errors
 /// None for these constants.
 pub fn histogram() -> Result<Histogram<u64>> {
-    Ok(Histogram::new(3)?)
+    Ok(Histogram::new_with_bounds(1, 600_000_000, 3)?)
 }
 
 /// Which message comes next: by its number, an entity and a body for the method.

@@ -1,0 +1,330 @@
+//! Bad input at a real node: each with its stable code, and a neighbour that answers right after.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_client::{AdminError, CallError, Client, Entity, Kind, Options, Session};
+use ostraca_process_tests::home::{deploy_example, deploy_guest};
+use ostraca_process_tests::{Home, Node, parts};
+use ostraca_wire::dial::Dialer;
+use ostraca_wire::identity::{Ca, Identity, Trust};
+use ostraca_wire::proto::Reply;
+use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, tls};
+use prost::Message as _;
+use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
+use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
+
+const WIT: &str = include_str!("../../../wit/ostraca-entity.wit");
+
+struct World {
+    home: Home,
+    node: Node,
+    client: Client,
+    session: Session,
+    neighbour: Session,
+}
+
+impl World {
+    async fn start(name: &str, misbehaving: &str) -> Self {
+        let home = Home::init(name).expect("init");
+        let node = Node::start(&home).expect("start");
+        let profile = home.profile(node.address).expect("profile");
+        let client = Client::connect(profile).await.expect("connect");
+        deploy_example(&client, "counter").await.expect("deploy");
+        deploy_guest(&client, "misbehaving", misbehaving).await.expect("deploy");
+        deploy_guest(&client, "rubbish", "").await.expect("deploy");
+        let (session, neighbour) = (client.session(), client.session());
+        Self { home, node, client, session, neighbour }
+    }
+
+    /// An entity that did nothing wrong answers, and its command is run.
+    async fn neighbour_answers(&self, after: &str) {
+        let entity = Entity::new("counter", "neighbour");
+        let answer = self.neighbour.command(&entity, "add", "1").await;
+        assert!(answer.is_ok(), "after {after}, the neighbour said {answer:?}");
+    }
+
+    async fn refused(&self, entity: &Entity, method: &str, body: impl Into<Bytes>) -> CallError {
+        self.session.call(entity, method, body).await.expect_err("bad input is refused")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_message_has_a_stable_code_and_hurts_nobody_else() {
+    let limits = "[limits]\nmessage = \"4 KiB\"\nstate = \"64 KiB\"\nreply = \"16 KiB\"";
+    let world = World::start("bad-messages", limits).await;
+    let odd = Entity::new("misbehaving", "odd");
+    let rubbish = Entity::new("rubbish", "odd");
+    let counter = Entity::new("counter", "odd");
+    let long = "x".repeat(513);
+    let large = format!("\"{}\"", "x".repeat(5_000));
+    for (entity, method, body, code, says) in [
+        (&Entity::new("countr", "a"), "add", "1", "unknown-type", "counter"),
+        (&counter, "ad", "1", "unknown-method", "add"),
+        (&counter, "add", "{\"by\":", "invalid-arguments", "add"),
+        (&counter, "add", "\"one\"", "invalid-arguments", "by"),
+        (&counter, "add", "{\"of\":1}", "invalid-arguments", "of"),
+        (&Entity::new("counter", ""), "add", "1", "bad-entity-id", "512"),
+        (&Entity::new("counter", long.as_str()), "add", "1", "bad-entity-id", "512"),
+        (&odd, "refuse", large.as_str(), "message-too-large", "4096"),
+        (&odd, "fill", "{\"keys\":40,\"bytes\":4000}", "state-too-large", "state"),
+        (&odd, "reply", "20000", "reply-too-large", "16384"),
+        (&odd, "query_that_sets", "", "query-wrote", ""),
+        (&odd, "query_that_deletes", "", "query-wrote", ""),
+        (&odd, "trap", "", "trap", ""),
+        (&odd, "panic", "\"oh no\"", "panicked", "oh no"),
+        (&odd, "panic", "\"where\"", "panicked", "guests/misbehaving/src/lib.rs"),
+        (&odd, "spin_for_ever", "", "turn-time-limit", "100"),
+        (&odd, "spin_for_ever_in_a_query", "", "turn-time-limit", "100"),
+        (&odd, "allocate", "", "memory-limit", "16"),
+        (&odd, "recurse", "", "stack-overflow", ""),
+        (&odd, "set_key_of", "513", "bad-call", ""),
+        (
+            &Entity::new("misbehaving", "no-start"),
+            "add",
+            "{\"key\":\"k\",\"by\":1}",
+            "no-start",
+            "refuses",
+        ),
+        (&Entity::new("rubbish", "no-start"), "bytes", "", "start-failed", "fails"),
+        (&rubbish, "code", "x".repeat(129).leak(), "bad-error-code", ""),
+        (&rubbish, "nothing", "", "unknown-method", "bytes"),
+    ] {
+        let error = world.refused(entity, method, body.to_owned()).await;
+        let text = format!("{error:?}");
+        assert_eq!(error.code(), code, "{entity} {method}: {text}");
+        assert!(text.contains(says), "{entity} {method} does not say {says}: {text}");
+        world.neighbour_answers(method).await;
+    }
+    // Rubbish as a result is the caller's to judge; a log without end is cut, not an error.
+    let answer = world.session.call(&rubbish, "bytes", "").await.expect("bytes");
+    assert_eq!(answer.body.as_ref(), [0xff, 0xfe, 0x00, b'{', 0xc3]);
+    let logged = world.node.log().len();
+    let log = "{\"lines\":2000,\"bytes\":200}";
+    world.session.call(&odd, "log", log).await.expect("logs");
+    world.neighbour_answers("log").await;
+    let more = world.node.log().len() - logged;
+    assert!(more < 100 * 400, "{more} bytes were logged, of 400,000");
+    // The one that did all this still behaves when it is asked to, and kept nothing of what failed.
+    let add = world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
+    assert_eq!(add.body, "1");
+    for key in ["panicked", "trapped", "fill/0"] {
+        let read = world.session.call(&odd, "read", format!("\"{key}\"")).await.expect("read");
+        assert_eq!(read.body, "null", "{key} was left by a turn that failed");
+    }
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_mailbox_refuses_and_the_neighbours_go_on() {
+    let world = World::start("mailbox", "[limits]\nmailbox = 3\nturn-time = \"5 s\"").await;
+    let odd = Entity::new("misbehaving", "odd");
+    let short = Options { deadline: Duration::from_millis(200), ..Options::default() };
+    // Long enough for the others to come while it runs.
+    let busy = world.session.call(&odd, "spin", "1000");
+    let calls: Vec<_> = (0..30)
+        .map(|_| world.client.session().send(&odd, "add", "{\"key\":\"k\",\"by\":1}", &short))
+        .collect();
+    world.neighbour_answers("thirty messages to a busy entity").await;
+    let mut full = 0;
+    for call in calls {
+        if let Err(CallError::NotRun { code, message, .. }) = call.await
+            && &*code == "mailbox-full"
+        {
+            assert!(message.contains('3'), "{message}");
+            full += 1;
+        }
+    }
+    assert!(full > 0, "the mailbox took more than its limit");
+    // Whether it was in time or was interrupted, the entity goes on.
+    let _ = busy.await;
+    world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_component_is_refused_at_the_deploy() {
+    let world = World::start("bad-components", "").await;
+    let counter = parts::component("counter").expect("component");
+    let telepathy = WIT.replace("/// Why the host", "").replacen(
+        "world entity {",
+        "interface telepathy { think: func(); }\nworld entity {\n    import telepathy;",
+        1,
+    );
+    for (what, component, code) in [
+        ("text", Bytes::from_static(b"type = \"counter\""), "not-wasm"),
+        ("nothing", Bytes::new(), "not-wasm"),
+        ("a core module", parts::module("counter").expect("module").into(), "core-module"),
+        ("half a component", counter.slice(..counter.len() / 2), "invalid-component"),
+        ("no handler", dummy(&WIT.replacen("    export handler;\n", "", 1)), "missing-export"),
+        ("a strange import", dummy(&telepathy), "import-not-granted"),
+    ] {
+        let manifest = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
+        match world.client.deploy(manifest, component, None).await {
+            Err(AdminError::Refused(problem)) => assert_eq!(problem.code, code, "{problem:?}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        world.neighbour_answers(what).await;
+    }
+    for (manifest, says) in [
+        ("type = \"odd\"\ncomponent = \"odd.wasm\"\nlimit = 3\n", "limit"),
+        ("type = 7\ncomponent = \"odd.wasm\"\n", "type"),
+        ("component = \"odd.wasm\"\n", "type"),
+    ] {
+        match world.client.deploy(manifest, counter.clone(), None).await {
+            Err(AdminError::Refused(problem)) => {
+                assert_eq!(problem.code, "bad-manifest");
+                assert!(problem.message.contains(says), "{problem:?}");
+            }
+            other => panic!("{manifest}: {other:?}"),
+        }
+    }
+    let unknown = world.refused(&Entity::new("odd", "a"), "add", "1").await;
+    assert_eq!(unknown.code(), "unknown-type", "nothing of the refused ones was deployed");
+    world.client.close().await;
+}
+
+/// A component of the world `entity`, whose functions all trap.
+fn dummy(wit: &str) -> Bytes {
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("test.wit", wit).expect("wit");
+    let world = resolve.select_world(&[package], Some("entity")).expect("world");
+    let mut module = dummy_module(&resolve, world, ManglingAndAbi::Legacy(LiftLowerAbi::Sync));
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("embed");
+    let mut encoder = ComponentEncoder::default().module(&module).expect("module");
+    encoder.encode().expect("encode").into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_are_told_why_they_are_not_let_in() {
+    let world = World::start("strangers", "").await;
+    let (trust, _) = credentials(&world);
+    let stranger = Ca::create(ostraca_sharding::ids::ClusterId(7)).expect("authority");
+    let identity = stranger.issue_client("stranger").expect("identity");
+    for (who, identity, code) in
+        [("nobody", None, "no-certificate"), ("a stranger", Some(&identity), "unknown-authority")]
+    {
+        let address = world.node.address;
+        let dialer = Dialer::new(identity, &trust, address, Limits::default()).expect("dialer");
+        let error = dialer.connect(address).await.expect_err("not let in");
+        assert_eq!(error.code(), code, "{error:?}");
+        dialer.close().await;
+        world.neighbour_answers(who).await;
+    }
+    // A client of this cluster does not take a stranger for its node either.
+    let theirs = stranger.trust().expect("trust");
+    let address = world.node.address;
+    let dialer = Dialer::new(Some(&identity), &theirs, address, Limits::default()).expect("dialer");
+    let error = dialer.connect(address).await.expect_err("not trusted");
+    assert_eq!(error.code(), "unknown-authority", "{error:?}");
+    world.client.close().await;
+}
+
+fn credentials(world: &World) -> (Trust, Identity) {
+    let profile = world.home.profile(world.node.address).expect("profile");
+    let trust = Trust::from_pem(&profile.ca).expect("trust");
+    (trust, Identity::from_pem(&profile.certificate, &profile.key).expect("identity"))
+}
+
+/// A connection without any of our protocol on it yet.
+async fn bare(world: &World) -> quinn::Connection {
+    let (trust, identity) = credentials(world);
+    let limits = Limits::default();
+    let tls = tls::client(Some(&identity), &trust, ALPN_CLIENT).expect("tls");
+    let config = endpoint::client_config(tls, &limits).expect("config");
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let endpoint = endpoint::bind(any, "test", &limits, None).expect("bind");
+    let connecting = endpoint.connect_with(config, world.node.address, tls::SERVER_NAME);
+    connecting.expect("connect").await.expect("connection")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_the_wire_ends_its_sender_and_nobody_else() {
+    let world = World::start("garbage", "").await;
+    // Datagrams that are no QUIC, or only look like it.
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
+    for size in [0, 1, 20, 1_200, 9_000] {
+        for first in [0x00, 0x40, 0xc0, 0xff] {
+            let mut datagram = vec![first; size];
+            datagram.iter_mut().skip(1).enumerate().for_each(|(n, byte)| *byte = (n * 7) as u8);
+            socket.send_to(&datagram, world.node.address).await.expect("send");
+        }
+    }
+    world.neighbour_answers("garbage").await;
+    // What a connection's first stream may begin with is a hello, and nothing else.
+    for (what, bytes, codes) in [
+        ("4 GiB announced", &[0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], &["frame-too-large"][..]),
+        ("half a frame", &[0, 0, 0, 9, 1, 2][..], &["half-frame", "bad-hello"]),
+        ("half a length", &[0, 0][..], &["half-frame", "bad-hello"]),
+        ("no message", &[0, 0, 0, 3, 0xff, 0xff, 0xff][..], &["bad-frame", "bad-hello"]),
+        ("nothing", &[][..], &["bad-hello"]),
+    ] {
+        let connection = bare(&world).await;
+        let (mut send, _recv) = connection.open_bi().await.expect("stream");
+        send.write_all(bytes).await.expect("write");
+        send.finish().expect("finish");
+        let closed = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await;
+        let error = Error::from(closed.expect("the node closes the connection"));
+        assert!(codes.contains(&error.code()), "{what}: {error:?}");
+        world.neighbour_answers(what).await;
+    }
+    // Streams opened and left, each with the beginning of something.
+    let connection = bare(&world).await;
+    let mut left = Vec::new();
+    for _ in 0..50 {
+        let (mut send, recv) = connection.open_bi().await.expect("stream");
+        send.write_all(&[0]).await.expect("write");
+        left.push((send, recv));
+    }
+    world.neighbour_answers("streams opened and left").await;
+    let closed = tokio::time::timeout(Duration::from_secs(60), connection.closed()).await;
+    closed.expect("who never says hello is not kept");
+    world.neighbour_answers("the end of those streams").await;
+    world.client.close().await;
+}
+
+/// An envelope whose id is no UTF-8.
+#[derive(Clone, PartialEq, prost::Message)]
+struct BadEnvelope {
+    #[prost(bytes = "bytes", tag = "2")]
+    kind: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    id: Bytes,
+    #[prost(uint64, tag = "5")]
+    sequence: u64,
+    #[prost(string, tag = "20")]
+    method: String,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_is_not_utf_8_is_a_bad_message() {
+    let world = World::start("utf-8", "").await;
+    let (trust, identity) = credentials(&world);
+    let address = world.node.address;
+    let dialer = Dialer::new(Some(&identity), &trust, address, Limits::default()).expect("dialer");
+    let link = dialer.connect(address).await.expect("connect");
+    let (mut writer, mut reader) = link.session([7; 16]).await.expect("session");
+    let id = Bytes::from_static(&[b'a', 0xff, 0xfe]);
+    let kind = Bytes::from_static(b"counter");
+    writer.put(&BadEnvelope { kind, id, sequence: 1, method: "get".into() });
+    writer.flush().await.expect("flush");
+    let frame = reader.next().await.expect("a reply").expect("a frame");
+    let reply = Reply::decode(frame).expect("a reply");
+    assert_eq!(reply.problem.expect("a problem").code, "bad-message");
+    world.neighbour_answers("an id that is not UTF-8").await;
+    dialer.close().await;
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wrong_kind_of_message_is_refused() {
+    let world = World::start("kinds", "").await;
+    let entity = Entity::new("counter", "a");
+    for (kind, method, body) in [(Kind::Query, "add", "1"), (Kind::Command, "get", "")] {
+        let options = Options { kind, ..Options::default() };
+        let error = world.session.send(&entity, method, body, &options).await.expect_err("refused");
+        assert_eq!(error.code(), "wrong-kind");
+        world.neighbour_answers(method).await;
+    }
+    world.client.close().await;
+}

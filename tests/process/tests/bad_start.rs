@@ -1,0 +1,115 @@
+//! A node that should not start does not, says why by a stable code, and leaves everything as it was.
+
+use std::fs;
+use std::path::Path;
+
+use ostraca_client::{Client, Entity};
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::node::refused_start;
+use ostraca_process_tests::{Home, Node};
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("create");
+    for entry in fs::read_dir(from).expect("read") {
+        let path = entry.expect("entry").path();
+        let target = to.join(path.file_name().expect("name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("copy");
+        }
+    }
+}
+
+fn refused(home: &Home, code: &str, says: &str) {
+    let (exit, said) = refused_start(&home.config()).expect("it ends");
+    assert!(said.contains(code), "no {code} in: {said}");
+    assert!(said.contains(says), "no {says} in: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(exit, 7, "{said}");
+}
+
+async fn adds(node: &Node, home: &Home, count: u64) {
+    let client =
+        Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let (session, entity) = (client.session(), Entity::new("counter", "a"));
+    for _ in 0..count {
+        session.command(&entity, "add", "1").await.expect("answer");
+    }
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_or_a_directory_in_use_is_named_and_its_holder_goes_on() {
+    let home = Home::init("holder").expect("init");
+    let node = Node::start(&home).expect("start");
+    adds(&node, &home, 1).await;
+    refused(&home, "store-in-use", &node.pid().to_string());
+    let other = Home::init("other").expect("init");
+    other.set(&format!("listen = \"{}\"", node.address)).expect("set");
+    refused(&other, "address-in-use", &node.address.port().to_string());
+    adds(&node, &home, 1).await;
+    // The other one was left as it was: elsewhere it starts.
+    other.set("listen = \"127.0.0.1:0\"").expect("set");
+    Node::start(&other).expect("start").stop().expect("stop");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_not_this_nodes_is_refused_by_name() {
+    let home = Home::init("mine").expect("init");
+    let theirs = Home::init_as("theirs", &["--cluster", "theirs"], |_| {}).expect("init");
+    let mine = home.dir().with_file_name("kept");
+    fs::rename(home.store(), &mine).expect("move");
+    refused(&home, "store-missing", "ostraca init");
+    fs::create_dir(home.store()).expect("create");
+    refused(&home, "store-empty", "ostraca init");
+    fs::write(home.store().join("mine.txt"), "not a store").expect("write");
+    refused(&home, "not-a-store", "store");
+    fs::remove_dir_all(home.store()).expect("remove");
+    fs::write(home.store(), "a file").expect("write");
+    refused(&home, "store", "store");
+    fs::remove_file(home.store()).expect("remove");
+    // A place where nothing can be written, for root either.
+    std::os::unix::fs::symlink("/proc/self/task", home.store()).expect("link");
+    refused(&home, "store", "store");
+    fs::remove_file(home.store()).expect("remove");
+    copy(&theirs.store(), &home.store());
+    refused(&home, "store-other-cluster", "theirs");
+    fs::remove_dir_all(home.store()).expect("remove");
+    fs::rename(&mine, home.store()).expect("move");
+    let node = Node::start(&home).expect("its own store is taken");
+    adds(&node, &home, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_went_back_is_refused() {
+    let home = Home::init("back").expect("init");
+    let node = Node::start(&home).expect("start");
+    adds(&node, &home, 10).await;
+    node.stop().expect("stop");
+    let old = home.dir().with_file_name("old");
+    copy(&home.store(), &old);
+    let node = Node::start(&home).expect("start");
+    adds(&node, &home, 10).await;
+    node.stop().expect("stop");
+    let new = home.dir().with_file_name("new");
+    fs::rename(home.store(), &new).expect("move");
+    copy(&old, &home.store());
+    refused(&home, "store-went-back", "witness");
+    fs::remove_dir_all(home.store()).expect("remove");
+    fs::rename(&new, home.store()).expect("move");
+    Node::start(&home).expect("the newer one is taken").stop().expect("stop");
+}
+
+#[test]
+fn a_bad_configuration_is_marked_and_nothing_starts() {
+    let home = Home::init("config").expect("init");
+    home.set("lisen = \"127.0.0.1:0\"").expect("set");
+    let (exit, said) = refused_start(&home.config()).expect("it ends");
+    assert_eq!(exit, 2, "{said}");
+    assert!(
+        said.contains("bad-config") && said.contains("lisen") && said.contains("listen"),
+        "{said}"
+    );
+}

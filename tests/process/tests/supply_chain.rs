@@ -1,0 +1,108 @@
+//! The bans, licences and sources of `deny.toml`, checked with cargo alone.
+
+use std::process::Command;
+
+use ostraca_process_tests::parts;
+use serde_json::Value;
+
+fn policy() -> toml::Table {
+    let text = std::fs::read_to_string(parts::root().join("deny.toml")).expect("deny.toml");
+    text.parse().expect("TOML")
+}
+
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .current_dir(parts::root())
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .output()
+        .expect("cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    metadata["packages"].as_array().expect("packages").clone()
+}
+
+fn strings(table: &toml::Table, section: &str, key: &str) -> Vec<String> {
+    let list = table[section][key].as_array().expect("a list");
+    list.iter().map(|one| one.as_str().expect("a string").to_owned()).collect()
+}
+
+/// Whether an SPDX expression can be met with the allowed licences: `OR` before `AND` before brackets.
+fn met(expression: &str, allowed: &[String]) -> bool {
+    let expression = expression.replace('/', " OR ");
+    let parts = split(&expression, " OR ");
+    if parts.len() > 1 {
+        return parts.iter().any(|part| met(part, allowed));
+    }
+    let parts = split(&expression, " AND ");
+    if parts.len() > 1 {
+        return parts.iter().all(|part| met(part, allowed));
+    }
+    let one = expression.trim();
+    match one.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+        Some(inner) => met(inner, allowed),
+        None => allowed.iter().any(|licence| licence == one),
+    }
+}
+
+/// Splits outside of brackets.
+fn split(text: &str, word: &str) -> Vec<String> {
+    let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ if depth == 0 && at >= from && text[at..].starts_with(word) => {
+                parts.push(text[from..at].to_owned());
+                from = at + word.len();
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[from..].to_owned());
+    parts
+}
+
+#[test]
+fn every_dependency_has_an_allowed_licence_and_source_and_none_is_banned() {
+    let policy = policy();
+    let allowed = strings(&policy, "licenses", "allow");
+    let registries = strings(&policy, "sources", "allow-registry");
+    let banned: Vec<_> =
+        policy["bans"]["deny"].as_array().expect("a list").iter().map(|ban| &ban["name"]).collect();
+    let packages = packages();
+    assert!(packages.len() > 100, "only {} packages were looked at", packages.len());
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let name = package["name"].as_str().expect("a name");
+        let licence = package["license"].as_str().unwrap_or("none");
+        if !met(licence, &allowed) {
+            wrong.push(format!("{name}: licence {licence}"));
+        }
+        // No source: a member of this workspace.
+        if let Some(source) = package["source"].as_str()
+            && !registries.iter().any(|known| source.strip_prefix("registry+") == Some(known))
+        {
+            wrong.push(format!("{name}: source {source}"));
+        }
+        if banned.iter().any(|ban| ban.as_str() == Some(name)) {
+            wrong.push(format!("{name}: banned"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn licence_expressions_are_read_as_spdx_says() {
+    let allowed = ["MIT".to_owned(), "ISC".to_owned()];
+    for (expression, expected) in [
+        ("MIT", true),
+        ("GPL-3.0", false),
+        ("GPL-3.0 OR MIT", true),
+        ("GPL-3.0/MIT", true),
+        ("MIT AND GPL-3.0", false),
+        ("(GPL-3.0 OR MIT) AND ISC", true),
+        ("(GPL-3.0 OR MIT) AND Zlib", false),
+    ] {
+        assert_eq!(met(expression, &allowed), expected, "{expression}");
+    }
+}
