@@ -41,7 +41,13 @@ fn run(args: Args) -> Result<Exit, Failure> {
     let exit = runtime.block_on(dispatch(args));
     // A read of standard input, or a compilation, may still hold a thread: nobody waits for it.
     runtime.shutdown_background();
-    exit
+    match (exit, output::lost()) {
+        (Ok(_), Some(error)) => {
+            let text = format!("it was done, but the result could not be written: {error}");
+            Err(Failure::unexpected("output", text).help("look at where standard output goes"))
+        }
+        (exit, _) => exit,
+    }
 }
 
 async fn dispatch(args: Args) -> Result<Exit, Failure> {

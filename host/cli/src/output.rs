@@ -2,7 +2,8 @@
 
 #![allow(clippy::print_stdout, reason = "this is where results go, and nothing else goes")]
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
@@ -12,23 +13,38 @@ pub(crate) fn colour() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
 }
 
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
+/// Why results could not be written, if so. A reader that went away wanted no more, which is no error.
+pub(crate) fn lost() -> Option<&'static io::Error> {
+    LOST.get()
+}
+
+fn note(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        // The first is the one to tell.
+        let _ = LOST.set(error);
+    }
+}
+
 /// One line, at once: whoever waits for it may be reading a pipe.
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that went away wants no more.
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    note(writeln!(out, "{text}").and_then(|()| out.flush()));
 }
 
 /// Text as it is.
 pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    note(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
 /// Bytes as they are, and the end of a line.
 pub(crate) fn bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    note(out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()));
 }
 
 /// One JSON value.

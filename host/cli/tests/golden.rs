@@ -116,3 +116,12 @@ fn no_node_is_exit_code_3() {
     let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
     assert!(text.starts_with("no-profile"), "{text}");
 }
+
+#[test]
+fn a_result_that_could_not_be_written_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ostraca"));
+    let output = command.args(["config", "default"]).stdout(full).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stderr.starts_with(b"output\n"));
+}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ostraca_client::{Client, Profile};
-use ostraca_node::{Config, InitOptions, Node};
+use ostraca_node::{Config, InitOptions, Node, NodeError};
 use ostraca_wire::identity::Ca;
 
 use super::{deploy, run};
@@ -53,7 +53,11 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
             listen: ([127, 0, 0, 1], 0).into(),
             shards: ostraca_node::init::DEFAULT_SHARDS,
         };
-        ostraca_node::init(&args.data, &options)?;
+        ostraca_node::init(&args.data, &options).map_err(|error| match error {
+            NodeError::NotEmpty(_) => Failure::from(error)
+                .help("it holds no node: choose another one with --data, or remove it"),
+            error => error.into(),
+        })?;
     }
     let mut config = Config::load(&file)?;
     if let Some(listen) = args.listen {
@@ -73,7 +77,7 @@ fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
     let profile = match Profile::load(&path) {
         Ok(profile) => Profile { addresses, ..profile },
         Err(_) => {
-            let bad = |error| Failure::from(ostraca_node::NodeError::Identity(error));
+            let bad = |error| Failure::from(NodeError::Identity(error));
             let ca = Ca::load(&data.join("ca")).map_err(bad)?;
             let admin = ca.issue_client("admin").map_err(bad)?;
             Profile::new(addresses, ca.certificate_pem(), &admin)
