@@ -62,7 +62,7 @@ impl Deployer {
     /// Deploys what was uploaded.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<Deployed, Problem> {
         let manifest = Manifest::parse(&upload.manifest, "entity.toml").map_err(|error| {
-            problem("bad-manifest", error.to_string(), "`ostraca deploy` marks the line")
+            problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
         })?;
         if manifest.pool != POOL {
             return Err(problem(
@@ -184,11 +184,8 @@ fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Dep
 }
 
 fn store_problem(error: NodeError) -> Problem {
-    let mut problem = problem(
-        "store-unavailable",
-        error.to_string(),
-        "try again; `ostraca status` says how the store does",
-    );
-    problem.retryable = true;
+    let help = "try again; `ostraca status` says how the store does";
+    let mut problem = problem(error.code(), error.to_string(), help);
+    problem.retryable = error.is_retryable();
     problem
 }

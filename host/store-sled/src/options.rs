@@ -32,7 +32,7 @@ pub struct Options {
     pub head_cache: usize,
     /// Reader threads. Default 2.
     pub readers: usize,
-    /// Free bytes of disk below which commits and blobs are refused. Default 256 MiB.
+    /// Free bytes of disk below which commits are refused; leases and claims go on. Default 256 MiB.
     pub low_water_bytes: u64,
     /// How often the free disk is looked at, while there are commits. Default 1 s.
     pub low_water_every: Duration,
