@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_client::{Client, Entity};
-use ostraca_oracle::Outcome;
+use ostraca_oracle::{Operation, Outcome};
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::image::{Disk, Fate};
-use ostraca_process_tests::recorder::{Preload, place};
+use ostraca_process_tests::recorder::{Call, Preload, Record, place};
 use ostraca_process_tests::{Home, Node, Recorder, parts};
 use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::ShardKey;
@@ -22,7 +22,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 const CUTS: usize = 200;
-const COMMANDS: u64 = 4_000;
+const COMMANDS: u64 = 12_000;
 const ENTITIES: u64 = 50;
 const IN_FLIGHT: usize = 32;
 /// Few, so that a store is small and 200 of them are quickly written.
@@ -49,8 +49,10 @@ async fn every_image_opens_and_holds_every_acknowledged_turn() {
     );
     let within: Vec<_> =
         records.iter().filter(|record| (first..=last).contains(&record.end)).collect();
-    println!("{} records, {} of them under load", records.len(), within.len());
+    let bytes: usize = records.iter().map(|record| record.data.len()).sum();
+    println!("{} records of {bytes} bytes, {} of them under load", records.len(), within.len());
     let began = Instant::now();
+    forgetful_disks_are_caught(&home, &disk, &records, &operations).await;
     let (mut closed, mut lost) = (Vec::new(), Vec::new());
     for cut_number in 0..CUTS {
         let record = within[rng.random_range(0..within.len())];
@@ -63,13 +65,6 @@ async fn every_image_opens_and_holds_every_acknowledged_turn() {
             disk.happens(record, cut);
         }
         disk.fails(fate, &mut rng, home.dir(), image.path()).expect("image");
-        let mut acknowledged: BTreeMap<&str, u64> = BTreeMap::new();
-        for operation in operations.iter().filter(|operation| operation.received < cut) {
-            if let Outcome::Final { version, .. } = operation.outcome {
-                let highest = acknowledged.entry(&operation.entity).or_default();
-                *highest = version.max(*highest);
-            }
-        }
         let options = Options { witness: Some(image.path().join("witness")), ..Options::default() };
         let store = match SledStore::open(&image.path().join("store"), &options) {
             Ok(store) => store,
@@ -78,7 +73,7 @@ async fn every_image_opens_and_holds_every_acknowledged_turn() {
                 continue;
             }
         };
-        for (name, version) in acknowledged {
+        for (name, version) in acknowledged(&operations, cut) {
             if let Err(why) = holds(&store, name, version).await {
                 lost.push(format!("cut {cut_number} {fate:?}: {name}: {why}"));
             }
@@ -87,6 +82,47 @@ async fn every_image_opens_and_holds_every_acknowledged_turn() {
     println!("{CUTS} images in {:?}", began.elapsed());
     assert!(closed.is_empty(), "{} of {CUTS} images did not open: {closed:#?}", closed.len());
     assert!(lost.is_empty(), "{} acknowledged turns were lost: {lost:#?}", lost.len());
+}
+
+/// The highest version of each entity that was acknowledged before `cut`.
+fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
+    let mut acknowledged = BTreeMap::new();
+    for operation in operations.iter().filter(|operation| operation.received < cut) {
+        if let Outcome::Final { version, .. } = operation.outcome {
+            let highest: &mut u64 = acknowledged.entry(operation.entity.as_str()).or_default();
+            *highest = version.max(*highest);
+        }
+    }
+    acknowledged
+}
+
+/// The check itself, checked: on a disk that forgets its syncs under load, turns are missing.
+async fn forgetful_disks_are_caught(
+    home: &Home,
+    disk: &Disk<'_>,
+    records: &[Record],
+    operations: &[Operation],
+) {
+    let cut = operations.iter().map(|operation| operation.received).max().expect("answers") + 1;
+    let first = operations.iter().map(|operation| operation.received).min().expect("answers");
+    let mut disk = disk.clone();
+    for record in records {
+        if record.start < first || !matches!(record.call, Call::Sync | Call::DataSync) {
+            disk.happens(record, cut);
+        }
+    }
+    let image = tempfile::tempdir_in(parts::scratch("images").expect("scratch")).expect("dir");
+    let mut rng = StdRng::seed_from_u64(0);
+    disk.fails(Fate::Dropped, &mut rng, home.dir(), image.path()).expect("image");
+    let Ok(store) = SledStore::open(&image.path().join("store"), &Options::default()) else {
+        return;
+    };
+    for (name, version) in acknowledged(operations, cut) {
+        if holds(&store, name, version).await.is_err() {
+            return;
+        }
+    }
+    panic!("a disk that forgot every sync under load is said to have lost nothing");
 }
 
 async fn work(home: &Home, node: &Node) -> std::sync::Arc<Recorder> {
