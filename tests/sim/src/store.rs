@@ -32,6 +32,9 @@ pub enum Breach {
     TornTurns,
     /// The store opens with an older copy of its data and says nothing (R5).
     OldCopy,
+    /// One call's commit that was refused is delivered once more and judged anew: by then another turn may have made
+    /// the version that it builds on, so claim and version alone let it in. `Refused` says that it never will be.
+    RefusalsPass,
 }
 
 /// What is on disk, or in the page cache.

@@ -13,6 +13,7 @@ pub const KINDS: &[&str] = &[
     "fault: store power loss",
     "fault: sync failed",
     "fault: store connection reset",
+    "fault: one commit refused for a limit",
     "fault: commit arrives late, from a connection that was given up",
     "fault: owner paused",
     "fault: owner paused past its lease",

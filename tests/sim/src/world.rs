@@ -187,6 +187,8 @@ struct World {
     turns: HashMap<TurnId, Arc<Message>>,
     deadlines: HashMap<(usize, MessageId), Option<u64>>,
     last_request: BTreeMap<(usize, u64), u64>,
+    /// Turns whose commit was refused: a second delivery of the same call must not let them in.
+    refused: BTreeSet<TurnId>,
     breaches: Vec<String>,
     tally: Tally,
 }
@@ -220,6 +222,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         turns: HashMap::new(),
         deadlines: HashMap::new(),
         last_request: BTreeMap::new(),
+        refused: BTreeSet::new(),
         breaches: Vec::new(),
         tally: Tally::default(),
         rng,
@@ -751,10 +754,22 @@ impl World {
         incarnation: Incarnation,
         connection: u64,
         tag: u64,
-        request: Request,
+        mut request: Request,
     ) {
+        if let Request::Commit(commits) = &mut request
+            && connection == u64::MAX
+            && !self.options.breaches.contains(&Breach::RefusalsPass)
+        {
+            commits.retain(|commit| !self.refused.contains(&commit.head.turn));
+        }
         if !self.store_up {
             let answer = store::refusal(&request, "the store is down");
+            return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
+        }
+        if matches!(request, Request::Commit(_)) && self.rng.chance(2) {
+            // Too large a record, a full queue: this one is refused, and those behind it go on without it.
+            self.tally.count("fault: one commit refused for a limit");
+            let answer = store::refusal(&request, "full");
             return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
         }
         let late = self.nodes[node].connection != connection
@@ -809,6 +824,10 @@ impl World {
 
     fn deliver(&mut self, answers: Vec<(u64, Answer)>) {
         for (tag, answer) in answers {
+            if let Answer::Commit(outcomes) = &answer {
+                let refused = outcomes.iter().filter(|o| matches!(o.2, CommitOutcome::Refused(_)));
+                self.refused.extend(refused.map(|(_, turn, _)| *turn));
+            }
             let Some((node, incarnation, connection)) = self.asked.remove(&tag) else { continue };
             let delay = self.rng.range(1, 6);
             self.at(delay, Happening::FromStore { node, incarnation, connection, tag, answer });

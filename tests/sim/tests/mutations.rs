@@ -57,6 +57,11 @@ fn r5_a_store_that_went_back_forgets_acknowledged_turns() {
 }
 
 #[test]
+fn r3_a_refused_commit_that_is_delivered_again_and_taken_has_an_effect() {
+    assert!(store_without(Breach::RefusalsPass));
+}
+
+#[test]
 fn r6_a_cache_trusted_after_a_failed_sync_loses_turns() {
     assert!(store_without(Breach::TrustCache));
 }
