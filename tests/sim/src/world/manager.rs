@@ -1,0 +1,123 @@
+//! The manager's stand-in: leases, assignment, deployment; and the replay of what a machine did.
+
+use super::*;
+
+impl World {
+    pub(super) fn renew(&mut self, node: usize) {
+        let it = &self.nodes[node];
+        if !it.alive {
+            return;
+        }
+        let delay = it.paused_until.saturating_sub(self.now);
+        if delay > 0 {
+            return self.at(delay, Happening::Renew { node });
+        }
+        let (incarnation, sent) = (it.incarnation, it.mono(self.now));
+        let travel = self.rng.range(1, 20);
+        self.at(travel, Happening::RenewalSeen { node, incarnation, sent });
+        self.at(RENEW, Happening::Renew { node });
+    }
+
+    /// The manager's stand-in: gives the shard to somebody once its owner is known to be dead.
+    pub(super) fn manage(&mut self) {
+        self.at(40, Happening::Manage);
+        if let Some((node, incarnation)) = self.owner {
+            if self.now <= self.renewed[node] + LEASE + LEASE / 5 {
+                return;
+            }
+            self.tally.count("transition: assigned anew after a lapse");
+            self.owner = None;
+            self.dead.insert(incarnation.counter);
+            let it = &self.nodes[node];
+            if it.alive && it.incarnation == incarnation {
+                // Paused, it wakes as a zombie, and learns after a while that it is dead.
+                let delay = it.paused_until.saturating_sub(self.now) + 700;
+                self.at(delay, Happening::NodeUp { node, incarnation });
+            }
+        }
+        let first = self.rng.range(0, 2) as usize;
+        for node in [first, 1 - first] {
+            let it = &self.nodes[node];
+            let live = it.alive && !self.dead.contains(&it.incarnation.counter);
+            if live && it.paused_until <= self.now && self.renewed[node] + LEASE > self.now {
+                self.assign(node);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn assign(&mut self, node: usize) {
+        self.epoch += 1;
+        let incarnation = self.nodes[node].incarnation;
+        self.owner = Some((node, incarnation));
+        let delay = self.rng.range(1, 15);
+        self.at(delay, Happening::Assigned { node, incarnation, epoch: Epoch(self.epoch) });
+    }
+
+    pub(super) fn assigned(&mut self, node: usize, incarnation: Incarnation, epoch: Epoch) {
+        if self.nodes[node].incarnation != incarnation || !self.nodes[node].alive {
+            return;
+        }
+        let settings = Settings {
+            lease: LEASE,
+            order_wait: 60,
+            gate: 4,
+            copies: 6,
+            lanes: if self.rng.chance(5) { 2 } else { 10 },
+            lane_life: 20_000,
+            head_lane_bytes: self.rng.range(0, 600) as usize,
+            activation_wait: 400,
+            claim_retry: 20,
+            stop_deadline: 300,
+            mutations: self.options.mutations.clone(),
+            ..Settings::default()
+        };
+        let shard =
+            ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) };
+        let owner = Owner {
+            cluster: ClusterId(1),
+            shard,
+            epoch,
+            node: NodeId::from(["a", "b"][node]),
+            incarnation,
+        };
+        let machine = Machine::new(settings.clone(), owner.clone());
+        if let Some(old) = self.nodes[node].machine.replace(machine) {
+            self.replay(node, old);
+        }
+        self.nodes[node].script.clear();
+        self.nodes[node].instances.clear();
+        let most = self.rng.range(1, 5) as usize;
+        self.nodes[node].cap = LiveCap::new(most);
+        self.deploy(node);
+        let sent = self.nodes[node].mono(self.renewed[node].saturating_sub(20));
+        self.tell(node, Event::Renewed { sent });
+    }
+
+    pub(super) fn deploy(&mut self, node: usize) {
+        for (kind, has_stop) in [("counter", false), ("starter", true)] {
+            let settings =
+                TypeSettings { revision: self.revision, mailbox: 8, idle: 250, has_stop };
+            self.tell(node, Event::Type { kind: kind.into(), settings });
+        }
+    }
+
+    /// The same events must give the same actions: else nothing recorded could be replayed.
+    pub(super) fn replay(&mut self, node: usize, old: Machine) {
+        let script = std::mem::take(&mut self.nodes[node].script);
+        let Some(settings) = script.first().map(|_| old.settings().clone()) else { return };
+        let mut again = Machine::new(settings, old.owner().clone());
+        for (now, event, actions) in script {
+            again.handle(now, event.clone());
+            let mut same = Vec::new();
+            while let Some(action) = again.poll() {
+                same.push(action);
+            }
+            if same != actions {
+                self.breaches
+                    .push(format!("replayed, {event:?} gave {same:?} and not {actions:?}"));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Nodes: they carry a machine's actions out, and tell it what came of them.
+
+use super::*;
+
+impl World {
+    pub(super) fn when_awake(&mut self, node: usize, incarnation: Incarnation, event: Event) {
+        let it = &self.nodes[node];
+        if !it.alive || it.incarnation != incarnation {
+            return;
+        }
+        if it.paused_until > self.now {
+            let delay = it.paused_until - self.now;
+            return self.at(delay, Happening::Ran { node, incarnation, event, run: None });
+        }
+        self.tell(node, event);
+    }
+
+    /// A turn's time has passed: now it is run, unless its instance is gone.
+    pub(super) fn ran(
+        &mut self,
+        node: usize,
+        incarnation: Incarnation,
+        event: Event,
+        run: Option<Arc<Message>>,
+    ) {
+        let it = &self.nodes[node];
+        if it.alive && it.incarnation == incarnation && it.paused_until > self.now {
+            let delay = it.paused_until - self.now;
+            return self.at(delay, Happening::Ran { node, incarnation, event, run });
+        }
+        let event = match (event, run) {
+            (Event::TurnDone { entity, generation, turn, result }, run) => {
+                let fails = self.rng.chance(2) && run.is_some();
+                let passivate = self.rng.chance(3);
+                let keep_errors = self.options.keep_errors;
+                let Some(instance) = self.nodes[node].instances.get_mut(&entity) else { return };
+                if instance.generation != generation {
+                    return;
+                }
+                let result = match run {
+                    _ if fails => {
+                        self.tally.count("fault: guest failed");
+                        let failed = TurnResult::Failed {
+                            code: "trap".into(),
+                            message: String::new(),
+                            retry_after: None,
+                        };
+                        Turn { result: failed, ..result }
+                    }
+                    Some(message) => {
+                        if passivate {
+                            self.tally.count("transition: passivation by the guest");
+                        }
+                        instance.message(&message, keep_errors, passivate)
+                    }
+                    None => instance.hook("stops", true),
+                };
+                Event::TurnDone { entity, generation, turn, result }
+            }
+            (event, _) => event,
+        };
+        self.when_awake(node, incarnation, event);
+    }
+
+    pub(super) fn tell(&mut self, node: usize, event: Event) {
+        let now = Now { mono: self.nodes[node].mono(self.now), cluster: self.now };
+        let Some(machine) = &mut self.nodes[node].machine else { return };
+        machine.handle(now, event.clone());
+        let mut actions = Vec::new();
+        while let Some(action) = machine.poll() {
+            actions.push(action);
+        }
+        self.nodes[node].script.push((now, event, actions.clone()));
+        let mut commits: Vec<Commit> = Vec::new();
+        for action in actions {
+            self.act(node, now, action, &mut commits);
+        }
+        if !commits.is_empty() {
+            self.ask(node, Request::Commit(commits));
+        }
+        self.arm(node);
+        self.give_room(node);
+    }
+
+    pub(super) fn arm(&mut self, node: usize) {
+        let it = &self.nodes[node];
+        if let Some(wake) = it.machine.as_ref().and_then(Machine::wake) {
+            let when = it.world_time(wake).max(self.now + 1);
+            if it.armed.is_some_and(|armed| armed <= when) {
+                return;
+            }
+            let (delay, incarnation) = (when - self.now, it.incarnation);
+            self.nodes[node].armed = Some(when);
+            self.at(delay, Happening::Tick { node, incarnation });
+        }
+    }
+
+    pub(super) fn give_room(&mut self, node: usize) {
+        while let Some(((_, entity), generation)) = self.nodes[node].cap.grant() {
+            self.tell(node, Event::Slot { entity, generation });
+        }
+        if let Some((_, entity)) = self.nodes[node].cap.evict() {
+            self.tally.count("transition: eviction");
+            self.tell(node, Event::Evict { entity });
+        }
+    }
+
+    pub(super) fn act(&mut self, node: usize, now: Now, action: Action, commits: &mut Vec<Commit>) {
+        let incarnation = self.nodes[node].incarnation;
+        let Some(shard) = self.nodes[node].machine.as_ref().map(|m| m.owner().shard.clone()) else {
+            return;
+        };
+        match action {
+            Action::Claim(claim) => self.ask(node, Request::Claim(claim)),
+            Action::Commit(commit) => commits.push(*commit),
+            Action::Load { entity, generation } => {
+                self.nodes[node].starting.insert(load_key(&entity), generation);
+                self.ask(node, Request::Load(entity));
+            }
+            Action::WantSlot { entity, generation } => {
+                self.nodes[node].cap.want((shard, entity), generation)
+            }
+            Action::FreeSlot { entity, generation } => {
+                self.nodes[node].cap.free(&(shard, entity), generation)
+            }
+            Action::Busy { entity } => {
+                self.tally.count("transition: eviction refused, busy");
+                self.nodes[node].cap.refused(&(shard, entity));
+            }
+            Action::Idle { entity } => self.nodes[node].cap.idle((shard, entity)),
+            Action::Activate { entity, generation, reason, .. } => {
+                self.tally.count("transition: activation");
+                if reason == ostraca_sharding::shard::StartReason::FirstMessage {
+                    self.tally.count("transition: first activation");
+                }
+                self.nodes[node].starting.insert(entity.clone(), generation);
+                self.ask(node, Request::State(entity));
+            }
+            Action::Run { generation, turn, message, .. } => {
+                // A busy instance stays among the idle ones now and then, as a late note would leave it.
+                if !self.rng.chance(20) {
+                    self.nodes[node].cap.busy(&(shard, message.target.clone()));
+                }
+                let deadline = self.deadlines.get(&(node, message.id)).copied().flatten();
+                if deadline.is_some_and(|deadline| deadline <= now.mono) {
+                    self.breaches
+                        .push(format!("a turn started after its deadline: {:?}", message.id));
+                }
+                self.turns.insert(turn, message.clone());
+                self.start_turn(
+                    node,
+                    incarnation,
+                    message.target.clone(),
+                    generation,
+                    turn,
+                    Some(message),
+                );
+            }
+            Action::Stop { entity, generation, turn, reason } => {
+                self.tally.count("transition: stop turn");
+                if reason == StopReason::Idle {
+                    self.tally.count("transition: idle passivation");
+                }
+                self.start_turn(node, incarnation, entity, generation, turn, None);
+            }
+            Action::Drop { entity, generation } => {
+                let instances = &mut self.nodes[node].instances;
+                if instances.get(&entity).is_some_and(|instance| instance.generation == generation)
+                {
+                    instances.remove(&entity);
+                }
+            }
+            Action::Reply { token, outcome } => self.reply(node, token, outcome),
+            Action::Lost { .. } => {
+                self.tally.count("transition: shard lost");
+            }
+            Action::Stopped => {
+                self.tally.count("transition: shard stopped in good order");
+                if !self.nodes[node].instances.is_empty() {
+                    self.breaches.push("stopped was said while an instance lived".into());
+                }
+                if self.owner == Some((node, incarnation)) {
+                    let to = 1 - node;
+                    let to = if self.nodes[to].alive { to } else { node };
+                    self.assign(to);
+                }
+            }
+        }
+    }
+
+    pub(super) fn start_turn(
+        &mut self,
+        node: usize,
+        incarnation: Incarnation,
+        entity: Entity,
+        generation: u64,
+        turn: TurnId,
+        run: Option<Arc<Message>>,
+    ) {
+        let result = Turn {
+            result: TurnResult::Answered(ostraca_sharding::records::Answer::Result(
+                bytes::Bytes::new(),
+            )),
+            writes: Vec::new(),
+            state_bytes: None,
+            passivate: false,
+        };
+        let delay = self.rng.range(0, 12);
+        let event = Event::TurnDone { entity, generation, turn, result };
+        self.at(delay, Happening::Ran { node, incarnation, event, run });
+    }
+
+    pub(super) fn reply(&mut self, node: usize, token: Token, outcome: Outcome) {
+        let Some((client, sequence, probe)) = self.nodes[node].tokens.remove(&token) else {
+            self.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
+            return;
+        };
+        match &outcome {
+            Outcome::Final { answer, .. } => {
+                self.tally.count("reply: final");
+                if matches!(answer, ostraca_sharding::records::Answer::Error { .. }) {
+                    self.tally.count("reply: application error");
+                }
+                if let Some(pending) = self.clients[client].pending.get(&sequence) {
+                    if pending.kind == Kind::Query {
+                        self.tally.count("reply: query");
+                    }
+                } else if self.clients[client]
+                    .history
+                    .iter()
+                    .any(|o| o.sequence == sequence && o.command)
+                {
+                    self.tally.count("reply: recorded outcome");
+                }
+            }
+            Outcome::Unknown { .. } => self.tally.count("reply: unknown"),
+            Outcome::NotRun { code, .. } => {
+                if let Some(kind) = crate::tally::KINDS
+                    .iter()
+                    .find(|kind| kind.strip_prefix("not run: ") == Some(code))
+                {
+                    self.tally.count(kind);
+                }
+            }
+        }
+        if self.rng.chance(self.loss) {
+            self.tally.count("fault: reply lost");
+            return;
+        }
+        let delay = self.rng.range(1, 25);
+        self.at(delay, Happening::Reply { client, sequence, probe, outcome });
+    }
+}

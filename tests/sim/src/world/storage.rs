@@ -1,0 +1,190 @@
+//! The way to the store and back: delays, second deliveries, connections that are given up.
+
+use super::*;
+
+impl World {
+    pub(super) fn ask(&mut self, node: usize, request: Request) {
+        self.tags += 1;
+        let tag = self.tags;
+        let it = &mut self.nodes[node];
+        it.asked.insert(tag, request.clone());
+        let (incarnation, connection) = (it.incarnation, it.connection);
+        let slow = self.rng.chance(3);
+        let delay = self.rng.range(1, if slow { 300 } else { 6 });
+        // One connection keeps its order; two do not.
+        let last = self.last_request.entry((node, connection)).or_default();
+        let when = (self.now + delay).max(*last);
+        *last = when;
+        let happening = Happening::AtStore { node, incarnation, connection, tag, request };
+        self.at(when - self.now, happening);
+    }
+
+    pub(super) fn at_store(
+        &mut self,
+        node: usize,
+        incarnation: Incarnation,
+        connection: u64,
+        tag: u64,
+        mut request: Request,
+    ) {
+        if let Request::Commit(commits) = &mut request
+            && connection == u64::MAX
+            && !self.options.breaches.contains(&Breach::RefusalsPass)
+        {
+            commits.retain(|commit| !self.refused.contains(&commit.head.turn));
+        }
+        if !self.store_up {
+            let answer = store::refusal(&request, "the store is down");
+            return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
+        }
+        if matches!(request, Request::Commit(_)) && self.rng.chance(2) {
+            // Too large a record, a full queue: this one is refused, and those behind it go on without it.
+            self.tally.count("fault: one commit refused for a limit");
+            let answer = store::refusal(&request, "full");
+            return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
+        }
+        let late = self.nodes[node].connection != connection
+            || self.nodes[node].incarnation != incarnation;
+        if late && matches!(request, Request::Commit(_)) {
+            self.tally.count("fault: commit arrives late, from a connection that was given up");
+        }
+        self.asked.insert(tag, (node, incarnation, connection));
+        if let Request::Commit(_) = request
+            && self.rng.chance(3)
+        {
+            // Delivered twice: the second time nobody waits for it.
+            self.tags += 1;
+            let tag = self.tags;
+            let delay = self.rng.range(1, 400);
+            let request = request.clone();
+            self.at(
+                delay,
+                Happening::AtStore { node, incarnation, connection: u64::MAX, tag, request },
+            );
+        }
+        let idle = !self.store.needs_sync();
+        if matches!(request, Request::Commit(_)) && self.rng.chance(3) {
+            // The first answer is lost, and the connection asks again before it asks anything else.
+            self.tags += 1;
+            let unheard = self.store.request(self.tags, request.clone());
+            self.deliver(unheard);
+        }
+        let answers = self.store.request(tag, request);
+        self.deliver(answers);
+        if idle && self.store.needs_sync() {
+            let delay = self.rng.range(1, 8);
+            self.at(delay, Happening::Sync);
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        if !self.store_up || !self.store.needs_sync() {
+            return;
+        }
+        if std::mem::take(&mut self.sync_fails) {
+            self.tally.count("fault: sync failed");
+            let answers = self.store.fail_sync(&mut self.rng);
+            self.deliver(answers);
+            self.store_up = false;
+            let delay = self.rng.range(5, 400);
+            return self.at(delay, Happening::StoreUp);
+        }
+        let answers = self.store.sync();
+        self.deliver(answers);
+    }
+
+    pub(super) fn deliver(&mut self, answers: Vec<(u64, Answer)>) {
+        for (tag, answer) in answers {
+            if let Answer::Commit(outcomes) = &answer {
+                let refused = outcomes.iter().filter(|o| matches!(o.2, CommitOutcome::Refused(_)));
+                self.refused.extend(refused.map(|(_, turn, _)| *turn));
+            }
+            let Some((node, incarnation, connection)) = self.asked.remove(&tag) else { continue };
+            let delay = self.rng.range(1, 6);
+            self.at(delay, Happening::FromStore { node, incarnation, connection, tag, answer });
+        }
+    }
+
+    pub(super) fn heard_store(
+        &mut self,
+        node: usize,
+        incarnation: Incarnation,
+        connection: u64,
+        tag: u64,
+        answer: Answer,
+    ) {
+        let it = &self.nodes[node];
+        if !it.alive || it.incarnation != incarnation || it.connection != connection {
+            return;
+        }
+        if it.paused_until > self.now {
+            let delay = it.paused_until - self.now;
+            return self
+                .at(delay, Happening::FromStore { node, incarnation, connection, tag, answer });
+        }
+        if self.nodes[node].asked.remove(&tag).is_some() {
+            self.answered(node, answer);
+        }
+    }
+
+    pub(super) fn answered(&mut self, node: usize, answer: Answer) {
+        let Some(machine) = &self.nodes[node].machine else { return };
+        match answer {
+            Answer::Claim(outcome) => {
+                let number = machine.claim().number;
+                self.tally.count(match &outcome {
+                    ClaimOutcome::Granted if number > 1 => {
+                        "transition: claimed again after an unknown outcome"
+                    }
+                    ClaimOutcome::Granted => "transition: claim granted",
+                    ClaimOutcome::Refused { .. } => "transition: claim refused",
+                    _ => "transition: claim failed",
+                });
+                self.tell(node, Event::Claimed { number, outcome });
+            }
+            Answer::Commit(outcomes) => {
+                for (_, _, outcome) in &outcomes {
+                    self.tally.count(match outcome {
+                        CommitOutcome::Done => "transition: commit done",
+                        CommitOutcome::Already => "transition: commit already",
+                        CommitOutcome::Refused(Refusal::Claim { .. }) => {
+                            "transition: commit refused for its claim"
+                        }
+                        CommitOutcome::Refused(Refusal::Version { .. }) => {
+                            "transition: commit refused for its version"
+                        }
+                        CommitOutcome::Refused(Refusal::Limit(_)) => {
+                            "transition: commit refused for a limit"
+                        }
+                        CommitOutcome::Unknown(_) => "transition: commit unknown",
+                    });
+                }
+                self.tell(node, Event::Committed(outcomes));
+            }
+            Answer::Load(entity, result) => {
+                let generation = self.nodes[node].starting.remove(&load_key(&entity)).unwrap_or(0);
+                self.tell(node, Event::Loaded { entity, generation, result });
+            }
+            Answer::State(entity, result) => {
+                let Some(generation) = self.nodes[node].starting.remove(&entity) else { return };
+                let result = match result {
+                    Ok(state) => {
+                        let mut instance = Instance::new(generation, state);
+                        let turn = instance.hook("starts", &*entity.kind == "starter");
+                        if !turn.writes.is_empty() {
+                            self.tally.count("transition: start turn with effects");
+                        }
+                        self.nodes[node].instances.insert(entity.clone(), instance);
+                        Activation::Started(turn)
+                    }
+                    Err(why) => Activation::Failed {
+                        code: "store-unavailable".into(),
+                        message: why,
+                        retry_after: Some(20),
+                    },
+                };
+                self.tell(node, Event::Activated { entity, generation, result });
+            }
+        }
+    }
+}
