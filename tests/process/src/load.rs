@@ -43,8 +43,9 @@ pub fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 600_000_000, 3)?)
 }
 
-/// Which message comes next: by its number, an entity and a body for the method.
-pub type Next = dyn Fn(u64) -> (Entity, String) + Send + Sync;
+/// Which message comes next: by the place of its session and its own number among all, an entity and a
+/// body for the method.
+pub type Next = dyn Fn(usize, u64) -> (Entity, String) + Send + Sync;
 
 /// Each session keeps `in_flight` commands under way until `total` have been sent or `until` has come.
 ///
@@ -61,7 +62,7 @@ pub async fn closed_loop(
     let began = Instant::now();
     let number = Arc::new(AtomicU64::new(0));
     let mut senders = JoinSet::new();
-    for session in sessions {
+    for (place, session) in sessions.iter().enumerate() {
         let (session, number, next) = (session.clone(), Arc::clone(&number), Arc::clone(&next));
         senders.spawn(async move {
             let mut waits = histogram()?;
@@ -72,7 +73,7 @@ pub async fn closed_loop(
                     if n >= total {
                         break;
                     }
-                    let (entity, body) = next(n);
+                    let (entity, body) = next(place, n);
                     under_way.push(timed(Instant::now(), session.command(&entity, method, body)));
                 }
                 match under_way.next().await {
@@ -100,13 +101,13 @@ pub async fn open_loop(
     let began = Instant::now();
     let step = Duration::from_secs(1) / rate;
     let mut senders = JoinSet::new();
-    let count = sessions.len() as u64;
-    for (place, session) in (0_u64..).zip(sessions) {
+    let count = sessions.len();
+    for (place, session) in sessions.iter().enumerate() {
         let (session, next) = (session.clone(), Arc::clone(&next));
         senders.spawn(async move {
             let mut waits = histogram()?;
             let mut under_way = FuturesUnordered::new();
-            for n in (place..total).step_by(usize::try_from(count)?) {
+            for n in (place as u64..total).step_by(count) {
                 let due = began + step * u32::try_from(n)?;
                 let pause = tokio::time::sleep_until(due.into());
                 tokio::pin!(pause);
@@ -117,7 +118,7 @@ pub async fn open_loop(
                         Some(wait) = under_way.next() => waits.saturating_record(wait?),
                     }
                 }
-                let (entity, body) = next(n);
+                let (entity, body) = next(place, n);
                 under_way.push(timed(due, session.command(&entity, method, body)));
             }
             while let Some(wait) = under_way.next().await {

@@ -25,7 +25,8 @@ async fn fifty_thousand_entities_answer_where_a_thousand_may_live() {
     let parts = 5;
     for part in 0..parts {
         let first = part * (ENTITIES / parts);
-        let next = move |n: u64| (Entity::new("counter", format!("{}", first + n)), "1".to_owned());
+        let next =
+            move |_, n: u64| (Entity::new("counter", format!("{}", first + n)), "1".to_owned());
         let until = Instant::now() + Duration::from_secs(300);
         let total = ENTITIES / parts;
         let done = closed_loop(&sessions, 16, "add", total, until, std::sync::Arc::new(next));

@@ -21,7 +21,7 @@ async fn recorded_events_give_the_same_actions_in_the_core() {
     deploy_guest(&client, "misbehaving", "").await.expect("deploy");
     let sessions: Vec<_> = (0..4).map(|_| client.session()).collect();
     let until = Instant::now() + Duration::from_secs(120);
-    let next = |n: u64| (Entity::new("counter", format!("{}", n % 200)), "1".to_owned());
+    let next = |_, n: u64| (Entity::new("counter", format!("{}", n % 200)), "1".to_owned());
     closed_loop(&sessions, 8, "add", 2_000, until, Arc::new(next)).await.expect("answers");
     // Refusals and traps too.
     let odd = Entity::new("misbehaving", "a");
