@@ -149,3 +149,29 @@ async fn unknown_names_are_refused_with_what_is_known() {
     assert_eq!(fits.expect("the neighbour of all these answers").version, 1);
     stop(running).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r23_where_a_types_entities_live_is_fixed_while_there_are_any() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start(&dir, &made).await;
+    let by_prefix = format!("{}shard-key = \"until:/\"\n", manifest("counter"));
+    let deploy = |text: String, expected| {
+        let client = &running.client;
+        async move { client.deploy(&text, guest("counter"), expected).await }
+    };
+    deploy(manifest("counter"), None).await.expect("deployed");
+    deploy(by_prefix.clone(), None).await.expect("nobody lives there yet");
+    let session = running.client.session();
+    session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
+    let refused = deploy(manifest("counter"), None).await.expect_err("somebody lives there");
+    assert_eq!(refused.code(), "binding-fixed");
+    let raced = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(1)).await;
+    assert_eq!(raced.expect_err("another revision stands").code(), "revision-changed");
+    let next = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(2)).await;
+    assert_eq!(next.expect("the revision that stands was named").revision, 3);
+    let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
+    assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
+    stop(running).await;
+}

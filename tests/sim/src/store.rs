@@ -315,3 +315,36 @@ pub fn unknown(answer: Answer, why: &str) -> Answer {
         Answer::State(entity, _) => Answer::State(entity, Err(why.into())),
     }
 }
+
+impl Request {
+    /// The same, with every entity's name changed.
+    #[must_use]
+    pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
+        match self {
+            Self::Claim(claim) => Self::Claim(claim),
+            Self::Commit(commits) => Self::Commit(
+                commits
+                    .into_iter()
+                    .map(|commit| Commit { entity: name(commit.entity.clone()), ..commit })
+                    .collect(),
+            ),
+            Self::Load(entity) => Self::Load(name(entity)),
+            Self::State(entity) => Self::State(name(entity)),
+        }
+    }
+}
+
+impl Answer {
+    /// The same, with every entity's name changed.
+    #[must_use]
+    pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
+        match self {
+            Self::Claim(outcome) => Self::Claim(outcome),
+            Self::Commit(outcomes) => Self::Commit(
+                outcomes.into_iter().map(|(entity, turn, out)| (name(entity), turn, out)).collect(),
+            ),
+            Self::Load(entity, loaded) => Self::Load(name(entity), loaded),
+            Self::State(entity, state) => Self::State(name(entity), state),
+        }
+    }
+}

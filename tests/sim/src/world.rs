@@ -37,13 +37,21 @@ pub struct Options {
     pub breaches: Vec<Breach>,
     /// The guest keeps the effects of refused turns (R21).
     pub keep_errors: bool,
+    /// A deploy changes where entities live, though there are some (R23).
+    pub rebind: bool,
     /// Messages in the run.
     pub messages: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mutations: Vec::new(), breaches: Vec::new(), keep_errors: false, messages: 220 }
+        Self {
+            mutations: Vec::new(),
+            breaches: Vec::new(),
+            keep_errors: false,
+            rebind: false,
+            messages: 220,
+        }
     }
 }
 

@@ -115,3 +115,8 @@ fn r22_a_turn_started_after_its_deadline_is_seen() {
 fn r3_an_entity_loaded_behind_its_own_commit_is_seen() {
     assert!(without(Mutation::LoadBehindCommit));
 }
+
+#[test]
+fn r23_a_binding_changed_under_entities_loses_what_they_were() {
+    assert!(caught(&Options { rebind: true, ..Options::default() }, 2_000));
+}

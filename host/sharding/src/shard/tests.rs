@@ -419,3 +419,20 @@ fn a_full_mailbox_refuses_by_name_and_those_that_wait_for_another_give_way() {
     let full = hand.send(9, 8, Kind::Command);
     assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
 }
+
+#[test]
+fn r17_a_message_older_than_half_of_a_lanes_life_is_refused_however_it_grew_so_old() {
+    let mut hand =
+        Hand::with(Settings { lane_life: 10_000, lease: 1_000_000, ..Settings::default() });
+    hand.send_from(b"other", 1, 0, Kind::Command, "1");
+    let waiting = hand.send(1, 0, Kind::Command);
+    let template = Message::clone(&hand.running.as_ref().expect("a running turn").2);
+    hand.tokens += 1;
+    let id = MessageId { session: Session::of("client/x", b"t"), sequence: 1 };
+    let old = Message { token: Token(hand.tokens), id, age: 5_001, ..template };
+    hand.tell(Event::Message(Box::new(old)));
+    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::TOO_OLD), "held by others");
+    hand.now += 5_001;
+    hand.run();
+    assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::TOO_OLD), "held here, in the mailbox");
+}

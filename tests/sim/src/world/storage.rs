@@ -2,8 +2,16 @@
 
 use super::*;
 
+/// What an entity's keys have more after they moved.
+const MOVED: &str = "~";
+
 impl World {
-    pub(super) fn ask(&mut self, node: usize, request: Request) {
+    pub(super) fn ask(&mut self, node: usize, mut request: Request) {
+        if self.options.rebind && self.revision > 1 {
+            // As if the entity's id now gave another shard: other keys, where nothing is yet.
+            request =
+                request.renamed(|entity| Entity::new(format!("{}{MOVED}", entity.kind), entity.id));
+        }
         self.tags += 1;
         let tag = self.tags;
         let it = &mut self.nodes[node];
@@ -128,6 +136,10 @@ impl World {
     }
 
     pub(super) fn answered(&mut self, node: usize, answer: Answer) {
+        let answer = answer.renamed(|entity| match entity.kind.strip_suffix(MOVED) {
+            Some(kind) => Entity::new(kind, entity.id),
+            None => entity,
+        });
         let Some(machine) = &self.nodes[node].machine else { return };
         match answer {
             Answer::Claim(outcome) => {
