@@ -1,6 +1,6 @@
 //! Files that people write (configuration, manifests): read as TOML, with errors that mark the line.
 //!
-//! serde reports what it cannot take with a span; what is checked afterwards has none, so [`Text::at`]
+//! serde reports what it cannot take with a span; what is checked afterwards has none, so `Text::at`
 //! looks the key up again. What is confusing: an error's `Display` names the line too, because it also
 //! travels to clients as a plain text, where no snippet can be drawn.
 
