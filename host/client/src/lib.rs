@@ -6,7 +6,7 @@
 //!
 //! let client = Client::connect(Profile::find(None)?).await?;
 //! let session = client.session();
-//! let answer = session.command(&Entity::new("counter", "alice"), "add", "[1]").await?;
+//! let answer = session.command(&Entity::new("counter", "alice"), "add", "1").await?;
 //! println!("{:?}", answer.body);
 //! client.close().await;
 //! # Ok(()) }
