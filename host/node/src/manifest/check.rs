@@ -73,7 +73,8 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
         ("message", it.message, 1, 64 << 20),
-        ("reply", it.reply, 1, 64 << 20),
+        // A lane records replies, and a record of the store holds 16 MiB: beyond half of it a turn could never commit.
+        ("reply", it.reply, 1, 8 << 20),
         ("log-line", it.log_line, 16, 1 << 20),
     ];
     for (key, value, least, most) in sizes {
