@@ -7,5 +7,7 @@
 pub mod hash;
 pub mod ids;
 pub mod message;
+pub mod node;
 pub mod records;
+pub mod rows;
 pub mod shard;

@@ -1,0 +1,17 @@
+//! A node's machine: membership and lease, which shards it must serve, hand-offs, and the manager's work
+//! where it holds the leadership.
+//!
+//! It knows of the cluster's rows only what a list, a watch and answers to its own writes told it, and
+//! writes only by compare-and-set. It sends to other nodes without counting on delivery: every command
+//! is safe to hear twice, late, or where nobody expected it (R11). What owns a shard is decided by rows
+//! alone; messages between nodes only save time.
+
+mod action;
+mod event;
+mod settings;
+mod talk;
+
+pub use action::{Action, Notice};
+pub use event::{Event, WriteError};
+pub use settings::{Mutation, Settings};
+pub use talk::{Held, Report, Talk};

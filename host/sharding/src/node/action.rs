@@ -1,0 +1,163 @@
+//! What a node's machine tells its node to do.
+
+use serde::{Deserialize, Serialize};
+
+use super::talk::Talk;
+use crate::ids::{Epoch, NodeId, ShardId};
+use crate::rows::{Key, Member, Row};
+use crate::shard::StopReason;
+
+/// One thing to do. Those with an answer get it as an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Read all rows of nodes, manager and shards, and begin a watch from there: [`Event::Listed`](super::Event::Listed).
+    List,
+    /// Read one row: [`Event::Row`](super::Event::Row).
+    Read(Key),
+    /// Write one row by compare-and-set: [`Event::Written`](super::Event::Written).
+    Write {
+        /// Comes back with the answer.
+        number: u64,
+        /// Which row.
+        key: Key,
+        /// The revision that it must have; none: it must not exist.
+        expected: Option<u64>,
+        /// Its new value.
+        row: Row,
+    },
+    /// Say something to another node; whether it comes is not told.
+    Say {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        talk: Talk,
+    },
+    /// This life of the node is registered: `hello`s name it from now on, shards are claimed in its name.
+    Registered(Member),
+    /// The lease was renewed by a request sent at this time of the node's clock: shards are told (R8).
+    Renewed {
+        /// When it was sent.
+        sent: u64,
+    },
+    /// The lease lapsed: shards suspend turns, queries and asks, and keep their instances (R9).
+    Suspend,
+    /// The lease is good again and the claims stand: shards go on (R9).
+    Resume,
+    /// Read the claims that stand on these shards: [`Event::Claims`](super::Event::Claims).
+    ReadClaims {
+        /// Comes back with the answer.
+        number: u64,
+        /// Which.
+        shards: Vec<ShardId>,
+    },
+    /// Make a machine for a shard: it claims and serves. One of an earlier epoch, if any, is at its end.
+    Adopt {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+        /// In whose name.
+        member: Member,
+    },
+    /// Give a shard up in good order: [`Event::Stopped`](super::Event::Stopped) follows.
+    Stop {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+        /// Why.
+        reason: StopReason,
+    },
+    /// Drop a shard at once: it is another's. Nothing follows.
+    Forget {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+    },
+    /// A shard's route, for the [`Router`](crate::route::Router). It comes with each change of the shard's row.
+    Route {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+        /// The owner, if it is alive as far as rows say; none: messages are held.
+        owner: Option<Member>,
+        /// Messages are held: a hand-off of it is under way.
+        moving: bool,
+    },
+    /// A hand-off begins: messages for this shard are held, before its row says so.
+    Hold {
+        /// Which.
+        shard: ShardId,
+        /// The epoch that ends.
+        epoch: Epoch,
+    },
+    /// A node's row changed: its addresses and standing, for links.
+    Node {
+        /// Which life.
+        member: Member,
+        /// Whether it is alive as far as its row says. If not, what was sent to it will not be answered.
+        alive: bool,
+        /// Where it is reached.
+        addresses: Vec<String>,
+    },
+    /// Something that operators may want to see (`ostraca events`).
+    Note(Notice),
+    /// This life of the node is over although its process lives: all its shards were forgotten; it registers anew.
+    Fenced,
+    /// The node has left: nothing more follows.
+    Left,
+}
+
+/// Something that happened in the cluster, as this node saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice {
+    /// A node joined.
+    Joined(Member),
+    /// A node was marked dead, or left.
+    Gone {
+        /// Who.
+        member: Member,
+        /// Whether it said goodbye.
+        stopped: bool,
+    },
+    /// A node drains, or does no more.
+    Draining(Member, bool),
+    /// Another node manages.
+    Manager {
+        /// Who.
+        holder: Member,
+        /// In which term.
+        term: u64,
+    },
+    /// A hand-off began.
+    HandOffBegan {
+        /// Which shard.
+        shard: ShardId,
+        /// From whom.
+        from: Member,
+    },
+    /// A shard has a new owner.
+    Assigned {
+        /// Which shard.
+        shard: ShardId,
+        /// Its new epoch.
+        epoch: Epoch,
+        /// Who.
+        owner: Member,
+    },
+    /// A hand-off was given up: the shard stays where it is, unless it stops after all.
+    HandOffFailed {
+        /// Which shard.
+        shard: ShardId,
+        /// Who did not answer.
+        owner: Member,
+    },
+    /// This node's lease lapsed.
+    Lapsed,
+    /// This node's lease is good again.
+    Resumed,
+    /// Another process renews the lease of this node's name: is its data directory a copy?
+    NameInUse(Member),
+}

@@ -1,0 +1,96 @@
+//! What a node's machine is told.
+
+use serde::{Deserialize, Serialize};
+
+use super::talk::Talk;
+use crate::ids::{Epoch, ShardId};
+use crate::records::Claim;
+use crate::rows::{Key, Member, Row};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// Time passed: [`Machine::wake`](super::Machine::wake) said so.
+    Tick,
+    /// The answer to [`Action::List`](super::Action::List): every row of nodes, manager and shards, as of
+    /// one revision, from which a watch was begun. None: the store did not answer; it is asked again later.
+    Listed(Option<Vec<(Key, Row, u64)>>),
+    /// A row was changed, as the watch says, or as [`Action::Read`](super::Action::Read) found it (`None`: it is not there).
+    Row {
+        /// Which.
+        key: Key,
+        /// Its value and revision.
+        value: Option<(Row, u64)>,
+    },
+    /// The watch missed changes or broke: everything is listed anew.
+    WatchLost,
+    /// The answer to [`Action::Write`](super::Action::Write).
+    Written {
+        /// The action's number.
+        number: u64,
+        /// The new revision, or why there is none.
+        result: Result<u64, WriteError>,
+    },
+    /// Another node says something. It is who it says: its certificate and hello named it.
+    Heard {
+        /// Who.
+        from: Member,
+        /// What.
+        talk: Talk,
+    },
+    /// A shard's machine serves: its claim stands.
+    Serving {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+    },
+    /// A shard's machine has stopped: no instance lives, no commit is under way.
+    Stopped {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+    },
+    /// A shard's claim was refused: the machine is gone.
+    Lost {
+        /// Which.
+        shard: ShardId,
+        /// Under which epoch.
+        epoch: Epoch,
+        /// The epoch of the claim that stands, where the store told it.
+        standing: Option<Epoch>,
+    },
+    /// The `EntityStore` answered a request *sent* at this time of the node's clock (R9).
+    StoreAnswered {
+        /// When it was sent.
+        sent: u64,
+    },
+    /// The answer to [`Action::ReadClaims`](super::Action::ReadClaims), in its order; none: the store did not answer.
+    Claims {
+        /// The action's number.
+        number: u64,
+        /// What stands.
+        claims: Option<Vec<Option<Claim>>>,
+    },
+    /// Somebody asks this node to see to a rebalance now; it is passed on to the manager.
+    Rebalance,
+    /// A peer did not answer this node's messages for long (S12).
+    Unreachable {
+        /// Which.
+        node: crate::ids::NodeId,
+    },
+    /// Leave the cluster in good order: drain, then say goodbye (S10, K35).
+    Leave,
+    /// The time for leaving in good order is over: stop what is left, and say goodbye.
+    LeaveNow,
+}
+
+/// Why a write was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WriteError {
+    /// The row had another revision: this is how it is (`None`: it is not there).
+    Conflict(Option<(Row, u64)>),
+    /// Nobody knows whether it was written.
+    Unknown,
+}

@@ -1,0 +1,107 @@
+//! What nodes say to each other about shards. Nothing here is relied upon: rows decide.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+use crate::rows::{HandOffId, Key, Member, Row};
+
+/// One thing said by a node to another. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Talk {
+    /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
+    Wrote {
+        /// Which row.
+        key: Key,
+        /// Its value.
+        row: Row,
+        /// The store's revision of it.
+        revision: u64,
+    },
+    /// Manager to all: hold messages for this shard back (K24, A7).
+    BeginHandOff {
+        /// The manager's term.
+        term: u64,
+        /// Which shard.
+        shard: ShardId,
+        /// The epoch that ends.
+        epoch: Epoch,
+        /// The owner's life.
+        incarnation: Incarnation,
+        /// Which hand-off.
+        id: HandOffId,
+        /// The revision of the row that has the intent.
+        revision: u64,
+    },
+    /// Its answer, whether or not the shard was known (A8).
+    BeginHandOffAck {
+        /// As asked.
+        term: u64,
+        /// As asked.
+        shard: ShardId,
+        /// As asked.
+        epoch: Epoch,
+        /// As asked.
+        id: HandOffId,
+    },
+    /// Manager to the owner: give the shard up (A9).
+    HandOff {
+        /// The manager's term.
+        term: u64,
+        /// Which shard.
+        shard: ShardId,
+        /// The epoch that ends.
+        epoch: Epoch,
+        /// The owner's life.
+        incarnation: Incarnation,
+        /// Which hand-off.
+        id: HandOffId,
+    },
+    /// Owner to manager: no instance of the shard lives, no commit of it is under way, and under this
+    /// epoch none ever will be (A16). Final.
+    ShardStopped {
+        /// As asked.
+        term: u64,
+        /// As asked.
+        shard: ShardId,
+        /// As asked.
+        epoch: Epoch,
+        /// The owner's life.
+        incarnation: Incarnation,
+        /// As asked.
+        id: HandOffId,
+    },
+    /// Node to manager, with each renewal and when something changed: all that it holds (R11).
+    Report(Box<Report>),
+    /// Anybody to the manager: balance now, whatever the interval.
+    Rebalance,
+    /// Anybody to the manager: this node does not answer me (S12). It hastens nothing that a lease forbids.
+    Unreachable {
+        /// Who does not.
+        node: NodeId,
+    },
+}
+
+/// All that a node holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Which life of the node.
+    pub incarnation: Incarnation,
+    /// The revision of each chunk, by number, that the node has acted on: a shard that is missing counts
+    /// as missing only if the node had seen its assignment.
+    pub seen: Vec<(u32, u64)>,
+    /// Its shards.
+    pub held: Vec<Held>,
+    /// Shards whose claim was refused, and the epoch that stands in the store (R5).
+    pub refused: Vec<(ShardId, Epoch, Epoch)>,
+}
+
+/// A shard that a node holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which.
+    pub shard: ShardId,
+    /// Under which epoch.
+    pub epoch: Epoch,
+    /// Whether its claim stands and it serves; else it is claiming or stopping.
+    pub serving: bool,
+}

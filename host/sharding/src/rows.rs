@@ -1,0 +1,184 @@
+//! The rows of the `ClusterStore`, as the core reads and writes them: leases, leadership, assignments.
+//!
+//! How they lie there in bytes is the node's business; the core compares and writes them whole, by the
+//! revision that the store gave them. Each changes only by compare-and-set on that revision (R5, R7, R10).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+
+/// Shards a row of assignments.
+pub const CHUNK: u32 = 64;
+
+/// One life of a node: what owns shards, never an address (R5, R7).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.node, self.incarnation.counter)
+    }
+}
+
+/// What a node does for its cluster, in any mix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roles {
+    /// It keeps the cluster's store and serves it to the others.
+    pub store: bool,
+    /// It may become the manager.
+    pub manager: bool,
+    /// It owns shards and runs entities.
+    pub host: bool,
+    /// It takes clients.
+    pub gateway: bool,
+}
+
+impl Roles {
+    /// Every role.
+    pub const ALL: Self = Self { store: true, manager: true, host: true, gateway: true };
+}
+
+/// Where a life of a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// It renews its lease.
+    #[default]
+    Live,
+    /// It was marked dead, and can never renew again (R7).
+    Dead,
+    /// It said goodbye: it serves nothing any more.
+    Stopped,
+}
+
+/// `nodes/<node>`: a node's life and its lease. Death and renewal compete for this one row (R7).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Which life.
+    pub incarnation: Incarnation,
+    /// Raised at each renewal: who judges the lease looks at this, not at a time (R8).
+    pub renewals: u64,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Whether its shards are to go elsewhere (R12).
+    pub draining: bool,
+    /// Whether the `EntityStore` answered it within the last lease (R9).
+    pub store_answers: bool,
+    /// What it does.
+    pub roles: Roles,
+    /// Its program's version as one number that rises: shards go to the latest only (S16.2, S16.5).
+    pub version: u64,
+    /// Cluster time of its registration, in milliseconds: candidates come in order of age (K21).
+    pub since: u64,
+    /// Where it takes clients and nodes.
+    pub addresses: Vec<String>,
+}
+
+/// `manager`: who assigns, and in which term. The lease of the leadership is the holder's own lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerRow {
+    /// Rises with each new holder (R10).
+    pub term: u64,
+    /// Who.
+    pub holder: Member,
+}
+
+/// `shards/<pool>/<chunk>`: who owns [`CHUNK`] shards, under the term of who wrote it (R10).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardsRow {
+    /// The term of the manager that wrote it.
+    pub term: u64,
+    /// In order; the first is shard `chunk * CHUNK + 1`.
+    pub shards: Vec<ShardRow>,
+}
+
+/// One shard's owner, and where it is going.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardRow {
+    /// Raised at each change of owner.
+    pub epoch: Epoch,
+    /// The owner; none before the first assignment.
+    pub owner: Option<Member>,
+    /// A hand-off that was begun (written ahead, S15).
+    pub moving: Option<Moving>,
+}
+
+/// A hand-off under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moving {
+    /// Names it: (term, count) of the manager that began it, so no two are alike (R11).
+    pub id: HandOffId,
+    /// Where the shard goes, if that node still may have it by then.
+    pub to: Option<NodeId>,
+}
+
+/// Names a hand-off.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct HandOffId {
+    /// The manager's term.
+    pub term: u64,
+    /// Counts the manager's hand-offs in it.
+    pub number: u64,
+}
+
+/// Which row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Key {
+    /// A node's.
+    Node(NodeId),
+    /// The manager's.
+    Manager,
+    /// A chunk of the pool's assignments.
+    Shards(u32),
+}
+
+impl Key {
+    /// The row that has a shard.
+    #[must_use]
+    pub fn of_shard(shard: ShardId) -> Self {
+        Self::Shards(chunk_of(shard))
+    }
+}
+
+/// A row's value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Row {
+    /// Of [`Key::Node`].
+    Node(NodeRow),
+    /// Of [`Key::Manager`].
+    Manager(ManagerRow),
+    /// Of [`Key::Shards`].
+    Shards(ShardsRow),
+}
+
+/// The chunk that a shard stands in.
+#[must_use]
+pub fn chunk_of(shard: ShardId) -> u32 {
+    shard.0.saturating_sub(1) / CHUNK
+}
+
+/// A shard's place in its chunk.
+#[must_use]
+pub fn place_of(shard: ShardId) -> usize {
+    (shard.0.saturating_sub(1) % CHUNK) as usize
+}
+
+/// The shard at a place of a chunk.
+#[must_use]
+pub fn shard_at(chunk: u32, place: usize) -> ShardId {
+    ShardId(chunk * CHUNK + u32::try_from(place).unwrap_or(0) + 1)
+}
+
+/// How many chunks a pool of so many shards has, and how many shards chunk `chunk` holds.
+#[must_use]
+pub fn chunks(shards: u32) -> u32 {
+    shards.div_ceil(CHUNK)
+}
