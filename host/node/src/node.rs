@@ -203,6 +203,7 @@ impl Node {
             workers: inputs.clone(),
             deployer,
             status,
+            tokens: std::sync::atomic::AtomicU64::new(0),
             content_types: std::sync::Mutex::default(),
         };
         let limits = config.wire_limits();

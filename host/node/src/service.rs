@@ -1,6 +1,7 @@
 //! What comes from clients: checked against the deployed types, given its shard, and handed to its worker.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(crate) struct Door {
     pub(crate) workers: Vec<mpsc::UnboundedSender<Input>>,
     pub(crate) deployer: Deployer,
     pub(crate) status: Status,
+    /// The next token: all the node's requests have tokens of their own, so that they may change workers.
+    pub(crate) tokens: AtomicU64,
     /// Content types in use, shared: there are few, and each message would else carry a copy.
     pub(crate) content_types: Mutex<HashMap<String, Arc<str>>>,
 }
@@ -61,7 +64,7 @@ impl Door {
         session: &SessionInfo,
         envelope: Envelope,
         held: Duration,
-    ) -> Result<(ShardId, Message), Problem> {
+    ) -> Result<(ShardId, Arc<Message>), Problem> {
         let (entry, method, kind) = resolve(types, &session.peer.principal, &envelope)?;
         let now = self.clock.now().mono;
         let target = Entity { kind: entry.name.clone(), id: envelope.id.as_str().into() };
@@ -70,7 +73,7 @@ impl Door {
         let deadline = (envelope.remaining_ms > 0)
             .then(|| now.saturating_add(envelope.remaining_ms.saturating_sub(held)));
         let message = Message {
-            token: Token(0),
+            token: Token(self.tokens.fetch_add(1, Ordering::Relaxed)),
             digest: Digest::of(&target, &method, &envelope.body),
             target,
             id: MessageId { session: session.session, sequence: envelope.sequence },
@@ -88,14 +91,14 @@ impl Door {
                 traceparent: envelope.traceparent.into(),
             }),
         };
-        Ok((shard, message))
+        Ok((shard, Arc::new(message)))
     }
 }
 
 impl Service for Door {
     async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
         let types = self.types.now();
-        let mut of_worker: Vec<Vec<(ShardId, Message, Ticket)>> = Vec::new();
+        let mut of_worker: Vec<Vec<(ShardId, Arc<Message>, Ticket)>> = Vec::new();
         of_worker.resize_with(self.workers.len(), Vec::new);
         for request in batch.drain(..) {
             let held = request.received.elapsed();

@@ -40,8 +40,8 @@ const ROUND: usize = 256;
 
 /// What a worker is told.
 pub(crate) enum Input {
-    /// Messages for shards of this worker, in order.
-    Messages(Vec<(ShardId, Message, Ticket)>),
+    /// Messages for shards of this worker, in order. Each has a token of its own in this node.
+    Messages(Vec<(ShardId, Arc<Message>, Ticket)>),
     /// A type was deployed.
     Type(Arc<Type>),
     /// The lease was renewed by a request sent then.
@@ -111,7 +111,6 @@ struct Worker {
     slots: Vec<Slot>,
     types: HashMap<Arc<str>, Arc<Type>>,
     tickets: HashMap<Token, (Ticket, Kind)>,
-    tokens: u64,
     cap: LiveCap,
     tasks: FuturesUnordered<LocalBoxFuture<'static, Done>>,
     claims: Vec<(usize, Arc<Claim>)>,
@@ -132,7 +131,6 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
         slots: Vec::new(),
         types: HashMap::new(),
         tickets: HashMap::new(),
-        tokens: 0,
         tasks: FuturesUnordered::new(),
         claims: Vec::new(),
         commits: Vec::new(),
@@ -218,14 +216,12 @@ impl Worker {
         }
     }
 
-    fn message(&mut self, shard: ShardId, mut message: Message, ticket: Ticket) {
-        self.tokens += 1;
-        message.token = Token(self.tokens);
+    fn message(&mut self, shard: ShardId, message: Arc<Message>, ticket: Ticket) {
         let Some(slot) = self.by_shard.get(&shard).copied() else {
             return ticket.not_run(crate::service::not_owner(shard));
         };
         self.tickets.insert(message.token, (ticket, message.kind));
-        self.tell(slot, Event::Message(Box::new(message)));
+        self.tell(slot, Event::Message(message));
     }
 
     /// Makes a machine for an assigned shard, in the place of the one before it.

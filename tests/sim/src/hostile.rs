@@ -264,7 +264,7 @@ impl Rig {
             context: Default::default(),
         };
         self.open.insert(message.token);
-        self.tell(shard, Event::Message(Box::new(message)));
+        self.tell(shard, Event::Message(Arc::new(message)));
     }
 
     /// The store answers what it was asked first.

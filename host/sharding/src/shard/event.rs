@@ -35,8 +35,8 @@ pub enum Event {
         /// What became of it.
         outcome: ClaimOutcome,
     },
-    /// A message came.
-    Message(Box<Message>),
+    /// A message came. Its token is its own: whoever keeps a clone, to send it again, makes another for that.
+    Message(Arc<Message>),
     /// The answer to [`Action::Load`](super::Action::Load).
     Loaded {
         /// Whose.

@@ -120,7 +120,7 @@ impl Machine {
             }
             Event::Type { kind, settings } => self.on_type(now, kind, settings),
             Event::Claimed { number, outcome } => self.on_claimed(now, number, outcome),
-            Event::Message(message) => self.on_message(now, *message),
+            Event::Message(message) => self.on_message(now, message),
             Event::Loaded { entity, generation, result } => {
                 self.on_loaded(now, &entity, generation, result);
             }

@@ -139,7 +139,7 @@ impl Hand {
             deadline: None,
             context: Default::default(),
         };
-        self.tell(Event::Message(Box::new(message)));
+        self.tell(Event::Message(Arc::new(message)));
         self.tokens
     }
 
@@ -374,7 +374,7 @@ fn r22_a_deadline_keeps_a_turn_from_starting_and_does_not_interrupt_one() {
         deadline: Some(hand.now + 50),
         ..Message::clone(&hand.running.as_ref().expect("a running turn").2)
     };
-    hand.tell(Event::Message(Box::new(late)));
+    hand.tell(Event::Message(Arc::new(late)));
     hand.now += 60;
     hand.run();
     assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::DEADLINE));
@@ -430,7 +430,7 @@ fn r17_a_message_older_than_half_of_a_lanes_life_is_refused_however_it_grew_so_o
     hand.tokens += 1;
     let id = MessageId { session: Session::of("client/x", b"t"), sequence: 1 };
     let old = Message { token: Token(hand.tokens), id, age: 5_001, ..template };
-    hand.tell(Event::Message(Box::new(old)));
+    hand.tell(Event::Message(Arc::new(old)));
     assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::TOO_OLD), "held by others");
     hand.now += 5_001;
     hand.run();

@@ -124,6 +124,6 @@ impl World {
         // Copies share a turn: it may start while one of them still waits.
         let latest = self.deadlines.entry((node, message.id)).or_insert(message.deadline);
         *latest = latest.zip(message.deadline).map(|(one, other)| one.max(other));
-        self.tell(node, Event::Message(message));
+        self.tell(node, Event::Message(Arc::new(*message)));
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Machine {
-    pub(super) fn on_message(&mut self, now: Now, message: Message) {
+    pub(super) fn on_message(&mut self, now: Now, message: Arc<Message>) {
         let token = message.token;
         if let Some(outcome) = self.refusal_at_door(now, &message) {
             return self.reply(token, outcome);
@@ -59,7 +59,7 @@ impl Machine {
         let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
         state.last_used = now.mono;
         let deadline = message.deadline;
-        let entry = Entry { message: Arc::new(message), tokens: vec![token], deadline };
+        let entry = Entry { message, tokens: vec![token], deadline };
         state.entries.insert(id, entry);
         state.queue.push_back(id);
         self.advance(now, &entity);
