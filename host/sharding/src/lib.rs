@@ -4,6 +4,7 @@
 //! takes an event and the time (`handle`), and gives actions back (`poll`). A node carries them out;
 //! the simulator does the same in virtual time, with the very same code.
 
+pub mod assign;
 pub mod hash;
 pub mod ids;
 pub mod message;

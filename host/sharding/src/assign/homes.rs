@@ -1,0 +1,85 @@
+//! Strategies where the names of the hosts alone say where a shard belongs: its home.
+//!
+//! Two managers that never heard of each other decide alike, and no count is needed. The price is moves
+//! ([`Ranges`]) or balance ([`Rendezvous`]).
+
+use super::random::mix;
+use super::{AllocationStrategy, Move, View};
+use crate::ids::ShardId;
+
+/// Contiguous ranges of shards, one a host, in the order of the nodes' names (E5).
+///
+/// The ranges differ by one shard at most. But one node more moves about half of all shards, as every
+/// range shifts: only for clusters whose size hardly ever changes, or whose shards are cheap to move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranges;
+
+impl AllocationStrategy for Ranges {
+    fn place(&self, view: &View) -> Vec<Move> {
+        place(view, ranges(view))
+    }
+
+    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+        rebalance(view, limit, ranges(view))
+    }
+}
+
+/// The home of a shard is the host whose hash together with the shard's number is the highest.
+///
+/// One node more moves only the shards that become its own, one of `hosts` in the mean; one less moves only
+/// those that it had. But counts scatter as by dice: with 1,024 shards on 16 hosts, 64 each in the mean,
+/// expect some with 50 and some with 80. A plan takes time in proportion to shards times hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rendezvous;
+
+impl AllocationStrategy for Rendezvous {
+    fn place(&self, view: &View) -> Vec<Move> {
+        place(view, rendezvous(view))
+    }
+
+    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+        rebalance(view, limit, rendezvous(view))
+    }
+}
+
+fn place(view: &View, home: impl Fn(ShardId) -> Option<usize>) -> Vec<Move> {
+    view.unassigned().filter_map(|shard| Some(Move { shard, to: home(shard)? })).collect()
+}
+
+fn rebalance(view: &View, limit: usize, home: impl Fn(ShardId) -> Option<usize>) -> Vec<Move> {
+    if !view.one_version() {
+        return Vec::new(); // S16.2
+    }
+    view.movable()
+        .filter_map(|(shard, owner)| {
+            home(shard).filter(|to| *to != owner).map(|to| Move { shard, to })
+        })
+        .take(limit)
+        .collect()
+}
+
+fn ranges(view: &View) -> impl Fn(ShardId) -> Option<usize> {
+    let mut hosts: Vec<usize> = view.latest().collect();
+    hosts.sort_unstable_by_key(|host| &view.hosts[*host].node);
+    let shards = view.shards.len() as u128;
+    move |shard| {
+        let range = u128::from(shard.0.saturating_sub(1)) * hosts.len() as u128 / shards.max(1);
+        hosts.get(usize::try_from(range).ok()?).copied()
+    }
+}
+
+fn rendezvous(view: &View) -> impl Fn(ShardId) -> Option<usize> {
+    // A name is hashed once a plan, not once a shard: 1,000 hosts times 4,096 shards are many.
+    let hosts: Vec<(u64, usize)> = view
+        .latest()
+        .map(|host| {
+            let name = blake3::hash(view.hosts[host].node.0.as_bytes());
+            let first = name.as_bytes().first_chunk().copied().unwrap_or_default();
+            (u64::from_le_bytes(first), host)
+        })
+        .collect();
+    move |shard| {
+        let key = mix(u64::from(shard.0));
+        hosts.iter().max_by_key(|(name, _)| mix(name ^ key)).map(|(_, host)| *host)
+    }
+}

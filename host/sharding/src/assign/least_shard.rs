@@ -1,0 +1,49 @@
+//! The strategy that leaves small differences alone (K22, K23).
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use super::average::{level, place};
+use super::{AllocationStrategy, Move, View};
+
+/// A shard without an owner goes to the host with fewest; shards move from the host with most, only while
+/// it has more than a threshold more than the one with fewest, and only few at once (K22, K23, K40).
+///
+/// Hosts may stay as far apart as the threshold. It suits where a move is dear: many entities a shard,
+/// long recoveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastShard {
+    threshold: NonZeroU32,
+    limit: NonZeroUsize,
+}
+
+impl LeastShard {
+    /// By how many shards two hosts may differ before any is moved (`rebalance-threshold`), and how many
+    /// may be under way at once (`max-simultaneous-rebalance`), whatever their cause. Defaults 10 and 3.
+    ///
+    /// A threshold of none would move a shard to and fro for ever, and a limit of none would move none.
+    #[must_use]
+    pub const fn new(threshold: NonZeroU32, limit: NonZeroUsize) -> Self {
+        Self { threshold, limit }
+    }
+}
+
+impl Default for LeastShard {
+    fn default() -> Self {
+        Self {
+            threshold: const { NonZeroU32::new(10).unwrap() },
+            limit: const { NonZeroUsize::new(3).unwrap() },
+        }
+    }
+}
+
+impl AllocationStrategy for LeastShard {
+    fn place(&self, view: &View) -> Vec<Move> {
+        place(view).0
+    }
+
+    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+        let under_way = view.shards.iter().filter(|place| place.busy).count();
+        let gap = usize::try_from(self.threshold.get()).unwrap_or(usize::MAX);
+        level(view, gap, limit.min(self.limit.get().saturating_sub(under_way)))
+    }
+}

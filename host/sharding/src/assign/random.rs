@@ -1,0 +1,27 @@
+//! Random choices out of a view's seed: this crate has no randomness of its own.
+
+/// Spreads the bits of `value`: the last step of splitmix64.
+pub(super) const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// A splitmix64 generator. Good enough to pick shards with; nothing here is secret.
+#[derive(Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    /// The next number.
+    pub(super) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// Takes one of `items`, each as likely as the others but for a bias below `len / 2^64`.
+    pub(super) fn take<T>(&mut self, items: &mut Vec<T>) -> Option<T> {
+        let len = u64::try_from(items.len()).ok().filter(|len| *len > 0)?;
+        let index = usize::try_from(self.next() % len).ok()?;
+        Some(items.swap_remove(index))
+    }
+}

@@ -1,0 +1,1 @@
+//! What each strategy must do, rule by rule.
