@@ -80,6 +80,11 @@ pub enum Event {
     },
     /// What became of commits, in the order in which they were asked for.
     Committed(Vec<(Entity, TurnId, CommitOutcome)>),
+    /// The lease lapsed: no turn starts, whatever its kind, until [`Event::Resume`]. Turns that run may finish, and
+    /// their commits go out, as the store fences them; instances and messages wait (R9).
+    Suspend,
+    /// The lease was renewed in the same life, and the claims stand: the shard goes on (R9).
+    Resume,
     /// Give the shard up.
     Stop(StopReason),
 }

@@ -4,6 +4,7 @@ mod claim;
 mod gate;
 mod instance;
 mod mailbox;
+mod suspend;
 mod time;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -65,6 +66,7 @@ pub struct Machine {
     claim_asked: bool,
     stop_at: Option<u64>,
     lease_sent: Option<u64>,
+    suspended: bool,
     types: BTreeMap<Arc<str>, TypeSettings>,
     entities: BTreeMap<Entity, State>,
     /// Commits asked for and not answered.
@@ -98,6 +100,7 @@ impl Machine {
             claim_asked: true,
             stop_at: None,
             lease_sent: None,
+            suspended: false,
             types: BTreeMap::new(),
             entities: BTreeMap::new(),
             outstanding: 0,
@@ -138,6 +141,8 @@ impl Machine {
                 }
                 self.maybe_claim();
             }
+            Event::Suspend => self.on_suspend(),
+            Event::Resume => self.on_resume(now),
             Event::Stop(reason) => self.on_stop(now, reason),
         }
         if self.phase == Phase::Stopping
@@ -165,6 +170,12 @@ impl Machine {
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Whether it was suspended, and starts no turn (R9). In any phase: a suspended machine may claim or stop.
+    #[must_use]
+    pub fn suspended(&self) -> bool {
+        self.suspended
     }
 
     /// Whose machine it is.

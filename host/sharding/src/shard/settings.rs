@@ -74,6 +74,8 @@ pub enum Mutation {
     CopiesDontJoin,
     /// A turn starts although its caller's deadline has passed (R22).
     IgnoreDeadline,
+    /// Turns start while the lease has lapsed (R9).
+    RunWhileSuspended,
 }
 
 /// What the machine must know of an entity type's present deployment.

@@ -1,5 +1,7 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+mod suspend;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,7 +28,17 @@ struct Hand {
     loads: usize,
     claims: Vec<Arc<Claim>>,
     dropped: usize,
-    stopped: bool,
+    /// Starts and stop hooks of instances.
+    starts: usize,
+    hooks: usize,
+    /// Room that was asked for and not given back.
+    rooms: usize,
+    /// How often `Stopped` was said, and `Lost`.
+    stopped: usize,
+    lost: usize,
+    /// The store, the room and the sandbox say nothing: the test does.
+    silent: bool,
+    asked: Vec<Action>,
 }
 
 fn alice() -> Entity {
@@ -54,7 +66,13 @@ impl Hand {
             loads: 0,
             claims: Vec::new(),
             dropped: 0,
-            stopped: false,
+            starts: 0,
+            hooks: 0,
+            rooms: 0,
+            stopped: 0,
+            lost: 0,
+            silent: false,
+            asked: Vec::new(),
         };
         hand.obey();
         hand.tell(Event::Type { kind: "counter".into(), settings: TypeSettings::default() });
@@ -92,20 +110,40 @@ impl Hand {
                 Action::Run { generation, turn, message, .. } => {
                     self.running = Some((generation, turn, message));
                 }
+                Action::Load { .. } if self.silent => {
+                    self.loads += 1;
+                    self.asked.push(action);
+                }
                 Action::Load { entity, generation } => {
                     self.loads += 1;
                     let loaded = Loaded { head: self.head.clone(), lanes: self.lanes.clone() };
                     self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
                 }
+                Action::WantSlot { .. } if self.silent => {
+                    self.rooms += 1;
+                    self.asked.push(action);
+                }
                 Action::WantSlot { entity, generation } => {
+                    self.rooms += 1;
                     self.tell(Event::Slot { entity, generation });
                 }
+                Action::Activate { .. } if self.silent => {
+                    self.starts += 1;
+                    self.asked.push(action);
+                }
                 Action::Activate { entity, generation, .. } => {
+                    self.starts += 1;
                     let result = Activation::Started(turn(Answer::Result(Bytes::new()), false));
                     self.tell(Event::Activated { entity, generation, result });
                 }
+                Action::Stop { .. } => {
+                    self.hooks += 1;
+                    self.asked.push(action);
+                }
                 Action::Drop { .. } => self.dropped += 1,
-                Action::Stopped => self.stopped = true,
+                Action::FreeSlot { .. } => self.rooms -= 1,
+                Action::Stopped => self.stopped += 1,
+                Action::Lost { .. } => self.lost += 1,
                 _ => {}
             }
         }
@@ -123,24 +161,47 @@ impl Hand {
         kind: Kind,
         body: &str,
     ) -> u64 {
-        self.tokens += 1;
-        let message = Message {
-            token: Token(self.tokens),
+        let id = MessageId { session: Session::of("client/x", session), sequence };
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let digest = Digest::of(&alice(), "m", &body);
+        self.post(Message { id, after, kind, body, digest, ..self.template() })
+    }
+
+    fn template(&self) -> Message {
+        Message {
+            token: Token(0),
             target: alice(),
-            id: MessageId { session: Session::of("client/x", session), sequence },
-            after,
+            id: MessageId { session: Session::of("client/x", b"s"), sequence: 1 },
+            after: 0,
             settled: 0,
-            kind,
+            kind: Kind::Command,
             method: "m".into(),
-            body: Bytes::copy_from_slice(body.as_bytes()),
-            digest: Digest::of(&alice(), "m", body.as_bytes()),
+            body: Bytes::from_static(b"1"),
+            digest: Digest::of(&alice(), "m", b"1"),
             age: 0,
             arrived: self.now,
             deadline: None,
             context: Default::default(),
-        };
-        self.tell(Event::Message(Arc::new(message)));
+        }
+    }
+
+    fn post(&mut self, message: Message) -> u64 {
+        self.tokens += 1;
+        self.tell(Event::Message(Arc::new(Message { token: Token(self.tokens), ..message })));
         self.tokens
+    }
+
+    /// What a silent world was asked first.
+    fn ask(&mut self) -> Action {
+        assert!(!self.asked.is_empty(), "nothing was asked");
+        self.asked.remove(0)
+    }
+
+    fn answer_load(&mut self, action: &Action) {
+        let Action::Load { entity, generation } = action else { panic!("{action:?}") };
+        let (entity, generation) = (entity.clone(), *generation);
+        let loaded = Loaded { head: self.head.clone(), lanes: self.lanes.clone() };
+        self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
     }
 
     /// Lets the running turn answer.
@@ -398,10 +459,10 @@ fn stopped_is_said_only_when_running_turns_have_committed_and_no_instance_is_lef
     let late = hand.send(2, 1, Kind::Command);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
     hand.run();
-    assert!(!hand.stopped, "its commit is under way");
+    assert_eq!(hand.stopped, 0, "its commit is under way");
     hand.settle(CommitOutcome::Done);
     assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
-    assert!(hand.stopped);
+    assert_eq!(hand.stopped, 1);
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl Machine {
         answer: Answer,
         version: u64,
     ) {
-        let outcome = if self.lease_good(now) || self.off(Mutation::QueryWithoutLease) {
+        let outcome = if self.may_answer(now) {
             Outcome::Final { answer, version }
         } else {
             Outcome::later(
@@ -207,7 +207,9 @@ impl Machine {
 
     pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
         match self.entities.get(entity) {
-            Some(state) if state.stage == Stage::Idle && state.queue.is_empty() => {
+            Some(state)
+                if state.stage == Stage::Idle && state.queue.is_empty() && !self.pauses() =>
+            {
                 self.leave(now, entity, StopReason::Evicted);
             }
             Some(state) if state.stage.has_instance() => {
@@ -230,7 +232,8 @@ impl Machine {
 
     pub(super) fn begin_stop(&mut self, entity: &Entity, reason: StopReason) {
         let has_stop = self.types.get(&entity.kind).is_some_and(|settings| settings.has_stop);
-        if !has_stop {
+        // The hook is a turn: a shard that stops while it is suspended drops its instances without it.
+        if !has_stop || self.pauses() {
             return self.close(entity);
         }
         let turn = self.next_turn();

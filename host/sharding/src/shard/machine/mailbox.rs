@@ -136,7 +136,7 @@ impl Machine {
                         let outcome = self.handed_over();
                         return self.give_up(entity, &outcome);
                     }
-                    if self.phase != Phase::Serving {
+                    if self.phase != Phase::Serving || self.pauses() {
                         return;
                     }
                     self.generations += 1;
@@ -149,7 +149,10 @@ impl Machine {
                     return;
                 }
                 Stage::Loaded => {
-                    if self.phase != Phase::Serving || self.next_to_run(now, entity).is_none() {
+                    if self.phase != Phase::Serving
+                        || self.pauses()
+                        || self.next_to_run(now, entity).is_none()
+                    {
                         match self.entities.get(entity) {
                             Some(state) if state.is_spent() => continue,
                             _ => return,
@@ -165,13 +168,16 @@ impl Machine {
                     return;
                 }
                 Stage::Idle => {
+                    if self.pauses() && self.phase != Phase::Stopping {
+                        return;
+                    }
                     if let Some(reason) = state.leaving {
                         self.begin_stop(entity, reason);
                         continue;
                     }
                     if self.phase != Phase::Serving
                         || state.gate.len() >= self.settings.gate
-                        || !self.lease_good(now) && !self.off(Mutation::QueryWithoutLease)
+                        || !self.may_answer(now)
                     {
                         return;
                     }

@@ -45,7 +45,8 @@ impl Machine {
     }
 
     pub(super) fn tick_entity(&mut self, now: Now, entity: &Entity) {
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let paused = self.pauses();
+        let Some(state) = self.entities.get(entity) else { return };
         let waits = |id: &MessageId| state.queue.contains(id) || state.parked.contains_key(id);
         let expired: Vec<_> = state
             .entries
@@ -56,7 +57,7 @@ impl Machine {
         let impatient: Vec<_> = state
             .parked
             .iter()
-            .filter(|(id, until)| **until <= now.mono && !expired.contains(id))
+            .filter(|(id, until)| **until <= now.mono && !expired.contains(id) && !paused)
             .map(|(id, _)| *id)
             .collect();
         for id in expired {
@@ -86,6 +87,7 @@ impl Machine {
         let idle = self.types.get(&entity.kind).map_or(u64::MAX, |t| t.idle);
         if state.stage == Stage::Idle
             && state.entries.is_empty()
+            && !paused
             && state.last_used.saturating_add(idle) <= now.mono
         {
             self.leave(now, entity, StopReason::Idle);
@@ -100,10 +102,11 @@ impl Machine {
         let Some(state) = self.entities.get(entity) else { return };
         let waiting = state.queue.iter().chain(state.parked.keys());
         let deadlines = waiting.filter_map(|id| state.entries.get(id)?.deadline);
-        let parked = state.parked.values().copied();
+        let paused = self.pauses();
+        let parked = state.parked.values().copied().filter(|_| !paused);
         let slot = match state.stage {
             Stage::Waiting(since) => Some(since + self.settings.activation_wait),
-            Stage::Idle => self
+            Stage::Idle if !paused => self
                 .types
                 .get(&entity.kind)
                 .map(|settings| state.last_used.saturating_add(settings.idle)),
