@@ -10,5 +10,6 @@ pub mod ids;
 pub mod message;
 pub mod node;
 pub mod records;
+pub mod route;
 pub mod rows;
 pub mod shard;

@@ -141,6 +141,8 @@ pub mod codes {
     pub const DEADLINE: &str = "deadline";
     /// The shard belongs to another node.
     pub const NOT_OWNER: &str = "not-owner";
+    /// The shard had no live owner for as long as a message may wait, or none that took it.
+    pub const NO_OWNER: &str = "no-owner";
     /// The shard is on its way, or its node stops.
     pub const REBALANCING: &str = "rebalancing";
     /// The store does not answer.

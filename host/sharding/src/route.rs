@@ -1,0 +1,259 @@
+//! A gateway's router: who owns a shard, as far as this node knows, and every message between its coming
+//! and its answer.
+//!
+//! The table is a cache. It is made of rows, mended by the answers of nodes that were wrongly asked, and
+//! moves only to higher epochs (R13); a table from disk may fill it at start (S8), since the owner checks
+//! again before it runs anything (S11.6). With the manager away it goes on as it stands (S8, K17).
+//!
+//! A message is in one of three states. *Held*: it waits here, since its shard moves, has no live owner, was
+//! just bounced, or the link's window is full. *In flight*: it was given out under a tag, to this node's own
+//! machine or to another life; the router keeps a copy. *Gone*: given back to be answered, or refused. Nothing
+//! leaves the router in another way (promise 8), and what was buffered is never dropped (A11).
+//!
+//! Confusing at first: a message is sent again while its first copy may still run. The target's lane makes
+//! that harmless (R17), but whoever sends it is then *in doubt*: a later answer that it did not run speaks
+//! of the later copy only, and is told as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain,
+//! and leaves no doubt. Each attempt has a tag of its own, so the answers of abandoned ones are known as such.
+//!
+//! Messages of one shard leave in the order in which they came, those that are sent again among them; while
+//! one waits, all that come later wait behind it (K18). What is in flight is not timed: it ends by its answer or
+//! by [`Router::lost`], and its node must see to it that a link which is silent breaks.
+
+mod flow;
+mod settings;
+mod step;
+mod table;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::ids::{Epoch, NodeId, ShardId};
+use crate::message::codes;
+use crate::rows::Member;
+
+pub use settings::{Mutation, Settings};
+pub use step::{Load, Refusal, Step, Verdict};
+use table::{Entry, Flight, Hold, Link, Slot, index_of};
+
+/// Routes, and the messages that are on their way. `T` is cheap to clone: a copy is kept while it is in flight.
+#[derive(Debug)]
+pub struct Router<T> {
+    settings: Settings,
+    me: Option<Member>,
+    /// This node's name, once a life of it was registered.
+    node: Option<NodeId>,
+    slots: Vec<Slot<T>>,
+    links: BTreeMap<Member, Link>,
+    /// By tag; never gone through, since its order is random.
+    flights: HashMap<u64, Flight<T>>,
+    /// (when, which shard, which place) of all that is held.
+    expiries: BTreeSet<(u64, usize, u64)>,
+    /// (when, which shard) of shards that may send what they hold from then on.
+    timers: BTreeSet<(u64, usize)>,
+    /// Links whose window has room again, with shards waiting for it.
+    freed: Vec<Member>,
+    places: u64,
+    tags: u64,
+    held: usize,
+    held_bytes: usize,
+}
+
+impl<T: Clone> Router<T> {
+    /// A router of a pool with so many shards, which knows no owner.
+    #[must_use]
+    pub fn new(settings: Settings, shards: u32) -> Self {
+        Self {
+            settings,
+            me: None,
+            node: None,
+            slots: (0..shards).map(|_| Slot::new()).collect(),
+            links: BTreeMap::new(),
+            flights: HashMap::new(),
+            expiries: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            freed: Vec::new(),
+            places: 0,
+            tags: 0,
+            held: 0,
+            held_bytes: 0,
+        }
+    }
+
+    /// Which life of this node is registered: its shards are [`Step::Local`]. What is in flight to the former
+    /// life is in doubt, as if its link were lost; shards of former lives have no live owner.
+    pub fn set_me(&mut self, now: u64, me: Option<Member>, out: &mut Vec<Step<T>>) {
+        if self.me == me {
+            return;
+        }
+        if let Some(member) = &me {
+            self.node = Some(member.node.clone());
+        }
+        if let Some(former) = std::mem::replace(&mut self.me, me) {
+            self.lost(now, &former, out);
+        }
+        for index in 0..self.slots.len() {
+            self.settle(now, index, out);
+        }
+        self.pump(now, out);
+    }
+
+    /// Takes a message for `shard`, of so many bytes (S5, S11.3). `deadline` is a time of the same clock as `now`.
+    pub fn route(
+        &mut self,
+        now: u64,
+        shard: ShardId,
+        item: T,
+        bytes: usize,
+        deadline: Option<u64>,
+    ) -> Step<T> {
+        let entry = Entry { item, bytes, deadline, waited: 0, in_doubt: false };
+        let Some(index) = index_of(shard, self.slots.len()) else {
+            let message = format!("there is no shard {shard}; there are {}", self.slots.len());
+            return entry.refused(codes::NO_OWNER, message, None);
+        };
+        if entry.is_late(now) {
+            let message = "the sender's deadline had passed when the message came".into();
+            return entry.refused(codes::DEADLINE, message, None);
+        }
+        self.places += 1;
+        let place = self.places;
+        let alone = self.slots[index].held.is_empty();
+        if alone && let Some(to) = self.ready(now, index, bytes) {
+            return self.send(index, place, entry, to);
+        }
+        if let Some(message) = self.full(index, bytes) {
+            if alone {
+                self.withdraw(index);
+            }
+            let retry_after = self.retry_after();
+            return entry.refused(codes::OVERLOADED, message, retry_after);
+        }
+        self.hold_entry(now, index, place, entry);
+        Step::Held
+    }
+
+    /// [`Self::route`] for one of many: pushes what is to be done, and nothing for a message that is held.
+    pub fn route_into(
+        &mut self,
+        now: u64,
+        shard: ShardId,
+        item: T,
+        bytes: usize,
+        deadline: Option<u64>,
+        out: &mut Vec<Step<T>>,
+    ) {
+        match self.route(now, shard, item, bytes, deadline) {
+            Step::Held => {}
+            step => out.push(step),
+        }
+    }
+
+    /// A shard's row, as this node sees it now: [`node::Action::Route`](crate::node::Action::Route).
+    ///
+    /// Lower epochs are not heard (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
+    /// what was held.
+    pub fn update(
+        &mut self,
+        now: u64,
+        shard: ShardId,
+        epoch: Epoch,
+        owner: Option<Member>,
+        moving: bool,
+        out: &mut Vec<Step<T>>,
+    ) {
+        let Some(index) = index_of(shard, self.slots.len()) else { return };
+        if epoch < self.slots[index].epoch && !self.mutated(Mutation::RoutesGoBack) {
+            return;
+        }
+        self.reroute(now, index, epoch, owner, moving);
+        self.settle(now, index, out);
+        self.pump(now, out);
+    }
+
+    /// A hand-off begins: [`node::Action::Hold`](crate::node::Action::Hold) (A8, K24). Messages for the shard wait for
+    /// a higher epoch, for this one without a hand-off, or until `hold_wait` has passed: then the route that is
+    /// known is tried, and its answer mends it (R12).
+    pub fn hold(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
+        let Some(index) = index_of(shard, self.slots.len()) else { return };
+        let until = now.saturating_add(self.settings.hold_wait);
+        let slot = &mut self.slots[index];
+        if epoch < slot.epoch || slot.hold.is_some_and(|hold| epoch <= hold.epoch) {
+            return;
+        }
+        slot.hold = Some(Hold { epoch, until });
+        self.withdraw(index);
+        if let Some((_, bytes)) = self.slots[index].first() {
+            // Shut as it is now, this only sets its timer.
+            self.ready(now, index, bytes);
+        }
+    }
+
+    /// The link to this life broke, or its life ended (S12): what is in flight to it is in doubt, and goes to whom
+    /// the route names. If that is still the same life, it waits for `retry`: a link may be made again.
+    pub fn lost(&mut self, now: u64, member: &Member, out: &mut Vec<Step<T>>) {
+        let Some(link) = self.links.remove(member) else { return };
+        let mut touched: BTreeSet<usize> = link.waiting.iter().copied().collect();
+        for tag in link.flying {
+            if let Some(mut flight) = self.take(tag) {
+                touched.insert(flight.index);
+                self.doubt(&mut flight.entry);
+                self.hold_entry(now, flight.index, flight.place, flight.entry);
+            }
+        }
+        for index in touched {
+            if self.slots[index].owner.as_ref() == Some(member) {
+                self.retry_later(now, index);
+            }
+            self.settle(now, index, out);
+        }
+        self.pump(now, out);
+    }
+
+    /// How an attempt ended. Given back with [`Verdict::Done`]: the message, and whether an earlier copy of it is
+    /// in doubt, so that an answer that it did not run is told as `unknown` (R16). None: it goes on, or the
+    /// attempt was abandoned long ago.
+    pub fn answered(
+        &mut self,
+        now: u64,
+        tag: u64,
+        verdict: Verdict,
+        out: &mut Vec<Step<T>>,
+    ) -> Option<(T, bool)> {
+        let Flight { entry, place, index, .. } = self.take(tag)?;
+        let mut done = None;
+        match verdict {
+            Verdict::Done => done = Some((entry.item, entry.in_doubt)),
+            Verdict::NotOwner { epoch, hint: Some(owner) } if epoch > self.slots[index].epoch => {
+                self.hold_entry(now, index, place, entry);
+                self.reroute(now, index, epoch, Some(owner), false);
+                self.settle(now, index, out);
+            }
+            Verdict::NotOwner { .. } | Verdict::Rebalancing | Verdict::NotSent => {
+                self.hold_entry(now, index, place, entry);
+                self.retry_later(now, index);
+                self.settle(now, index, out);
+            }
+        }
+        self.pump(now, out);
+        done
+    }
+
+    /// What it keeps now.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        Load { held: self.held, held_bytes: self.held_bytes, in_flight: self.flights.len() }
+    }
+
+    /// The route of a shard: its epoch, and its owner, if that is known and alive.
+    #[must_use]
+    pub fn route_of(&self, shard: ShardId) -> Option<(Epoch, Option<&Member>)> {
+        let index = index_of(shard, self.slots.len())?;
+        Some((self.slots[index].epoch, self.target(index)))
+    }
+
+    fn mutated(&self, mutation: Mutation) -> bool {
+        self.settings.mutations.contains(&mutation)
+    }
+}

@@ -1,0 +1,50 @@
+//! What a gateway's router is told once.
+
+use serde::{Deserialize, Serialize};
+
+/// Bounds of a router. Times are in milliseconds.
+///
+/// At worst it keeps `held_bytes`, and `link_bytes` for each node that it sends to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Messages that may wait for one shard (K19). Default 10,000.
+    pub held_messages: usize,
+    /// Bytes of messages that may wait for all shards together (K19). Default 64 MiB.
+    pub held_bytes: usize,
+    /// How long a message may wait in all, and how long a hand-off holds messages back before the route that
+    /// is known is tried again (R12). Default 10,000.
+    pub hold_wait: u64,
+    /// How long before a message that nobody took is sent again (S12). Default 100.
+    pub retry: u64,
+    /// Messages that may be under way to one other node. Default 4,096.
+    pub link_messages: usize,
+    /// Bytes of messages that may be under way to one other node; a larger one goes alone. Default 32 MiB.
+    pub link_bytes: usize,
+    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    pub mutations: Vec<Mutation>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            held_messages: 10_000,
+            held_bytes: 64 << 20,
+            hold_wait: 10_000,
+            retry: 100,
+            link_messages: 4_096,
+            link_bytes: 32 << 20,
+            mutations: Vec::new(),
+        }
+    }
+}
+
+/// A rule of the router that a test can switch off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mutation {
+    /// A message whose former copy may have run is told as not run (R16).
+    ForgetDoubt,
+    /// What is held for a shard is dropped when its route moves, and never answered (A11).
+    DropHeld,
+    /// A route moves to lower epochs too (R13).
+    RoutesGoBack,
+}

@@ -1,0 +1,82 @@
+//! What a router is told of a message that it sent, and what it says is to be done with one.
+
+use crate::ids::{Epoch, ShardId};
+use crate::rows::Member;
+
+/// What is to be done with a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// Hand it to this node's own machine of the shard (S11.3).
+    Local {
+        /// Which shard.
+        shard: ShardId,
+        /// The epoch that the route has.
+        epoch: Epoch,
+        /// Names this attempt: [`Router::answered`](super::Router::answered) takes it.
+        tag: u64,
+        /// The message.
+        item: T,
+    },
+    /// Send it to the owner (S11.4). It is never sent on from there.
+    Remote {
+        /// Which life of which node: a link to another life is no way to it.
+        to: Member,
+        /// The epoch that the route has.
+        epoch: Epoch,
+        /// Names this attempt: [`Router::answered`](super::Router::answered) takes it.
+        tag: u64,
+        /// The message.
+        item: T,
+    },
+    /// It waits in the router, which gives it out later.
+    Held,
+    /// Answer it so; the router has forgotten it.
+    Refuse {
+        /// The message.
+        item: T,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// Why the router gives a message back unsent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Stable, one of [`codes`](crate::message::codes).
+    pub code: &'static str,
+    /// What happened; names the setting where a bound was met.
+    pub message: String,
+    /// Milliseconds after which the same message may fare better; none if it will not by itself.
+    pub retry_after: Option<u32>,
+    /// Whether an earlier copy of it may have run: it is told as `unknown`, not as `not-run` (R16).
+    pub in_doubt: bool,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The owner answered it, whatever it said: the message goes back to its sender.
+    Done,
+    /// It did not run there: the shard is another's (S11.6).
+    NotOwner {
+        /// The epoch that the node which was asked knows.
+        epoch: Epoch,
+        /// Who owns the shard under it, if that node knows.
+        hint: Option<Member>,
+    },
+    /// It did not run there: the shard is being given up.
+    Rebalancing,
+    /// It never left this node: there is no link to that life, or no machine of the shard here.
+    NotSent,
+}
+
+/// What a router keeps at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Messages that wait.
+    pub held: usize,
+    /// Their bytes.
+    pub held_bytes: usize,
+    /// Messages that were given out and not answered, to this node's own machines included.
+    pub in_flight: usize,
+}
