@@ -11,11 +11,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
 use futures::channel::oneshot::Sender;
+use ostraca_store::witness::{Witness, write_durably};
 use ostraca_store::{StoreError, StoreIdentity};
 
-use crate::dir::{sync_dir, write_durably};
+use crate::dir::sync_dir;
 use crate::progress::Progress;
-use crate::witness;
 
 pub(crate) enum Job {
     Put(Bytes, Sender<Result<[u8; 32], StoreError>>),
@@ -74,7 +74,7 @@ impl Files {
         let Some(path) = &self.witness else { return Ok(()) };
         let sequence = self.progress.sequence();
         let identity = StoreIdentity { sequence, ..self.identity.clone() };
-        witness::write(path, &identity).map_err(unavailable)
+        Witness::of(&identity).write(path).map_err(unavailable)
     }
 
     fn path(&self, digest: &[u8; 32]) -> PathBuf {

@@ -12,6 +12,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use ostraca_store::witness::write_durably;
 
 use crate::OpenError;
 
@@ -161,19 +162,6 @@ impl Dir {
             .and_then(|()| lock.write_all(holder.as_bytes()))
             .map_err(|error| OpenError::io(path, error))?;
         Ok(Self { path: path.into(), _lock: lock })
-    }
-}
-
-/// Writes a file whole or not at all, durably.
-pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
-        _ => sync_dir(Path::new(".")),
     }
 }
 

@@ -59,6 +59,7 @@ pub use options::Options;
 /// A sled store, open. Dropped, it serves what is queued, closes, and lets the directory go.
 pub struct SledStore {
     identity: StoreIdentity,
+    openings: Vec<u64>,
     queue: Arc<Queue>,
     progress: Arc<Progress>,
     changes: Changes,
@@ -177,6 +178,10 @@ impl EntityStore for SledStore {
         self.identity()
     }
 
+    fn openings(&self) -> Vec<u64> {
+        self.openings.clone()
+    }
+
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
         let count = claims.len();
         let lost = move || vec![ClaimOutcome::Failed(FAILED.into()); count];
@@ -217,6 +222,10 @@ impl EntityStore for SledStore {
 impl ClusterStore for SledStore {
     fn identity(&self) -> StoreIdentity {
         self.identity()
+    }
+
+    fn openings(&self) -> Vec<u64> {
+        self.openings.clone()
     }
 
     fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {

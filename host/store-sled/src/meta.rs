@@ -18,7 +18,7 @@ pub(crate) struct Identity {
     pub(crate) cluster_name: String,
     pub(crate) opened: u64,
     /// The nonces of the last openings, the newest last.
-    nonces: Vec<u64>,
+    pub(crate) nonces: Vec<u64>,
 }
 
 impl Body for Identity {
@@ -39,13 +39,6 @@ impl Identity {
         let forgotten = self.nonces.len().saturating_sub(REMEMBERED);
         self.nonces.drain(..forgotten);
         nonce
-    }
-
-    /// Whether the opening with that number had that nonce.
-    pub(crate) fn was_opened(&self, number: u64, nonce: u64) -> bool {
-        let Some(ago) = self.opened.checked_sub(number) else { return false };
-        let at = usize::try_from(ago).ok().and_then(|ago| self.nonces.len().checked_sub(ago + 1));
-        at.and_then(|at| self.nonces.get(at)) == Some(&nonce)
     }
 }
 
@@ -72,6 +65,7 @@ impl Body for RowBody {
 mod tests {
     use super::*;
     use ostraca_store::record::Codec;
+    use ostraca_store::witness::Found;
 
     #[test]
     fn the_bytes_of_the_stores_own_records_do_not_change() {
@@ -97,11 +91,13 @@ mod tests {
     #[test]
     fn openings_are_told_apart_as_far_back_as_they_are_remembered() {
         let mut identity = Identity::new(ClusterId(1), "c");
-        let nonces: Vec<_> = (0..200).map(|_| identity.open()).collect();
-        for (number, nonce) in (1..).zip(nonces) {
-            assert_eq!(identity.was_opened(number, nonce), number > 200 - REMEMBERED as u64);
-            assert!(!identity.was_opened(number, nonce ^ 1));
+        let given: Vec<_> = (0..200).map(|_| identity.open()).collect();
+        let Identity { store, opened, ref nonces, .. } = identity;
+        let found = Found { store, opened, openings: nonces, sequence: 0 };
+        for (number, nonce) in (1..).zip(given) {
+            assert_eq!(found.was_opened(number, nonce), number > 200 - REMEMBERED as u64);
+            assert!(!found.was_opened(number, nonce ^ 1));
         }
-        assert!(!identity.was_opened(201, 0));
+        assert!(!found.was_opened(201, 0));
     }
 }

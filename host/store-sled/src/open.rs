@@ -12,6 +12,7 @@ use crossbeam_channel::bounded;
 use ostraca_sharding::ids::ClusterId;
 use ostraca_store::changes::Changes;
 use ostraca_store::record::Codec;
+use ostraca_store::witness::Witness;
 use ostraca_store::{StoreError, StoreIdentity};
 use sled::{Batch, Db};
 
@@ -72,7 +73,7 @@ pub(crate) fn open_on(
     dir.forget_cached_pages()?;
     let records = open_sled(&dir, options)?;
     let data = dir.settle()?;
-    let identity = count_opening(&records, &data, path, options)?;
+    let (identity, openings) = count_opening(&records, &data, path, options)?;
 
     let progress = Arc::new(Progress::new(identity.sequence));
     let queue = Arc::new(Queue::new(options));
@@ -116,6 +117,7 @@ pub(crate) fn open_on(
     spawned.map_err(|error| OpenError::io(path, error))?;
     Ok(SledStore {
         identity,
+        openings,
         queue,
         progress,
         changes,
@@ -158,7 +160,7 @@ fn count_opening(
     data: &File,
     path: &Path,
     options: &Options,
-) -> Result<StoreIdentity, OpenError> {
+) -> Result<(StoreIdentity, Vec<u64>), OpenError> {
     let corrupt = |error: StoreError| corrupt(path, error.to_string());
     let missing = || StoreError::Corrupt("its identity is missing".into());
     let (key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
@@ -181,12 +183,12 @@ fn count_opening(
     let record = records.codec.encode(&key, &identity).map_err(corrupt)?;
     put(&mut batch, key, record, 0);
     write(&records.db, batch, data, path)?;
-    let Identity { store, cluster, cluster_name, opened, .. } = identity;
+    let Identity { store, cluster, cluster_name, opened, nonces } = identity;
     let identity = StoreIdentity { store, cluster, cluster_name, opened, nonce, sequence };
     if let Some(witness) = &options.witness {
-        witness::write(witness, &identity).map_err(|error| OpenError::io(witness, error))?;
+        Witness::of(&identity).write(witness).map_err(|error| OpenError::io(witness, error))?;
     }
-    Ok(identity)
+    Ok((identity, nonces))
 }
 
 fn write(db: &Db, batch: Batch, data: &File, path: &Path) -> Result<(), OpenError> {

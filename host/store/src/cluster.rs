@@ -1,6 +1,7 @@
 //! Where nodes, leases, leadership, assignments and deployments live: rows with compare-and-set and watch.
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::{StoreError, StoreFuture, StoreIdentity};
 
@@ -26,6 +27,11 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// Who this store is.
     fn identity(&self) -> StoreIdentity;
 
+    /// The nonces of its last openings, the newest last (R5): as many as it remembers.
+    fn openings(&self) -> Vec<u64> {
+        vec![self.identity().nonce]
+    }
+
     /// One row.
     fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>>;
 
@@ -40,7 +46,7 @@ pub trait ClusterStore: Send + Sync + 'static {
 }
 
 /// One compare-and-set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cas {
     /// Which row.
     pub key: String,
@@ -73,7 +79,7 @@ impl Cas {
 }
 
 /// Why a compare-and-set did not happen.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Conflict {
     /// The row is not as expected; here is how it is.
     #[error("the row was changed by somebody else")]
@@ -84,7 +90,7 @@ pub enum Conflict {
 }
 
 /// One row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// Its key.
     pub key: String,
@@ -107,7 +113,7 @@ impl RowEvent {
 }
 
 /// One change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowEvent {
     /// The row has this value now.
     Set(Row),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use ostraca_sharding::ids::{Entity, ShardKey};
 use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use serde::{Deserialize, Serialize};
 
 use crate::keys::MAX_KEY_BYTES;
 use crate::{StoreError, StoreFuture, StoreIdentity};
@@ -61,6 +62,11 @@ pub trait EntityStore: Send + Sync + 'static {
     /// Who this store is, as of its opening; `sequence` is the newest durable one.
     fn identity(&self) -> StoreIdentity;
 
+    /// The nonces of its last openings, the newest last (R5): as many as it remembers.
+    fn openings(&self) -> Vec<u64> {
+        vec![self.identity().nonce]
+    }
+
     /// Claims shards, one answer each, in order.
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>>;
 
@@ -87,7 +93,7 @@ pub trait EntityStore: Send + Sync + 'static {
 }
 
 /// What to scan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
     /// Whose records.
     pub shard: ShardKey,
@@ -102,7 +108,7 @@ pub struct Scan {
 }
 
 /// Kinds of records that are read by scanning.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScanKind {
     /// The heads of the shard, in the order of the entities' types and ids.
     Heads,
@@ -111,7 +117,7 @@ pub enum ScanKind {
 }
 
 /// One page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// The records, in order.
     pub records: Vec<ScannedRecord>,
@@ -120,7 +126,7 @@ pub struct Page {
 }
 
 /// One record of a page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScannedRecord {
     /// An entity and its head.
     Head(Entity, Box<ostraca_sharding::records::Head>),

@@ -3,7 +3,8 @@
 //! They are apart because people mix them: leases in one system, state in another. Both are shaped in
 //! batches and know no clock. Every backend passes the suite in `conformance` (a feature); the
 //! [`memory`] backend is the shortest reading of the contract. [`keys`] and [`record`] say how things
-//! stand on disk, [`changes`] helps a backend to keep watches.
+//! stand on disk, [`changes`] helps a backend to keep watches, [`witness`] tells a store from another, a
+//! copy, or its own past (R5).
 
 pub mod changes;
 pub mod cluster;
@@ -13,6 +14,7 @@ pub mod entity;
 pub mod keys;
 pub mod memory;
 pub mod record;
+pub mod witness;
 
 pub use cluster::{Cas, ClusterStore, Conflict, Row, RowEvent, Watch};
 pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
@@ -43,7 +45,7 @@ pub struct StoreIdentity {
 }
 
 /// Why a store call gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum StoreError {
     /// It may work again: retry after a while.
     #[error("the store does not answer now: {0}")]
