@@ -1,1 +1,300 @@
-//! What each strategy must do, rule by rule.
+//! What each strategy must do, rule by rule; `tests/histories.rs` does it at random.
+
+mod histories;
+
+use std::collections::BTreeSet;
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use super::{
+    AllocationStrategy, Average, Host, LeastShard, Move, Place, Ranges, Rendezvous, Strategy, View,
+};
+use crate::ids::ShardId;
+
+const ALL: usize = usize::MAX;
+
+/// Hosts of one version with so many shards each, and some more shards that need an owner.
+fn view(counts: &[usize], unassigned: usize) -> View {
+    let hosts = (0..counts.len()).map(host).collect();
+    let owned = counts.iter().enumerate().flat_map(|(owner, count)| {
+        std::iter::repeat_n(Place { owner: Some(owner), busy: false }, *count)
+    });
+    let shards = owned.chain(std::iter::repeat_n(Place::default(), unassigned)).collect();
+    View { hosts, shards, seed: 1 }
+}
+
+fn host(number: usize) -> Host {
+    Host { node: format!("node-{number:03}").as_str().into(), version: 1 }
+}
+
+fn place_of(view: &View, shard: ShardId) -> Place {
+    view.shards[shard.0 as usize - 1]
+}
+
+/// Carries moves out, after a look at what no strategy may ever propose.
+fn carry_out(view: &mut View, moves: &[Move], busy: bool) {
+    let mut seen = BTreeSet::new();
+    for Move { shard, to } in moves {
+        assert!(seen.insert(*shard), "{shard} twice in one answer");
+        assert!(*to < view.hosts.len(), "{shard} to a host that there is not");
+        let place = &mut view.shards[shard.0 as usize - 1];
+        assert!(!place.busy, "{shard} is being moved");
+        assert_ne!(place.owner, Some(*to), "{shard} to the owner that it has");
+        *place = Place { owner: Some(*to), busy };
+    }
+}
+
+/// Places, then rebalances round by round to the end; gives all the moves of shards that had an owner.
+fn settle(strategy: &dyn AllocationStrategy, view: &mut View, limit: usize) -> Vec<Move> {
+    let placed = strategy.place(view);
+    carry_out(view, &placed, false);
+    let mut all = Vec::new();
+    for _ in 0..=view.shards.len() {
+        view.seed += 1;
+        let moves = strategy.rebalance(view, limit);
+        assert!(moves.len() <= limit);
+        if moves.is_empty() {
+            return all;
+        }
+        carry_out(view, &moves, false);
+        all.extend(moves);
+    }
+    panic!("{strategy:?} does not come to rest");
+}
+
+/// How many of the moves each host gives.
+fn given(view: &View, moves: &[Move]) -> Vec<usize> {
+    let mut given = vec![0; view.hosts.len()];
+    for found in moves {
+        given[place_of(view, found.shard).owner.expect("an owner")] += 1;
+    }
+    given
+}
+
+fn spread(counts: &[usize]) -> usize {
+    counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0)
+}
+
+#[test]
+fn s13_the_first_host_gets_all_shards() {
+    let moves = Average.place(&view(&[0], 10));
+    assert_eq!(moves, (1..=10).map(|n| Move { shard: ShardId(n), to: 0 }).collect::<Vec<_>>());
+    assert_eq!(Average.place(&view(&[], 10)), [], "and no host gets none");
+    assert_eq!(Average.rebalance(&view(&[], 10), ALL), []);
+}
+
+#[test]
+fn s16_1_the_average_is_of_all_shards_those_without_an_owner_too() {
+    // Two more are about to come: the average is 5, not 4.
+    let mut view = view(&[5, 3], 2);
+    view.shards[8].busy = true;
+    view.shards[9].busy = true;
+    assert_eq!(Average.rebalance(&view, ALL), []);
+}
+
+#[test]
+fn s16_2_a_host_gives_what_it_has_above_the_average_and_no_other_host_gives() {
+    let view = view(&[9, 4, 5, 2], 0);
+    assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [4, 0, 0, 0]);
+}
+
+#[test]
+fn s16_2_the_excess_is_rounded_up() {
+    let mut view = view(&[4, 4, 4, 1], 0);
+    assert_eq!(settle(&Average, &mut view, ALL).len(), 2);
+    assert_eq!(view.counts(), [3, 3, 4, 3]);
+}
+
+#[test]
+fn s16_2_which_shards_go_is_random_and_the_seed_decides() {
+    let shards = |seed| {
+        let view = View { seed, ..view(&[20, 0], 0) };
+        Average.rebalance(&view, 5).iter().map(|found| found.shard).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(shards(7), shards(7));
+    assert!((0..20).map(shards).collect::<BTreeSet<_>>().len() > 15);
+    assert_eq!((0..50).flat_map(shards).collect::<BTreeSet<_>>().len(), 20, "each can be the one");
+}
+
+#[test]
+fn s16_2_no_shard_leaves_its_owner_while_versions_differ() {
+    for strategy in Strategy::ALL.map(Strategy::build) {
+        let mut view = view(&[90, 0, 0], 0);
+        view.hosts[1].version = 2;
+        assert_eq!(strategy.rebalance(&view, ALL), [], "{strategy:?}");
+        view.hosts.iter_mut().for_each(|host| host.version = 2);
+        assert_ne!(strategy.rebalance(&view, ALL), [], "{strategy:?}");
+    }
+}
+
+#[test]
+fn s16_3_unassigned_shards_come_first() {
+    // The two that need an owner even the hosts out: nothing else needs to move.
+    assert_eq!(Average.rebalance(&view(&[3, 1], 2), ALL), []);
+    let mut view = view(&[3, 1], 2);
+    assert_eq!(settle(&Average, &mut view, ALL), []);
+    assert_eq!(view.counts(), [3, 3]);
+}
+
+#[test]
+fn s16_3_then_the_host_with_most_gives_and_of_equals_the_oldest() {
+    for (counts, gives) in [([4, 7, 5, 0], 1), ([5, 6, 6, 0], 1), ([6, 6, 6, 0], 0)] {
+        let view = view(&counts, 0);
+        let mut expected = [0; 4];
+        expected[gives] = 1;
+        assert_eq!(given(&view, &Average.rebalance(&view, 1)), expected, "{counts:?}");
+    }
+}
+
+#[test]
+fn s16_3_who_has_most_is_judged_anew_before_each_pick() {
+    // One by one down to the average, nine hosts would give 13 shards here.
+    let mut counts = vec![11; 9];
+    counts.push(0);
+    let mut view = view(&counts, 0);
+    assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+    assert_eq!(settle(&Average, &mut view, ALL).len(), 9);
+}
+
+#[test]
+fn s16_4_every_shard_is_seen_to() {
+    let mut both = view(&[8, 0, 0], 3);
+    assert_eq!(Average.place(&both).len(), 3);
+    settle(&Average, &mut both, ALL);
+    assert_eq!(both.counts(), [4, 4, 3]);
+    // The host with most has nothing to give now: the next one gives.
+    let mut view = view(&[8, 5, 0], 0);
+    view.shards[..8].iter_mut().for_each(|place| place.busy = true);
+    assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [0, 2, 0]);
+}
+
+#[test]
+fn s16_5_a_shard_goes_to_the_host_with_fewest() {
+    for strategy in [&Average as &dyn AllocationStrategy, &LeastShard::default()] {
+        let to: Vec<_> =
+            strategy.place(&view(&[3, 1, 2], 4)).iter().map(|found| found.to).collect();
+        assert_eq!(to, [1, 1, 2, 0], "{strategy:?}");
+    }
+    assert!(Average.rebalance(&view(&[9, 5, 1, 4], 0), 3).iter().all(|found| found.to == 2));
+}
+
+#[test]
+fn s16_5_only_hosts_of_the_latest_version_are_given_shards() {
+    for strategy in Strategy::ALL.map(Strategy::build) {
+        let mut view = view(&[0, 30, 0, 40], 20);
+        view.hosts[1].version = 3;
+        view.hosts[2].version = 2;
+        view.hosts[3].version = 3;
+        let moves = strategy.place(&view);
+        assert_eq!(moves.len(), 20, "{strategy:?}");
+        assert!(moves.iter().all(|found| [1, 3].contains(&found.to)), "{strategy:?}");
+    }
+}
+
+#[test]
+fn s16_6_and_s16_7_a_host_with_only_one_fewer_is_given_nothing() {
+    assert_eq!(Average.rebalance(&view(&[4, 3, 3], 0), ALL), []);
+    assert_eq!(Average.rebalance(&view(&[3, 3], 0), ALL), [], "least of all what it has");
+    assert_eq!(Average.rebalance(&view(&[5, 3], 0), ALL).len(), 1);
+}
+
+#[test]
+fn s16_8_what_was_decided_counts_for_the_next_decision_at_both_ends() {
+    let moves = Average.rebalance(&view(&[6, 6, 0, 0], 0), ALL);
+    let view = view(&[6, 6, 0, 0], 0);
+    assert_eq!(given(&view, &moves), [3, 3, 0, 0]);
+    assert_eq!(moves.iter().filter(|found| found.to == 2).count(), 3);
+    assert_eq!(moves.len(), 6);
+}
+
+#[test]
+fn a5_a_busy_shard_counts_where_it_goes_and_is_not_moved() {
+    for strategy in Strategy::ALL.map(Strategy::build) {
+        let mut view = view(&[0, 0, 50], 5);
+        view.shards.iter_mut().for_each(|place| place.busy = true);
+        assert_eq!(strategy.rebalance(&view, ALL), [], "{strategy:?}");
+        assert_eq!(strategy.place(&view), [], "{strategy:?}");
+    }
+    let mut view = view(&[3, 3], 0);
+    view.shards[0].busy = true;
+    assert_eq!(Average.rebalance(&view, ALL), []);
+}
+
+#[test]
+fn an_owner_that_is_no_host_is_none() {
+    let mut view = view(&[2, 2], 0);
+    view.shards[1].owner = Some(2);
+    assert_eq!(Average.place(&view), [Move { shard: ShardId(2), to: 0 }]);
+    assert_eq!(Average.rebalance(&view, ALL), []);
+}
+
+#[test]
+fn k23_least_shard_moves_only_above_its_threshold_and_only_few_at_once() {
+    let strategy = LeastShard::default();
+    assert_eq!(strategy.rebalance(&view(&[20, 10], 0), ALL), []);
+    assert_eq!(strategy.rebalance(&view(&[21, 10], 0), ALL).len(), 1);
+    assert_eq!(strategy.rebalance(&view(&[90, 10], 0), ALL).len(), 3);
+    assert_eq!(strategy.rebalance(&view(&[90, 10], 0), 2).len(), 2);
+    let mut under_way = view(&[90, 10], 0);
+    under_way.shards[99].busy = true;
+    assert_eq!(strategy.rebalance(&under_way, ALL).len(), 2);
+    let mut apart = view(&[90, 10, 30], 0);
+    settle(&strategy, &mut apart, ALL);
+    assert_eq!(spread(&apart.counts()), 10);
+}
+
+#[test]
+fn least_shard_with_threshold_one_is_as_even_as_average() {
+    let strategy = LeastShard::new(NonZeroU32::MIN, NonZeroUsize::MAX);
+    let mut view = view(&[17, 0, 3, 6], 0);
+    settle(&strategy, &mut view, ALL);
+    assert_eq!(spread(&view.counts()), 1);
+}
+
+#[test]
+fn e5_ranges_are_contiguous_in_the_order_of_names_and_even() {
+    let mut view = view(&[0, 0, 0], 11);
+    view.hosts.reverse();
+    let moves = Ranges.place(&view);
+    assert!(moves.windows(2).all(|pair| pair[0].to >= pair[1].to));
+    carry_out(&mut view, &moves, false);
+    assert_eq!(view.counts(), [3, 4, 4]);
+}
+
+#[test]
+fn one_host_more_moves_half_of_all_shards_with_ranges_and_its_own_alone_with_rendezvous() {
+    let joined = |strategy: &dyn AllocationStrategy| {
+        let mut view = view(&[0; 10], 1_000);
+        settle(strategy, &mut view, ALL);
+        view.hosts.push(host(10));
+        settle(strategy, &mut view, ALL)
+    };
+    assert!((400..600).contains(&joined(&Ranges).len()));
+    let moves = joined(&Rendezvous);
+    assert!((50..150).contains(&moves.len()), "{}", moves.len());
+    assert!(moves.iter().all(|found| found.to == 10));
+}
+
+#[test]
+fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
+    let mut first = view(&[0; 16], 1_024);
+    settle(&Rendezvous, &mut first, ALL);
+    assert!(first.counts().iter().all(|count| (40..90).contains(count)), "{:?}", first.counts());
+    let mut second = view(&[0; 16], 1_024);
+    second.hosts.reverse();
+    settle(&Rendezvous, &mut second, ALL);
+    second.shards.iter_mut().for_each(|place| place.owner = place.owner.map(|owner| 15 - owner));
+    assert_eq!(first.shards, second.shards);
+}
+
+#[test]
+fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() {
+    for strategy in Strategy::ALL {
+        let built = Strategy::parse(strategy.name()).expect("a strategy");
+        assert_eq!(format!("{built:?}"), format!("{:?}", strategy.build()));
+    }
+    let error = Strategy::parse("avarage").expect_err("no strategy").to_string();
+    assert_eq!(
+        error,
+        "`avarage` is no allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
+    );
+}
