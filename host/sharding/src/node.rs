@@ -8,10 +8,12 @@
 
 mod action;
 mod event;
+mod machine;
 mod settings;
 mod talk;
 
 pub use action::{Action, Notice};
 pub use event::{Event, WriteError};
+pub use machine::{Identity, Machine};
 pub use settings::{Mutation, Settings};
 pub use talk::{Held, Report, Talk};

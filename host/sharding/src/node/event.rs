@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::talk::Talk;
-use crate::ids::{Epoch, ShardId};
+use crate::ids::{Epoch, NodeId, ShardId};
 use crate::records::Claim;
 use crate::rows::{Key, Member, Row};
 
@@ -73,12 +73,21 @@ pub enum Event {
         /// What stands.
         claims: Option<Vec<Option<Claim>>>,
     },
+    /// Rows from a cache on disk, told before any list: for sending only, nothing is owned by them (R13, S8).
+    Cached(Vec<(Key, Row, u64)>),
+    /// An operator wants a node's shards elsewhere, or takes that back (R12).
+    Drain {
+        /// Which node.
+        node: NodeId,
+        /// Whether it is to drain.
+        draining: bool,
+    },
     /// Somebody asks this node to see to a rebalance now; it is passed on to the manager.
     Rebalance,
     /// A peer did not answer this node's messages for long (S12).
     Unreachable {
         /// Which.
-        node: crate::ids::NodeId,
+        node: NodeId,
     },
     /// Leave the cluster in good order: drain, then say goodbye (S10, K35).
     Leave,

@@ -27,8 +27,8 @@ pub struct Settings {
     pub rebalance_interval: u64,
     /// How soon it tries again after something failed (S15.8). Default 2,000.
     pub rebalance_retry: u64,
-    /// How long a new manager waits for the reports of live owners before it takes their silence for loss. Default 3,000.
-    pub report_wait: u64,
+    /// How soon after a change a node reports what it holds; it reports with each renewal anyway. Default 20.
+    pub report_delay: u64,
     /// Steps between candidates for the leadership, in order of age (K21). Default 150.
     pub candidate_step: u64,
     /// Whether the store's directory lock proves that no former life of this node runs (R7): only where the
@@ -52,7 +52,7 @@ impl Default for Settings {
             rebalance_parallel: 32,
             rebalance_interval: 10_000,
             rebalance_retry: 2_000,
-            report_wait: 3_000,
+            report_delay: 20,
             candidate_step: 150,
             embedded: false,
             mutations: Vec::new(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::rows::{HandOffId, Key, Member, Row};
+use crate::rows::{HandOffId, Key, Row};
 
 /// One thing said by a node to another. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,412 @@
+//! The machine itself: what it knows, and how an event reaches the part that it concerns.
+//!
+//! Confusing at first: `view` is what rows were seen to be; `held` is what this node really has; the
+//! manager's `chunks` are the rows that it has sealed. Each part works level-triggered: after every event
+//! it looks at what is and does what is missing, so that a lost message or a crash of somebody else needs
+//! no repair of its own.
+
+mod manager;
+mod member;
+mod shards;
+mod view;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::action::{Action, Notice};
+use super::event::{Event, WriteError};
+use super::settings::{Mutation, Settings};
+use super::talk::{Held, Report, Talk};
+use crate::assign::AllocationStrategy;
+use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+use crate::message::Now;
+use crate::records::Claim;
+use crate::rows::{
+    HandOffId, Key, ManagerRow, Member, Moving, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing,
+    chunk_of, chunks, place_of, shard_at,
+};
+use crate::shard::StopReason;
+use manager::Manager;
+use member::Membership;
+use shards::Own;
+use view::View;
+
+/// Who the node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its name.
+    pub node: NodeId,
+    /// What it does.
+    pub roles: Roles,
+    /// Its program's version ([`NodeRow::version`]).
+    pub version: u64,
+    /// Where it is reached.
+    pub addresses: Vec<String>,
+    /// Shards of the pool.
+    pub shards: u32,
+    /// Random: nonces and choices come from it.
+    pub seed: u64,
+}
+
+/// One node's machine. Deterministic: the same events give the same actions.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    identity: Identity,
+    strategy: Box<dyn AllocationStrategy>,
+    view: View,
+    /// A watch runs, begun with the last list.
+    watching: bool,
+    /// A list is asked for and not answered.
+    listing: bool,
+    /// When to ask for the next list, if neither.
+    list_at: u64,
+    /// When anything was last handled: an observer that slept does not judge (R8).
+    handled: Option<u64>,
+    membership: Membership,
+    /// What this node wants to be: set by [`Event::Leave`] and [`Event::LeaveNow`].
+    leaving: Leaving,
+    held: BTreeMap<ShardId, Own>,
+    /// Epochs that this life has given up: final (R11).
+    finished: BTreeMap<ShardId, Epoch>,
+    /// Claims that the store refused, with the epoch that stands there, until the row goes above it.
+    refused: BTreeMap<ShardId, (Epoch, Epoch)>,
+    /// The revision of each chunk that was acted on.
+    seen: BTreeMap<u32, u64>,
+    report_at: Option<u64>,
+    /// When the `EntityStore` was last known to answer (R9).
+    store_answered: u64,
+    manager: Option<Manager>,
+    /// Since when the leadership is seen vacant.
+    vacant: Option<u64>,
+    writes: BTreeMap<u64, Purpose>,
+    drains: BTreeMap<NodeId, bool>,
+    numbers: u64,
+    drawn: u64,
+    wake: Option<u64>,
+    actions: VecDeque<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Leaving {
+    No,
+    Drained,
+    Now,
+}
+
+/// What a write under way is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Purpose {
+    Register(NodeRow, u64),
+    Renew(NodeRow, u64),
+    Goodbye,
+    Lead(u64),
+    Chunk(u32),
+    Death(NodeId),
+    Drain(NodeId),
+}
+
+impl Machine {
+    /// A node's machine; it begins by listing the rows.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        identity: Identity,
+        strategy: Box<dyn AllocationStrategy>,
+    ) -> Self {
+        Self {
+            view: View::new(identity.shards),
+            settings,
+            identity,
+            strategy,
+            watching: false,
+            listing: true,
+            list_at: 0,
+            handled: None,
+            membership: Membership::Outside,
+            leaving: Leaving::No,
+            held: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            report_at: None,
+            store_answered: 0,
+            manager: None,
+            vacant: None,
+            writes: BTreeMap::new(),
+            drains: BTreeMap::new(),
+            numbers: 0,
+            drawn: 0,
+            wake: None,
+            actions: VecDeque::from([Action::List]),
+        }
+    }
+
+    /// Takes an event.
+    pub fn handle(&mut self, now: Now, event: Event) {
+        self.slept(now);
+        self.check_lapse(now);
+        match event {
+            Event::Tick => {}
+            Event::Listed(rows) => self.on_listed(now, rows),
+            Event::Row { key, value } => self.on_row(now, key, value),
+            Event::WatchLost => {
+                self.watching = false;
+                self.list_at = now.mono;
+            }
+            Event::Written { number, result } => self.on_written(now, number, result),
+            Event::Heard { from, talk } => self.on_heard(now, &from, talk),
+            Event::Serving { shard, epoch } => self.on_serving(now, shard, epoch),
+            Event::Stopped { shard, epoch } => self.on_stopped(now, shard, epoch),
+            Event::Lost { shard, epoch, standing } => self.on_lost(now, shard, epoch, standing),
+            Event::StoreAnswered { sent } => self.store_answered = self.store_answered.max(sent),
+            Event::Claims { number, claims } => self.on_claims(now, number, claims),
+            Event::Cached(rows) => self.on_cached(rows),
+            Event::Drain { node, draining } => {
+                self.drains.insert(node, draining);
+            }
+            Event::Rebalance => self.ask_rebalance(now),
+            Event::Unreachable { node } => {
+                self.say_manager(now, Talk::Unreachable { node });
+            }
+            Event::Leave => self.leaving = self.leaving.max(Leaving::Drained),
+            Event::LeaveNow => self.leaving = Leaving::Now,
+        }
+        self.drive(now);
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
+    #[must_use]
+    pub fn wake(&self) -> Option<u64> {
+        self.wake
+    }
+
+    /// Its present life in the cluster, if it is registered.
+    #[must_use]
+    pub fn member(&self) -> Option<Member> {
+        self.membership.member().cloned()
+    }
+
+    /// The term in which it manages, if it does and has sealed every row.
+    #[must_use]
+    pub fn managing(&self) -> Option<u64> {
+        self.manager.as_ref().filter(|manager| manager.sealed()).map(|manager| manager.term)
+    }
+
+    /// Whether its lease lapsed, so that its shards wait (R9).
+    #[must_use]
+    pub fn suspended(&self) -> bool {
+        self.membership.suspended()
+    }
+
+    /// The rows of nodes, as last seen.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
+        self.view.nodes.iter().map(|(node, (row, _))| (node, row))
+    }
+
+    /// The manager's row, as last seen.
+    #[must_use]
+    pub fn manager_row(&self) -> Option<&ManagerRow> {
+        self.view.manager.as_ref().map(|(row, _)| row)
+    }
+
+    /// Every chunk of assignments, as last seen.
+    pub fn assignments(&self) -> impl Iterator<Item = (u32, &ShardsRow)> {
+        self.view.chunks.iter().map(|(chunk, (row, _))| (*chunk, row))
+    }
+
+    /// What it holds: shard, epoch, whether it serves.
+    pub fn held(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
+        self.held.iter().map(|(shard, own)| (*shard, own.epoch, own.serving))
+    }
+
+    /// What a balancing would move now: shard, from, to. For a dry run, on any node.
+    #[must_use]
+    pub fn would_move(&self) -> Vec<(ShardId, NodeId, NodeId)> {
+        let rows: Vec<_> = self.view.shards().map(|(shard, row)| (shard, row.clone())).collect();
+        let plan = manager::plan::of(&self.view, &rows, &BTreeMap::new(), self.identity.seed);
+        self.strategy
+            .rebalance(&plan.view, usize::MAX)
+            .into_iter()
+            .filter_map(|step| {
+                let from = rows.get(step.shard.0 as usize - 1)?.1.owner.clone()?.node;
+                Some((step.shard, from, plan.members.get(step.to)?.node.clone()))
+            })
+            .collect()
+    }
+
+    /// Everything that may be due.
+    fn drive(&mut self, now: Now) {
+        if !self.watching && !self.listing && now.mono >= self.list_at {
+            self.listing = true;
+            self.actions.push_back(Action::List);
+        }
+        self.drive_membership(now);
+        self.drive_shards(now);
+        self.drive_drains();
+        self.drive_manager(now);
+        self.drive_report(now);
+        self.drive_leaving(now);
+        let beat = (self.settings.renew / 4).max(1);
+        let report = self.report_at.map_or(u64::MAX, |at| at.max(now.mono + 1));
+        self.wake = (!matches!(self.membership, Membership::Left))
+            .then(|| self.membership.due().max(now.mono + 1).min(now.mono + beat).min(report));
+    }
+
+    /// An observer that slept counts every lease as just renewed (R8).
+    fn slept(&mut self, now: Now) {
+        let slept = self.handled.is_none_or(|last| now.mono.saturating_sub(last) > self.settings.margin);
+        if slept && !self.off(Mutation::TrustOldObservations) {
+            self.view.renew_all(now.mono);
+        }
+        self.handled = Some(now.mono);
+    }
+
+    fn on_listed(&mut self, now: Now, rows: Option<Vec<(Key, Row, u64)>>) {
+        self.listing = false;
+        let Some(rows) = rows else {
+            self.list_at = now.mono + self.settings.retry;
+            return;
+        };
+        self.watching = true;
+        if self.store_answered == 0 {
+            self.store_answered = now.mono;
+        }
+        for (key, row, revision) in rows {
+            self.learn(now, key, row, revision);
+        }
+        // Nobody knows what was missed meanwhile (R8).
+        if !self.off(Mutation::TrustOldObservations) {
+            self.view.renew_all(now.mono);
+        }
+    }
+
+    fn on_row(&mut self, now: Now, key: Key, value: Option<(Row, u64)>) {
+        self.answer_read(now, &key, value.as_ref());
+        if let Key::Shards(chunk) = key {
+            self.chunk_read(now, chunk, value.clone());
+        }
+        if let Some((row, revision)) = value {
+            self.learn(now, key, row, revision);
+        }
+    }
+
+    fn on_written(&mut self, now: Now, number: u64, result: Result<u64, WriteError>) {
+        let Some(purpose) = self.writes.remove(&number) else { return };
+        match purpose {
+            Purpose::Register(row, sent) => self.registered(now, row, sent, result),
+            Purpose::Renew(row, sent) => self.renewed(now, row, sent, result),
+            Purpose::Goodbye => self.said_goodbye(now, result),
+            Purpose::Lead(term) => self.led(now, term, result),
+            Purpose::Chunk(chunk) => self.chunk_written(now, chunk, result),
+            Purpose::Death(node) | Purpose::Drain(node) => {
+                let key = Key::Node(node);
+                match result {
+                    // The watch tells the row; reading it is faster.
+                    Ok(_) | Err(WriteError::Unknown) => self.actions.push_back(Action::Read(key)),
+                    Err(WriteError::Conflict(Some((row, revision)))) => {
+                        self.learn(now, key, row, revision);
+                    }
+                    Err(WriteError::Conflict(None)) => {}
+                }
+            }
+        }
+    }
+
+    fn on_heard(&mut self, now: Now, from: &Member, talk: Talk) {
+        match talk {
+            Talk::Wrote { key, row, revision } => self.learn(now, key, row, revision),
+            Talk::BeginHandOff { term, shard, epoch, id, revision, .. } => {
+                self.on_begin(now, from, term, shard, epoch, id, revision);
+            }
+            Talk::HandOff { term, shard, epoch, incarnation, id } => {
+                self.on_hand_off(now, from, term, shard, epoch, incarnation, id);
+            }
+            Talk::BeginHandOffAck { term, shard, epoch, id } => {
+                self.on_ack(&from.node, term, shard, epoch, id);
+            }
+            Talk::ShardStopped { term, shard, epoch, incarnation, id } => {
+                self.on_shard_stopped(term, shard, epoch, incarnation, id);
+            }
+            Talk::Report(report) => self.on_report(from, *report),
+            Talk::Rebalance => self.ask_rebalance(now),
+            Talk::Unreachable { node } => self.on_unreachable(now, node),
+        }
+    }
+
+    /// Writes what operators asked for, once the row is known and no such write is under way.
+    fn drive_drains(&mut self) {
+        let wanted: Vec<_> = self.drains.iter().map(|(node, on)| (node.clone(), *on)).collect();
+        for (node, draining) in wanted {
+            let Some((row, revision)) = self.view.nodes.get(&node) else { continue };
+            if row.draining == draining || row.standing != Standing::Live {
+                self.drains.remove(&node);
+                continue;
+            }
+            if self.writes.values().any(|purpose| *purpose == Purpose::Drain(node.clone())) {
+                continue;
+            }
+            let row = NodeRow { draining, ..row.clone() };
+            let revision = *revision;
+            self.write(Purpose::Drain(node.clone()), Key::Node(node), Some(revision), Row::Node(row));
+        }
+    }
+
+    fn write(&mut self, purpose: Purpose, key: Key, expected: Option<u64>, row: Row) {
+        self.numbers += 1;
+        self.writes.insert(self.numbers, purpose);
+        self.actions.push_back(Action::Write { number: self.numbers, key, expected, row });
+    }
+
+    /// Says something to a node, which may be this one.
+    fn say(&mut self, now: Now, to: &NodeId, talk: Talk) {
+        match self.membership.member().cloned() {
+            Some(me) if me.node == *to => self.on_heard(now, &me, talk),
+            _ => self.actions.push_back(Action::Say { to: to.clone(), talk }),
+        }
+    }
+
+    fn say_manager(&mut self, now: Now, talk: Talk) {
+        if let Some(holder) = self.view.manager.as_ref().map(|(row, _)| row.holder.node.clone()) {
+            self.say(now, &holder, talk);
+        }
+    }
+
+    fn ask_rebalance(&mut self, now: Now) {
+        match &mut self.manager {
+            Some(manager) => manager.balance_at = now.mono,
+            None if self.view.manager.as_ref().is_some_and(|(row, _)| {
+                row.holder.node != self.identity.node
+            }) =>
+            {
+                self.say_manager(now, Talk::Rebalance);
+            }
+            None => {}
+        }
+    }
+
+    fn note(&mut self, notice: Notice) {
+        self.actions.push_back(Action::Note(notice));
+    }
+
+    fn off(&self, mutation: Mutation) -> bool {
+        !self.settings.mutations.is_empty() && self.settings.mutations.contains(&mutation)
+    }
+
+    /// A number that nobody can guess and that the same seed gives again.
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.identity.seed.to_le_bytes());
+        hasher.update(&self.drawn.to_le_bytes());
+        let mut first = [0; 8];
+        first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        u64::from_le_bytes(first)
+    }
+}

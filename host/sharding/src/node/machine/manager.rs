@@ -1,0 +1,169 @@
+//! The manager: who becomes it, the rows that it seals and writes, and what it decides (R10 to R12).
+//!
+//! It decides only from rows that bear its own term, writes each decision before it tells anybody, and may
+//! crash between any two steps: whoever follows finds the intent in the row and goes on.
+
+mod chunks;
+mod decide;
+mod handoffs;
+pub(super) mod plan;
+
+use std::collections::BTreeSet;
+
+use super::*;
+use chunks::Chunk;
+use handoffs::HandOff;
+
+/// The work of one term.
+#[derive(Debug)]
+pub(super) struct Manager {
+    pub(super) term: u64,
+    chunks: Vec<Chunk>,
+    handoffs: BTreeMap<ShardId, HandOff>,
+    /// Hand-offs begun in this term.
+    begun: u64,
+    /// Owners that said "stopped", for this epoch.
+    stopped: BTreeMap<ShardId, Epoch>,
+    /// The last report of each node.
+    reports: BTreeMap<NodeId, Report>,
+    /// When to balance next.
+    pub(super) balance_at: u64,
+    /// Hosts at the last decision: a change balances at once (S13).
+    hosts: BTreeSet<Member>,
+    /// Nodes that others could not reach, and until when that is believed (S12).
+    unreachable: BTreeMap<NodeId, u64>,
+}
+
+impl Manager {
+    fn new(term: u64, shards: u32, now: u64) -> Self {
+        Self {
+            term,
+            chunks: (0..chunks(shards)).map(|_| Chunk::default()).collect(),
+            handoffs: BTreeMap::new(),
+            begun: 0,
+            stopped: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            balance_at: now,
+            hosts: BTreeSet::new(),
+            unreachable: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn sealed(&self) -> bool {
+        self.chunks.iter().all(|chunk| chunk.sealed)
+    }
+}
+
+impl Machine {
+    pub(super) fn drive_manager(&mut self, now: Now) {
+        let Some(me) = self.member() else { return };
+        if self.suspended() || !self.identity.roles.manager || !self.watching {
+            return;
+        }
+        match (&self.manager, &self.view.manager) {
+            (Some(manager), Some((row, _))) if row.term > manager.term => {
+                self.manager = None;
+                self.writes.retain(|_, p| !matches!(p, Purpose::Chunk(_) | Purpose::Death(_)));
+            }
+            (None, Some((row, _))) if row.holder == me => {
+                let manager = Manager::new(row.term, self.identity.shards, now.mono);
+                self.manager = Some(manager);
+            }
+            _ => {}
+        }
+        if self.manager.is_none() {
+            return self.stand(now, &me);
+        }
+        self.pump_chunks(now);
+        if self.manager.as_ref().is_some_and(Manager::sealed) || self.off(Mutation::NoSeal) {
+            self.decide(now);
+            self.pump_chunks(now);
+        }
+    }
+
+    /// Stands for the leadership once its holder's life is over, candidates in order of age (K21).
+    fn stand(&mut self, now: Now, me: &Member) {
+        if self.leaving != Leaving::No
+            || self.writes.values().any(|purpose| matches!(purpose, Purpose::Lead(_)))
+        {
+            return;
+        }
+        let span = self.settings.lease + self.settings.margin;
+        let holder = self.view.manager.as_ref().map(|(row, _)| row.holder.clone());
+        let over = holder.as_ref().is_none_or(|holder| {
+            !self.view.alive(holder) || self.view.still(&holder.node, now.mono, span)
+        });
+        if !over {
+            self.vacant = None;
+            return;
+        }
+        let since = *self.vacant.get_or_insert(now.mono);
+        let mut candidates: Vec<_> = self
+            .view
+            .all_live()
+            .filter(|(node, row)| {
+                row.roles.manager && holder.as_ref().is_none_or(|holder| holder.node != **node)
+            })
+            .map(|(node, row)| (row.since, node.clone()))
+            .collect();
+        candidates.sort();
+        let rank = candidates.iter().position(|(_, node)| *node == me.node).unwrap_or(candidates.len());
+        if now.mono < since + rank as u64 * self.settings.candidate_step {
+            return;
+        }
+        let term = self.view.manager.as_ref().map_or(0, |(row, _)| row.term) + 1;
+        let expected = self.view.manager.as_ref().map(|(_, revision)| *revision);
+        let row = ManagerRow { term, holder: me.clone() };
+        self.write(Purpose::Lead(term), Key::Manager, expected, Row::Manager(row));
+    }
+
+    pub(super) fn led(&mut self, now: Now, term: u64, result: Result<u64, WriteError>) {
+        match result {
+            Ok(revision) => {
+                let Some(me) = self.member() else { return };
+                let row = Row::Manager(ManagerRow { term, holder: me });
+                self.learn(now, Key::Manager, row.clone(), revision);
+                self.tell_all(Key::Manager, &row, revision);
+            }
+            Err(WriteError::Conflict(Some((row, revision)))) => {
+                self.learn(now, Key::Manager, row, revision);
+            }
+            Err(WriteError::Conflict(None)) => {}
+            Err(WriteError::Unknown) => {
+                self.vacant = Some(now.mono + self.settings.retry);
+                self.actions.push_back(Action::Read(Key::Manager));
+            }
+        }
+    }
+
+    /// Tells every live node a row that was written (S4): the watch would, later.
+    pub(super) fn tell_all(&mut self, key: Key, row: &Row, revision: u64) {
+        let others: Vec<_> = self
+            .view
+            .all_live()
+            .map(|(node, _)| node.clone())
+            .filter(|node| *node != self.identity.node)
+            .collect();
+        for to in others {
+            let talk = Talk::Wrote { key: key.clone(), row: row.clone(), revision };
+            self.actions.push_back(Action::Say { to, talk });
+        }
+    }
+
+    pub(super) fn on_report(&mut self, from: &Member, report: Report) {
+        if let Some(manager) = &mut self.manager
+            && report.incarnation == from.incarnation
+        {
+            manager.reports.insert(from.node.clone(), report);
+        }
+    }
+
+    /// Believed for one lease, and hastens nothing but a look at the row (S7, S12, R9).
+    pub(super) fn on_unreachable(&mut self, now: Now, node: NodeId) {
+        let until = now.mono + self.settings.lease;
+        if let Some(manager) = &mut self.manager {
+            manager.unreachable.insert(node.clone(), until);
+            self.actions.push_back(Action::Read(Key::Node(node)));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What the manager decides, from sealed rows and nothing else.
+
+use super::handoffs::Why;
+use super::*;
+
+impl Manager {
+    /// A shard's row and its revision, unless a change of it is under way.
+    pub(super) fn settled(&self, shard: ShardId) -> Option<(ShardRow, u64)> {
+        let chunk = self.chunks.get(chunk_of(shard) as usize)?;
+        let place = place_of(shard);
+        if chunk.busy() || chunk.want.contains_key(&place) {
+            return None;
+        }
+        let (row, revision) = chunk.base.as_ref()?;
+        Some((row.shards.get(place)?.clone(), *revision))
+    }
+
+    pub(super) fn want(&mut self, shard: ShardId, row: ShardRow) {
+        if let Some(chunk) = self.chunks.get_mut(chunk_of(shard) as usize) {
+            chunk.want.insert(place_of(shard), row);
+        }
+    }
+
+    /// Every shard's row as it will be, in order.
+    fn rows(&self) -> Vec<(ShardId, ShardRow)> {
+        let mut rows = Vec::new();
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let Some((base, _)) = &chunk.base else { continue };
+            for (place, row) in base.shards.iter().enumerate() {
+                let row = chunk.want.get(&place).unwrap_or(row).clone();
+                rows.push((shard_at(u32::try_from(number).unwrap_or(0), place), row));
+            }
+        }
+        rows
+    }
+
+    fn count(&self, why: Why) -> usize {
+        self.handoffs.values().filter(|hand_off| hand_off.why == why).count()
+    }
+}
+
+impl Machine {
+    pub(super) fn decide(&mut self, now: Now) {
+        self.bury(now);
+        self.drive_hand_offs(now);
+        self.place(now);
+        self.drain(now);
+        self.balance(now);
+    }
+
+    /// Marks lives whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
+    fn bury(&mut self, now: Now) {
+        let span = self.settings.lease + self.settings.margin;
+        let lapsed: Vec<_> = self
+            .view
+            .all_live()
+            .filter(|(node, _)| {
+                **node != self.identity.node && self.view.still(node, now.mono, span)
+            })
+            .map(|(node, _)| node.clone())
+            .collect();
+        for node in lapsed {
+            let purpose = Purpose::Death(node.clone());
+            if self.writes.values().any(|under_way| *under_way == purpose) {
+                continue;
+            }
+            let Some((row, revision)) = self.view.nodes.get(&node).cloned() else { continue };
+            let row = NodeRow { standing: Standing::Dead, ..row };
+            self.write(purpose, Key::Node(node), Some(revision), Row::Node(row));
+        }
+    }
+
+    /// Why a shard needs a new owner: the epoch that it must go above.
+    fn above(&self, now: Now, shard: ShardId, row: &ShardRow, revision: u64) -> Option<Epoch> {
+        let manager = self.manager.as_ref()?;
+        let Some(owner) = &row.owner else { return Some(row.epoch) };
+        if manager.stopped.get(&shard) == Some(&row.epoch) || !self.view.alive(owner) {
+            return Some(row.epoch);
+        }
+        if self.off(Mutation::AssignWithoutDeath)
+            && owner.node != self.identity.node
+            && self.view.still(&owner.node, now.mono, self.settings.lease / 2)
+        {
+            return Some(row.epoch);
+        }
+        let report = manager.reports.get(&owner.node)?;
+        if report.incarnation != owner.incarnation {
+            return None;
+        }
+        let refused =
+            report.refused.iter().find(|(of, at, _)| (*of, *at) == (shard, row.epoch));
+        if let Some((_, _, standing)) = refused {
+            return Some(row.epoch.max(*standing));
+        }
+        // R11: silence counts only from an owner that had seen its assignment.
+        let chunk = chunk_of(shard);
+        let saw = report.seen.iter().any(|(of, at)| *of == chunk && *at >= revision);
+        let at = report.held.binary_search_by_key(&shard, |held| held.shard);
+        let holds = at.is_ok_and(|at| report.held[at].epoch == row.epoch);
+        (saw && !holds && !self.off(Mutation::TrustSilence)).then_some(row.epoch)
+    }
+
+    /// Gives every shard that needs one a new owner, and finds hand-offs that nobody sees to.
+    fn place(&mut self, now: Now) {
+        let Some(manager) = &self.manager else { return };
+        let rows = manager.rows();
+        let mut needs: BTreeMap<ShardId, (ShardRow, Epoch)> = BTreeMap::new();
+        let mut orphans = Vec::new();
+        for (shard, _) in &rows {
+            let Some((row, revision)) = manager.settled(*shard) else { continue };
+            if let Some(above) = self.above(now, *shard, &row, revision) {
+                needs.insert(*shard, (row, above));
+            } else if row.moving.is_some() && !manager.handoffs.contains_key(shard) {
+                orphans.push((*shard, row));
+            }
+        }
+        for (shard, row) in orphans {
+            self.adopt_hand_off(now, shard, &row);
+        }
+        if needs.is_empty() {
+            return;
+        }
+        let plan = self.plan(&rows, needs.keys().copied().collect());
+        let preferred = |shard: &ShardId| {
+            let to = self.manager.as_ref()?.handoffs.get(shard)?.to.as_ref()?;
+            plan.index(to)
+        };
+        let moves: BTreeMap<_, _> = self
+            .strategy
+            .place(&plan.view)
+            .into_iter()
+            .map(|step| (step.shard, step.to))
+            .collect();
+        let mut placed = Vec::new();
+        for (shard, (_, above)) in needs {
+            let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
+            let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
+            let epoch =
+                if self.off(Mutation::SameEpoch) { above } else { Epoch(above.0 + 1) };
+            placed.push((shard, ShardRow { epoch, owner: Some(member.clone()), moving: None }));
+        }
+        let Some(manager) = &mut self.manager else { return };
+        for (shard, row) in placed {
+            manager.stopped.remove(&shard);
+            manager.want(shard, row);
+        }
+    }
+
+    /// A plan in which these shards have no owner; hand-offs under way count where they go.
+    fn plan(&mut self, rows: &[(ShardId, ShardRow)], without: BTreeSet<ShardId>) -> plan::Plan {
+        let seed = self.draw();
+        let mut targets = BTreeMap::new();
+        if let Some(manager) = &self.manager {
+            for (shard, hand_off) in &manager.handoffs {
+                if !without.contains(shard) {
+                    targets.insert(*shard, hand_off.to.clone());
+                }
+            }
+        }
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(shard, row)| match without.contains(shard) {
+                true => (*shard, ShardRow { owner: None, ..row.clone() }),
+                false => (*shard, row.clone()),
+            })
+            .collect();
+        plan::of(&self.view, &rows, &targets, seed)
+    }
+
+    /// Hands off the shards of nodes that drain, so many at once (R12, K35).
+    fn drain(&mut self, now: Now) {
+        let Some(manager) = &self.manager else { return };
+        let room = self.settings.drain_parallel.saturating_sub(manager.count(Why::Drain));
+        let draining: BTreeSet<_> = self
+            .view
+            .all_live()
+            .filter(|(_, row)| row.draining)
+            .map(|(node, _)| node.clone())
+            .collect();
+        if room == 0 || draining.is_empty() {
+            return;
+        }
+        let rows = manager.rows();
+        let leaving: Vec<_> = rows
+            .iter()
+            .filter(|(shard, row)| {
+                row.owner.as_ref().is_some_and(|owner| draining.contains(&owner.node))
+                    && row.moving.is_none()
+                    && !manager.handoffs.contains_key(shard)
+                    && manager.settled(*shard).is_some()
+            })
+            .take(room)
+            .cloned()
+            .collect();
+        if leaving.is_empty() {
+            return;
+        }
+        let plan = self.plan(&rows, leaving.iter().map(|(shard, _)| *shard).collect());
+        let moves = self.strategy.place(&plan.view);
+        let to: BTreeMap<_, _> = moves.into_iter().map(|step| (step.shard, step.to)).collect();
+        for (shard, row) in leaving {
+            // Without anybody to take it, it stays.
+            let Some(target) = to.get(&shard).and_then(|to| plan.members.get(*to)) else { continue };
+            let target = target.node.clone();
+            self.begin_hand_off(now, shard, &row, Some(target), Why::Drain);
+        }
+    }
+
+    /// Balances: when hosts came or went, when asked, and at each interval (S13). Not while a member cannot be
+    /// reached, or versions are mixed: the strategy sees to that (R12, S16.2).
+    fn balance(&mut self, now: Now) {
+        let hosts: BTreeSet<_> = self
+            .view
+            .all_live()
+            .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
+            .map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation })
+            .collect();
+        let away = self
+            .view
+            .all_live()
+            .any(|(node, _)| self.view.still(node, now.mono, self.settings.lease));
+        let parallel = self.settings.rebalance_parallel;
+        let Some(manager) = &mut self.manager else { return };
+        if manager.hosts != hosts {
+            manager.hosts = hosts;
+            manager.balance_at = now.mono;
+        }
+        manager.unreachable.retain(|_, until| *until > now.mono);
+        if now.mono < manager.balance_at {
+            return;
+        }
+        let room = parallel.saturating_sub(manager.count(Why::Balance));
+        let unsettled = manager.chunks.iter().any(|chunk| chunk.busy() || !chunk.want.is_empty());
+        if away || !manager.unreachable.is_empty() {
+            manager.balance_at = now.mono + self.settings.rebalance_retry;
+            return;
+        }
+        if room == 0 || unsettled {
+            return;
+        }
+        let rows = manager.rows();
+        let plan = self.plan(&rows, BTreeSet::new());
+        let steps = self.strategy.rebalance(&plan.view, room);
+        if steps.is_empty() {
+            if let Some(manager) = &mut self.manager
+                && manager.handoffs.is_empty()
+            {
+                manager.balance_at = now.mono + self.settings.rebalance_interval;
+            }
+            return;
+        }
+        for step in steps {
+            let Some(target) = plan.members.get(step.to).map(|member| member.node.clone()) else {
+                continue;
+            };
+            let Some((_, row)) = rows.get(step.shard.0 as usize - 1) else { continue };
+            let row = row.clone();
+            self.begin_hand_off(now, step.shard, &row, Some(target), Why::Balance);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Hand-offs: one worker a shard, from the written intent to the new owner's row (A6 to A10, S15, R11, R12).
+
+use super::*;
+
+/// One hand-off.
+#[derive(Debug)]
+pub(super) struct HandOff {
+    pub(super) id: HandOffId,
+    pub(super) from: Member,
+    pub(super) epoch: Epoch,
+    pub(super) to: Option<NodeId>,
+    pub(super) why: Why,
+    phase: Phase,
+    give_up_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    Drain,
+    Balance,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The row is to say so first (S15).
+    Intent,
+    /// All nodes were told to hold messages; these have not said yet that they do (A7 to A9).
+    Begin { until: u64, waiting: BTreeSet<NodeId> },
+    /// The owner was told to stop; it is told again then.
+    Stopping { again: u64 },
+    /// It did not stop in time: the intent is taken out of the row (A10).
+    GivingUp,
+}
+
+impl Machine {
+    /// Begins a hand-off: writes its intent.
+    pub(super) fn begin_hand_off(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        row: &ShardRow,
+        to: Option<NodeId>,
+        why: Why,
+    ) {
+        let Some(from) = row.owner.clone() else { return };
+        let timeout = self.settings.handoff_timeout;
+        let Some(manager) = &mut self.manager else { return };
+        manager.begun += 1;
+        let id = HandOffId { term: manager.term, number: manager.begun };
+        let moving = Some(Moving { id, to: to.clone() });
+        manager.want(shard, ShardRow { moving, ..row.clone() });
+        let hand_off = HandOff {
+            id,
+            from,
+            epoch: row.epoch,
+            to,
+            why,
+            phase: Phase::Intent,
+            give_up_at: now.mono + timeout,
+        };
+        manager.handoffs.insert(shard, hand_off);
+    }
+
+    /// Finds a hand-off that another manager began: it goes on from its first step, each being safe twice.
+    pub(super) fn adopt_hand_off(&mut self, now: Now, shard: ShardId, row: &ShardRow) {
+        let (Some(from), Some(moving)) = (row.owner.clone(), row.moving.clone()) else { return };
+        let give_up_at = now.mono + self.settings.handoff_timeout;
+        let Some(manager) = &mut self.manager else { return };
+        let hand_off = HandOff {
+            id: moving.id,
+            from,
+            epoch: row.epoch,
+            to: moving.to,
+            why: Why::Balance,
+            phase: Phase::Intent,
+            give_up_at,
+        };
+        manager.handoffs.insert(shard, hand_off);
+    }
+
+    /// Takes each hand-off as far as it goes now.
+    pub(super) fn drive_hand_offs(&mut self, now: Now) {
+        let shards: Vec<_> = match &self.manager {
+            Some(manager) => manager.handoffs.keys().copied().collect(),
+            None => return,
+        };
+        for shard in shards {
+            self.drive_hand_off(now, shard);
+        }
+    }
+
+    fn drive_hand_off(&mut self, now: Now, shard: ShardId) {
+        let settings = self.settings.clone();
+        let not_ahead = self.off(Mutation::NotAhead);
+        let veto = self.off(Mutation::AcksVeto);
+        let live: BTreeSet<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
+        let Some(manager) = &mut self.manager else { return };
+        let Some((row, revision)) = manager.settled(shard) else { return };
+        let Some(hand_off) = manager.handoffs.get_mut(&shard) else { return };
+        let over = row.epoch != hand_off.epoch
+            || row.owner.as_ref() != Some(&hand_off.from)
+            || !self.view.alive(&hand_off.from);
+        let written = row.moving.as_ref().is_some_and(|moving| moving.id == hand_off.id);
+        let (term, epoch, id) = (manager.term, hand_off.epoch, hand_off.id);
+        let incarnation = hand_off.from.incarnation;
+        let owner = hand_off.from.node.clone();
+        let mut say = Vec::new();
+        match &mut hand_off.phase {
+            _ if over => {
+                manager.handoffs.remove(&shard);
+            }
+            Phase::GivingUp if !written => {
+                manager.handoffs.remove(&shard);
+                manager.balance_at = now.mono + settings.rebalance_retry;
+            }
+            Phase::GivingUp => manager.want(shard, ShardRow { moving: None, ..row }),
+            _ if now.mono >= hand_off.give_up_at => hand_off.phase = Phase::GivingUp,
+            Phase::Intent if written || not_ahead => {
+                let until = now.mono + settings.ack_wait;
+                hand_off.phase = Phase::Begin { until, waiting: live.clone() };
+                for to in live {
+                    let talk =
+                        Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision };
+                    say.push((to, talk));
+                }
+            }
+            // Another row was found than the one that was to be changed.
+            Phase::Intent => {
+                manager.handoffs.remove(&shard);
+            }
+            Phase::Begin { until, waiting } => {
+                waiting.retain(|node| live.contains(node));
+                // R12: an acknowledgement saves a bounce, and is no veto.
+                if waiting.is_empty() || (now.mono >= *until && !veto) {
+                    hand_off.phase = Phase::Stopping { again: now.mono + settings.say_again };
+                    say.push((owner, Talk::HandOff { term, shard, epoch, incarnation, id }));
+                }
+            }
+            Phase::Stopping { again } if now.mono >= *again => {
+                *again = now.mono + settings.say_again;
+                say.push((owner, Talk::HandOff { term, shard, epoch, incarnation, id }));
+            }
+            Phase::Stopping { .. } => {}
+        }
+        for (to, talk) in say {
+            self.say(now, &to, talk);
+        }
+        if self.off(Mutation::DontAwaitStop)
+            && let Some(manager) = &mut self.manager
+            && matches!(
+                manager.handoffs.get(&shard).map(|hand_off| &hand_off.phase),
+                Some(Phase::Stopping { .. })
+            )
+        {
+            manager.stopped.insert(shard, epoch);
+        }
+    }
+
+    pub(in super::super) fn on_ack(
+        &mut self,
+        from: &NodeId,
+        term: u64,
+        shard: ShardId,
+        epoch: Epoch,
+        id: HandOffId,
+    ) {
+        let Some(manager) = &mut self.manager else { return };
+        if term == manager.term
+            && let Some(hand_off) = manager.handoffs.get_mut(&shard)
+            && (hand_off.id, hand_off.epoch) == (id, epoch)
+            && let Phase::Begin { waiting, .. } = &mut hand_off.phase
+        {
+            waiting.remove(from);
+        }
+    }
+
+    pub(in super::super) fn on_shard_stopped(
+        &mut self,
+        term: u64,
+        shard: ShardId,
+        epoch: Epoch,
+        incarnation: Incarnation,
+        id: HandOffId,
+    ) {
+        let any = self.off(Mutation::NoMatching);
+        let Some(manager) = &mut self.manager else { return };
+        let Some(hand_off) = manager.handoffs.get(&shard) else { return };
+        let matches = term == manager.term
+            && (hand_off.id, hand_off.epoch) == (id, epoch)
+            && hand_off.from.incarnation == incarnation;
+        if matches || any {
+            manager.stopped.insert(shard, hand_off.epoch);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The cluster as a strategy sees it.
+
+use super::*;
+use crate::assign;
+
+/// A strategy's view, and the lives behind its hosts.
+pub(in super::super) struct Plan {
+    pub(in super::super) members: Vec<Member>,
+    pub(in super::super) view: assign::View,
+}
+
+impl Plan {
+    pub(super) fn index(&self, node: &NodeId) -> Option<usize> {
+        self.members.iter().position(|member| member.node == *node)
+    }
+}
+
+/// Makes the view: hosts are those that may get shards; a shard that is under way counts where it goes.
+pub(in super::super) fn of(
+    view: &View,
+    rows: &[(ShardId, ShardRow)],
+    targets: &BTreeMap<ShardId, Option<NodeId>>,
+    seed: u64,
+) -> Plan {
+    let hosts: Vec<_> = view
+        .all_live()
+        .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
+        .collect();
+    let members: Vec<_> = hosts
+        .iter()
+        .map(|(node, row)| Member { node: (*node).clone(), incarnation: row.incarnation })
+        .collect();
+    let by_member: BTreeMap<_, _> =
+        members.iter().enumerate().map(|(at, member)| (member.clone(), at)).collect();
+    let by_node: BTreeMap<_, _> =
+        members.iter().enumerate().map(|(at, member)| (member.node.clone(), at)).collect();
+    let places = rows.iter().map(|(shard, row)| {
+        let owner = row.owner.as_ref().and_then(|owner| by_member.get(owner)).copied();
+        match targets.get(shard) {
+            Some(to) => {
+                let to = to.as_ref().and_then(|to| by_node.get(to)).copied();
+                assign::Place { owner: to.or(owner), busy: true }
+            }
+            None => assign::Place { owner, busy: false },
+        }
+    });
+    let shards = places.collect();
+    let hosts = hosts
+        .iter()
+        .map(|(node, row)| assign::Host { node: (*node).clone(), version: row.version })
+        .collect();
+    Plan { members, view: assign::View { hosts, shards, seed } }
+}

@@ -1,0 +1,421 @@
+//! Membership: registration, the lease, its lapse and its return, and the end of a life (R7 to R9).
+
+use super::*;
+
+/// Where this node stands in the cluster.
+#[derive(Debug)]
+pub(super) enum Membership {
+    /// Not registered, and nothing about it under way.
+    Outside,
+    /// A write of the own row is under way, or its answer was lost and the row is being read.
+    Registering,
+    /// Registered.
+    In(Box<Life>),
+    /// It said goodbye.
+    Left,
+}
+
+/// One registered life.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) member: Member,
+    pub(super) row: NodeRow,
+    pub(super) revision: u64,
+    /// When the last renewal that succeeded was sent: the lease counts from there (R8).
+    sent: u64,
+    /// A renewal, or a read after a lost one, is under way.
+    pending: bool,
+    /// When the next renewal is due.
+    due: u64,
+    pub(super) suspended: bool,
+    /// The claims that are being read before this life goes on, by number; and what they were of.
+    claims: Option<(u64, Vec<(ShardId, Epoch)>)>,
+    /// Claims must be read.
+    unsure: bool,
+}
+
+impl Membership {
+    pub(super) fn member(&self) -> Option<&Member> {
+        match self {
+            Self::In(life) => Some(&life.member),
+            _ => None,
+        }
+    }
+
+    pub(super) fn suspended(&self) -> bool {
+        matches!(self, Self::In(life) if life.suspended)
+    }
+
+    pub(super) fn due(&self) -> u64 {
+        match self {
+            Self::In(life) if !life.pending => life.due,
+            _ => u64::MAX,
+        }
+    }
+}
+
+impl Machine {
+    /// A node stops on its own clock, before anybody else may take its shards (R9, E14).
+    pub(super) fn check_lapse(&mut self, now: Now) {
+        let lease = self.settings.lease;
+        let off = self.off(Mutation::NoSuspend);
+        let Membership::In(life) = &mut self.membership else { return };
+        if !life.suspended && now.mono.saturating_sub(life.sent) >= lease && !off {
+            life.suspended = true;
+            life.unsure = true;
+            life.claims = None;
+            self.actions.push_back(Action::Suspend);
+            self.note(Notice::Lapsed);
+        }
+    }
+
+    pub(super) fn drive_membership(&mut self, now: Now) {
+        match &self.membership {
+            Membership::Outside if self.watching && self.leaving == Leaving::No => {
+                self.try_register(now);
+            }
+            Membership::In(life) if now.mono < life.due => {}
+            Membership::In(life) if !life.pending => self.renew(now),
+            Membership::In(_) => self.read_own(now),
+            _ => {}
+        }
+        self.try_resume(now);
+    }
+
+    fn try_register(&mut self, now: Now) {
+        let node = self.identity.node.clone();
+        let known = self.view.nodes.get(&node).cloned();
+        if let Some((row, _)) = &known
+            && row.standing == Standing::Live
+            && !self.settings.embedded
+            && !self.off(Mutation::RegisterAtOnce)
+            && !self.view.still(&node, now.mono, self.settings.lease + self.settings.margin)
+        {
+            // A life of this name may still own shards: its lease must lapse first (R7).
+            return;
+        }
+        let counter = known.as_ref().map_or(0, |(row, _)| row.incarnation.counter) + 1;
+        let row = NodeRow {
+            incarnation: Incarnation { counter, nonce: self.draw() },
+            renewals: 0,
+            standing: Standing::Live,
+            draining: false,
+            store_answers: true,
+            roles: self.identity.roles,
+            version: self.identity.version,
+            since: now.cluster,
+            addresses: self.identity.addresses.clone(),
+        };
+        self.membership = Membership::Registering;
+        let expected = known.map(|(_, revision)| revision);
+        let purpose = Purpose::Register(row.clone(), now.mono);
+        self.write(purpose, Key::Node(node), expected, Row::Node(row));
+    }
+
+    pub(super) fn registered(
+        &mut self,
+        now: Now,
+        row: NodeRow,
+        sent: u64,
+        result: Result<u64, WriteError>,
+    ) {
+        let key = Key::Node(self.identity.node.clone());
+        match result {
+            Ok(revision) => self.join(now, row, revision, sent),
+            Err(WriteError::Conflict(value)) => {
+                self.membership = Membership::Outside;
+                if let Some((row, revision)) = value {
+                    self.learn(now, key, row, revision);
+                }
+            }
+            Err(WriteError::Unknown) => {
+                // Whether it was written or not, another life is tried once this one's row is known. One that was
+                // written without our knowing lapses like any other: nothing was ever done in its name.
+                self.membership = Membership::Outside;
+                self.watching = false;
+                self.list_at = now.mono + self.settings.retry;
+            }
+        }
+    }
+
+    fn join(&mut self, now: Now, row: NodeRow, revision: u64, sent: u64) {
+        let node = self.identity.node.clone();
+        let member = Member { node: node.clone(), incarnation: row.incarnation };
+        self.membership = Membership::In(Box::new(Life {
+            member: member.clone(),
+            row: row.clone(),
+            revision,
+            sent,
+            pending: false,
+            due: sent + self.settings.renew,
+            suspended: false,
+            claims: None,
+            unsure: false,
+        }));
+        self.store_answered = now.mono;
+        self.seen.clear();
+        self.actions.push_back(Action::Registered(member));
+        self.actions.push_back(Action::Renewed { sent });
+        self.learn(now, Key::Node(node), Row::Node(row), revision);
+        self.report_soon(now);
+    }
+
+    fn renew(&mut self, now: Now) {
+        let answers = self.store_answers(now);
+        let drain = self.leaving != Leaving::No;
+        let Membership::In(life) = &mut self.membership else { return };
+        life.pending = true;
+        life.due = now.mono + self.settings.renew;
+        let row = NodeRow {
+            renewals: life.row.renewals + 1,
+            store_answers: answers,
+            draining: life.row.draining || drain,
+            ..life.row.clone()
+        };
+        let (key, expected) = (Key::Node(life.member.node.clone()), life.revision);
+        self.write(Purpose::Renew(row.clone(), now.mono), key, Some(expected), Row::Node(row));
+    }
+
+    /// A renewal's answer was lost, and the read after it too, or it is late.
+    fn read_own(&mut self, now: Now) {
+        let waits = |purpose: &Purpose| matches!(purpose, Purpose::Renew(..) | Purpose::Goodbye);
+        if self.writes.values().any(waits) {
+            return;
+        }
+        let Membership::In(life) = &mut self.membership else { return };
+        life.due = now.mono + self.settings.retry;
+        self.actions.push_back(Action::Read(Key::Node(life.member.node.clone())));
+    }
+
+    /// Renews at once, for what the row is to say.
+    pub(super) fn renew_soon(&mut self, now: Now) {
+        if let Membership::In(life) = &mut self.membership {
+            life.due = now.mono;
+        }
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        now: Now,
+        row: NodeRow,
+        sent: u64,
+        result: Result<u64, WriteError>,
+    ) {
+        let Membership::In(life) = &mut self.membership else { return };
+        if life.member.incarnation != row.incarnation {
+            return;
+        }
+        life.pending = false;
+        let key = Key::Node(life.member.node.clone());
+        match result {
+            Ok(revision) => {
+                if revision >= life.revision {
+                    life.row = row.clone();
+                    life.revision = revision;
+                }
+                life.sent = life.sent.max(sent);
+                self.actions.push_back(Action::Renewed { sent });
+                self.learn(now, key, Row::Node(row), revision);
+                self.report_soon(now);
+            }
+            Err(WriteError::Conflict(Some((row, revision)))) => {
+                self.learn(now, key, row, revision);
+                self.renew_soon(now);
+            }
+            Err(WriteError::Conflict(None)) => self.fence(now),
+            Err(WriteError::Unknown) => {
+                life.pending = true;
+                life.due = now.mono + self.settings.retry;
+                self.actions.push_back(Action::Read(key));
+            }
+        }
+    }
+
+    /// The answer to a read of the own row, after a renewal whose answer was lost.
+    pub(super) fn answer_read(&mut self, now: Now, key: &Key, value: Option<&(Row, u64)>) {
+        let Membership::In(life) = &mut self.membership else { return };
+        let waits = |purpose: &Purpose| matches!(purpose, Purpose::Renew(..) | Purpose::Goodbye);
+        let waits = self.writes.values().any(waits);
+        if *key != Key::Node(life.member.node.clone()) || waits {
+            return;
+        }
+        life.pending = false;
+        match value {
+            Some((Row::Node(row), revision)) if *revision >= life.revision => {
+                let (row, revision) = (row.clone(), *revision);
+                self.learn_own(now, row, revision);
+            }
+            Some(_) => {}
+            None => self.fence(now),
+        }
+    }
+
+    /// The own row, as somebody tells it: others may set its drain mark, or end this life.
+    pub(super) fn learn_own(&mut self, now: Now, row: NodeRow, revision: u64) {
+        let Membership::In(life) = &mut self.membership else { return };
+        if revision < life.revision {
+            return;
+        }
+        if row.incarnation != life.member.incarnation || row.standing != Standing::Live {
+            self.fence(now);
+        } else if revision > life.revision {
+            // A renewal under way will conflict, and come again.
+            life.row = row;
+            life.revision = revision;
+        }
+    }
+
+    /// This life is over: somebody else may own its shards by now (R7).
+    fn fence(&mut self, now: Now) {
+        for (shard, own) in std::mem::take(&mut self.held) {
+            self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
+            self.finish(shard, own.epoch);
+        }
+        self.refused.clear();
+        self.manager = None;
+        self.vacant = None;
+        self.writes.retain(|_, purpose| matches!(purpose, Purpose::Drain(_)));
+        self.membership =
+            if self.leaving == Leaving::No { Membership::Outside } else { Membership::Left };
+        self.actions.push_back(Action::Fenced);
+        if matches!(self.membership, Membership::Left) {
+            self.actions.push_back(Action::Left);
+        }
+        self.watching = false;
+        self.list_at = now.mono;
+    }
+
+    /// Whether the `EntityStore` answered within the last lease (R9).
+    pub(super) fn store_answers(&self, now: Now) -> bool {
+        now.mono.saturating_sub(self.store_answered) < self.settings.lease
+    }
+
+    /// After a lapse: a renewal of the same life, then its claims read back unchanged (R9).
+    fn try_resume(&mut self, now: Now) {
+        let lease = self.settings.lease;
+        let blindly = self.off(Mutation::ResumeBlindly);
+        let held: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, own)| own.serving)
+            .map(|(shard, own)| (*shard, own.epoch))
+            .collect();
+        let Membership::In(life) = &mut self.membership else { return };
+        if !life.suspended || now.mono.saturating_sub(life.sent) >= lease || life.claims.is_some() {
+            return;
+        }
+        if life.unsure && !held.is_empty() && !blindly {
+            self.numbers += 1;
+            let number = self.numbers;
+            let shards = held.iter().map(|(shard, _)| *shard).collect();
+            life.claims = Some((number, held));
+            self.actions.push_back(Action::ReadClaims { number, shards });
+            return;
+        }
+        life.suspended = false;
+        life.unsure = false;
+        self.store_answered = self.store_answered.max(now.mono);
+        self.actions.push_back(Action::Resume);
+        self.note(Notice::Resumed);
+        self.seen.clear();
+    }
+
+    pub(super) fn on_claims(
+        &mut self,
+        now: Now,
+        number: u64,
+        claims: Option<Vec<Option<Claim>>>,
+    ) {
+        let Membership::In(life) = &mut self.membership else { return };
+        let Some((_, asked)) = life.claims.take_if(|(asked, _)| *asked == number) else { return };
+        // Without an answer the next tick asks again.
+        let Some(claims) = claims else { return };
+        life.unsure = false;
+        let me = life.member.clone();
+        let mut changed = Vec::new();
+        for ((shard, epoch), claim) in asked.into_iter().zip(claims) {
+            let mine = claim.as_ref().is_some_and(|claim| {
+                claim.epoch == epoch
+                    && claim.node == me.node
+                    && claim.incarnation == me.incarnation
+            });
+            if !mine {
+                changed.push((shard, epoch, claim.map(|claim| claim.epoch)));
+            }
+        }
+        for (shard, epoch, standing) in changed {
+            if self.held.get(&shard).is_some_and(|own| own.epoch == epoch) {
+                self.actions.push_back(Action::Forget { shard, epoch });
+                self.on_lost(now, shard, epoch, standing);
+            }
+        }
+    }
+
+    /// Leaving: first by hand-offs, then by stopping what is left, then the goodbye (S10, K35).
+    pub(super) fn drive_leaving(&mut self, now: Now) {
+        if self.leaving == Leaving::No {
+            return;
+        }
+        let Membership::In(life) = &self.membership else {
+            if matches!(self.membership, Membership::Outside) {
+                self.membership = Membership::Left;
+                self.actions.push_back(Action::Left);
+            }
+            return;
+        };
+        if !life.row.draining && !life.pending {
+            self.renew_soon(now);
+            self.drive_membership(now);
+            return;
+        }
+        let me = life.member.clone();
+        let others = self.view.all_live().any(|(node, row)| {
+            *node != me.node && row.roles.host && !row.draining && row.store_answers
+        });
+        let named = self.view.shards().any(|(_, row)| row.owner.as_ref() == Some(&me));
+        if self.leaving == Leaving::Now || !others {
+            for (shard, own) in &mut self.held {
+                if !own.stopping {
+                    own.stopping = true;
+                    let (shard, epoch) = (*shard, own.epoch);
+                    let reason = StopReason::HandedOff;
+                    self.actions.push_back(Action::Stop { shard, epoch, reason });
+                }
+            }
+        } else if named {
+            return;
+        }
+        if !self.held.is_empty() || self.writes.values().any(|p| *p == Purpose::Goodbye) {
+            return;
+        }
+        let Membership::In(life) = &mut self.membership else { return };
+        if life.pending {
+            return;
+        }
+        life.pending = true;
+        let row = NodeRow { standing: Standing::Stopped, ..life.row.clone() };
+        let (key, expected) = (Key::Node(life.member.node.clone()), life.revision);
+        self.write(Purpose::Goodbye, key, Some(expected), Row::Node(row));
+    }
+
+    pub(super) fn said_goodbye(&mut self, now: Now, result: Result<u64, WriteError>) {
+        let Membership::In(life) = &mut self.membership else { return };
+        life.pending = false;
+        let key = Key::Node(life.member.node.clone());
+        match result {
+            Ok(_) => {
+                self.membership = Membership::Left;
+                self.manager = None;
+                self.actions.push_back(Action::Left);
+            }
+            Err(WriteError::Conflict(Some((row, revision)))) => {
+                self.learn(now, key, row, revision);
+            }
+            Err(WriteError::Conflict(None)) => self.fence(now),
+            Err(WriteError::Unknown) => {
+                life.pending = true;
+                self.actions.push_back(Action::Read(key));
+            }
+        }
+    }
+}

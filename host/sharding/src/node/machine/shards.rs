@@ -1,0 +1,230 @@
+//! The shards that this node holds: exactly those that rows give to this life of it (R11, R13).
+
+use super::*;
+
+/// A shard that this node holds.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) epoch: Epoch,
+    pub(super) serving: bool,
+    /// It was told to stop: final for this epoch.
+    pub(super) stopping: bool,
+    /// Who is to hear of it: the manager's node, its term, the hand-off.
+    told: Option<(NodeId, u64, HandOffId)>,
+}
+
+impl Machine {
+    /// Acts on chunks that changed since it last did. Not while suspended: what is missing is no loss then.
+    pub(super) fn drive_shards(&mut self, now: Now) {
+        self.give_up_without_store(now);
+        if self.suspended() || !self.identity.roles.host || !self.watching {
+            return;
+        }
+        let Some(me) = self.member() else { return };
+        let changed: Vec<_> = self
+            .view
+            .chunks
+            .iter()
+            .filter(|(chunk, (_, revision))| self.seen.get(chunk) != Some(revision))
+            .map(|(chunk, (row, revision))| (*chunk, row.clone(), *revision))
+            .collect();
+        for (chunk, row, revision) in changed {
+            for (place, row) in row.shards.iter().enumerate() {
+                self.reconcile(&me, shard_at(chunk, place), row);
+            }
+            self.seen.insert(chunk, revision);
+            self.report_soon(now);
+        }
+    }
+
+    fn reconcile(&mut self, me: &Member, shard: ShardId, row: &ShardRow) {
+        let epoch = row.epoch;
+        if let Some(own) = self.held.get(&shard)
+            && own.epoch < epoch
+        {
+            self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
+            let old = own.epoch;
+            self.held.remove(&shard);
+            self.finish(shard, old);
+        }
+        if self.refused.get(&shard).is_some_and(|(refused, _)| *refused < epoch) {
+            self.refused.remove(&shard);
+        }
+        let done = self.finished.get(&shard).is_some_and(|done| *done >= epoch);
+        if row.owner.as_ref() == Some(me)
+            && !done
+            && !self.held.contains_key(&shard)
+            && self.leaving != Leaving::Now
+        {
+            let own = Own { epoch, serving: false, stopping: false, told: None };
+            self.held.insert(shard, own);
+            self.actions.push_back(Action::Adopt { shard, epoch, member: me.clone() });
+        }
+    }
+
+    pub(super) fn finish(&mut self, shard: ShardId, epoch: Epoch) {
+        let done = self.finished.entry(shard).or_default();
+        *done = (*done).max(epoch);
+    }
+
+    /// A node that could commit nothing for one lease gives its shards up (R9).
+    fn give_up_without_store(&mut self, now: Now) {
+        if self.suspended()
+            || self.held.is_empty()
+            || self.store_answers(now)
+            || self.off(Mutation::KeepWithoutStore)
+        {
+            return;
+        }
+        for (shard, own) in std::mem::take(&mut self.held) {
+            self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
+            self.finish(shard, own.epoch);
+        }
+        self.renew_soon(now);
+        self.report_soon(now);
+    }
+
+    pub(super) fn on_serving(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
+        if let Some(own) = self.held.get_mut(&shard)
+            && own.epoch == epoch
+        {
+            own.serving = true;
+            self.report_soon(now);
+        }
+    }
+
+    pub(super) fn on_stopped(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
+        if self.held.get(&shard).is_none_or(|own| own.epoch != epoch) {
+            return;
+        }
+        let told = self.held.remove(&shard).and_then(|own| own.told);
+        self.finish(shard, epoch);
+        if let Some((manager, term, id)) = told {
+            self.say_stopped(now, &manager, term, shard, epoch, id);
+        }
+        self.report_soon(now);
+    }
+
+    pub(super) fn on_lost(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        epoch: Epoch,
+        standing: Option<Epoch>,
+    ) {
+        if self.held.get(&shard).is_none_or(|own| own.epoch != epoch) {
+            return;
+        }
+        self.held.remove(&shard);
+        self.finish(shard, epoch);
+        self.refused.insert(shard, (epoch, standing.unwrap_or(epoch)));
+        self.report_soon(now);
+    }
+
+    /// Begin-hand-off: hold messages back, and say so, whether or not the shard was known (A8).
+    #[allow(clippy::too_many_arguments)] // The parts of one message.
+    pub(super) fn on_begin(
+        &mut self,
+        now: Now,
+        from: &Member,
+        term: u64,
+        shard: ShardId,
+        epoch: Epoch,
+        id: HandOffId,
+        revision: u64,
+    ) {
+        let known = self.view.chunks.get(&chunk_of(shard)).map_or(0, |(_, at)| *at);
+        let moving = self.view.shard(shard).is_some_and(|row| {
+            row.epoch == epoch && row.moving.as_ref().is_some_and(|moving| moving.id == id)
+        });
+        // One that is late, after the row that ended it, holds nothing.
+        if revision > known || moving {
+            self.actions.push_back(Action::Hold { shard, epoch });
+        }
+        self.say(now, &from.node.clone(), Talk::BeginHandOffAck { term, shard, epoch, id });
+    }
+
+    /// Hand-off: stop the shard; where there is nothing to stop, there never will be under this epoch (A11).
+    #[allow(clippy::too_many_arguments)] // The parts of one message.
+    pub(super) fn on_hand_off(
+        &mut self,
+        now: Now,
+        from: &Member,
+        term: u64,
+        shard: ShardId,
+        epoch: Epoch,
+        incarnation: Incarnation,
+        id: HandOffId,
+    ) {
+        let Some(me) = self.member() else { return };
+        let known = self.view.manager.as_ref().map_or(0, |(row, _)| row.term);
+        let matches = me.incarnation == incarnation && term >= known;
+        if !matches && !self.off(Mutation::NoMatching) {
+            return;
+        }
+        match self.held.get_mut(&shard) {
+            Some(own) if own.epoch == epoch => {
+                own.told = Some((from.node.clone(), term, id));
+                if !own.stopping {
+                    own.stopping = true;
+                    let reason = StopReason::HandedOff;
+                    self.actions.push_back(Action::Stop { shard, epoch, reason });
+                }
+            }
+            // Late, for an epoch that is over.
+            Some(own) if own.epoch > epoch => {}
+            held => {
+                if let Some(own) = held {
+                    let old = own.epoch;
+                    self.actions.push_back(Action::Forget { shard, epoch: old });
+                    self.held.remove(&shard);
+                }
+                self.finish(shard, epoch);
+                self.say_stopped(now, &from.node.clone(), term, shard, epoch, id);
+            }
+        }
+    }
+
+    fn say_stopped(
+        &mut self,
+        now: Now,
+        manager: &NodeId,
+        term: u64,
+        shard: ShardId,
+        epoch: Epoch,
+        id: HandOffId,
+    ) {
+        let Some(me) = self.member() else { return };
+        let incarnation = me.incarnation;
+        self.say(now, manager, Talk::ShardStopped { term, shard, epoch, incarnation, id });
+    }
+
+    pub(super) fn report_soon(&mut self, now: Now) {
+        let at = now.mono + self.settings.report_delay;
+        self.report_at = Some(self.report_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Reports the whole of what it holds, so that a lost report repairs itself at the next one (R11).
+    pub(super) fn drive_report(&mut self, now: Now) {
+        if self.report_at.is_none_or(|at| at > now.mono) || self.suspended() {
+            return;
+        }
+        let Some(me) = self.member() else { return };
+        self.report_at = None;
+        let report = Report {
+            incarnation: me.incarnation,
+            seen: self.seen.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
+            held: self
+                .held
+                .iter()
+                .map(|(shard, own)| Held {
+                    shard: *shard,
+                    epoch: own.epoch,
+                    serving: own.serving && !own.stopping,
+                })
+                .collect(),
+            refused: self.refused.iter().map(|(shard, (at, above))| (*shard, *at, *above)).collect(),
+        };
+        self.say_manager(now, Talk::Report(Box::new(report)));
+    }
+}

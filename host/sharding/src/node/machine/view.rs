@@ -1,0 +1,228 @@
+//! The rows as they were last seen, what changed with each, and when each lease was last seen to move.
+
+use super::*;
+
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) nodes: BTreeMap<NodeId, (NodeRow, u64)>,
+    pub(super) manager: Option<(ManagerRow, u64)>,
+    pub(super) chunks: BTreeMap<u32, (ShardsRow, u64)>,
+    /// When each node's lease was last seen to move, on this node's clock (R8).
+    moved: BTreeMap<NodeId, u64>,
+    /// What was last told of each shard: epoch, live owner, moving.
+    routes: Vec<(Epoch, Option<Member>, bool)>,
+}
+
+impl View {
+    pub(super) fn new(shards: u32) -> Self {
+        Self {
+            nodes: BTreeMap::new(),
+            manager: None,
+            chunks: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            routes: vec![(Epoch(0), None, false); shards as usize],
+        }
+    }
+
+    /// Counts every lease as just renewed.
+    pub(super) fn renew_all(&mut self, now: u64) {
+        for at in self.moved.values_mut() {
+            *at = now;
+        }
+    }
+
+    /// Whether this life of a node may still own shards, as far as its row says.
+    pub(super) fn alive(&self, member: &Member) -> bool {
+        self.nodes.get(&member.node).is_some_and(|(row, _)| {
+            row.incarnation == member.incarnation && row.standing == Standing::Live
+        })
+    }
+
+    /// Whether a node's lease has not been seen to move for `span` (R8).
+    pub(super) fn still(&self, node: &NodeId, now: u64, span: u64) -> bool {
+        self.moved.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
+    }
+
+    /// A node's present life, if its row says that it lives.
+    pub(super) fn live(&self, node: &NodeId) -> Option<Member> {
+        let (row, _) = self.nodes.get(node)?;
+        (row.standing == Standing::Live)
+            .then(|| Member { node: node.clone(), incarnation: row.incarnation })
+    }
+
+    /// Every node whose row says that it lives.
+    pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
+        self.nodes
+            .iter()
+            .filter(|(_, (row, _))| row.standing == Standing::Live)
+            .map(|(node, (row, _))| (node, row))
+    }
+
+    /// Every shard's row, in order.
+    pub(super) fn shards(&self) -> impl Iterator<Item = (ShardId, &ShardRow)> {
+        self.chunks.iter().flat_map(|(chunk, (row, _))| {
+            row.shards.iter().enumerate().map(|(place, row)| (shard_at(*chunk, place), row))
+        })
+    }
+
+    pub(super) fn shard(&self, shard: ShardId) -> Option<&ShardRow> {
+        self.chunks.get(&chunk_of(shard))?.0.shards.get(place_of(shard))
+    }
+}
+
+impl Machine {
+    /// Takes a row that is newer than what is known; older ones change nothing.
+    pub(super) fn learn(&mut self, now: Now, key: Key, row: Row, revision: u64) {
+        match (key, row) {
+            (Key::Node(node), Row::Node(row)) => self.learn_node(now, node, row, revision),
+            (Key::Manager, Row::Manager(row)) => {
+                let known = self.view.manager.as_ref();
+                if known.is_some_and(|(_, at)| *at >= revision) {
+                    return;
+                }
+                if known.is_none_or(|(old, _)| old.term != row.term) {
+                    let (holder, term) = (row.holder.clone(), row.term);
+                    self.note(Notice::Manager { holder, term });
+                    self.report_soon(now);
+                }
+                self.view.manager = Some((row, revision));
+                self.vacant = None;
+            }
+            (Key::Shards(chunk), Row::Shards(row)) => {
+                if self.view.chunks.get(&chunk).is_some_and(|(_, at)| *at >= revision) {
+                    return;
+                }
+                let old = self.view.chunks.insert(chunk, (row, revision));
+                self.note_shards(chunk, old.map(|(row, _)| row));
+                self.tell_routes(chunk);
+            }
+            // A row under another's key: nothing that this program writes.
+            _ => {}
+        }
+    }
+
+    fn learn_node(&mut self, now: Now, node: NodeId, row: NodeRow, revision: u64) {
+        let old = self.view.nodes.get(&node);
+        if old.is_some_and(|(_, at)| *at >= revision) {
+            return;
+        }
+        let old = old.map(|(row, _)| row.clone());
+        let same = |old: &NodeRow| old.incarnation == row.incarnation;
+        if old.as_ref().is_none_or(|old| !same(old) || old.renewals != row.renewals) {
+            self.view.moved.insert(node.clone(), now.mono);
+        }
+        let member = Member { node: node.clone(), incarnation: row.incarnation };
+        let alive = row.standing == Standing::Live;
+        let was = old.as_ref().is_some_and(|old| same(old) && old.standing == Standing::Live);
+        if let Some(old) = old.as_ref().filter(|old| !same(old) && old.standing == Standing::Live) {
+            let former = Member { node: node.clone(), incarnation: old.incarnation };
+            self.actions.push_back(Action::Node {
+                member: former,
+                alive: false,
+                addresses: old.addresses.clone(),
+            });
+        }
+        if alive != was {
+            let stopped = row.standing == Standing::Stopped;
+            self.note(if alive {
+                Notice::Joined(member.clone())
+            } else {
+                Notice::Gone { member: member.clone(), stopped }
+            });
+        }
+        let drained = old.as_ref().is_some_and(|old| old.draining);
+        if alive && row.draining != drained {
+            self.note(Notice::Draining(member.clone(), row.draining));
+        }
+        if old.as_ref().is_none_or(|old| alive != was || old.addresses != row.addresses) {
+            let addresses = row.addresses.clone();
+            self.actions.push_back(Action::Node { member, alive, addresses });
+        }
+        let changed = alive != was || old.as_ref().is_some_and(|old| !same(old));
+        let mine = (node == self.identity.node).then(|| row.clone());
+        self.view.nodes.insert(node, (row, revision));
+        if let Some(row) = mine {
+            self.learn_own(now, row, revision);
+        }
+        if changed {
+            for chunk in self.view.chunks.keys().copied().collect::<Vec<_>>() {
+                self.tell_routes(chunk);
+            }
+        }
+    }
+
+    fn note_shards(&mut self, chunk: u32, old: Option<ShardsRow>) {
+        let Some((row, _)) = self.view.chunks.get(&chunk) else { return };
+        let mut notices = Vec::new();
+        for (place, row) in row.shards.iter().enumerate() {
+            let before = old.as_ref().and_then(|old| old.shards.get(place));
+            let shard = shard_at(chunk, place);
+            if let Some(owner) = &row.owner {
+                if before.is_none_or(|before| before.epoch != row.epoch) {
+                    let (epoch, owner) = (row.epoch, owner.clone());
+                    notices.push(Notice::Assigned { shard, epoch, owner });
+                } else if row.moving.is_some() && before.is_none_or(|b| b.moving.is_none()) {
+                    notices.push(Notice::HandOffBegan { shard, from: owner.clone() });
+                } else if row.moving.is_none() && before.is_some_and(|b| b.moving.is_some()) {
+                    notices.push(Notice::HandOffFailed { shard, owner: owner.clone() });
+                }
+            }
+        }
+        for notice in notices {
+            self.note(notice);
+        }
+    }
+
+    /// Tells the routes of a chunk's shards that are not as they were told before.
+    fn tell_routes(&mut self, chunk: u32) {
+        let Some((row, _)) = self.view.chunks.get(&chunk) else { return };
+        let mut changed = Vec::new();
+        for (place, row) in row.shards.iter().enumerate() {
+            let shard = shard_at(chunk, place);
+            let owner = row.owner.clone().filter(|owner| self.view.alive(owner));
+            let route = (row.epoch, owner, row.moving.is_some());
+            let Some(told) = self.view.routes.get(shard.0 as usize - 1) else { continue };
+            // R13: a route moves only to higher epochs.
+            if *told != route && told.0 <= route.0 {
+                changed.push((shard, route));
+            }
+        }
+        for (shard, route) in changed {
+            self.view.routes[shard.0 as usize - 1] = route.clone();
+            let (epoch, owner, moving) = route;
+            self.actions.push_back(Action::Route { shard, epoch, owner, moving });
+        }
+    }
+
+    /// Routes and addresses from disk: for sending, until the store tells better (R13, S8).
+    pub(super) fn on_cached(&mut self, rows: Vec<(Key, Row, u64)>) {
+        if self.watching {
+            return;
+        }
+        let mut lives = BTreeMap::new();
+        for (key, row, _) in &rows {
+            if let (Key::Node(node), Row::Node(row)) = (key, row) {
+                lives.insert(node.clone(), (row.incarnation, row.standing == Standing::Live));
+                self.actions.push_back(Action::Node {
+                    member: Member { node: node.clone(), incarnation: row.incarnation },
+                    alive: row.standing == Standing::Live,
+                    addresses: row.addresses.clone(),
+                });
+            }
+        }
+        for (key, row, _) in rows {
+            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            for (place, row) in row.shards.into_iter().enumerate() {
+                let shard = shard_at(chunk, place);
+                let owner = row
+                    .owner
+                    .filter(|owner| lives.get(&owner.node) == Some(&(owner.incarnation, true)));
+                if let Some(told) = self.view.routes.get_mut(shard.0 as usize - 1) {
+                    *told = (row.epoch, owner.clone(), false);
+                    let epoch = row.epoch;
+                    self.actions.push_back(Action::Route { shard, epoch, owner, moving: false });
+                }
+            }
+        }
+    }
+}
