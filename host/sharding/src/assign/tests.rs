@@ -128,11 +128,11 @@ fn s16_2_no_shard_leaves_its_owner_while_versions_differ() {
 
 #[test]
 fn s16_3_unassigned_shards_come_first() {
-    // The two that need an owner even the hosts out: nothing else needs to move.
-    assert_eq!(Average.rebalance(&view(&[3, 1], 2), ALL), []);
-    let mut view = view(&[3, 1], 2);
+    // The three that need an owner even the hosts out: nothing else needs to move.
+    let mut view = view(&[4, 3, 0], 3);
+    assert_eq!(Average.rebalance(&view, ALL), []);
     assert_eq!(settle(&Average, &mut view, ALL), []);
-    assert_eq!(view.counts(), [3, 3]);
+    assert_eq!(view.counts(), [4, 3, 3]);
 }
 
 #[test]
