@@ -1,15 +1,21 @@
 //! Requests that are no messages. Each goes once, on a stream of its own; a caller may repeat it, since
-//! all of them are idempotent.
+//! all of them are idempotent. Answers that grow come as [`Updates`]: dropping them ends the telling, and
+//! not what was asked for.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_sharding::ids::Entity;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    AdminRequest, AdminResponse, Chunk, Deploy, Deployed, Deployment, DeploymentsRequest, Methods,
-    MethodsRequest, NodeInfo, NodeRequest, Problem, Status, StatusRequest,
+    AdminRequest, AdminResponse, Chunk, Deploy, Deployed, Deployment, DeploymentsRequest,
+    DrainProgress, DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest,
+    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
+    RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
+    StatusRequest,
 };
 use ostraca_wire::{Error, problem};
 use prost::Message as _;
@@ -134,13 +140,139 @@ impl Client {
         }
     }
 
+    /// All nodes that the cluster's rows name.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn nodes(&self) -> Result<Nodes, AdminError> {
+        match self.ask(Request::Nodes(NodesRequest {}), Bytes::new(), PATIENCE).await?.pop() {
+            Some(Response::Nodes(nodes)) => Ok(nodes),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// All shards, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn shards(&self) -> Result<Vec<ShardInfo>, AdminError> {
+        let mut all = Vec::new();
+        for page in self.ask(Request::Shards(ShardsRequest {}), Bytes::new(), PATIENCE).await? {
+            match page {
+                Response::Shards(page) => all.extend(page.shards),
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
+    }
+
+    /// One page of entities; its `next` is the `after` of the next request.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn entities(&self, request: EntitiesRequest) -> Result<Entities, AdminError> {
+        match self.ask(Request::Entities(request), Bytes::new(), PATIENCE).await?.pop() {
+            Some(Response::Entities(page)) => Ok(page),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// How one entity does. One that was never written is answered too, as not existing.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn inspect(&self, entity: &Entity) -> Result<EntityDetail, AdminError> {
+        let (r#type, id) = (entity.kind.to_string(), entity.id.to_string());
+        let request = Request::Inspect(InspectRequest { r#type, id });
+        match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
+            Some(Response::Entity(entity)) => Ok(entity),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Hands a node's shards over to others (R12), or with `undo` lets it have some again. The last update
+    /// says `done`; a drain that cannot end is a problem. It goes on when nobody listens.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn drain(
+        &self,
+        node: &str,
+        undo: bool,
+    ) -> Result<Updates<DrainProgress>, AdminError> {
+        self.follow(Request::Drain(DrainRequest { node: node.into(), undo })).await
+    }
+
+    /// What a rebalance would move now.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn rebalance_plan(&self) -> Result<RebalancePlan, AdminError> {
+        let request = Request::Rebalance(RebalanceRequest { dry_run: true });
+        let mut plan = RebalancePlan::default();
+        for page in self.ask(request, Bytes::new(), PATIENCE).await? {
+            match page {
+                Response::Plan(page) => {
+                    plan.moves.extend(page.moves);
+                    plan.held_up = page.held_up;
+                }
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Moves shards until all nodes own as many, give or take one. The last update says `done`.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn rebalance(&self) -> Result<Updates<RebalanceProgress>, AdminError> {
+        self.follow(Request::Rebalance(RebalanceRequest { dry_run: false })).await
+    }
+
+    /// What the connected node saw happen: from sequence `since` on (0: all that it keeps), and with `follow`
+    /// whatever else does, until the updates are dropped or the connection breaks.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn events(&self, follow: bool, since: u64) -> Result<Updates<Events>, AdminError> {
+        self.follow(Request::Events(EventsRequest { follow, since })).await
+    }
+
+    async fn follow<T: Update>(&self, request: Request) -> Result<Updates<T>, AdminError> {
+        let opening = async {
+            let (mut writer, reader) = self.open(request).await?;
+            writer.flush().await?;
+            writer.finish();
+            Ok(reader)
+        };
+        let reader = self.patiently(PATIENCE, opening).await?;
+        Ok(Updates { reader, ended: false, what: PhantomData })
+    }
+
     async fn ask(
         &self,
         request: Request,
         component: Bytes,
         patience: Duration,
     ) -> Result<Vec<Response>, AdminError> {
-        match timeout(patience, self.exchange(request, component)).await {
+        self.patiently(patience, self.exchange(request, component)).await
+    }
+
+    async fn patiently<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = Result<T, AdminError>>,
+    ) -> Result<T, AdminError> {
+        match timeout(patience, work).await {
             Ok(done) => done,
             Err(_) => {
                 let last = self.links.borrow().last.clone();
@@ -150,19 +282,22 @@ impl Client {
         }
     }
 
-    async fn exchange(
-        &self,
-        request: Request,
-        component: Bytes,
-    ) -> Result<Vec<Response>, AdminError> {
+    async fn open(&self, request: Request) -> Result<(FrameWriter, FrameReader), AdminError> {
         let mut links = self.links.clone();
         let link = match links.wait_for(|state| state.link.is_some()).await {
             Ok(state) => state.link.clone(),
             Err(_) => None,
         };
         let link = link.ok_or_else(|| AdminError::Connection("the client was closed".into()))?;
-        let request = AdminRequest { request: Some(request) };
-        let (mut writer, mut reader) = link.admin(request).await?;
+        Ok(link.admin(AdminRequest { request: Some(request) }).await?)
+    }
+
+    async fn exchange(
+        &self,
+        request: Request,
+        component: Bytes,
+    ) -> Result<Vec<Response>, AdminError> {
+        let (mut writer, mut reader) = self.open(request).await?;
         // A node that has answered already takes no more: what it says counts, not that it stopped us.
         let sent = upload(&mut writer, component).await;
         match receive(&mut reader).await {
@@ -172,6 +307,80 @@ impl Client {
             },
             answered => answered,
         }
+    }
+}
+
+/// What [`Updates`] can be of.
+pub trait Update: Sized {
+    #[doc(hidden)]
+    fn of(response: Response) -> Result<Self, Response>;
+}
+
+impl Update for DrainProgress {
+    fn of(response: Response) -> Result<Self, Response> {
+        match response {
+            Response::Drain(progress) => Ok(progress),
+            other => Err(other),
+        }
+    }
+}
+
+impl Update for RebalanceProgress {
+    fn of(response: Response) -> Result<Self, Response> {
+        match response {
+            Response::Rebalance(progress) => Ok(progress),
+            other => Err(other),
+        }
+    }
+}
+
+impl Update for Events {
+    fn of(response: Response) -> Result<Self, Response> {
+        match response {
+            Response::Events(events) => Ok(events),
+            other => Err(other),
+        }
+    }
+}
+
+/// An answer that grows. Dropping it ends the telling, and not what was asked for.
+pub struct Updates<T> {
+    reader: FrameReader,
+    ended: bool,
+    what: PhantomData<fn() -> T>,
+}
+
+impl<T: Update> Updates<T> {
+    /// The next part, waiting for it as long as it takes; none at the end. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`]; nothing follows.
+    pub async fn next(&mut self) -> Result<Option<T>, AdminError> {
+        while !self.ended {
+            let frame = self.reader.next().await.inspect_err(|_| self.ended = true)?;
+            let Some(frame) = frame else {
+                self.ended = true;
+                return Err(too_early());
+            };
+            let frame = decode(frame).inspect_err(|_| self.ended = true)?;
+            self.ended = !frame.more;
+            match frame.response {
+                Some(Response::Problem(problem)) => {
+                    self.ended = true;
+                    return Err(AdminError::Refused(Box::new(problem)));
+                }
+                Some(response) => {
+                    return T::of(response).map(Some).map_err(|other| {
+                        self.ended = true;
+                        unexpected(Some(other))
+                    });
+                }
+                // The end, or something newer than this client.
+                None => {}
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -189,8 +398,7 @@ async fn upload(writer: &mut FrameWriter, mut component: Bytes) -> Result<(), Er
 async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, AdminError> {
     let mut responses = Vec::new();
     while let Some(frame) = reader.next().await? {
-        let frame = AdminResponse::decode(frame)
-            .map_err(|e| AdminError::Connection(format!("unreadable answer: {e}")))?;
+        let frame = decode(frame)?;
         match frame.response {
             Some(Response::Problem(problem)) => return Err(AdminError::Refused(Box::new(problem))),
             Some(response) => responses.push(response),
@@ -201,7 +409,16 @@ async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, AdminError> 
             return Ok(responses);
         }
     }
-    Err(AdminError::Connection("the answer ended too early".into()))
+    Err(too_early())
+}
+
+fn decode(frame: Bytes) -> Result<AdminResponse, AdminError> {
+    AdminResponse::decode(frame)
+        .map_err(|e| AdminError::Connection(format!("unreadable answer: {e}")))
+}
+
+fn too_early() -> AdminError {
+    AdminError::Connection("the answer ended too early".into())
 }
 
 fn unexpected(response: Option<Response>) -> AdminError {

@@ -26,12 +26,15 @@ pub mod ledger;
 mod profile;
 mod session;
 
-pub use admin::AdminError;
+pub use admin::{AdminError, Update, Updates};
 pub use call::{Answer, CallError, MessageId, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
 pub use ostraca_sharding::ids::Entity;
 pub use ostraca_wire::proto::{
-    Deployed, Deployment, Kind, Method, Methods, NodeInfo, Problem, Status, StatusProblem,
+    ClusterStatus, Deployed, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail,
+    EntityInfo, Event, Events, Kind, Method, Methods, Move, NodeInfo, NodeStanding, NodeState,
+    Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardState, StateKey, Status,
+    StatusProblem,
 };
 pub use profile::{Profile, ProfileError};
 pub use session::{Call, Options, Session};

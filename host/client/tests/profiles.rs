@@ -115,6 +115,7 @@ async fn admin_requests_are_answered_or_refused_with_the_nodes_own_words() {
                     Err(unknown)
                 }
                 Admin::Node => Ok(AdminAnswer::Node(Default::default())),
+                _ => Err(ostraca_wire::problem("unknown-request", "not in this test")),
             },
         );
         let running = Running::start(&ca, &node, "127.0.0.1:0");

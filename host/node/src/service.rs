@@ -136,6 +136,16 @@ impl Service for Door {
             }
             Admin::Status => Ok(AdminAnswer::Status(Box::new(self.status.now(&self.types)))),
             Admin::Node => Ok(AdminAnswer::Node(self.status.node())),
+            Admin::Nodes
+            | Admin::Shards
+            | Admin::Entities(_)
+            | Admin::Inspect(_)
+            | Admin::Drain { .. }
+            | Admin::Plan
+            | Admin::Rebalance
+            | Admin::Events(_) => {
+                Err(problem("not-supported-yet", "this node cannot tell that yet", ""))
+            }
         }
     }
 }

@@ -105,6 +105,7 @@ impl Status {
             numbers,
             texts,
             problems,
+            overview: None,
         }
     }
 }

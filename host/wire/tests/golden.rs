@@ -179,6 +179,7 @@ fn admin_responses() {
         numbers: [("a".to_owned(), 1)].into(),
         texts: [("b".to_owned(), "t".to_owned())].into(),
         problems: vec![StatusProblem { code: "x".into(), text: "y".into(), help: "z".into() }],
+        overview: None,
     };
     same(
         &wrap(Response::Status(status)),

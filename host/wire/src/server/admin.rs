@@ -1,11 +1,16 @@
 //! Requests that are no messages: one a stream.
+//!
+//! Two kinds of answer are easy to confuse. Most are whole when they begin, and are cut into frames
+//! here. Those that grow ([`AdminAnswer::Growing`]) are sent as they come, until the service drops its
+//! end, the client wants no more, or the node stops: none of that ends what was asked for, only its telling.
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
+use tokio::sync::mpsc;
 
-use super::{Peer, Service, Shared};
+use super::{Peer, Service, Shared, stopping};
 use crate::code::Code;
 use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
@@ -13,8 +18,20 @@ use crate::proto::admin_request::Request;
 use crate::proto::admin_response::Response;
 use crate::proto::{self, AdminRequest, AdminResponse, Chunk, Problem};
 
-/// Deployments a frame.
+/// Deployments, shards or moves a frame.
 const PAGE: usize = 256;
+/// Parts of a growing answer that wait to be sent: a client that reads slowly slows its own answer.
+const GROWING: usize = 16;
+/// Entities a page unless told.
+const ENTITIES: u32 = 100;
+/// Entities a page at most.
+const MAX_ENTITIES: u32 = 1_000;
+/// Bytes of a type's name.
+const TYPE: usize = 255;
+/// Bytes of an entity id.
+const ID: usize = 512;
+/// Bytes of a node's name.
+const NODE: usize = 64;
 
 /// What is asked.
 #[derive(Debug)]
@@ -29,6 +46,27 @@ pub enum Admin {
     Status,
     /// What is it?
     Node,
+    /// Which nodes are there, and how do they stand?
+    Nodes,
+    /// Who owns which shard?
+    Shards,
+    /// One page of entities; `limit` is 1 to 1,000.
+    Entities(proto::EntitiesRequest),
+    /// How does this entity do?
+    Inspect(proto::InspectRequest),
+    /// Hand over a node's shards, or let it have some again.
+    Drain {
+        /// Which.
+        node: String,
+        /// No longer.
+        undo: bool,
+    },
+    /// Which shards would a rebalance move?
+    Plan,
+    /// Rebalance now.
+    Rebalance,
+    /// What happened?
+    Events(proto::EventsRequest),
 }
 
 /// A deployment that has come whole; the component's digest has been checked.
@@ -57,6 +95,37 @@ pub enum AdminAnswer {
     Status(Box<proto::Status>),
     /// What it is.
     Node(proto::NodeInfo),
+    /// All nodes.
+    Nodes(proto::Nodes),
+    /// All shards; they are sent in pages.
+    Shards(Vec<proto::ShardInfo>),
+    /// One page.
+    Entities(proto::Entities),
+    /// One entity.
+    Entity(Box<proto::EntityDetail>),
+    /// What would be moved; sent in pages.
+    Plan(proto::RebalancePlan),
+    /// To a drain, a rebalance and events: what comes until the sender is dropped. See [`growing`].
+    Growing(mpsc::Receiver<Result<Part, Problem>>),
+}
+
+/// A part of an answer that grows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// Of a drain.
+    Drain(proto::DrainProgress),
+    /// Of a rebalance.
+    Rebalance(proto::RebalanceProgress),
+    /// Of events.
+    Events(proto::Events),
+}
+
+/// Both ends of an answer that grows: parts are sent as they come, a problem ends it. The sender finds
+/// itself [closed](mpsc::Sender::closed) when nobody listens any more.
+#[must_use]
+pub fn growing() -> (mpsc::Sender<Result<Part, Problem>>, AdminAnswer) {
+    let (sender, receiver) = mpsc::channel(GROWING);
+    (sender, AdminAnswer::Growing(receiver))
 }
 
 pub(super) async fn serve<S: Service>(
@@ -66,12 +135,14 @@ pub(super) async fn serve<S: Service>(
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
-    let answer = match request.request {
+    // Held while the component is received and deployed.
+    let _permit;
+    let admin = match request.request {
         Some(Request::Deploy(deploy)) => match shared.uploads.try_acquire() {
-            Ok(_permit) => match receive(shared.limits.max_component, deploy, reader).await? {
-                Ok(upload) => shared.service.admin(peer, Admin::Deploy(upload)).await,
-                Err(problem) => Err(problem),
-            },
+            Ok(permit) => {
+                _permit = permit;
+                receive(shared.limits.max_component, deploy, reader).await?.map(Admin::Deploy)
+            }
             Err(_) => {
                 let mut busy = problem("overloaded", "other deploys are being received");
                 busy.retryable = true;
@@ -79,21 +150,115 @@ pub(super) async fn serve<S: Service>(
                 Err(busy)
             }
         },
-        Some(Request::Deployments(_)) => shared.service.admin(peer, Admin::Deployments).await,
-        Some(Request::Methods(request)) => {
-            shared.service.admin(peer, Admin::Methods(request.r#type)).await
-        }
-        Some(Request::Status(_)) => shared.service.admin(peer, Admin::Status).await,
-        Some(Request::Node(_)) => shared.service.admin(peer, Admin::Node).await,
+        Some(Request::Deployments(_)) => Ok(Admin::Deployments),
+        Some(Request::Methods(request)) => Ok(Admin::Methods(request.r#type)),
+        Some(Request::Status(_)) => Ok(Admin::Status),
+        Some(Request::Node(_)) => Ok(Admin::Node),
+        Some(Request::Nodes(_)) => Ok(Admin::Nodes),
+        Some(Request::Shards(_)) => Ok(Admin::Shards),
+        Some(Request::Entities(request)) => entities(request),
+        Some(Request::Inspect(request)) => inspect(request),
+        Some(Request::Drain(request)) => drain(request),
+        Some(Request::Rebalance(request)) if request.dry_run => Ok(Admin::Plan),
+        Some(Request::Rebalance(_)) => Ok(Admin::Rebalance),
+        Some(Request::Events(request)) => Ok(Admin::Events(request)),
         None => Err(problem("unknown-request", "the node does not know this request")),
     };
-    for frame in frames(answer) {
+    let answer = match admin {
+        Ok(admin) => shared.service.admin(peer, admin).await,
+        Err(problem) => Err(problem),
+    };
+    let frames = match answer {
+        Ok(AdminAnswer::Growing(parts)) => {
+            grow(shared, parts, reader, writer).await?;
+            return Ok(());
+        }
+        answer => frames(answer),
+    };
+    for frame in frames {
         writer.put(&frame);
         writer.flush().await?;
     }
     writer.finish();
     reader.stop(Code::Done);
     Ok(())
+}
+
+fn bad(text: String) -> Problem {
+    problem("bad-request", text)
+}
+
+fn entities(mut request: proto::EntitiesRequest) -> Result<Admin, Problem> {
+    if request.r#type.len() > TYPE {
+        return Err(bad(format!("a type of {} bytes: {TYPE} at most", request.r#type.len())));
+    }
+    request.limit = match request.limit {
+        0 => ENTITIES,
+        limit => limit.min(MAX_ENTITIES),
+    };
+    Ok(Admin::Entities(request))
+}
+
+fn inspect(request: proto::InspectRequest) -> Result<Admin, Problem> {
+    let (kind, id) = (request.r#type.len(), request.id.len());
+    if !(1..=TYPE).contains(&kind) || !(1..=ID).contains(&id) {
+        let text = format!("a type of {kind} bytes and an id of {id}: 1 to {TYPE}, and 1 to {ID}");
+        return Err(bad(text));
+    }
+    Ok(Admin::Inspect(request))
+}
+
+fn drain(request: proto::DrainRequest) -> Result<Admin, Problem> {
+    let proto::DrainRequest { node, undo } = request;
+    if !(1..=NODE).contains(&node.len()) {
+        return Err(bad(format!("a node's name of {} bytes: 1 to {NODE}", node.len())));
+    }
+    Ok(Admin::Drain { node, undo })
+}
+
+/// Sends an answer that grows.
+async fn grow<S>(
+    shared: &Shared<S>,
+    mut parts: mpsc::Receiver<Result<Part, Problem>>,
+    reader: &mut FrameReader,
+    writer: &mut FrameWriter,
+) -> Result<(), Error> {
+    loop {
+        let part = tokio::select! {
+            () = shared.stopping.cancelled() => return Err(stopping()),
+            () = writer.taken() => return Ok(()),
+            part = parts.recv() => part,
+        };
+        let last = !matches!(part, Some(Ok(_)));
+        let response = part.map(|part| match part {
+            Ok(Part::Drain(progress)) => Response::Drain(progress),
+            Ok(Part::Rebalance(progress)) => Response::Rebalance(progress),
+            Ok(Part::Events(events)) => Response::Events(events),
+            Err(problem) => Response::Problem(problem),
+        });
+        writer.put(&AdminResponse { more: !last, response });
+        // A client that does not read must not keep the node from stopping.
+        tokio::select! {
+            () = shared.stopping.cancelled() => return Err(stopping()),
+            flushed = writer.flush() => flushed?,
+        }
+        if last {
+            writer.finish();
+            reader.stop(Code::Done);
+            return Ok(());
+        }
+    }
+}
+
+/// Parts of a long list, a frame each; an empty one has one, too.
+fn pages<T: Clone>(all: &[T], page: impl Fn(Vec<T>) -> Response) -> Vec<AdminResponse> {
+    let count = all.len().div_ceil(PAGE).max(1);
+    (0..count)
+        .map(|at| {
+            let part = all.iter().skip(at * PAGE).take(PAGE).cloned().collect();
+            AdminResponse { more: at + 1 < count, response: Some(page(part)) }
+        })
+        .collect()
 }
 
 fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
@@ -104,24 +269,20 @@ fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
         Ok(AdminAnswer::Methods(methods)) => one(Response::Methods(methods)),
         Ok(AdminAnswer::Status(status)) => one(Response::Status(*status)),
         Ok(AdminAnswer::Node(node)) => one(Response::Node(node)),
+        Ok(AdminAnswer::Nodes(nodes)) => one(Response::Nodes(nodes)),
+        Ok(AdminAnswer::Entities(page)) => one(Response::Entities(page)),
+        Ok(AdminAnswer::Entity(entity)) => one(Response::Entity(*entity)),
         Ok(AdminAnswer::Deployments(all)) => {
-            let mut pages: Vec<AdminResponse> = all
-                .chunks(PAGE)
-                .map(|page| proto::Deployments { deployments: page.to_vec() })
-                .map(|page| AdminResponse { more: true, response: Some(page.into()) })
-                .collect();
-            match pages.last_mut() {
-                Some(last) => last.more = false,
-                None => pages.extend(one(proto::Deployments::default().into())),
-            }
-            pages
+            pages(&all, |deployments| Response::Deployments(proto::Deployments { deployments }))
         }
-    }
-}
-
-impl From<proto::Deployments> for Response {
-    fn from(page: proto::Deployments) -> Self {
-        Self::Deployments(page)
+        Ok(AdminAnswer::Shards(all)) => {
+            pages(&all, |shards| Response::Shards(proto::Shards { shards }))
+        }
+        Ok(AdminAnswer::Plan(proto::RebalancePlan { moves, held_up })) => pages(&moves, |moves| {
+            Response::Plan(proto::RebalancePlan { moves, held_up: held_up.clone() })
+        }),
+        // Sent as it grows.
+        Ok(AdminAnswer::Growing(_)) => Vec::new(),
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-pub use admin::{Admin, AdminAnswer, Upload};
+pub use admin::{Admin, AdminAnswer, Part, Upload, growing};
 pub use session::{Request, Ticket};
 
 use crate::code::Code;

@@ -1,0 +1,167 @@
+//! Answers that grow: they come as they are made, end with an end or with a problem, and may be left at any time.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Node, Running, authority, in_time};
+use ostraca_client::{
+    DrainProgress, EntitiesRequest, Event, Events, Move, RebalancePlan, ShardInfo,
+};
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Entities, Problem};
+use ostraca_wire::server::{Admin, AdminAnswer, Part, growing};
+use tokio::sync::mpsc;
+
+type Sender = mpsc::Sender<Result<Part, Problem>>;
+
+/// A node that hands out what it was asked to send, so that the test sends it.
+struct Stage {
+    ca: ostraca_wire::identity::Ca,
+    running: Running,
+    sender: Arc<Mutex<Option<Sender>>>,
+}
+
+impl Stage {
+    fn start() -> Self {
+        let ca = authority();
+        let sender = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&sender);
+        let node = Node::with_admin(
+            |_, _| {},
+            move |request| match request {
+                Admin::Drain { .. } | Admin::Events(_) | Admin::Rebalance => {
+                    let (sender, answer) = growing();
+                    *kept.lock().expect("sender") = Some(sender);
+                    Ok(answer)
+                }
+                Admin::Shards => Ok(AdminAnswer::Shards(
+                    (1..=600).map(|shard| ShardInfo { shard, ..ShardInfo::default() }).collect(),
+                )),
+                Admin::Plan => Ok(AdminAnswer::Plan(RebalancePlan {
+                    moves: vec![Move::default(); 300],
+                    held_up: "h".into(),
+                })),
+                Admin::Entities(request) => Ok(AdminAnswer::Entities(Entities {
+                    next: request.limit.to_string().into(),
+                    ..Entities::default()
+                })),
+                _ => Err(problem("unknown-request", "not in this test")),
+            },
+        );
+        let running = Running::start(&ca, &node, "127.0.0.1:0");
+        Self { ca, running, sender }
+    }
+
+    async fn client(&self) -> ostraca_client::Client {
+        common::client(&self.ca, &self.running.address).await
+    }
+
+    async fn sender(&self) -> Sender {
+        loop {
+            if let Some(sender) = self.sender.lock().expect("sender").take() {
+                return sender;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn progress(left: u32) -> Part {
+    Part::Drain(DrainProgress { left, ..DrainProgress::default() })
+}
+
+#[tokio::test]
+async fn each_part_comes_as_it_is_made_and_the_end_is_told() {
+    in_time(async {
+        let stage = Stage::start();
+        let client = stage.client().await;
+        let mut updates = client.drain("n2", false).await.expect("asked");
+        let sender = stage.sender().await;
+        for left in [2, 1, 0] {
+            sender.send(Ok(progress(left))).await.expect("heard");
+            assert_eq!(updates.next().await.expect("a part").expect("one").left, left);
+        }
+        drop(sender);
+        assert_eq!(updates.next().await.expect("the end"), None);
+        assert_eq!(updates.next().await.expect("still the end"), None);
+        client.close().await;
+        stage.running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_problem_ends_a_growing_answer() {
+    in_time(async {
+        let stage = Stage::start();
+        let client = stage.client().await;
+        let mut updates = client.drain("n2", false).await.expect("asked");
+        let sender = stage.sender().await;
+        sender.send(Err(problem("no-other-host", "none"))).await.expect("heard");
+        let error = updates.next().await.expect_err("a problem");
+        assert_eq!(error.code(), "no-other-host");
+        assert_eq!(updates.next().await.expect("the end"), None);
+        let error = client.drain("", false).await.expect("asked").next().await;
+        assert_eq!(error.expect_err("refused").code(), "bad-request");
+        client.close().await;
+        stage.running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_node_learns_that_nobody_listens_any_more() {
+    in_time(async {
+        let stage = Stage::start();
+        let client = stage.client().await;
+        let mut updates = client.events(true, 0).await.expect("asked");
+        let sender = stage.sender().await;
+        let page = Events { events: vec![Event::default()], missed: 1, now_ms: 2 };
+        sender.send(Ok(Part::Events(page.clone()))).await.expect("heard");
+        assert_eq!(updates.next().await.expect("a part"), Some(page));
+        drop(updates);
+        sender.closed().await;
+        client.close().await;
+        stage.running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_stops_does_not_wait_for_those_who_follow() {
+    in_time(async {
+        let stage = Stage::start();
+        let client = stage.client().await;
+        let mut updates = client.events(true, 0).await.expect("asked");
+        let sender = stage.sender().await;
+        let stopping = Arc::clone(&stage.running.server);
+        // Far less than this patience: nothing waits for the follower.
+        stopping.shut_down(Duration::from_secs(20)).await;
+        sender.closed().await;
+        assert_eq!(updates.next().await.expect_err("cut off").code(), "connection-lost");
+        client.close().await;
+        stage.running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn long_lists_come_in_pages_and_limits_are_kept() {
+    in_time(async {
+        let stage = Stage::start();
+        let client = stage.client().await;
+        let shards = client.shards().await.expect("shards");
+        assert!(shards.iter().map(|it| it.shard).eq(1..=600));
+        let plan = client.rebalance_plan().await.expect("a plan");
+        assert_eq!((plan.moves.len(), plan.held_up.as_str()), (300, "h"));
+        for (asked, given) in [(0, "100"), (7, "7"), (5_000, "1000")] {
+            let request = EntitiesRequest { limit: asked, ..EntitiesRequest::default() };
+            assert_eq!(client.entities(request).await.expect("a page").next, given);
+        }
+        client.close().await;
+        stage.running.stop().await;
+    })
+    .await;
+}

@@ -1,0 +1,151 @@
+//! The bytes of what is asked about the cluster, unused fields too: a change here is a change of the protocol.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use ostraca_wire::proto::*;
+use prost::Message;
+
+fn same<M: Message + Default + PartialEq + Debug>(message: &M, golden: &str) {
+    let bytes = message.encode_to_vec();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, golden, "{message:?}");
+    assert_eq!(&M::decode(&bytes[..]).expect("reads back"), message);
+}
+
+#[test]
+fn requests_about_the_cluster() {
+    use admin_request::Request;
+    let entities =
+        EntitiesRequest { r#type: "t".into(), shard: 2, limit: 3, after: Bytes::from_static(b"a") };
+    let inspect = InspectRequest { r#type: "t".into(), id: "i".into() };
+    for (request, golden) in [
+        (Request::Nodes(NodesRequest {}), "3200"),
+        (Request::Shards(ShardsRequest {}), "3a00"),
+        (Request::Entities(entities), "420a0a017410021803220161"),
+        (Request::Inspect(inspect), "4a060a0174120169"),
+        (Request::Drain(DrainRequest { node: "n".into(), undo: true }), "52050a016e1001"),
+        (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
+        (Request::Events(EventsRequest { follow: true, since: 2 }), "620408011002"),
+    ] {
+        same(&AdminRequest { request: Some(request) }, golden);
+    }
+}
+
+#[test]
+fn answers_about_the_cluster() {
+    use admin_response::Response;
+    let node = NodeState {
+        name: "n".into(),
+        incarnation: "i".into(),
+        roles: vec!["r".into()],
+        addresses: vec!["a".into()],
+        standing: NodeStanding::Stopped.into(),
+        version: "v".into(),
+        age_ms: 7,
+        renewals: 8,
+        store_answers: true,
+        shards: 10,
+        answering: true,
+        reachable: Some(false),
+    };
+    let shard = ShardInfo {
+        shard: 1,
+        epoch: 2,
+        owner: "o".into(),
+        state: ShardState::Moving.into(),
+        to: "t".into(),
+    };
+    let entity = EntityInfo {
+        r#type: "t".into(),
+        id: "i".into(),
+        shard: 3,
+        version: 4,
+        revision: 5,
+        state_bytes: 6,
+        live: Some(false),
+    };
+    let detail = EntityDetail {
+        r#type: "t".into(),
+        id: "i".into(),
+        shard: 3,
+        epoch: 4,
+        owner: "o".into(),
+        exists: true,
+        version: 7,
+        revision: 8,
+        sequence: 9,
+        lanes: 10,
+        unsettled: 11,
+        state_bytes: 12,
+        keys_total: 13,
+        keys: vec![StateKey { key: "k".into(), size: 2 }],
+        live: Some(false),
+        waiting: Some(0),
+    };
+    let drain = DrainProgress { node: "n".into(), total: 2, left: 3, in_flight: 4, done: true };
+    let plan = RebalancePlan {
+        moves: vec![Move { shard: 1, from: "f".into(), to: "t".into() }],
+        held_up: "h".into(),
+    };
+    let progress = RebalanceProgress { planned: 1, moved: 2, in_flight: 3, failed: 4, done: true };
+    let event = Event {
+        sequence: 1,
+        time_ms: 2,
+        kind: "k".into(),
+        text: "t".into(),
+        node: "n".into(),
+        shard: 6,
+        epoch: 7,
+    };
+    for (response, golden) in [
+        (
+            Response::Nodes(Nodes { nodes: vec![node], manager: "m".into(), term: 3 }),
+            "080142240a1d0a016e1201691a01722201612805320176380740084801500a5801600012016d1803",
+        ),
+        (Response::Shards(Shards { shards: vec![shard] }), "08014a0e0a0c080110021a016f20052a0174"),
+        (
+            Response::Entities(Entities { entities: vec![entity], next: Bytes::from_static(b"c") }),
+            "080152150a100a017412016918032004280530063800120163",
+        ),
+        (
+            Response::Entity(detail),
+            "08015a290a0174120169180320042a016f3001380740084809500a580b600c680d72050a016b10027800800100",
+        ),
+        (Response::Drain(drain), "0801620b0a016e1002180320042801"),
+        (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),
+        (Response::Rebalance(progress), "0801720a08011002180320042801"),
+        (
+            Response::Events(Events { events: vec![event], missed: 2, now_ms: 3 }),
+            "08017a170a11080110021a016b2201742a016e3006380710021803",
+        ),
+    ] {
+        same(&AdminResponse { more: true, response: Some(response) }, golden);
+    }
+    // The end of an answer that grows.
+    same(&AdminResponse { more: false, response: None }, "");
+}
+
+#[test]
+fn how_a_cluster_does() {
+    let overview = ClusterStatus {
+        manager: "m".into(),
+        term: 2,
+        manager_for_ms: 3,
+        nodes_live: 4,
+        nodes_draining: 5,
+        nodes_dead: 6,
+        shards: 7,
+        shards_assigned: 8,
+        shards_unassigned: 9,
+        shards_moving: 10,
+        store_node: "s".into(),
+        store_answers: true,
+        lease_age_ms: 13,
+        lease_ms: 14,
+    };
+    same(
+        &Status { overview: Some(overview), ..Status::default() },
+        "4a1e0a016d10021803200428053006380740084809500a5a01736001680d700e",
+    );
+}
