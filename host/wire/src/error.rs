@@ -67,6 +67,32 @@ pub enum Error {
     /// The connection is gone: nobody answers, or the network failed. It may come back.
     #[error("connection lost: {0}")]
     Lost(String),
+    /// The connection was gone before this was handed to it: the other side never hears of it.
+    #[error("not sent: {0}")]
+    NotSent(String),
+    /// As much is without an answer as may be. Nothing was sent.
+    #[error("not sent: {limit} {what} wait for their answers already (`{setting}`)")]
+    Overloaded {
+        /// Of what: `calls`, `bytes of calls`.
+        what: &'static str,
+        /// How many may wait.
+        limit: u64,
+        /// The setting that says so.
+        setting: &'static str,
+    },
+    /// A call or its answer is larger than what is taken. A call was not sent; an answer was made, and
+    /// what it was made for is done.
+    #[error("{what} of {bytes} bytes: {limit} are taken (`{setting}`)")]
+    TooLarge {
+        /// `a call` or `an answer`.
+        what: &'static str,
+        /// How large it is.
+        bytes: u64,
+        /// How large it may be.
+        limit: u64,
+        /// The setting that says so.
+        setting: &'static str,
+    },
 }
 
 impl Error {
@@ -74,7 +100,7 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Reset(_) => true,
+            Self::Lost(_) | Self::Reset(_) | Self::NotSent(_) | Self::Overloaded { .. } => true,
             Self::Closed { code, .. } => {
                 matches!(code, Code::Done | Code::ShuttingDown | Code::TooManyConnections)
             }
@@ -94,6 +120,9 @@ impl Error {
                 code.name()
             }
             Self::Lost(_) => "connection-lost",
+            Self::NotSent(_) => "not-sent",
+            Self::Overloaded { .. } => "overloaded",
+            Self::TooLarge { .. } => "frame-too-large",
         }
     }
 

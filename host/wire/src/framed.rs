@@ -13,6 +13,9 @@ use crate::frame::{FrameBuffer, put_frame};
 /// Chunks taken from QUIC at a time; a chunk is what one packet carried.
 const CHUNKS: usize = 32;
 
+/// How long the last frames of a stream may take to arrive.
+pub(crate) const LINGER: Duration = Duration::from_secs(5);
+
 /// The receiving half of a stream, in frames.
 pub struct FrameReader {
     stream: quinn::RecvStream,

@@ -17,11 +17,12 @@ pub mod framed;
 pub mod hello;
 pub mod identity;
 pub mod limits;
+pub mod peer;
 pub mod server;
 pub mod tls;
 
 pub use error::{Error, problem};
-pub use limits::Limits;
+pub use limits::{Limits, PeerLimits};
 
 /// The messages of `host/wire/proto`, as prost makes them.
 #[allow(missing_docs, reason = "generated; what the .proto files say is all there is")]

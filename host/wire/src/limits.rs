@@ -42,6 +42,50 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Bytes of the UDP socket's buffers, each way; the kernel may give less. Default 2 MiB.
     pub socket_buffer: usize,
+    /// What nodes take from each other.
+    pub peers: PeerLimits,
+}
+
+/// Bounds of connections between nodes. In errors their names begin with `peer_`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerLimits {
+    /// Bytes of a frame. Default 20 MiB: a record of the largest size with its head, in one frame.
+    /// Memory: one frame a stream that is being received.
+    pub max_frame: u32,
+    /// Calls of a stream without an answer. Default 4,096.
+    pub calls: u32,
+    /// Bytes of a stream's calls without an answer. Default 64 MiB. The frame that passes it is still
+    /// taken, so a stream holds at most this and one frame of calls, at each side.
+    pub call_bytes: u64,
+    /// Events of a stream that may wait for whoever asked for them. Default 1,024. Beyond it the
+    /// stream is not read. Memory: `max_frame` each at the very most; events are of rows, and small.
+    pub pushes: usize,
+    /// Messages of a stream without a reply. Default 8,192.
+    pub messages: u32,
+    /// Bytes of a stream's messages without a reply. Default 64 MiB, and one frame, at each side.
+    pub message_bytes: u64,
+    /// Connections from nodes, beside the `max_connections` of clients. Default 128.
+    pub connections: usize,
+    /// Silence after which a keep-alive is sent, by the node that dialled. Default 500 ms.
+    pub keep_alive: Duration,
+    /// Silence after which a connection is given up, at both sides. Default 3 s.
+    pub idle_timeout: Duration,
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        Self {
+            max_frame: 20 << 20,
+            calls: 4_096,
+            call_bytes: 64 << 20,
+            pushes: 1_024,
+            messages: 8_192,
+            message_bytes: 64 << 20,
+            connections: 128,
+            keep_alive: Duration::from_millis(500),
+            idle_timeout: Duration::from_secs(3),
+        }
+    }
 }
 
 impl Default for Limits {
@@ -64,6 +108,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(30),
             socket_buffer: 2 << 20,
+            peers: PeerLimits::default(),
         }
     }
 }
@@ -79,6 +124,22 @@ impl Limits {
             session_bytes: self.session_bytes,
             max_streams: self.max_streams,
             max_component: self.max_component,
+            ..proto::Limits::default()
+        }
+    }
+
+    /// What of them is announced in a hello between nodes.
+    #[must_use]
+    pub fn announced_to_peers(&self) -> proto::Limits {
+        proto::Limits {
+            max_frame: self.peers.max_frame,
+            max_message: self.max_message,
+            max_streams: self.max_streams,
+            peer_calls: self.peers.calls,
+            peer_call_bytes: self.peers.call_bytes,
+            peer_messages: self.peers.messages,
+            peer_message_bytes: self.peers.message_bytes,
+            ..proto::Limits::default()
         }
     }
 }

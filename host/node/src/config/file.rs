@@ -221,6 +221,7 @@ impl Network {
             keep_alive: self.keep_alive,
             idle_timeout: self.idle_timeout,
             socket_buffer: large(self.socket_buffer),
+            peers: ostraca_wire::PeerLimits::default(),
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::{Service, SessionInfo, Shared, check};
 use crate::code::Code;
 use crate::error::{Error, problem};
-use crate::framed::{FrameReader, FrameWriter};
+use crate::framed::{FrameReader, FrameWriter, LINGER};
 use crate::proto::{Envelope, Outcome, Problem, Reply};
 
 /// Replies that go into one write.
@@ -236,9 +236,6 @@ async fn write(
     let _ = timeout(LINGER, writer.taken()).await;
     Ok(())
 }
-
-/// How long the last replies of a stream may take to arrive.
-const LINGER: Duration = Duration::from_secs(5);
 
 /// A final reply that cannot be delivered: the command stays done, and its caller does not hear the result.
 fn too_large(reply: &Reply, most: u32) -> Reply {
