@@ -5,6 +5,7 @@
 //! (R7: nobody is assigned before the incarnation is known dead or has said that it stopped) and no cleverer.
 
 pub mod client;
+pub mod cluster;
 pub mod guest;
 pub mod hostile;
 mod node;

@@ -1,0 +1,344 @@
+//! A whole cluster in virtual time: 3 to 7 nodes with the core's own machines, one bad store, a bad network, clients
+//! that go to any gateway, and operators. A run is named by its seed.
+//!
+//! Each process has a node's machine, a machine for each shard that it holds, and a router; their threads are
+//! modelled by short delays between them. What carries frames is `net`, what keeps rows and entities is `rows` and
+//! `storage`; `guard` sees all at once and judges every write of a row; `judge` has the last word.
+//!
+//! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
+//! balanced within [`SETTLED`].
+
+mod clients;
+mod control;
+mod door;
+mod faults;
+mod guard;
+mod judge;
+mod kinds;
+mod life;
+mod net;
+mod plan;
+mod process;
+mod rows;
+mod shards;
+mod storage;
+mod trace;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use ostraca_oracle::Operation;
+use ostraca_sharding::ids::{Epoch, NodeId, ShardId, TurnId};
+use ostraca_sharding::message::{Message, Outcome};
+use ostraca_sharding::node::{self, Talk};
+use ostraca_sharding::route;
+use ostraca_sharding::rows::{Key, Member};
+use ostraca_sharding::shard;
+
+use crate::client::Client;
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::tally::Tally;
+use faults::{Fault, Trap};
+use guard::{Applied, Guard};
+use life::Site;
+use net::{Conn, ConnId, Cut, Frame, Way};
+use process::{Pid, Process};
+use rows::Rows;
+use shards::Running;
+use storage::{Asked, Call, Reply, Watcher};
+
+pub use kinds::KINDS;
+
+/// What a run does differently from the rules.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rules of the nodes' machines switched off.
+    pub node: Vec<node::Mutation>,
+    /// Rules of the routers switched off.
+    pub route: Vec<route::Mutation>,
+    /// Rules of the shards' machines switched off.
+    pub shard: Vec<shard::Mutation>,
+    /// Messages in the run.
+    pub messages: u64,
+    /// Prints what happens.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { node: Vec::new(), route: Vec::new(), shard: Vec::new(), messages: 150, trace: false }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Every promise that was broken, one sentence each.
+    pub breaches: Vec<String>,
+    /// What occurred.
+    pub tally: Tally,
+    /// What the clients saw.
+    pub history: Vec<Operation>,
+    /// Events handled.
+    pub steps: u64,
+    /// How long after the last fault every shard was served, in virtual milliseconds.
+    pub served_after: u64,
+}
+
+#[derive(Debug)]
+enum Happening {
+    Issue { client: usize },
+    Again { client: usize, sequence: u64, copies: u32 },
+    Arrive { site: usize, client: usize, message: Box<Message> },
+    Reply { client: usize, sequence: u64, outcome: Outcome },
+    Pump { conn: ConnId, from: usize },
+    Late { conn: ConnId, from: usize, frame: Frame },
+    Broken { pid: Pid, conn: ConnId },
+    NotSent { pid: Pid, tag: u64 },
+    Talk { from: usize, to: usize, member: Member, talk: Talk },
+    Told { pid: Pid, event: node::Event },
+    FromStore { pid: Pid, tag: u64, reply: Reply },
+    ReadAgain { pid: Pid, key: Key },
+    Reconnect { pid: Pid, way: Way },
+    Sync,
+    Watch { conn: ConnId },
+    Begin { pid: Pid },
+    Probe { pid: Pid },
+    NodeTick { pid: Pid },
+    ShardTick { pid: Pid, shard: ShardId },
+    RouterTick { pid: Pid },
+    Order { pid: Pid },
+    Tiding { pid: Pid },
+    Ran { pid: Pid, shard: ShardId, epoch: Epoch, running: Running },
+    Woke { pid: Pid, stood: u64 },
+    PauseFelt { pid: Pid },
+    CutFelt { from: usize, to: usize, entities: bool },
+    Crash { site: usize, back: Option<u64>, power: bool },
+    Up { site: usize },
+    Strike(Fault),
+    Look,
+}
+
+impl Happening {
+    /// Whose it is: it waits while that process is paused, and is void once it has ended.
+    fn whose(&self) -> Option<Pid> {
+        match self {
+            Self::Broken { pid, .. }
+            | Self::NotSent { pid, .. }
+            | Self::Told { pid, .. }
+            | Self::FromStore { pid, .. }
+            | Self::ReadAgain { pid, .. }
+            | Self::Reconnect { pid, .. }
+            | Self::Begin { pid }
+            | Self::Probe { pid }
+            | Self::NodeTick { pid }
+            | Self::ShardTick { pid, .. }
+            | Self::RouterTick { pid }
+            | Self::Order { pid }
+            | Self::Tiding { pid }
+            | Self::Ran { pid, .. } => Some(*pid),
+            _ => None,
+        }
+    }
+}
+
+struct Timed(u64, u64, Happening);
+
+impl PartialEq for Timed {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Timed {}
+impl PartialOrd for Timed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+const LEASE: u64 = 600;
+const RENEW: u64 = 150;
+/// Within this after the last fault every shard is served, in virtual milliseconds: ten leases.
+pub const SERVED: u64 = 6_000;
+/// Within this after the last fault all messages are answered and the shards are balanced.
+pub const SETTLED: u64 = 30_000;
+/// A run that handles more events than this does not end.
+const STEPS: u64 = 600_000;
+
+struct World {
+    rng: Rng,
+    options: Options,
+    now: u64,
+    order: u64,
+    queue: BinaryHeap<Reverse<Timed>>,
+    sites: Vec<Site>,
+    processes: Vec<Process>,
+    conns: Vec<Conn>,
+    cuts: Vec<Cut>,
+    shards: u32,
+    stores: Vec<Store>,
+    rows: Rows,
+    applied: Vec<Applied>,
+    watchers: Vec<Watcher>,
+    /// Calls that wait for the next sync.
+    held: Vec<(ConnId, u64, Call, Option<Reply>)>,
+    store_up: bool,
+    syncing: bool,
+    sync_fails: bool,
+    asked: BTreeMap<u64, Asked>,
+    /// Which connection waits for the engine's answer to a tag.
+    told: BTreeMap<u64, (ConnId, ShardId, Epoch)>,
+    writes: BTreeMap<(Pid, u64), &'static str>,
+    last_talk: BTreeMap<(Pid, usize), u64>,
+    traps: Vec<Trap>,
+    drained: Vec<NodeId>,
+    clients: Vec<Client>,
+    /// The gateway that each client goes to.
+    homes: Vec<usize>,
+    entities: u64,
+    /// How often, of a hundred, a message goes to another gateway than its client's.
+    spread: u64,
+    loss: u64,
+    clocks_stop: bool,
+    handoff_timeout: u64,
+    revision: u64,
+    issued: u64,
+    tags: u64,
+    tokens: u64,
+    turns: HashMap<TurnId, Arc<Message>>,
+    /// Turns whose commit was refused: a second delivery of the same call must not let them in.
+    refused: BTreeSet<TurnId>,
+    guard: Guard,
+    /// When the last fault known so far ends.
+    healed: u64,
+    served_at: Option<u64>,
+    breaches: Vec<String>,
+    tally: Tally,
+    trace: bool,
+    keep_scripts: bool,
+    steps_taken: u64,
+}
+
+/// Runs a seed.
+#[must_use]
+pub fn run(seed: u64, options: Options) -> Report {
+    let mut world = World::planned(seed, options);
+    world.live();
+    world.judge()
+}
+
+impl World {
+    fn at(&mut self, delay: u64, happening: Happening) {
+        self.order += 1;
+        self.queue.push(Reverse(Timed(self.now + delay, self.order, happening)));
+    }
+
+    fn live(&mut self) {
+        while let Some(Reverse(Timed(when, _, happening))) = self.queue.pop() {
+            self.now = when;
+            self.steps_taken += 1;
+            if let Some(pid) = happening.whose() {
+                let it = &self.processes[pid];
+                if !it.alive {
+                    continue;
+                }
+                if it.paused_until > self.now {
+                    let delay = it.paused_until - self.now;
+                    self.at(delay, happening);
+                    continue;
+                }
+            }
+            let look = matches!(happening, Happening::Look);
+            self.happen(happening);
+            if (look && self.settled()) || !self.breaches.is_empty() {
+                return;
+            }
+            if self.steps_taken > STEPS {
+                let now = self.now;
+                return self.breaches.push(format!("{STEPS} steps were taken by {now}"));
+            }
+        }
+    }
+
+    /// Whether the process that keeps the store runs now; if it is paused, when to try again.
+    fn store_paused(&self) -> Option<u64> {
+        let until = self.sites[0].pid.map_or(0, |pid| self.processes[pid].paused_until);
+        (until > self.now).then(|| until - self.now)
+    }
+
+    fn tell_awake(&mut self, pid: Pid, event: node::Event) {
+        self.at(0, Happening::Told { pid, event });
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Issue { client } => self.issue(client),
+            Happening::Again { client, sequence, copies } => {
+                self.send_again(client, sequence, copies);
+            }
+            Happening::Arrive { site, client, message } => self.arrive_at(site, client, message),
+            Happening::Reply { client, sequence, outcome } => {
+                self.replied(client, sequence, outcome);
+            }
+            Happening::Pump { conn, from } => self.pump(conn, from),
+            Happening::Late { conn, from, frame } => self.late(conn, from, frame),
+            Happening::Broken { pid, conn } => self.broken(pid, conn),
+            Happening::NotSent { pid, tag } => {
+                self.answered(pid, tag, route::Verdict::NotSent, None);
+            }
+            Happening::Talk { from, to, member, talk } => self.talk(from, to, member, talk),
+            Happening::Told { pid, event } => self.tell_node(pid, event),
+            Happening::FromStore { pid, tag, reply } => self.from_store(pid, tag, reply),
+            Happening::ReadAgain { pid, key } => self.call(pid, Call::Read(key)),
+            Happening::Reconnect { pid, way } => self.reconnect(pid, way),
+            Happening::Sync => match self.store_paused() {
+                Some(delay) => self.at(delay, Happening::Sync),
+                None => self.sync(),
+            },
+            Happening::Watch { conn } => self.watch(conn),
+            Happening::Begin { pid } => self.begin(pid),
+            Happening::Probe { pid } => self.probe(pid),
+            Happening::NodeTick { pid } => self.node_tick(pid),
+            Happening::ShardTick { pid, shard } => self.shard_tick(pid, shard),
+            Happening::RouterTick { pid } => self.router_tick(pid),
+            Happening::Order { pid } => self.ordered(pid),
+            Happening::Tiding { pid } => {
+                if let Some(event) = self.processes[pid].tidings.pop_front() {
+                    self.tell_node(pid, event);
+                }
+            }
+            Happening::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
+            Happening::Woke { pid, stood } => self.woke(pid, stood),
+            Happening::PauseFelt { pid } => {
+                if self.processes[pid].paused_until > self.now && self.processes[pid].alive {
+                    self.break_all(pid, |_| true);
+                }
+            }
+            Happening::CutFelt { from, to, entities } => self.cut_ends(from, to, entities),
+            Happening::Crash { site, back, power } => self.crash(site, back, power),
+            Happening::Up { site } => self.up(site),
+            Happening::Strike(fault) => self.strike(fault),
+            Happening::Look => self.look(),
+        }
+    }
+
+    fn talk(&mut self, from: usize, to: usize, member: Member, talk: Talk) {
+        if self.is_cut(from, to, Way::Peer) {
+            return self.tally.count("fault: talk cut off");
+        }
+        let Some(pid) = self.sites[to].pid else { return };
+        let paused = self.processes[pid].paused_until;
+        if paused > self.now {
+            let delay = paused - self.now;
+            return self.at(delay, Happening::Talk { from, to, member, talk });
+        }
+        self.heard(pid, member, talk);
+    }
+}

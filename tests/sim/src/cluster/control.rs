@@ -1,0 +1,269 @@
+//! A node's control: its machine is told, and its actions are carried out.
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::node::{Action, Event, Notice, Talk, WriteError};
+use ostraca_sharding::rows::{Key, Row, ShardsRow, Standing};
+use ostraca_sharding::shard::Phase;
+
+use super::process::{Order, Pid};
+use super::storage::Call;
+use super::{Happening, LEASE, World};
+
+impl World {
+    pub(super) fn tell_node(&mut self, pid: Pid, event: Event) {
+        let it = &mut self.processes[pid];
+        if !it.alive {
+            return;
+        }
+        let now = it.reads(self.now);
+        it.machine.handle(now, event.clone());
+        let mut actions = Vec::new();
+        while let Some(action) = it.machine.poll() {
+            actions.push(action);
+        }
+        if self.trace {
+            self.trace_node(pid, &event, &actions);
+        }
+        if self.keep_scripts {
+            self.processes[pid].script.push((now, event, actions.clone()));
+        }
+        for action in actions {
+            if !self.processes[pid].alive {
+                return;
+            }
+            self.act_node(pid, action);
+        }
+        self.arm_node(pid);
+    }
+
+    fn arm_node(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        let Some(wake) = it.machine.wake() else { return };
+        let when = it.world_time(wake).max(self.now + 1);
+        if it.armed.is_some_and(|armed| armed <= when) {
+            return;
+        }
+        it.armed = Some(when);
+        self.at(when - self.now, Happening::NodeTick { pid });
+    }
+
+    pub(super) fn node_tick(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        if it.armed.is_none_or(|armed| armed > self.now) {
+            return;
+        }
+        it.armed = None;
+        if it.machine.wake().is_some_and(|wake| wake <= it.mono(self.now)) {
+            self.tell_node(pid, Event::Tick);
+        } else {
+            self.arm_node(pid);
+        }
+    }
+
+    fn act_node(&mut self, pid: Pid, action: Action) {
+        match action {
+            Action::List => self.call(pid, Call::List),
+            Action::Read(key) => self.call(pid, Call::Read(key)),
+            Action::Write { number, key, expected, row } => {
+                let step = self.step_of(pid, &key, &row);
+                self.writes.insert((pid, number), step);
+                self.call(pid, Call::Write { number, key, expected, row });
+                self.step(pid, step);
+            }
+            Action::Say { to, talk } => {
+                self.guard_talk(pid, &to, &talk);
+                if self.processes[pid].alive {
+                    self.say(pid, &to, talk);
+                }
+            }
+            Action::Registered(member) => {
+                self.tally.count("transition: registered");
+                let it = &mut self.processes[pid];
+                it.member = Some(member.clone());
+                it.suspended = None;
+                self.route_me(pid, Some(member));
+            }
+            Action::Renewed { sent } => self.order(pid, Order::Renewed(sent)),
+            Action::Suspend => {
+                self.tally.count("transition: suspended");
+                let it = &mut self.processes[pid];
+                it.suspended = Some(it.mono(self.now));
+                it.read_back = false;
+                self.order(pid, Order::Suspend);
+            }
+            Action::Resume => {
+                self.tally.count("transition: resumed");
+                let it = &mut self.processes[pid];
+                it.suspended = None;
+                let serves = it.shards.values().any(|it| it.machine.phase() == Phase::Serving);
+                if serves && !it.read_back {
+                    let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
+                    self.breaches.push(why);
+                }
+                self.order(pid, Order::Resume);
+            }
+            Action::ReadClaims { number, shards } => {
+                self.call(pid, Call::Claims { number, shards });
+            }
+            Action::Adopt { shard, epoch, member } => {
+                self.order(pid, Order::Adopt(shard, epoch, member));
+                self.step(pid, "step: shard adopted");
+            }
+            Action::Stop { shard, epoch, reason } => {
+                self.order(pid, Order::Stop(shard, epoch, reason));
+            }
+            Action::Forget { shard, epoch } => {
+                self.tally.count("transition: shard forgotten");
+                let it = &self.processes[pid];
+                let silent = self.now.saturating_sub(it.store_answered) >= LEASE;
+                if silent && it.suspended.is_none() && it.member.is_some() {
+                    self.tally.count("transition: shards given up without the store");
+                }
+                self.order(pid, Order::Forget(shard, epoch));
+            }
+            Action::Route { shard, epoch, owner, moving } => {
+                self.route_told(pid, shard, epoch, owner, moving);
+            }
+            Action::Hold { shard, epoch } => self.route_hold(pid, shard, epoch),
+            Action::Node { member, alive, addresses } => {
+                if alive {
+                    let site = addresses.first().and_then(|address| {
+                        self.sites.iter().position(|site| site.address == *address)
+                    });
+                    if let Some(site) = site {
+                        self.processes[pid].addresses.insert(member.node.clone(), site);
+                    }
+                } else {
+                    self.route_lost(pid, &member);
+                }
+            }
+            Action::Note(notice) => self.note(notice),
+            Action::Fenced => {
+                self.tally.count("transition: fenced");
+                let it = &mut self.processes[pid];
+                it.member = None;
+                it.suspended = None;
+                self.route_me(pid, None);
+            }
+            Action::Left => self.left(pid),
+        }
+    }
+
+    fn note(&mut self, notice: Notice) {
+        if self.trace {
+            println!("{:>6} note {notice:?}", self.now);
+        }
+    }
+
+    /// What a write is for, by what it changes.
+    fn step_of(&self, pid: Pid, key: &Key, row: &Row) -> &'static str {
+        let none = ShardsRow::default();
+        match (key, row) {
+            (Key::Manager, _) => "step: leadership asked for",
+            (Key::Node(node), Row::Node(row)) => {
+                if row.standing == Standing::Dead && *node != self.processes[pid].node {
+                    "step: death asked for"
+                } else {
+                    "step: row of a node asked for"
+                }
+            }
+            (_, Row::Shards(row)) => {
+                let old = match self.rows.applied(key) {
+                    Some((Row::Shards(old), _)) => old,
+                    _ => &none,
+                };
+                let mut pairs = row.shards.iter().zip(&old.shards);
+                if old.shards.is_empty() || pairs.clone().any(|(a, b)| a.owner != b.owner) {
+                    "step: owner asked for"
+                } else if pairs.any(|(a, b)| a.moving.is_some() && a.moving != b.moving) {
+                    "step: intent asked for"
+                } else {
+                    "step: seal asked for"
+                }
+            }
+            _ => "step: row of a node asked for",
+        }
+    }
+
+    /// The answer to a write came: a step of its own.
+    pub(super) fn wrote_step(&mut self, pid: Pid, call: &Call, result: &Result<u64, WriteError>) {
+        let Call::Write { number, .. } = call else { return };
+        match self.writes.remove(&(pid, *number)) {
+            Some("step: owner asked for") if result.is_ok() => {
+                self.step(pid, "step: owner written");
+            }
+            Some("step: intent asked for") if result.is_ok() => {
+                self.step(pid, "step: intent written");
+            }
+            _ => {}
+        }
+    }
+
+    /// What is said must have been written before, or have happened.
+    fn guard_talk(&mut self, pid: Pid, to: &NodeId, talk: &Talk) {
+        let it = &self.processes[pid];
+        let mono = it.mono(self.now);
+        let node = it.node.clone();
+        match talk {
+            Talk::BeginHandOff { id, shard, .. } => {
+                self.processes[pid].begun.entry(*id).or_insert((mono, false));
+                if !self.guard.intents.contains(id) {
+                    self.breaches.push(format!(
+                        "{node} told {to} of a hand-off of shard {shard} that no row has (S15)"
+                    ));
+                }
+                self.step(pid, "step: begin-hand-off said");
+            }
+            Talk::HandOff { id, shard, .. } => {
+                let first = self.processes[pid].begun.entry(*id).or_insert((mono, false));
+                first.1 = true;
+                if !self.guard.intents.contains(id) {
+                    self.breaches.push(format!(
+                        "{node} told {to} to hand shard {shard} off, and no row says so (S15)"
+                    ));
+                }
+                self.step(pid, "step: hand-off said");
+            }
+            Talk::BeginHandOffAck { .. } => {
+                self.tally.count("transition: begin-hand-off acknowledged");
+            }
+            Talk::ShardStopped { shard, epoch, .. } => {
+                let adopts = it.orders.iter().any(
+                    |order| matches!(order, Order::Adopt(of, at, _) if of == shard && at <= epoch),
+                );
+                let going = it.orders.iter().any(
+                    |order| matches!(order, Order::Forget(of, at) if of == shard && at <= epoch),
+                );
+                let lives = it.shards.get(shard).is_some_and(|hosted| {
+                    hosted.epoch <= *epoch
+                        && !matches!(hosted.machine.phase(), Phase::Stopped | Phase::Lost)
+                });
+                if (lives || adopts) && !going {
+                    self.breaches.push(format!(
+                        "{node} said that shard {shard} stopped under {epoch:?} while it held it (A16)"
+                    ));
+                }
+                if let Some(member) = it.member.clone() {
+                    self.guard.stopped.insert((member, *shard, *epoch));
+                }
+                self.step(pid, "step: shard-stopped said");
+            }
+            Talk::Report(report) => {
+                let Some(member) = it.member.clone() else { return };
+                for (shard, epoch, _) in &report.refused {
+                    self.guard.refused.insert((member.clone(), *shard, *epoch));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Talk arrives.
+    pub(super) fn heard(&mut self, pid: Pid, from: ostraca_sharding::rows::Member, talk: Talk) {
+        let stopped = matches!(talk, Talk::ShardStopped { .. });
+        self.tell_node(pid, Event::Heard { from, talk });
+        if stopped && self.processes[pid].alive {
+            self.step(pid, "step: shard-stopped heard");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A node's door: messages from clients, the router between them and the owners, and the owner's second look.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ostraca_sharding::hash::shard_of;
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::message::{Hint, Message, Outcome, Token, codes};
+use ostraca_sharding::route::{Router, Settings, Step, Verdict};
+use ostraca_sharding::rows::Member;
+use ostraca_sharding::shard;
+
+use super::net::{ConnId, Frame, Way};
+use super::process::{Asker, Pid};
+use super::{Happening, World};
+
+/// How a message ended at the node that it was sent to.
+pub(super) type Forwarded = Outcome;
+
+/// A request of a client.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub(super) client: usize,
+    pub(super) sequence: u64,
+    pub(super) since: u64,
+    attempts: u32,
+    held: bool,
+}
+
+/// The door of one process.
+pub(super) struct Door {
+    pub(super) router: Router<Arc<Message>>,
+    /// Requests that are not answered.
+    pub(super) open: BTreeMap<Token, Open>,
+    /// Routes as they were last told, to see that none falls (R13).
+    routes: BTreeMap<ShardId, Epoch>,
+}
+
+impl Door {
+    pub(super) fn new(settings: Settings, shards: u32) -> Self {
+        Self {
+            router: Router::new(settings, shards),
+            open: BTreeMap::new(),
+            routes: BTreeMap::new(),
+        }
+    }
+}
+
+impl World {
+    /// A client's message arrives at a gateway.
+    pub(super) fn arrive(&mut self, pid: Pid, client: usize, mut message: Message) {
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        message.token = token;
+        message.arrived = now;
+        message.deadline = message.deadline.map(|patience| now + patience);
+        let sequence = message.id.sequence;
+        let open = Open { client, sequence, since: self.now, attempts: 0, held: false };
+        it.door.open.insert(token, open);
+        let shard = shard_of(&message.target.id, self.shards);
+        let (deadline, bytes) = (message.deadline, 100 + message.body.len());
+        let step = it.door.router.route(now, shard, Arc::new(message), bytes, deadline);
+        if step == Step::Held {
+            self.tally.count("route: held");
+            if let Some(open) = self.processes[pid].door.open.get_mut(&token) {
+                open.held = true;
+            }
+        }
+        self.steps(pid, vec![step]);
+    }
+
+    /// Does what the router says, and has it woken when it wants to be.
+    pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Step<Arc<Message>>>) {
+        for step in steps {
+            match step {
+                Step::Held => {}
+                Step::Local { shard, tag, item, .. } => {
+                    self.tally.count("route: local");
+                    self.attempt(pid, item.token);
+                    self.run_local(pid, shard, tag, &item);
+                }
+                Step::Remote { to, tag, item, .. } => {
+                    self.tally.count("route: remote");
+                    self.attempt(pid, item.token);
+                    self.send_remote(pid, to, tag, &item);
+                }
+                Step::Refuse { item, refusal } => {
+                    if refusal.code == codes::OVERLOADED {
+                        self.tally.count("route: refused at its bound");
+                    }
+                    let outcome = if refusal.in_doubt {
+                        Outcome::Unknown { message: refusal.message }
+                    } else {
+                        Outcome::NotRun {
+                            code: refusal.code.into(),
+                            message: refusal.message,
+                            retry_after: refusal.retry_after,
+                            hint: None,
+                        }
+                    };
+                    self.reply(pid, item.token, outcome);
+                }
+            }
+        }
+        self.arm_router(pid);
+    }
+
+    fn attempt(&mut self, pid: Pid, token: Token) {
+        let Some(open) = self.processes[pid].door.open.get_mut(&token) else {
+            return self.breaches.push(format!("{token:?} was sent after its answer"));
+        };
+        open.attempts += 1;
+        if open.attempts > 1 {
+            self.tally.count("route: resent");
+        }
+        if std::mem::take(&mut open.held) {
+            self.tally.count("route: released");
+        }
+    }
+
+    fn arm_router(&mut self, pid: Pid) {
+        let it = &self.processes[pid];
+        if let Some(wake) = it.door.router.wake() {
+            let delay = it.world_time(wake).max(self.now + 1) - self.now;
+            self.at(delay, Happening::RouterTick { pid });
+        }
+    }
+
+    pub(super) fn router_tick(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        if it.door.router.wake().is_some_and(|wake| wake <= now) {
+            let mut out = Vec::new();
+            it.door.router.tick(now, &mut out);
+            self.steps(pid, out);
+        }
+    }
+
+    /// Hands a message to this node's own machine of the shard.
+    fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &Message) {
+        let Some(hosted) = self.processes[pid].shards.get(&shard) else {
+            return self.answered(pid, tag, Verdict::NotSent, None);
+        };
+        let epoch = hosted.epoch;
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        self.processes[pid].askers.insert(token, (Asker::Door(Token(tag)), shard, epoch));
+        let message = Message { token, ..item.clone() };
+        self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
+    }
+
+    /// Sends a message to another node's present life, if there is a way to it.
+    fn send_remote(&mut self, pid: Pid, to: Member, tag: u64, item: &Message) {
+        let Some(conn) = self.link(pid, &to) else {
+            let delay = self.rng.range(1, 60);
+            return self.at(delay, Happening::NotSent { pid, tag });
+        };
+        let now = self.processes[pid].mono(self.now);
+        let mut message = item.clone();
+        message.age += now.saturating_sub(message.arrived);
+        message.deadline = message.deadline.map(|deadline| deadline.saturating_sub(now));
+        self.frame(conn, 0, Frame::Forward(tag, Box::new(message)));
+    }
+
+    /// The link to a life of a node; made if there is none. What goes into one that broke, before that is known, is lost.
+    fn link(&mut self, pid: Pid, to: &Member) -> Option<ConnId> {
+        if let Some((conn, life)) = self.processes[pid].links.get(&to.node)
+            && life == to
+        {
+            return Some(*conn);
+        }
+        let site = self.site_of(pid, &to.node)?;
+        let other = self.sites[site].pid?;
+        if self.processes[other].member.as_ref() != Some(to)
+            || !self.reachable(pid, other, Way::Peer)
+        {
+            return None;
+        }
+        let conn = self.connect(pid, other, Way::Peer);
+        self.processes[pid].links.insert(to.node.clone(), (conn, to.clone()));
+        Some(conn)
+    }
+
+    /// A link was given up: what is in flight on it is in doubt.
+    pub(super) fn link_lost(&mut self, pid: Pid, conn: ConnId) {
+        let it = &mut self.processes[pid];
+        let lost: Vec<Member> = it
+            .links
+            .values()
+            .filter(|(other, _)| *other == conn)
+            .map(|(_, member)| member.clone())
+            .collect();
+        it.links.retain(|_, (other, _)| *other != conn);
+        for member in lost {
+            self.tally.count("route: link down");
+            self.route_lost(pid, &member);
+        }
+    }
+
+    /// A message comes from another node: this one runs it or says that it does not (S11.6).
+    pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, mut message: Message) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let shard = shard_of(&message.target.id, self.shards);
+        let Some(hosted) = it.shards.get(&shard) else {
+            let hint = it
+                .door
+                .router
+                .route_of(shard)
+                .map(|(epoch, owner)| Hint { epoch, owner: owner.cloned() });
+            let outcome = Outcome::later(codes::NOT_OWNER, "the shard is another's", 50);
+            return self.frame(conn, 1, Frame::Forwarded(tag, outcome.with_hint(hint)));
+        };
+        let epoch = hosted.epoch;
+        self.tokens += 1;
+        message.token = Token(self.tokens);
+        message.arrived = now;
+        message.deadline = message.deadline.map(|left| now + left);
+        it.askers.insert(message.token, (Asker::Peer(conn, tag), shard, epoch));
+        self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
+    }
+
+    /// Another node's answer.
+    pub(super) fn forwarded_came(&mut self, pid: Pid, _: ConnId, tag: u64, outcome: Outcome) {
+        self.ended(pid, tag, outcome);
+    }
+
+    /// An attempt ended with an outcome, here or elsewhere.
+    pub(super) fn ended(&mut self, pid: Pid, tag: u64, outcome: Outcome) {
+        let verdict = match &outcome {
+            Outcome::NotRun { code, hint, .. } if code == codes::NOT_OWNER => {
+                self.tally.count("route: bounced, not-owner");
+                let hint = hint.as_deref().cloned();
+                Verdict::NotOwner {
+                    epoch: hint.as_ref().map_or(Epoch(0), |hint| hint.epoch),
+                    hint: hint.and_then(|hint| hint.owner),
+                }
+            }
+            Outcome::NotRun { code, .. } if code == codes::REBALANCING => {
+                self.tally.count("route: bounced, rebalancing");
+                Verdict::Rebalancing
+            }
+            _ => Verdict::Done,
+        };
+        self.answered(pid, tag, verdict, Some(outcome));
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        pid: Pid,
+        tag: u64,
+        verdict: Verdict,
+        outcome: Option<Outcome>,
+    ) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        let done = it.door.router.answered(now, tag, verdict, &mut out);
+        if let (Some((item, in_doubt)), Some(mut outcome)) = (done, outcome) {
+            if in_doubt {
+                self.tally.count("route: resent in doubt");
+                if let Outcome::NotRun { message, .. } = outcome {
+                    outcome = Outcome::Unknown { message };
+                }
+            }
+            self.reply(pid, item.token, outcome);
+        }
+        self.steps(pid, out);
+    }
+
+    pub(super) fn route_me(&mut self, pid: Pid, me: Option<Member>) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        it.door.router.set_me(now, me, &mut out);
+        self.steps(pid, out);
+    }
+
+    pub(super) fn route_told(
+        &mut self,
+        pid: Pid,
+        shard: ShardId,
+        epoch: Epoch,
+        owner: Option<Member>,
+        moving: bool,
+    ) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        it.door.router.update(now, shard, epoch, owner, moving, &mut out);
+        let is = it.door.router.route_of(shard).map_or(Epoch(0), |(epoch, _)| epoch);
+        let was = it.door.routes.insert(shard, is).unwrap_or_default();
+        if is > was {
+            self.tally.count("route: moved");
+        } else if is < was {
+            let node = self.processes[pid].node.clone();
+            self.breaches.push(format!(
+                "{node}: the route of shard {shard} fell from {was:?} to {is:?} (R13)"
+            ));
+        }
+        self.steps(pid, out);
+    }
+
+    pub(super) fn route_hold(&mut self, pid: Pid, shard: ShardId, epoch: Epoch) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        it.door.router.hold(now, shard, epoch);
+        self.arm_router(pid);
+    }
+
+    pub(super) fn route_lost(&mut self, pid: Pid, member: &Member) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        it.door.router.lost(now, member, &mut out);
+        self.steps(pid, out);
+    }
+}

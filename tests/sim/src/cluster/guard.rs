@@ -1,0 +1,294 @@
+//! What nobody in the cluster can see at once: whether each write of a row was allowed at that moment.
+//!
+//! The guard knows every row and every process. It judges what became durable, as of the moment at which it was
+//! applied: what a crash of the store undid was never written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
+use ostraca_sharding::records::Claim;
+use ostraca_sharding::rows::{
+    HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardRow, ShardsRow, Standing, shard_at,
+};
+use ostraca_sharding::shard::Phase;
+
+use super::process::{Order, Pid};
+use super::{LEASE, World};
+
+/// A write that was applied, and what was so at that moment.
+#[derive(Clone, Debug)]
+pub(super) struct Applied {
+    pub(super) key: Key,
+    pub(super) old: Option<Row>,
+    pub(super) new: Row,
+    pub(super) by: Pid,
+    /// Shards whose owner this write replaces, though a machine of it that may commit lived.
+    pub(super) living: Vec<ShardId>,
+    pub(super) at: u64,
+}
+
+/// What has been so far.
+#[derive(Debug, Default)]
+pub(super) struct Guard {
+    /// When each life's lease was last renewed, as applied.
+    renewed: BTreeMap<Member, u64>,
+    dead: BTreeSet<Member>,
+    standing: BTreeMap<NodeId, (Member, Standing)>,
+    /// Who was given a shard under which epoch, by which term's row.
+    owners: BTreeMap<(ShardId, Epoch), Member>,
+    /// Terms of the chunks' rows.
+    terms: BTreeMap<Key, u64>,
+    /// The hand-offs that rows named.
+    pub(super) intents: BTreeSet<HandOffId>,
+    /// Who said that it stopped, or that its claim was refused.
+    pub(super) stopped: BTreeSet<(Member, ShardId, Epoch)>,
+    pub(super) refused: BTreeSet<(Member, ShardId, Epoch)>,
+    highest: BTreeMap<ShardId, (Epoch, Member)>,
+}
+
+impl Guard {
+    /// A claim stands now. It must be of an owner that a row named, and epochs rise with owners (R5).
+    pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<String>) {
+        let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
+        let shard = claim.shard.shard;
+        if self.owners.get(&(shard, claim.epoch)) != Some(&owner) {
+            breaches.push(format!("{owner} claimed shard {shard} under {:?} unnamed", claim.epoch));
+        }
+        if let Some((epoch, other)) = self.highest.get(&shard)
+            && (claim.epoch < *epoch || (claim.epoch == *epoch && *other != owner))
+        {
+            breaches.push(format!(
+                "shard {shard} went from {other} under {epoch:?} to {owner} under {:?}",
+                claim.epoch
+            ));
+        }
+        self.highest.insert(shard, (claim.epoch, owner));
+    }
+
+    fn gone(&self, member: &Member) -> bool {
+        self.dead.contains(member)
+            || self
+                .standing
+                .get(&member.node)
+                .is_some_and(|(life, standing)| life != member || *standing != Standing::Live)
+    }
+}
+
+impl World {
+    /// Shards whose owner `new` replaces although a machine of the old one, which may commit, lives.
+    pub(super) fn still_living(&self, key: &Key, old: Option<&Row>, new: &Row) -> Vec<ShardId> {
+        let (Key::Shards(chunk), Some(Row::Shards(old)), Row::Shards(new)) = (key, old, new) else {
+            return Vec::new();
+        };
+        let mut living = Vec::new();
+        for (place, (before, after)) in old.shards.iter().zip(&new.shards).enumerate() {
+            let Some(owner) = before.owner.as_ref().filter(|_| before.epoch != after.epoch) else {
+                continue;
+            };
+            let shard = shard_at(*chunk, place);
+            let process =
+                self.processes.iter().find(|it| it.alive && it.member.as_ref() == Some(owner));
+            let Some(process) = process else { continue };
+            let going = process.orders.iter().any(|order| {
+                matches!(order, Order::Forget(of, epoch) if *of == shard && *epoch == before.epoch)
+            });
+            let lives = process.shards.get(&shard).is_some_and(|hosted| {
+                hosted.epoch == before.epoch
+                    && !matches!(hosted.machine.phase(), Phase::Stopped | Phase::Lost)
+            });
+            if lives && !going {
+                living.push(shard);
+            }
+        }
+        living
+    }
+
+    /// A write became durable: was it allowed when it was made?
+    pub(super) fn guard_applied(&mut self, applied: &Applied) {
+        match (&applied.key, &applied.new) {
+            (Key::Node(node), Row::Node(row)) => {
+                let old = match &applied.old {
+                    Some(Row::Node(old)) => Some(old.clone()),
+                    _ => None,
+                };
+                self.guard_node(applied, node, old.as_ref(), row);
+            }
+            (Key::Manager, Row::Manager(row)) => {
+                let old = match &applied.old {
+                    Some(Row::Manager(old)) => Some(old.clone()),
+                    _ => None,
+                };
+                self.guard_manager(applied, old.as_ref(), row);
+            }
+            (Key::Shards(chunk), Row::Shards(row)) => {
+                let old = match &applied.old {
+                    Some(Row::Shards(old)) => old.clone(),
+                    _ => ShardsRow::default(),
+                };
+                self.guard_shards(applied, *chunk, &old, row);
+            }
+            (key, _) => self.breaches.push(format!("{key:?} was given another kind of row")),
+        }
+    }
+
+    /// How long ago a life's lease was renewed, by the world's clock.
+    fn renewed_ago(&self, applied: &Applied, member: &Member) -> u64 {
+        applied.at - self.guard.renewed.get(member).copied().unwrap_or(0).min(applied.at)
+    }
+
+    fn guard_node(
+        &mut self,
+        applied: &Applied,
+        node: &NodeId,
+        old: Option<&NodeRow>,
+        row: &NodeRow,
+    ) {
+        let member = Member { node: node.clone(), incarnation: row.incarnation };
+        if let Some(old) = old {
+            let former = Member { node: node.clone(), incarnation: old.incarnation };
+            let ago = self.renewed_ago(applied, &former);
+            if former != member {
+                if row.incarnation.counter <= old.incarnation.counter {
+                    self.breaches.push(format!("{member} follows {former}"));
+                }
+                let embedded = self.processes[applied.by].site == 0;
+                if old.standing == Standing::Live && !embedded {
+                    self.tally.count("transition: waited for a standing lease");
+                    if ago < LEASE {
+                        self.breaches.push(format!(
+                            "{member} registered {ago} ms after {former} renewed its lease (R7)"
+                        ));
+                    }
+                }
+                self.guard.dead.insert(former);
+            } else if old.standing != Standing::Live && row.standing == Standing::Live {
+                self.breaches.push(format!("{member} came back from {:?} (R7)", old.standing));
+            } else if row.standing == Standing::Dead && old.standing == Standing::Live {
+                self.tally.count("transition: node marked dead");
+                if ago < LEASE {
+                    self.breaches
+                        .push(format!("{member} was marked dead {ago} ms after it renewed (R8)"));
+                }
+            }
+        }
+        if row.standing == Standing::Stopped {
+            self.tally.count("transition: node left");
+            let process = self.processes.iter().find(|it| it.member.as_ref() == Some(&member));
+            let serves = process.is_some_and(|it| {
+                it.alive
+                    && it.shards.values().any(|hosted| {
+                        !matches!(hosted.machine.phase(), Phase::Stopped | Phase::Lost)
+                    })
+            });
+            if serves {
+                self.breaches.push(format!("{member} said goodbye while it held shards (S10)"));
+            }
+        }
+        if old.is_none_or(|old| old.incarnation != row.incarnation || old.renewals != row.renewals)
+        {
+            self.guard.renewed.insert(member.clone(), applied.at);
+        }
+        if row.standing != Standing::Live {
+            self.guard.dead.insert(member.clone());
+        }
+        self.guard.standing.insert(node.clone(), (member, row.standing));
+    }
+
+    fn guard_manager(&mut self, applied: &Applied, old: Option<&ManagerRow>, row: &ManagerRow) {
+        self.tally.count("transition: manager taken");
+        let Some(old) = old else { return };
+        self.tally.count("transition: manager taken from another");
+        if row.term <= old.term {
+            self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
+        }
+        let ago = self.renewed_ago(applied, &old.holder);
+        if !self.guard.gone(&old.holder) && ago < LEASE && old.holder.node != row.holder.node {
+            self.breaches.push(format!(
+                "{} took the leadership {ago} ms after {} renewed its lease",
+                row.holder, old.holder
+            ));
+        }
+    }
+
+    fn guard_shards(&mut self, applied: &Applied, chunk: u32, old: &ShardsRow, row: &ShardsRow) {
+        if row.term < old.term {
+            self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
+        }
+        if row.term > old.term && !old.shards.is_empty() {
+            self.tally.count("transition: row sealed");
+        }
+        self.guard.terms.insert(applied.key.clone(), row.term);
+        let none = ShardRow::default();
+        let mut decided = false;
+        for (place, after) in row.shards.iter().enumerate() {
+            let before = old.shards.get(place).unwrap_or(&none);
+            let shard = shard_at(chunk, place);
+            decided |= before != after;
+            if let Some(moving) = &after.moving {
+                if before.moving.as_ref().map(|m| m.id) != Some(moving.id) {
+                    self.tally.count("transition: hand-off begun");
+                }
+                self.guard.intents.insert(moving.id);
+            }
+            if before.moving.is_some() && after.moving.is_none() && before.epoch == after.epoch {
+                self.tally.count("transition: hand-off given up");
+            }
+            if before.owner != after.owner || before.epoch != after.epoch {
+                self.guard_owner(applied, shard, before, after);
+            }
+        }
+        // R10: decides only from what it sealed.
+        let chunks = ostraca_sharding::rows::chunks(self.shards);
+        let sealed = (0..chunks).all(|other| {
+            other == chunk || self.guard.terms.get(&Key::Shards(other)) == Some(&row.term)
+        });
+        let by_hand_off = row.shards.iter().zip(&old.shards).all(|(a, b)| a.owner == b.owner);
+        if decided && !old.shards.is_empty() && (!sealed || old.term != row.term) && !by_hand_off {
+            self.breaches.push(format!("term {} decided before it had sealed all (R10)", row.term));
+        }
+    }
+
+    fn guard_owner(
+        &mut self,
+        applied: &Applied,
+        shard: ShardId,
+        before: &ShardRow,
+        after: &ShardRow,
+    ) {
+        let Some(owner) = &after.owner else {
+            if before.owner.is_some() && after.epoch < before.epoch {
+                self.breaches.push(format!("shard {shard} lost its owner and its epoch"));
+            }
+            return;
+        };
+        if after.epoch <= before.epoch && before.owner.is_some() {
+            self.breaches.push(format!(
+                "shard {shard} went to {owner} under {:?} after {:?} (R5)",
+                after.epoch, before.epoch
+            ));
+        }
+        let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
+        if other.as_ref().is_some_and(|other| other != owner) {
+            self.breaches.push(format!("shard {shard} has two owners under {:?}", after.epoch));
+        }
+        let Some(former) = &before.owner else {
+            return self.tally.count("transition: assigned for the first time");
+        };
+        let named = (former.clone(), shard, before.epoch);
+        if self.guard.gone(former) {
+            return self.tally.count("transition: assigned by death");
+        }
+        if applied.living.contains(&shard) {
+            self.breaches.push(format!(
+                "shard {shard} went from {former} to {owner} while the former owner held it (R7)"
+            ));
+        }
+        self.tally.count(if self.guard.stopped.contains(&named) {
+            "transition: assigned by hand-off"
+        } else if self.guard.refused.contains(&named) {
+            "transition: assigned by refused claim"
+        } else {
+            "transition: assigned by silence"
+        });
+    }
+}

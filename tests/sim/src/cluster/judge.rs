@@ -1,0 +1,203 @@
+//! The last word: is everything served, answered and balanced in time; does a history keep its promises; does a
+//! recorded machine do the same again?
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_oracle::{Counter, End, Operation, check};
+use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::ids::{MessageId, NodeId, ShardId};
+use ostraca_sharding::node;
+use ostraca_sharding::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
+use ostraca_sharding::shard::Phase;
+
+use super::{Happening, Report, SERVED, SETTLED, World};
+use crate::guest::LIMIT;
+
+impl World {
+    fn shard_rows(&self) -> BTreeMap<ShardId, ShardRow> {
+        let mut all = BTreeMap::new();
+        for (key, (row, _)) in self.rows.durable() {
+            if let (Key::Shards(chunk), Row::Shards(row)) = (key, row) {
+                let shards = row.shards.iter().enumerate();
+                all.extend(shards.map(|(place, row)| (shard_at(*chunk, place), row.clone())));
+            }
+        }
+        all
+    }
+
+    /// The shards that nobody serves now.
+    fn unserved(&self) -> Vec<ShardId> {
+        let rows = self.shard_rows();
+        (1..=self.shards)
+            .map(ShardId)
+            .filter(|shard| {
+                let Some(ShardRow { epoch, owner: Some(owner), .. }) = rows.get(shard) else {
+                    return true;
+                };
+                let process = self
+                    .processes
+                    .iter()
+                    .find(|it| it.awake(self.now) && it.member.as_ref() == Some(owner));
+                let hosted = process.and_then(|it| it.shards.get(shard));
+                let claim = self.stores[shard.0 as usize - 1].durable().claim.as_ref();
+                !hosted.is_some_and(|hosted| {
+                    hosted.epoch == *epoch
+                        && hosted.machine.phase() == Phase::Serving
+                        && !hosted.machine.suspended()
+                        && claim == Some(hosted.machine.claim())
+                })
+            })
+            .collect()
+    }
+
+    /// Hosts that may own shards, with how many they have.
+    fn counts(&self) -> BTreeMap<NodeId, usize> {
+        let rows = self.shard_rows();
+        let may = |row: &NodeRow| {
+            row.standing == Standing::Live && row.roles.host && !row.draining && row.store_answers
+        };
+        let mut counts = BTreeMap::new();
+        for (key, (row, _)) in self.rows.durable() {
+            if let (Key::Node(node), Row::Node(row)) = (key, row)
+                && may(row)
+                && self.processes.iter().any(|it| {
+                    it.alive
+                        && it.member.as_ref().is_some_and(|member| {
+                            member.node == *node && member.incarnation == row.incarnation
+                        })
+                })
+            {
+                let owns = |row: &&ShardRow| row.owner.as_ref().is_some_and(|o| o.node == *node);
+                counts.insert(node.clone(), rows.values().filter(owns).count());
+            }
+        }
+        counts
+    }
+
+    /// Looks whether all is as it should be.
+    pub(super) fn look(&mut self) {
+        self.at(50, Happening::Look);
+        if self.now < self.healed {
+            self.served_at = None;
+            return;
+        }
+        if self.served_at.is_none() {
+            let unserved = self.unserved();
+            if unserved.is_empty() {
+                self.served_at = Some(self.now);
+            } else if self.now > self.healed + SERVED {
+                self.breaches.push(format!(
+                    "{SERVED} ms after the last fault nobody serves {unserved:?}: {:?}",
+                    self.shard_rows()
+                ));
+            }
+        }
+        let bound = self.options.messages * 20 + SETTLED;
+        if self.now > self.healed + bound && !self.settled() {
+            let left: Vec<_> = self
+                .clients
+                .iter()
+                .flat_map(|client| client.pending.iter().map(|(at, it)| (*at, it.entity.clone())))
+                .collect();
+            self.breaches.push(format!(
+                "{bound} ms after the last fault: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
+                self.open(),
+                self.unserved(),
+                self.counts()
+            ));
+        }
+    }
+
+    /// Requests that gateways have not answered.
+    fn open(&self) -> usize {
+        self.processes.iter().filter(|it| it.alive).map(|it| it.door.open.len()).sum()
+    }
+
+    pub(super) fn settled(&self) -> bool {
+        if self.now < self.healed || self.served_at.is_none() || self.issued < self.options.messages
+        {
+            return false;
+        }
+        let counts = self.counts();
+        let (most, least) = (counts.values().max(), counts.values().min());
+        let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
+        let owned: usize = counts.values().sum();
+        self.clients.iter().all(|client| client.pending.is_empty())
+            && self.open() == 0
+            && balanced
+            && (owned == self.shards as usize || counts.is_empty())
+            && self.unserved().is_empty()
+    }
+
+    pub(super) fn judge(mut self) -> Report {
+        if self.breaches.is_empty() {
+            self.replay();
+        }
+        for store in &mut self.stores {
+            store.crash(true, &mut self.rng);
+            store.reopen();
+        }
+        let mut versions = BTreeMap::new();
+        let mut own_turns: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        let mut durable: BTreeMap<MessageId, u64> = BTreeMap::new();
+        for store in &self.stores {
+            let image = store.durable();
+            let heads = image.heads.iter();
+            versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
+            for (entity, version, turn) in &image.turns {
+                match self.turns.get(turn) {
+                    Some(message) => {
+                        if let Some(before) = durable.insert(message.id, *version) {
+                            self.breaches.push(format!(
+                                "{:?} made versions {before} and {version} of {entity}",
+                                message.id
+                            ));
+                        }
+                    }
+                    None => {
+                        own_turns.entry(entity.to_string()).or_default().insert(*version);
+                    }
+                }
+            }
+        }
+        for client in &self.clients {
+            for operation in &client.history {
+                let id = MessageId { session: client.session, sequence: operation.sequence };
+                let told_not_run = operation.outcome == ostraca_oracle::Outcome::NotRun;
+                if let Some(version) = durable.get(&id).filter(|_| told_not_run) {
+                    self.breaches
+                        .push(format!("told not run, but made version {version}: {operation:?}"));
+                }
+            }
+        }
+        let end = End { versions, own_turns };
+        let history: Vec<Operation> =
+            self.clients.into_iter().flat_map(|client| client.history).collect();
+        self.breaches.extend(check(|_| Counter { value: 0, limit: LIMIT }, &history, &end));
+        Report {
+            breaches: self.breaches,
+            tally: self.tally,
+            history,
+            steps: self.steps_taken,
+            served_after: self.served_at.map_or(0, |at| at.saturating_sub(self.healed)),
+        }
+    }
+
+    /// The same events must give the same actions: else nothing recorded could be replayed.
+    fn replay(&mut self) {
+        for it in &mut self.processes {
+            let strategy = Strategy::Average.build();
+            let mut again = node::Machine::new(it.settings.clone(), it.identity.clone(), strategy);
+            for (now, event, actions) in std::mem::take(&mut it.script) {
+                again.handle(now, event.clone());
+                let same: Vec<_> = std::iter::from_fn(|| again.poll()).collect();
+                if same != actions {
+                    let node = &it.node;
+                    return self.breaches.push(format!(
+                        "{node}, replayed: {event:?} gave {same:?} and not {actions:?}"
+                    ));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Processes begin and end: at the start, after a crash, as a copy of another, joining, leaving.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::node::{self, Event, Identity};
+use ostraca_sharding::route;
+use ostraca_sharding::rows::Roles;
+use ostraca_sharding::shard::LiveCap;
+
+use super::door::Door;
+use super::net::{ConnId, Way};
+use super::process::{Pid, Process};
+use super::{Happening, LEASE, RENEW, World};
+
+/// Where a node's process runs.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub(super) node: NodeId,
+    pub(super) roles: Roles,
+    pub(super) address: String,
+    pub(super) version: u64,
+    /// The process that runs there now.
+    pub(super) pid: Option<Pid>,
+    /// Its data directory is a copy of another's.
+    pub(super) copy: bool,
+    /// It left, or is gone for good.
+    pub(super) over: bool,
+}
+
+impl World {
+    pub(super) fn site(&mut self, roles: Roles) -> usize {
+        let name = format!("n{}", self.sites.len() + 1);
+        self.sites.push(Site {
+            node: NodeId::from(name.as_str()),
+            roles,
+            address: name,
+            version: 1,
+            pid: None,
+            copy: false,
+            over: false,
+        });
+        self.sites.len() - 1
+    }
+
+    pub(super) fn node_settings(&self, site: usize) -> node::Settings {
+        node::Settings {
+            lease: LEASE,
+            renew: RENEW,
+            margin: LEASE / 5,
+            retry: 50,
+            ack_wait: 200,
+            say_again: 100,
+            handoff_timeout: self.handoff_timeout,
+            drain_parallel: 4,
+            rebalance_parallel: 3,
+            rebalance_interval: 2_000,
+            rebalance_retry: 300,
+            report_delay: 5,
+            candidate_step: 30,
+            embedded: site == 0,
+            mutations: self.options.node.clone(),
+        }
+    }
+
+    /// Starts a process at a site.
+    pub(super) fn up(&mut self, site: usize) {
+        let it = self.sites[site].clone();
+        if it.pid.is_some() || it.over {
+            return;
+        }
+        if site == 0 {
+            self.store_opened();
+        }
+        let pid = self.processes.len();
+        let rate = if self.rng.chance(50) {
+            1000
+        } else {
+            self.tally.count("fault: node clock drifts");
+            self.rng.range(950, 1051)
+        };
+        let identity = Identity {
+            node: it.node.clone(),
+            roles: it.roles,
+            version: it.version,
+            addresses: vec![it.address],
+            shards: self.shards,
+            seed: self.rng.draw(),
+        };
+        let settings = self.node_settings(site);
+        let machine =
+            node::Machine::new(settings.clone(), identity.clone(), Strategy::Average.build());
+        let tight = self.rng.chance(25);
+        let routes = route::Settings {
+            held_messages: if tight { 3 } else { 100 },
+            hold_wait: 800,
+            retry: 20,
+            link_messages: if tight { 2 } else { 100 },
+            mutations: self.options.route.clone(),
+            ..route::Settings::default()
+        };
+        self.processes.push(Process {
+            site,
+            node: it.node,
+            roles: it.roles,
+            alive: true,
+            paused_until: 0,
+            offset: self.rng.range(100_000, 1_000_000),
+            rate,
+            stood: 0,
+            started: self.now,
+            woke: 0,
+            machine,
+            identity,
+            settings,
+            script: Vec::new(),
+            armed: None,
+            member: None,
+            suspended: None,
+            read_back: false,
+            orders: VecDeque::new(),
+            tidings: VecDeque::new(),
+            shards: BTreeMap::new(),
+            cap: LiveCap::new(self.rng.range(2, 8) as usize),
+            lease_sent: None,
+            shards_suspended: false,
+            door: Door::new(routes, self.shards),
+            askers: BTreeMap::new(),
+            control: None,
+            bulk: None,
+            links: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            store_answered: self.now,
+            begun: BTreeMap::new(),
+            leaving: false,
+        });
+        self.sites[site].pid = Some(pid);
+        self.reconnect(pid, Way::Control);
+        self.reconnect(pid, Way::Bulk);
+        self.at(1, Happening::Begin { pid });
+        self.at(RENEW, Happening::Probe { pid });
+    }
+
+    /// Carries out what the machine wants before anything happened.
+    pub(super) fn begin(&mut self, pid: Pid) {
+        if self.processes[pid].control.is_none() {
+            // It waits for the store before it asks.
+            return self.at(20, Happening::Begin { pid });
+        }
+        self.tell_node(pid, Event::Tick);
+    }
+
+    /// Whether the entities' store answers is asked now and then, also by who has nothing to ask.
+    pub(super) fn probe(&mut self, pid: Pid) {
+        let sent = self.processes[pid].mono(self.now);
+        self.call(pid, super::storage::Call::Ping { sent });
+        self.at(RENEW, Happening::Probe { pid });
+    }
+
+    /// A process dies, and may be started again.
+    pub(super) fn crash(&mut self, site: usize, back: Option<u64>, power: bool) {
+        let Some(pid) = self.sites[site].pid.take() else { return };
+        if self.trace {
+            println!("{:>6} {} crashes, back after {back:?}", self.now, self.sites[site].node);
+        }
+        self.processes[pid].alive = false;
+        if site == 0 {
+            self.tally.count(if power { "fault: store power loss" } else { "fault: store crash" });
+            self.store_crashed(power);
+        } else {
+            self.tally.count("fault: node crash");
+        }
+        self.end(pid);
+        match back {
+            Some(back) => {
+                if site > 0 && back < LEASE / 2 {
+                    self.tally.count("fault: node restarted over its standing lease");
+                }
+                self.healed = self.healed.max(self.now + back);
+                self.at(back, Happening::Up { site });
+            }
+            None => self.sites[site].over = true,
+        }
+    }
+
+    /// A process has ended: nobody hears of it but by its silence.
+    fn end(&mut self, pid: Pid) {
+        self.break_all(pid, |_| true);
+        self.asked.retain(|_, asked| asked.pid != pid);
+        let it = &mut self.processes[pid];
+        it.orders.clear();
+        it.tidings.clear();
+        it.shards.clear();
+        it.askers.clear();
+        it.door.open.clear();
+    }
+
+    /// A node said goodbye: its process answers what it still holds, and ends.
+    pub(super) fn left(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        if !it.leaving {
+            let why = format!("{} left, and nobody asked it to", it.node);
+            self.breaches.push(why);
+        }
+        let it = &mut self.processes[pid];
+        let mut out = Vec::new();
+        it.door.router.close(now, &mut out);
+        self.steps(pid, out);
+        let site = self.processes[pid].site;
+        self.processes[pid].alive = false;
+        self.sites[site].pid = None;
+        self.sites[site].over = true;
+        self.end(pid);
+    }
+
+    pub(super) fn join(&mut self) {
+        let roles = Roles { host: true, gateway: self.rng.chance(70), ..Roles::default() };
+        let site = self.site(roles);
+        self.up(site);
+    }
+
+    /// A second process starts with a copy of a node's data directory, elsewhere.
+    pub(super) fn clone_site(&mut self, site: usize) {
+        let of = self.sites[site].clone();
+        let address = format!("{}-copy-{}", of.address, self.sites.len());
+        self.sites.push(Site { address, pid: None, copy: true, ..of });
+        let copy = self.sites.len() - 1;
+        self.up(copy);
+        if self.rng.chance(50) {
+            let delay = self.rng.range(LEASE, LEASE * 6);
+            self.at(delay, Happening::Crash { site: copy, back: None, power: false });
+            self.healed = self.healed.max(self.now + delay);
+        }
+    }
+
+    /// A process learns that a connection of its own is gone.
+    pub(super) fn broken(&mut self, pid: Pid, conn: ConnId) {
+        match self.conns[conn].way {
+            Way::Peer => self.link_lost(pid, conn),
+            _ if self.conns[conn].ends[0] == pid => self.store_lost(pid, conn),
+            _ => {}
+        }
+    }
+
+    pub(super) fn woke(&mut self, pid: Pid, stood: u64) {
+        let it = &mut self.processes[pid];
+        it.paused_until = 0;
+        it.woke = self.now;
+        it.stood += stood;
+        if stood > 0 {
+            it.armed = None;
+            for hosted in it.shards.values_mut() {
+                hosted.armed = None;
+            }
+        }
+    }
+}

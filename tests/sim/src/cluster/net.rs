@@ -1,0 +1,252 @@
+//! The network: connections that keep their order while they live, talk that does not, and what is cut.
+//!
+//! A connection that breaks is told to both its ends after a while, and not at one time. What was on its way is
+//! lost, or a first part of it still comes; nothing is sent a second time by itself.
+
+use std::collections::VecDeque;
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::message::Message;
+use ostraca_sharding::node::Talk;
+
+use super::door::Forwarded;
+use super::process::Pid;
+use super::rows::Change;
+use super::storage::{Call, Reply};
+use super::{Happening, World};
+
+/// Names a connection. Never used again.
+pub(super) type ConnId = usize;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A node's calls for rows, and its watch.
+    Control,
+    /// A node's calls for entities.
+    Bulk,
+    /// Messages from one node to another, and their replies.
+    Peer,
+}
+
+/// One thing on a connection.
+#[derive(Clone, Debug)]
+pub(super) enum Frame {
+    Call(u64, Call),
+    Reply(u64, Reply),
+    Changes(Vec<Change>),
+    WatchLost,
+    /// A message for its owner: its age and its deadline are relative, and mended at each hop.
+    Forward(u64, Box<Message>),
+    Forwarded(u64, Forwarded),
+}
+
+/// A connection: the first end made it.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) ends: [Pid; 2],
+    pub(super) way: Way,
+    pub(super) alive: bool,
+    lanes: [VecDeque<(u64, Frame)>; 2],
+    pumping: [bool; 2],
+}
+
+/// Whose frames do not arrive, one way, until when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Only the way to the entities' store: rows, watches and messages pass.
+    pub(super) entities: bool,
+    pub(super) until: u64,
+}
+
+impl World {
+    pub(super) fn is_cut(&self, from: usize, to: usize, way: Way) -> bool {
+        from != to
+            && self.cuts.iter().any(|cut| {
+                cut.from == from
+                    && cut.to == to
+                    && cut.until > self.now
+                    && (!cut.entities || way == Way::Bulk)
+            })
+    }
+
+    pub(super) fn connect(&mut self, from: Pid, to: Pid, way: Way) -> ConnId {
+        self.conns.push(Conn {
+            ends: [from, to],
+            way,
+            alive: true,
+            lanes: Default::default(),
+            pumping: [false; 2],
+        });
+        self.conns.len() - 1
+    }
+
+    /// Whether a connection could be made now.
+    pub(super) fn reachable(&self, from: Pid, to: Pid, way: Way) -> bool {
+        let (a, b) = (self.processes[from].site, self.processes[to].site);
+        self.processes[to].awake(self.now) && !self.is_cut(a, b, way) && !self.is_cut(b, a, way)
+    }
+
+    /// Sends a frame from one end. On a broken connection it goes nowhere.
+    pub(super) fn frame(&mut self, conn: ConnId, from: usize, frame: Frame) {
+        let local = self.conns[conn].ends[0] == self.conns[conn].ends[1];
+        let delay = match self.rng.range(0, 100) {
+            _ if local => self.rng.range(0, 2),
+            0..=2 => self.rng.range(1, 150),
+            _ => self.rng.range(1, 8),
+        };
+        let it = &mut self.conns[conn];
+        if !it.alive {
+            return;
+        }
+        let when = it.lanes[from].back().map_or(0, |(when, _)| *when).max(self.now + delay);
+        it.lanes[from].push_back((when, frame));
+        if !it.pumping[from] {
+            it.pumping[from] = true;
+            self.at(when - self.now, Happening::Pump { conn, from });
+        }
+    }
+
+    /// Delivers what has arrived.
+    pub(super) fn pump(&mut self, conn: ConnId, from: usize) {
+        self.conns[conn].pumping[from] = false;
+        while self.conns[conn].alive {
+            let it = &self.conns[conn];
+            let Some((when, _)) = it.lanes[from].front() else { return };
+            let (sender, receiver) = (it.ends[from], it.ends[1 - from]);
+            let (a, b) = (self.processes[sender].site, self.processes[receiver].site);
+            let paused = self.processes[receiver].paused_until;
+            let again = if *when > self.now {
+                *when
+            } else if paused > self.now {
+                paused
+            } else if self.is_cut(a, b, it.way) {
+                self.now + 15
+            } else {
+                let it = &mut self.conns[conn];
+                if let Some((_, frame)) = it.lanes[from].pop_front() {
+                    self.deliver(conn, from, frame);
+                }
+                continue;
+            };
+            self.conns[conn].pumping[from] = true;
+            return self.at(again - self.now, Happening::Pump { conn, from });
+        }
+    }
+
+    /// Ends a connection: each end is told after its own delay.
+    pub(super) fn break_conn(&mut self, conn: ConnId, told: [u64; 2]) {
+        if !self.conns[conn].alive {
+            return;
+        }
+        self.conns[conn].alive = false;
+        let (ends, way) = (self.conns[conn].ends, self.conns[conn].way);
+        self.tally.count(match way {
+            Way::Peer => "fault: link broken",
+            _ => "fault: store connection broken",
+        });
+        for from in 0..2 {
+            let lane = std::mem::take(&mut self.conns[conn].lanes[from]);
+            let arrive = self.rng.range(0, lane.len() as u64 + 1) as usize;
+            let mut delay = 0;
+            for (at, (_, frame)) in lane.into_iter().enumerate() {
+                if at >= arrive {
+                    self.tally.count(match frame {
+                        Frame::Reply(..) => "fault: store answer lost",
+                        _ => "fault: frame lost with its link",
+                    });
+                    continue;
+                }
+                delay += self.rng.range(0, 120);
+                if matches!(frame, Frame::Call(..)) && self.rng.chance(30) {
+                    self.tally.count("fault: store call delivered twice");
+                    let again = delay + self.rng.range(1, 400);
+                    self.at(again, Happening::Late { conn, from, frame: frame.clone() });
+                }
+                self.tally.count("fault: frame delivered after its link was given up");
+                self.at(delay, Happening::Late { conn, from, frame });
+            }
+        }
+        for (end, pid) in ends.into_iter().enumerate() {
+            self.at(told[end], Happening::Broken { pid, conn });
+        }
+    }
+
+    /// Ends every connection of a process: it is gone, or does not answer.
+    pub(super) fn break_all(&mut self, pid: Pid, only: impl Fn(&Conn) -> bool) {
+        for conn in 0..self.conns.len() {
+            let it = &self.conns[conn];
+            if it.alive && it.ends.contains(&pid) && it.ends[0] != it.ends[1] && only(it) {
+                let told = [self.rng.range(1, 250), self.rng.range(1, 250)];
+                self.break_conn(conn, told);
+            }
+        }
+    }
+
+    /// A frame of a connection that was given up arrives all the same.
+    pub(super) fn late(&mut self, conn: ConnId, from: usize, frame: Frame) {
+        let receiver = &self.processes[self.conns[conn].ends[1 - from]];
+        if !receiver.alive {
+            return;
+        }
+        if receiver.paused_until > self.now {
+            let delay = receiver.paused_until - self.now;
+            return self.at(delay, Happening::Late { conn, from, frame });
+        }
+        self.deliver(conn, from, frame);
+    }
+
+    fn deliver(&mut self, conn: ConnId, from: usize, frame: Frame) {
+        let pid = self.conns[conn].ends[1 - from];
+        if !self.processes[pid].alive {
+            return;
+        }
+        match frame {
+            Frame::Call(tag, call) => self.at_store(conn, tag, call),
+            Frame::Reply(tag, reply) => self.from_store(pid, tag, reply),
+            Frame::Changes(changes) => self.watched(pid, conn, Some(changes)),
+            Frame::WatchLost => self.watched(pid, conn, None),
+            Frame::Forward(tag, message) => self.forward_came(pid, conn, tag, *message),
+            Frame::Forwarded(tag, reply) => self.forwarded_came(pid, conn, tag, reply),
+        }
+    }
+
+    /// Says something to another node: lost, doubled, late, out of order.
+    pub(super) fn say(&mut self, pid: Pid, to: &NodeId, talk: Talk) {
+        let it = &self.processes[pid];
+        let Some(member) = it.member.clone() else { return };
+        let Some(site) = self.site_of(pid, to) else { return };
+        let from = it.site;
+        let copies = if self.rng.chance(4) {
+            self.tally.count("fault: talk doubled");
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            if self.rng.chance(self.loss) {
+                self.tally.count("fault: talk lost");
+                continue;
+            }
+            let mut when = self.now + self.rng.range(1, 8);
+            if self.rng.chance(4) {
+                self.tally.count("fault: talk through an older connection");
+                when += self.rng.range(1, 1_500);
+            } else {
+                let last = self.last_talk.entry((pid, site)).or_default();
+                when = when.max(*last);
+                *last = when;
+            }
+            let (member, talk) = (member.clone(), talk.clone());
+            self.at(when - self.now, Happening::Talk { from, to: site, member, talk });
+        }
+    }
+
+    /// Where rows say that a node is reached.
+    pub(super) fn site_of(&self, pid: Pid, node: &NodeId) -> Option<usize> {
+        let known = self.processes[pid].addresses.get(node).copied();
+        known.or_else(|| self.sites.iter().position(|site| site.node == *node))
+    }
+}

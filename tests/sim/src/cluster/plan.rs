@@ -1,0 +1,157 @@
+//! What a seed stands for: which nodes there are, which faults strike and when.
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+
+use ostraca_sharding::rows::Roles;
+
+use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS};
+use super::guard::Guard;
+use super::rows::Rows;
+use super::{Happening, LEASE, Options, World};
+use crate::client::Client;
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::tally::Tally;
+
+/// When faults strike, in virtual milliseconds.
+const FROM: u64 = 500;
+const TO: u64 = 6_500;
+
+impl World {
+    pub(super) fn planned(seed: u64, options: Options) -> Self {
+        let mut rng = Rng::new(seed);
+        let clients = rng.range(2, 6) as usize;
+        // Two chunks of rows now and then: only then is a seal more than one write (R10).
+        let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
+        let mut world = Self {
+            trace: options.trace,
+            options,
+            now: 0,
+            order: 0,
+            queue: BinaryHeap::new(),
+            sites: Vec::new(),
+            processes: Vec::new(),
+            conns: Vec::new(),
+            cuts: Vec::new(),
+            shards,
+            stores: (0..shards).map(|_| Store::new(Vec::new())).collect(),
+            rows: Rows::default(),
+            applied: Vec::new(),
+            watchers: Vec::new(),
+            held: Vec::new(),
+            store_up: false,
+            syncing: false,
+            sync_fails: false,
+            asked: BTreeMap::new(),
+            told: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            last_talk: BTreeMap::new(),
+            traps: Vec::new(),
+            drained: Vec::new(),
+            clients: (0..clients).map(|number| Client::new(number as u64)).collect(),
+            homes: vec![0; clients],
+            entities: rng.range(3, 12),
+            spread: if rng.chance(40) { 50 } else { 5 },
+            loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
+            clocks_stop: rng.chance(12),
+            handoff_timeout: if rng.chance(40) { rng.range(250, 900) } else { 2_500 },
+            revision: 1,
+            issued: 0,
+            tags: 0,
+            tokens: 0,
+            turns: HashMap::new(),
+            refused: BTreeSet::new(),
+            guard: Guard::default(),
+            healed: 0,
+            served_at: None,
+            breaches: Vec::new(),
+            tally: Tally::default(),
+            keep_scripts: seed % 8 == 0,
+            steps_taken: 0,
+            rng,
+        };
+        world.found();
+        world.plan();
+        world
+    }
+
+    fn found(&mut self) {
+        let nodes = self.rng.range(3, 8);
+        for number in 0..nodes {
+            let roles = match number {
+                0 => Roles { host: self.rng.chance(60), ..Roles::ALL },
+                1 => Roles { store: false, ..Roles::ALL },
+                2 => Roles { host: true, gateway: true, ..Roles::default() },
+                _ => Roles {
+                    store: false,
+                    manager: self.rng.chance(40),
+                    host: self.rng.chance(75),
+                    gateway: self.rng.chance(60),
+                },
+            };
+            let site = self.site(roles);
+            if number == 0 {
+                self.up(site);
+            } else {
+                let delay = self.rng.range(1, 250);
+                self.at(delay, Happening::Up { site });
+            }
+        }
+        for client in 0..self.clients.len() {
+            self.homes[client] = self.a_gateway();
+            let delay = self.rng.range(200, 500);
+            self.at(delay, Happening::Issue { client });
+        }
+        self.at(50, Happening::Look);
+    }
+
+    fn plan(&mut self) {
+        for _ in 0..self.rng.range(2, 9) {
+            let fault = self.draw();
+            let when = self.rng.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, Happening::Strike(fault));
+        }
+    }
+
+    fn draw(&mut self) -> Fault {
+        let rng = &mut self.rng;
+        let short = rng.range(50, 700);
+        let long = rng.range(LEASE, LEASE * 4);
+        let millis = if rng.chance(50) { short } else { long };
+        let pick = |rng: &mut Rng, steps: &[&'static str]| {
+            steps[rng.range(0, steps.len() as u64) as usize]
+        };
+        match rng.range(0, 46) {
+            0..=2 => Fault::OneWay { millis },
+            3..=5 => Fault::FromStore { millis, both: rng.chance(40) },
+            6..=7 => Fault::Partition { millis },
+            8 => Fault::Entities { millis: long },
+            9 => Fault::EntitiesForGood,
+            10..=11 => Fault::Links,
+            12..=13 => Fault::StoreLinks,
+            14 => Fault::Watches,
+            15..=18 => Fault::Pause { millis, clock: rng.chance(50) },
+            19..=21 => Fault::Crash { back: millis },
+            22 => Fault::Gone,
+            23..=24 => Fault::Clone,
+            25..=27 => Fault::StoreCrash { power: rng.chance(50), back: millis },
+            28 => Fault::SyncFails,
+            29..=32 => {
+                let step = pick(rng, MANAGER_STEPS);
+                Fault::Trap { step, nth: rng.range(0, 3), crash: rng.chance(70) }
+            }
+            33..=34 => {
+                let step = pick(rng, OWNER_STEPS);
+                Fault::Trap { step, nth: rng.range(0, 3), crash: true }
+            }
+            35..=37 => Fault::Drain,
+            38 => Fault::Undrain,
+            39..=40 => Fault::Join,
+            41 => Fault::Leave { now: false },
+            42 => Fault::Leave { now: true },
+            43..=44 => Fault::Rebalance,
+            _ => Fault::Redeploy,
+        }
+    }
+}

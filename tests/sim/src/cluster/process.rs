@@ -1,0 +1,117 @@
+//! One process of a node: its machines, its clock, and what it has under way.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use ostraca_sharding::ids::{Entity, Epoch, NodeId, ShardId};
+use ostraca_sharding::message::{Now, Token};
+use ostraca_sharding::node::{self, Identity};
+use ostraca_sharding::rows::{Member, Roles};
+use ostraca_sharding::shard::{self, LiveCap};
+
+use super::door::Door;
+use super::net::ConnId;
+use crate::guest::Instance;
+
+/// Names a process. Never used again: a restarted node is another one.
+pub(super) type Pid = usize;
+
+/// A shard's machine and what it runs.
+pub(super) struct Hosted {
+    pub(super) epoch: Epoch,
+    pub(super) machine: shard::Machine,
+    pub(super) instances: BTreeMap<Entity, Instance>,
+    /// Loads and activations under way, by entity.
+    pub(super) starting: HashMap<Entity, u64>,
+    /// Rooms asked for or held, by entity.
+    pub(super) slots: BTreeMap<Entity, u64>,
+    /// When a tick is due, in the world's time.
+    pub(super) armed: Option<u64>,
+}
+
+/// Who waits for a shard machine's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// This process's own door, which holds the message under this token.
+    Door(Token),
+    /// A peer, by the link that its message came through and the peer's own name for it.
+    Peer(ConnId, u64),
+}
+
+/// What the node's machine told, on its way to the shards: its thread is another than theirs.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    Adopt(ShardId, Epoch, Member),
+    Stop(ShardId, Epoch, shard::StopReason),
+    Forget(ShardId, Epoch),
+    Renewed(u64),
+    Suspend,
+    Resume,
+}
+
+/// One process.
+pub(super) struct Process {
+    pub(super) site: usize,
+    pub(super) node: NodeId,
+    pub(super) roles: Roles,
+    pub(super) alive: bool,
+    pub(super) paused_until: u64,
+    /// Its clock starts anywhere, runs a little fast or slow, in thousandths, and may have stood still.
+    pub(super) offset: u64,
+    pub(super) rate: u64,
+    pub(super) stood: u64,
+    pub(super) started: u64,
+    /// When it last woke from a pause.
+    pub(super) woke: u64,
+    pub(super) machine: node::Machine,
+    pub(super) identity: Identity,
+    pub(super) settings: node::Settings,
+    pub(super) script: Vec<(Now, node::Event, Vec<node::Action>)>,
+    pub(super) armed: Option<u64>,
+    pub(super) member: Option<Member>,
+    /// The node machine said suspend, and not yet resume: since this time of its clock.
+    pub(super) suspended: Option<u64>,
+    /// Claims were read back, and found, since it was suspended.
+    pub(super) read_back: bool,
+    pub(super) orders: VecDeque<Order>,
+    /// What the shards told the node's machine, on its way.
+    pub(super) tidings: VecDeque<node::Event>,
+    pub(super) shards: BTreeMap<ShardId, Hosted>,
+    pub(super) cap: LiveCap,
+    pub(super) lease_sent: Option<u64>,
+    pub(super) shards_suspended: bool,
+    pub(super) door: Door,
+    pub(super) askers: BTreeMap<Token, (Asker, ShardId, Epoch)>,
+    /// Connections to the store: for rows, and for entities.
+    pub(super) control: Option<ConnId>,
+    pub(super) bulk: Option<ConnId>,
+    /// Links to peers, and the addresses that rows gave them.
+    pub(super) links: BTreeMap<NodeId, (ConnId, Member)>,
+    pub(super) addresses: BTreeMap<NodeId, usize>,
+    /// The last `EntityStore` answer of any kind, in the world's time.
+    pub(super) store_answered: u64,
+    /// Terms and hand-offs: when it was first said that one begins, and whether it was handed on.
+    pub(super) begun: BTreeMap<ostraca_sharding::rows::HandOffId, (u64, bool)>,
+    pub(super) leaving: bool,
+}
+
+impl Process {
+    /// What its clock shows.
+    pub(super) fn mono(&self, now: u64) -> u64 {
+        self.offset + now.saturating_sub(self.stood) * self.rate / 1000
+    }
+
+    /// When the world's clock shows what this one shows at `mono`.
+    pub(super) fn world_time(&self, mono: u64) -> u64 {
+        mono.saturating_sub(self.offset).saturating_mul(1000) / self.rate + self.stood + 1
+    }
+
+    /// Whether it runs now.
+    pub(super) fn awake(&self, now: u64) -> bool {
+        self.alive && self.paused_until <= now
+    }
+
+    /// What it reads as the time.
+    pub(super) fn reads(&self, now: u64) -> Now {
+        Now { mono: self.mono(now), cluster: now }
+    }
+}

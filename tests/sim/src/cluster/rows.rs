@@ -1,0 +1,95 @@
+//! A store of rows as bad as a real one: applying is not syncing, and a crash between loses what nobody was answered.
+//!
+//! It keeps the contract of `ClusterStore`: writes are judged in order, nothing is handed out before it is durable
+//! (R2), a watch may skip values but never the last one.
+
+use std::collections::BTreeMap;
+
+use ostraca_sharding::node::WriteError;
+use ostraca_sharding::rows::{Key, Row};
+
+use crate::rng::Rng;
+
+/// A row and the store's revision at its last change.
+pub(super) type Found = Option<(Row, u64)>;
+
+/// A change, as a watch tells it.
+pub(super) type Change = (Key, Row, u64);
+
+#[derive(Clone, Debug, Default)]
+struct Image {
+    rows: BTreeMap<Key, (Row, u64)>,
+    revision: u64,
+}
+
+/// The engine.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    disk: Image,
+    cache: Image,
+}
+
+impl Rows {
+    /// Judges a write against what is applied. The answer may be given once it is synced.
+    pub(super) fn write(
+        &mut self,
+        key: &Key,
+        expected: Option<u64>,
+        row: Row,
+    ) -> Result<u64, WriteError> {
+        let stored = self.cache.rows.get(key);
+        if stored.map(|(_, revision)| *revision) != expected {
+            return Err(WriteError::Conflict(stored.cloned()));
+        }
+        self.cache.revision += 1;
+        let revision = self.cache.revision;
+        self.cache.rows.insert(key.clone(), (row, revision));
+        Ok(revision)
+    }
+
+    /// What is applied; for the guard and for operators, who write in one step.
+    pub(super) fn applied(&self, key: &Key) -> Option<&(Row, u64)> {
+        self.cache.rows.get(key)
+    }
+
+    /// What is durable.
+    pub(super) fn durable(&self) -> &BTreeMap<Key, (Row, u64)> {
+        &self.disk.rows
+    }
+
+    /// The revision up to which all is durable.
+    pub(super) fn revision(&self) -> u64 {
+        self.disk.revision
+    }
+
+    /// Whether something is applied and not durable.
+    pub(super) fn dirty(&self) -> bool {
+        self.disk.revision != self.cache.revision
+    }
+
+    /// Makes all that is applied durable.
+    pub(super) fn sync(&mut self) {
+        if self.dirty() {
+            self.disk = self.cache.clone();
+        }
+    }
+
+    /// Durable changes after a revision, the newest of each row, in order.
+    pub(super) fn since(&self, revision: u64) -> Vec<Change> {
+        let newer = self.disk.rows.iter().filter(|(_, (_, at))| *at > revision);
+        let mut changes: Vec<Change> =
+            newer.map(|(key, (row, at))| (key.clone(), row.clone(), *at)).collect();
+        changes.sort_by_key(|(_, _, at)| *at);
+        changes
+    }
+
+    /// The process dies. What was applied and not synced is lost or not, and nobody was answered: says whether it is.
+    pub(super) fn crash(&mut self, power: bool, rng: &mut Rng) -> bool {
+        if !power || rng.chance(50) {
+            self.disk = self.cache.clone();
+        }
+        let lost = self.dirty();
+        self.cache = self.disk.clone();
+        lost
+    }
+}

@@ -1,0 +1,414 @@
+//! The shards' machines of a process: told, and their actions carried out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{ClusterId, Entity, Epoch, ShardId};
+use ostraca_sharding::message::{Message, Outcome, Token};
+use ostraca_sharding::node;
+use ostraca_sharding::records::{ClaimOutcome, Commit};
+use ostraca_sharding::rows::Member;
+use ostraca_sharding::shard::{
+    Action, Activation, Event, Machine, Owner, Phase, Settings, Turn, TurnResult, TypeSettings,
+};
+
+use super::net::Frame;
+use super::process::{Asker, Hosted, Order, Pid};
+use super::storage::{Call, shard_key};
+use super::{Happening, LEASE, World};
+use crate::guest::Instance;
+use crate::store::{Answer, Request};
+
+/// How late a node may be to stop its turns after its lease lapsed: its tick, and the way to its shards.
+const SLACK: u64 = 80;
+
+/// A turn under way, and what it runs.
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    pub(super) entity: Entity,
+    pub(super) generation: u64,
+    pub(super) turn: ostraca_sharding::ids::TurnId,
+    pub(super) run: Option<Arc<Message>>,
+}
+
+fn load_key(entity: &Entity) -> Entity {
+    Entity::new(format!("load:{}", entity.kind), entity.id.clone())
+}
+
+impl World {
+    /// What the node's machine says to its shards takes a moment, and stays in order.
+    pub(super) fn order(&mut self, pid: Pid, order: Order) {
+        self.processes[pid].orders.push_back(order);
+        let delay = self.rng.range(0, 4);
+        self.at(delay, Happening::Order { pid });
+    }
+
+    pub(super) fn ordered(&mut self, pid: Pid) {
+        let Some(order) = self.processes[pid].orders.pop_front() else { return };
+        match order {
+            Order::Adopt(shard, epoch, member) => self.adopt(pid, shard, epoch, member),
+            Order::Stop(shard, epoch, reason) => {
+                if self.hosts(pid, shard, epoch) {
+                    self.step(pid, "step: shard stopping");
+                    self.tell_shard(pid, shard, Event::Stop(reason));
+                }
+            }
+            Order::Forget(shard, epoch) => {
+                if self.hosts(pid, shard, epoch) {
+                    self.drop_shard(pid, shard);
+                }
+            }
+            Order::Renewed(sent) => {
+                let it = &mut self.processes[pid];
+                it.lease_sent = it.lease_sent.max(Some(sent));
+                self.tell_shards(pid, &Event::Renewed { sent });
+            }
+            Order::Suspend => {
+                self.processes[pid].shards_suspended = true;
+                self.tell_shards(pid, &Event::Suspend);
+            }
+            Order::Resume => {
+                self.processes[pid].shards_suspended = false;
+                self.tell_shards(pid, &Event::Resume);
+            }
+        }
+    }
+
+    fn tell_shards(&mut self, pid: Pid, event: &Event) {
+        for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
+            self.tell_shard(pid, shard, event.clone());
+        }
+    }
+
+    fn tiding(&mut self, pid: Pid, event: node::Event) {
+        self.processes[pid].tidings.push_back(event);
+        let delay = self.rng.range(0, 4);
+        self.at(delay, Happening::Tiding { pid });
+    }
+
+    fn hosts(&self, pid: Pid, shard: ShardId, epoch: Epoch) -> bool {
+        let it = &self.processes[pid];
+        it.alive && it.shards.get(&shard).is_some_and(|hosted| hosted.epoch == epoch)
+    }
+
+    fn adopt(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, member: Member) {
+        self.drop_shard(pid, shard);
+        let settings = Settings {
+            lease: LEASE,
+            order_wait: 60,
+            gate: 4,
+            copies: 6,
+            lane_life: 60_000,
+            head_lane_bytes: self.rng.range(0, 600) as usize,
+            activation_wait: 400,
+            claim_retry: 20,
+            stop_deadline: 300,
+            mutations: self.options.shard.clone(),
+            ..Settings::default()
+        };
+        let owner = Owner {
+            cluster: ClusterId(1),
+            shard: shard_key(shard),
+            epoch,
+            node: member.node,
+            incarnation: member.incarnation,
+        };
+        let hosted = Hosted {
+            epoch,
+            machine: Machine::new(settings, owner),
+            instances: BTreeMap::new(),
+            starting: HashMap::new(),
+            slots: BTreeMap::new(),
+            armed: None,
+        };
+        let it = &mut self.processes[pid];
+        it.shards.insert(shard, hosted);
+        let (sent, suspended) = (it.lease_sent, it.shards_suspended);
+        self.deploy(pid, shard);
+        if let Some(sent) = sent {
+            self.tell_shard(pid, shard, Event::Renewed { sent });
+        }
+        if suspended {
+            self.tell_shard(pid, shard, Event::Suspend);
+        }
+    }
+
+    pub(super) fn deploy(&mut self, pid: Pid, shard: ShardId) {
+        for (kind, has_stop) in [("counter", false), ("starter", true)] {
+            let settings =
+                TypeSettings { revision: self.revision, mailbox: 8, idle: 250, has_stop };
+            self.tell_shard(pid, shard, Event::Type { kind: kind.into(), settings });
+        }
+    }
+
+    /// A shard's machine is no more. Who waits for it is told that nobody knows.
+    pub(super) fn drop_shard(&mut self, pid: Pid, shard: ShardId) {
+        let it = &mut self.processes[pid];
+        let Some(hosted) = it.shards.remove(&shard) else { return };
+        for (entity, generation) in hosted.slots {
+            it.cap.free(&(shard_key(shard), entity), generation);
+        }
+        let orphans: Vec<Token> = it
+            .askers
+            .iter()
+            .filter(|(_, (_, of, epoch))| *of == shard && *epoch == hosted.epoch)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in orphans {
+            let message = "the shard was given up while the message was under way".into();
+            self.shard_replied(pid, token, Outcome::Unknown { message });
+        }
+        self.give_room(pid);
+    }
+
+    pub(super) fn tell_shard(&mut self, pid: Pid, shard: ShardId, event: Event) {
+        let it = &mut self.processes[pid];
+        let now = it.reads(self.now);
+        let Some(hosted) = it.shards.get_mut(&shard).filter(|_| it.alive) else { return };
+        let claimed = matches!(event, Event::Claimed { outcome: ClaimOutcome::Granted, .. });
+        hosted.machine.handle(now, event);
+        let mut actions = Vec::new();
+        while let Some(action) = hosted.machine.poll() {
+            actions.push(action);
+        }
+        let (epoch, serves) = (hosted.epoch, hosted.machine.phase() == Phase::Serving);
+        if claimed && serves {
+            self.tiding(pid, node::Event::Serving { shard, epoch });
+        }
+        let mut commits = Vec::new();
+        for action in actions {
+            if !self.hosts(pid, shard, epoch) {
+                break;
+            }
+            self.act_shard(pid, shard, epoch, action, &mut commits);
+        }
+        if !commits.is_empty() && self.processes[pid].alive {
+            self.call(pid, Call::Entity(shard, epoch, Request::Commit(commits)));
+        }
+        self.arm_shard(pid, shard);
+        self.give_room(pid);
+    }
+
+    fn arm_shard(&mut self, pid: Pid, shard: ShardId) {
+        let it = &self.processes[pid];
+        let Some(hosted) = it.shards.get(&shard) else { return };
+        let Some(wake) = hosted.machine.wake() else { return };
+        let when = it.world_time(wake).max(self.now + 1);
+        if hosted.armed.is_some_and(|armed| armed <= when) {
+            return;
+        }
+        if let Some(hosted) = self.processes[pid].shards.get_mut(&shard) {
+            hosted.armed = Some(when);
+        }
+        self.at(when - self.now, Happening::ShardTick { pid, shard });
+    }
+
+    pub(super) fn shard_tick(&mut self, pid: Pid, shard: ShardId) {
+        let it = &mut self.processes[pid];
+        let mono = it.mono(self.now);
+        let Some(hosted) = it.shards.get_mut(&shard) else { return };
+        if hosted.armed.is_none_or(|armed| armed > self.now) {
+            return;
+        }
+        hosted.armed = None;
+        if hosted.machine.wake().is_some_and(|wake| wake <= mono) {
+            self.tell_shard(pid, shard, Event::Tick);
+        } else {
+            self.arm_shard(pid, shard);
+        }
+    }
+
+    fn give_room(&mut self, pid: Pid) {
+        while let Some(((key, entity), generation)) = self.processes[pid].cap.grant() {
+            self.tell_shard(pid, key.shard, Event::Slot { entity, generation });
+        }
+        if let Some((key, entity)) = self.processes[pid].cap.evict() {
+            self.tell_shard(pid, key.shard, Event::Evict { entity });
+        }
+    }
+
+    fn act_shard(
+        &mut self,
+        pid: Pid,
+        shard: ShardId,
+        epoch: Epoch,
+        action: Action,
+        commits: &mut Vec<Commit>,
+    ) {
+        let key = shard_key(shard);
+        let it = &mut self.processes[pid];
+        let Some(hosted) = it.shards.get_mut(&shard) else { return };
+        match action {
+            Action::Claim(claim) => {
+                self.call(pid, Call::Entity(shard, epoch, Request::Claim(claim)));
+                self.step(pid, "step: claim asked for");
+            }
+            Action::Commit(commit) => commits.push(*commit),
+            Action::Load { entity, generation } => {
+                hosted.starting.insert(load_key(&entity), generation);
+                self.call(pid, Call::Entity(shard, epoch, Request::Load(entity)));
+            }
+            Action::WantSlot { entity, generation } => {
+                hosted.slots.insert(entity.clone(), generation);
+                it.cap.want((key, entity), generation);
+            }
+            Action::FreeSlot { entity, generation } => {
+                if hosted.slots.get(&entity) == Some(&generation) {
+                    hosted.slots.remove(&entity);
+                }
+                it.cap.free(&(key, entity), generation);
+            }
+            Action::Busy { entity } => it.cap.refused(&(key, entity)),
+            Action::Idle { entity } => it.cap.idle((key, entity)),
+            Action::Activate { entity, generation, .. } => {
+                hosted.starting.insert(entity.clone(), generation);
+                self.call(pid, Call::Entity(shard, epoch, Request::State(entity)));
+            }
+            Action::Run { generation, turn, message, .. } => {
+                it.cap.busy(&(key, message.target.clone()));
+                self.check_lease(pid, shard);
+                self.turns.insert(turn, message.clone());
+                let entity = message.target.clone();
+                let running = Running { entity, generation, turn, run: Some(message) };
+                self.start_turn(pid, shard, epoch, running);
+            }
+            Action::Stop { entity, generation, turn, .. } => {
+                let running = Running { entity, generation, turn, run: None };
+                if self.rng.chance(4) {
+                    return self.tally.count("fault: stop hook hangs");
+                }
+                self.start_turn(pid, shard, epoch, running);
+            }
+            Action::Drop { entity, generation } => {
+                if hosted.instances.get(&entity).is_some_and(|it| it.generation == generation) {
+                    hosted.instances.remove(&entity);
+                }
+            }
+            Action::Reply { token, outcome } => self.shard_replied(pid, token, outcome),
+            Action::Lost { standing, .. } => {
+                self.tally.count("transition: shard lost");
+                let standing = standing.map(|claim| claim.epoch);
+                self.tiding(pid, node::Event::Lost { shard, epoch, standing });
+            }
+            Action::Stopped => {
+                self.tally.count("transition: shard stopped for a hand-off");
+                if !hosted.instances.is_empty() {
+                    self.breaches.push("stopped was said while an instance lived".into());
+                }
+                self.drop_shard(pid, shard);
+                self.tiding(pid, node::Event::Stopped { shard, epoch });
+            }
+        }
+    }
+
+    /// A turn must not start once the lease has lapsed by the node's own clock (R9).
+    fn check_lease(&mut self, pid: Pid, shard: ShardId) {
+        let it = &self.processes[pid];
+        let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
+        if since >= LEASE + SLACK && self.now.saturating_sub(it.woke) > SLACK {
+            let node = it.node.clone();
+            self.breaches.push(format!(
+                "{node} started a turn of shard {shard} {since} ms after it renewed its lease (R9)"
+            ));
+        }
+    }
+
+    fn start_turn(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
+        let delay = self.rng.range(0, 12);
+        self.at(delay, Happening::Ran { pid, shard, epoch, running });
+    }
+
+    /// A turn's time has passed: now it is run, unless its instance is gone.
+    pub(super) fn ran(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
+        if !self.hosts(pid, shard, epoch) {
+            return;
+        }
+        let Running { entity, generation, turn, run } = running;
+        let fails = self.rng.chance(1) && run.is_some();
+        let passivate = self.rng.chance(2);
+        let it = &mut self.processes[pid];
+        let hosted = it.shards.get_mut(&shard);
+        let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&entity));
+        let Some(instance) = instance.filter(|it| it.generation == generation) else { return };
+        let result = match run {
+            _ if fails => {
+                self.tally.count("fault: guest failed");
+                Turn {
+                    result: TurnResult::Failed {
+                        code: "trap".into(),
+                        message: String::new(),
+                        retry_after: None,
+                    },
+                    writes: Vec::new(),
+                    state_bytes: None,
+                    passivate: false,
+                }
+            }
+            Some(message) => instance.message(&message, false, passivate),
+            None => instance.hook("stops", true),
+        };
+        self.tell_shard(pid, shard, Event::TurnDone { entity, generation, turn, result });
+    }
+
+    /// A shard machine answered a message.
+    fn shard_replied(&mut self, pid: Pid, token: Token, outcome: Outcome) {
+        let Some((asker, ..)) = self.processes[pid].askers.remove(&token) else {
+            return self.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
+        };
+        match asker {
+            Asker::Door(tag) => self.ended(pid, tag.0, outcome),
+            Asker::Peer(conn, tag) => self.frame(conn, 1, Frame::Forwarded(tag, outcome)),
+        }
+    }
+
+    /// The store answered a shard's call.
+    pub(super) fn shard_answered(
+        &mut self,
+        pid: Pid,
+        shard: ShardId,
+        epoch: Epoch,
+        answer: Answer,
+    ) {
+        if !self.hosts(pid, shard, epoch) {
+            return;
+        }
+        let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
+        let event = match answer {
+            Answer::Claim(outcome) => {
+                let number = hosted.machine.claim().number;
+                self.tally.count(match &outcome {
+                    ClaimOutcome::Granted if number > 1 => {
+                        "transition: claimed again after an unknown outcome"
+                    }
+                    ClaimOutcome::Granted => "transition: claim granted",
+                    ClaimOutcome::Refused { .. } => "transition: claim refused",
+                    _ => "transition: claim failed",
+                });
+                Event::Claimed { number, outcome }
+            }
+            Answer::Commit(outcomes) => Event::Committed(outcomes),
+            Answer::Load(entity, result) => {
+                let generation = hosted.starting.remove(&load_key(&entity)).unwrap_or(0);
+                Event::Loaded { entity, generation, result }
+            }
+            Answer::State(entity, result) => {
+                let Some(generation) = hosted.starting.remove(&entity) else { return };
+                let result = match result {
+                    Ok(state) => {
+                        let mut instance = Instance::new(generation, state);
+                        let turn = instance.hook("starts", &*entity.kind == "starter");
+                        hosted.instances.insert(entity.clone(), instance);
+                        Activation::Started(turn)
+                    }
+                    Err(why) => Activation::Failed {
+                        code: "store-unavailable".into(),
+                        message: why,
+                        retry_after: Some(20),
+                    },
+                };
+                Event::Activated { entity, generation, result }
+            }
+        };
+        self.tell_shard(pid, shard, event);
+    }
+}

@@ -1,0 +1,97 @@
+//! Thousands of runs of a whole cluster, each with faults; every one is judged by the oracle and by who sees all at once.
+//!
+//! `SEED=n` replays one (`TRACE=1` prints what happens in it); `SEEDS=n` runs more than the default.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ostraca_sim::Tally;
+use ostraca_sim::cluster::{KINDS, Options, run};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[derive(Default)]
+struct Sum {
+    tally: Tally,
+    messages: usize,
+    steps: u64,
+    served: Vec<u64>,
+    broken: BTreeMap<u64, Vec<String>>,
+}
+
+#[test]
+fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
+    if let Some(seed) = number("SEED") {
+        let trace = number("TRACE").is_some();
+        let report = run(seed, Options { trace, ..Options::default() });
+        if trace {
+            for operation in &report.history {
+                println!("{}", serde_json::to_string(operation).expect("plain data"));
+            }
+            println!("{}", report.tally);
+        }
+        println!("{} steps, served after {} ms", report.steps, report.served_after);
+        assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
+        return;
+    }
+    let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(2_000));
+    let next = AtomicU64::new(first);
+    let sum = Mutex::new(Sum::default());
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + seeds {
+                        return;
+                    }
+                    let report = run(seed, Options::default());
+                    let mut sum = sum.lock().expect("no run panics");
+                    sum.tally.add(&report.tally);
+                    sum.messages += report.history.len();
+                    sum.steps += report.steps;
+                    sum.served.push(report.served_after);
+                    if !report.breaches.is_empty() {
+                        sum.broken.insert(seed, report.breaches);
+                    }
+                }
+            });
+        }
+    });
+    let mut sum = sum.into_inner().expect("no run panics");
+    sum.served.sort_unstable();
+    let at = |share: usize| sum.served[(sum.served.len() - 1) * share / 100];
+    println!(
+        "{seeds} seeds, {} messages, {} steps; served after the last fault: p50 {} p99 {} max {} ms",
+        sum.messages,
+        sum.steps,
+        at(50),
+        at(99),
+        at(100)
+    );
+    println!("{}", sum.tally);
+    for (seed, breaches) in sum.broken.iter().take(12) {
+        println!("SEED={seed} replays: {}", breaches[0]);
+    }
+    assert!(
+        sum.broken.is_empty(),
+        "{} seeds broke a promise, the first is SEED={:?}",
+        sum.broken.len(),
+        sum.broken.keys().next()
+    );
+    let missing: Vec<_> = KINDS.iter().filter(|kind| !sum.tally.0.contains_key(*kind)).collect();
+    assert!(missing.is_empty(), "of {} kinds these never occurred: {missing:?}", KINDS.len());
+}
+
+#[test]
+fn a_seed_gives_the_same_cluster_again() {
+    for seed in [3, 77, 4_242] {
+        let (one, two) = (run(seed, Options::default()), run(seed, Options::default()));
+        assert_eq!(one.tally, two.tally);
+        assert_eq!(format!("{:?}", one.history), format!("{:?}", two.history));
+    }
+}
