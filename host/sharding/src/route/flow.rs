@@ -85,10 +85,12 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Sends a held message, unless its deadline has passed meanwhile (R22).
+    /// Sends a held message, unless its deadline has passed meanwhile (R22), or its time had run out before it came
+    /// back from its last chance.
     fn let_go(&mut self, now: u64, index: usize, place: u64, to: Member, out: &mut Vec<Step<T>>) {
+        let spent = self.slots[index].held.get(&place).is_some_and(|h| h.expires <= h.since);
         let Some(entry) = self.unhold(now, index, place) else { return };
-        out.push(if entry.is_late(now) {
+        out.push(if spent || entry.is_late(now) {
             self.expired(now, index, entry)
         } else {
             self.send(index, place, entry, to)

@@ -1,1 +1,289 @@
+//! The router by hand: one rule a test. [`random`] has the interleavings.
 
+mod bounds;
+mod random;
+
+use super::*;
+use crate::ids::Incarnation;
+
+pub(super) fn member(node: &str, life: u64) -> Member {
+    Member { node: node.into(), incarnation: Incarnation { counter: life, nonce: life } }
+}
+
+/// Shard 1, at time 1,000, on node `me`, and what came of it.
+pub(super) struct Hand {
+    pub(super) router: Router<u32>,
+    pub(super) now: u64,
+    /// (to, epoch, tag, item) of all that was sent; to `None` is this node.
+    pub(super) sent: Vec<(Option<Member>, u64, u64, u32)>,
+    pub(super) refused: Vec<(u32, Refusal)>,
+}
+
+pub(super) const ONE: ShardId = ShardId(1);
+
+impl Hand {
+    pub(super) fn with(settings: Settings) -> Self {
+        let mut hand = Self {
+            router: Router::new(settings, 4),
+            now: 1_000,
+            sent: Vec::new(),
+            refused: Vec::new(),
+        };
+        hand.act(|router, now, out| router.set_me(now, Some(member("me", 1)), out));
+        hand
+    }
+
+    fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    fn mutated(mutation: Mutation) -> Self {
+        Self::with(Settings { mutations: vec![mutation], ..Settings::default() })
+    }
+
+    /// Shard 1 is owned by `a` under epoch 1.
+    fn owned() -> Self {
+        let mut hand = Self::new();
+        hand.update(1, Some(member("a", 1)), false);
+        hand
+    }
+
+    pub(super) fn act<R>(
+        &mut self,
+        act: impl FnOnce(&mut Router<u32>, u64, &mut Vec<Step<u32>>) -> R,
+    ) -> R {
+        let mut out = Vec::new();
+        let result = act(&mut self.router, self.now, &mut out);
+        for step in out {
+            match step {
+                Step::Local { epoch, tag, item, .. } => self.sent.push((None, epoch.0, tag, item)),
+                Step::Remote { to, epoch, tag, item } => {
+                    self.sent.push((Some(to), epoch.0, tag, item));
+                }
+                Step::Refuse { item, refusal } => self.refused.push((item, refusal)),
+                Step::Held => panic!("what is held is not pushed"),
+            }
+        }
+        result
+    }
+
+    pub(super) fn route(&mut self, item: u32) {
+        self.act(|router, now, out| router.route_into(now, ONE, item, 10, None, out));
+    }
+
+    pub(super) fn update(&mut self, epoch: u64, owner: Option<Member>, moving: bool) {
+        self.act(|router, now, out| router.update(now, ONE, Epoch(epoch), owner, moving, out));
+    }
+
+    pub(super) fn answer(&mut self, tag: u64, verdict: Verdict) -> Option<(u32, bool)> {
+        self.act(|router, now, out| router.answered(now, tag, verdict, out))
+    }
+
+    pub(super) fn lost(&mut self, who: &Member) {
+        self.act(|router, now, out| router.lost(now, who, out));
+    }
+
+    pub(super) fn wait(&mut self, millis: u64) {
+        self.now += millis;
+        self.act(|router, now, out| router.tick(now, out));
+    }
+
+    /// The items that were sent since the last look, in order, and to whom the last went.
+    pub(super) fn sent(&mut self) -> Vec<u32> {
+        self.sent.drain(..).map(|(.., item)| item).collect()
+    }
+
+    fn last_tag(&self) -> u64 {
+        self.sent.last().expect("something was sent").2
+    }
+}
+
+#[test]
+fn a_shard_of_this_life_is_local_and_any_other_goes_to_its_owner() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    assert_eq!(hand.sent[0].0, Some(member("a", 1)));
+    hand.update(2, Some(member("me", 1)), false);
+    hand.route(2);
+    assert_eq!(hand.sent.last().map(|s| (s.0.clone(), s.1)), Some((None, 2)));
+    // A former life of this node owns nothing: nobody but the rows can say who does.
+    hand.update(3, Some(member("me", 0)), false);
+    hand.sent();
+    hand.route(3);
+    assert_eq!(hand.sent(), []);
+    assert_eq!(hand.router.route_of(ONE), Some((Epoch(3), None)));
+}
+
+#[test]
+fn messages_of_an_unknown_shard_wait_and_leave_in_order() {
+    let mut hand = Hand::new();
+    (1..=3).for_each(|item| hand.route(item));
+    assert_eq!(hand.router.load(), Load { held: 3, held_bytes: 30, in_flight: 0 });
+    hand.update(1, Some(member("a", 1)), false);
+    assert_eq!(hand.sent(), [1, 2, 3]);
+    assert_eq!(hand.router.load(), Load { held: 0, held_bytes: 0, in_flight: 3 });
+}
+
+#[test]
+fn a_route_moves_only_to_higher_epochs() {
+    let stays = |mut hand: Hand| {
+        hand.update(5, Some(member("b", 1)), false);
+        hand.update(4, Some(member("a", 1)), false);
+        hand.route(1);
+        hand.answer(
+            hand.last_tag(),
+            Verdict::NotOwner { epoch: Epoch(3), hint: Some(member("c", 1)) },
+        );
+        hand.wait(100);
+        hand.sent.iter().all(|(to, epoch, ..)| *to == Some(member("b", 1)) && *epoch == 5)
+    };
+    assert!(stays(Hand::new()));
+    assert!(!stays(Hand::mutated(Mutation::RoutesGoBack)), "the rule is looked at");
+}
+
+#[test]
+fn a_hand_off_holds_messages_until_its_row_and_keeps_their_order() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.route(2);
+    hand.route(3);
+    hand.update(1, Some(member("a", 1)), true);
+    assert_eq!(hand.sent(), [1], "the row shows the hand-off: they wait");
+    hand.update(2, Some(member("b", 1)), false);
+    assert_eq!(hand.sent.len(), 3);
+    assert!(hand.sent.iter().all(|(to, ..)| *to == Some(member("b", 1))));
+    assert_eq!(hand.sent(), [1, 2, 3], "what was sent again goes first");
+    assert!(hand.refused.is_empty());
+}
+
+#[test]
+fn a_hand_off_that_was_given_up_lets_messages_go_to_the_same_owner() {
+    let mut hand = Hand::owned();
+    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.route(1);
+    hand.update(1, Some(member("a", 1)), true);
+    hand.update(1, Some(member("a", 1)), false);
+    assert_eq!(hand.sent(), [1]);
+    hand.router.hold(hand.now, ONE, Epoch(0));
+    hand.route(2);
+    assert_eq!(hand.sent(), [2], "a hand-off of an epoch that is over holds nothing");
+}
+
+#[test]
+fn a_buffer_ends_by_the_route_that_is_known_when_no_message_comes() {
+    let mut hand = Hand::owned();
+    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.wait(1);
+    hand.route(1);
+    // Hearing of it again does not make it longer.
+    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.update(1, Some(member("a", 1)), true);
+    hand.wait(9_998);
+    assert_eq!(hand.sent(), []);
+    hand.wait(1);
+    assert_eq!(hand.sent.len(), 1, "it asks the owner, whose answer mends the route");
+    let tag = hand.last_tag();
+    hand.answer(tag, Verdict::NotOwner { epoch: Epoch(2), hint: Some(member("b", 1)) });
+    assert_eq!(hand.sent.last().and_then(|s| s.0.clone()), Some(member("b", 1)));
+    assert_eq!(hand.answer(hand.last_tag(), Verdict::Done), Some((1, false)));
+}
+
+#[test]
+fn a_bounce_leaves_no_doubt_and_keeps_the_order() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    hand.route(2);
+    assert_eq!(hand.answer(1, Verdict::NotOwner { epoch: Epoch(1), hint: None }), None);
+    hand.route(3);
+    assert_eq!(hand.answer(2, Verdict::Rebalancing), None);
+    assert_eq!(hand.sent(), [1, 2]);
+    hand.wait(100);
+    assert_eq!(hand.sent.iter().map(|s| s.2).collect::<Vec<_>>(), [3, 4, 5], "new tags");
+    assert_eq!(hand.sent(), [1, 2, 3]);
+    assert_eq!(hand.answer(3, Verdict::Done), Some((1, false)));
+    assert_eq!(hand.answer(4, Verdict::NotSent), None);
+    hand.wait(100);
+    assert_eq!(hand.answer(hand.last_tag(), Verdict::Done), Some((2, false)));
+}
+
+#[test]
+fn a_message_whose_copy_may_have_run_stays_in_doubt() {
+    let doubtful = |mut hand: Hand| {
+        hand.update(1, Some(member("a", 1)), false);
+        hand.route(1);
+        hand.lost(&member("a", 1));
+        hand.wait(100);
+        let tag = hand.last_tag();
+        hand.answer(tag, Verdict::NotOwner { epoch: Epoch(2), hint: Some(member("b", 1)) });
+        hand.answer(hand.last_tag(), Verdict::Done) == Some((1, true))
+    };
+    assert!(doubtful(Hand::new()));
+    assert!(!doubtful(Hand::mutated(Mutation::ForgetDoubt)), "the rule is looked at");
+}
+
+#[test]
+fn a_higher_epoch_sends_again_what_is_in_flight_and_late_answers_are_nobodys() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    let late = hand.last_tag();
+    hand.update(2, Some(member("b", 1)), false);
+    assert_eq!(hand.sent(), [1, 1]);
+    assert_eq!(hand.answer(late, Verdict::Done), None);
+    assert_eq!(hand.router.load().in_flight, 1);
+    assert_eq!(hand.answer(late + 1, Verdict::Done), Some((1, true)));
+}
+
+#[test]
+fn what_was_in_flight_to_a_dead_node_waits_for_a_new_owner() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    hand.route(2);
+    hand.update(1, None, false);
+    hand.lost(&member("a", 1));
+    hand.route(3);
+    hand.wait(5_000);
+    assert_eq!(hand.sent(), [1, 2], "there is nobody to send it to");
+    hand.update(2, Some(member("b", 1)), false);
+    assert_eq!(hand.sent(), [1, 2, 3]);
+    assert!(hand.refused.is_empty());
+}
+
+#[test]
+fn a_link_that_breaks_is_tried_again_after_a_while() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    hand.lost(&member("a", 1));
+    hand.lost(&member("a", 1));
+    assert_eq!(hand.sent(), [1]);
+    assert_eq!(hand.router.wake(), Some(1_100));
+    hand.wait(100);
+    assert_eq!(hand.sent(), [1]);
+}
+
+#[test]
+fn a_life_that_is_over_loses_what_its_own_machines_had() {
+    let mut hand = Hand::new();
+    hand.update(1, Some(member("me", 1)), false);
+    hand.route(1);
+    hand.act(|router, now, out| router.set_me(now, None, out));
+    assert_eq!(hand.sent(), [1], "shards of a former life have no live owner");
+    hand.update(2, Some(member("me", 2)), false);
+    hand.wait(200);
+    assert_eq!(hand.sent(), [], "the table may know of a life before its node does");
+    hand.act(|router, now, out| router.set_me(now, Some(member("me", 2)), out));
+    assert_eq!(hand.sent.last().map(|s| (s.0.clone(), s.1)), Some((None, 2)));
+    assert_eq!(hand.answer(hand.last_tag(), Verdict::Done), Some((1, true)));
+}
+
+#[test]
+fn nothing_held_is_dropped_when_its_shard_moves() {
+    let kept = |mut hand: Hand| {
+        hand.update(1, Some(member("a", 1)), true);
+        hand.route(1);
+        hand.update(2, Some(member("b", 1)), false);
+        hand.sent() == [1]
+    };
+    assert!(kept(Hand::new()));
+    assert!(!kept(Hand::mutated(Mutation::DropHeld)), "the rule is looked at");
+}

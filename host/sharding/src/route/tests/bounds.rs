@@ -1,0 +1,172 @@
+//! What ends by a bound or by time: each has an answer, which names what was met.
+
+use super::super::*;
+use super::{Hand, ONE, member};
+
+fn small() -> Settings {
+    Settings {
+        held_messages: 2,
+        held_bytes: 50,
+        link_messages: 2,
+        link_bytes: 100,
+        ..Settings::default()
+    }
+}
+
+fn codes_of(hand: &Hand) -> Vec<(u32, &'static str, bool)> {
+    hand.refused.iter().map(|(item, r)| (*item, r.code, r.in_doubt)).collect()
+}
+
+#[test]
+fn a_full_buffer_refuses_by_name_and_keeps_what_it_has() {
+    let mut hand = Hand::with(small());
+    (1..=3).for_each(|item| hand.route(item));
+    assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
+    assert!(hand.refused[0].1.message.contains("`held-messages` (2)"));
+    assert!(hand.refused[0].1.retry_after.is_some());
+    hand.act(|router, now, out| router.route_into(now, ShardId(2), 4, 31, None, out));
+    assert!(hand.refused[1].1.message.contains("`held-bytes` (50)"));
+    hand.update(1, Some(member("a", 1)), false);
+    assert_eq!(hand.sent(), [1, 2]);
+}
+
+#[test]
+fn what_comes_back_from_a_node_is_held_beyond_the_bounds() {
+    let mut hand = Hand::with(Settings { held_messages: 0, ..small() });
+    hand.update(1, Some(member("a", 1)), false);
+    hand.route(1);
+    hand.route(2);
+    hand.lost(&member("a", 1));
+    assert_eq!(hand.router.load().held, 2);
+    hand.wait(100);
+    assert_eq!(hand.sent(), [1, 2, 1, 2]);
+    assert!(hand.refused.is_empty());
+}
+
+#[test]
+fn a_full_window_holds_and_each_shard_has_its_turn() {
+    let mut hand = Hand::with(small());
+    let two = ShardId(2);
+    hand.update(1, Some(member("a", 1)), false);
+    let a = Some(member("a", 1));
+    hand.act(|router, now, out| router.update(now, two, Epoch(1), a, false, out));
+    (1..=4).for_each(|item| hand.route(item));
+    hand.act(|router, now, out| router.route_into(now, two, 5, 10, None, out));
+    assert_eq!(hand.sent(), [1, 2]);
+    hand.answer(1, Verdict::Done);
+    hand.answer(2, Verdict::Done);
+    assert_eq!(hand.sent(), [3, 5], "shard 2 does not wait for all of shard 1");
+    // Another node's window is its own.
+    let b = Some(member("b", 1));
+    hand.act(|router, now, out| router.update(now, two, Epoch(2), b, false, out));
+    assert_eq!(hand.sent(), [5, 4]);
+}
+
+#[test]
+fn a_message_larger_than_the_window_goes_alone_and_is_not_overtaken_for_ever() {
+    let mut hand = Hand::with(Settings { held_bytes: 1_000, ..small() });
+    hand.update(1, Some(member("a", 1)), false);
+    hand.route(1);
+    hand.act(|router, now, out| router.route_into(now, ONE, 2, 500, None, out));
+    hand.act(|router, now, out| {
+        router.update(now, ShardId(2), Epoch(1), Some(member("a", 1)), false, out);
+        router.route_into(now, ShardId(2), 3, 10, None, out);
+    });
+    assert_eq!(hand.sent(), [1]);
+    hand.answer(1, Verdict::Done);
+    assert_eq!(hand.sent(), [2]);
+    hand.answer(2, Verdict::Done);
+    assert_eq!(hand.sent(), [3]);
+}
+
+#[test]
+fn a_message_that_waits_too_long_is_refused_by_what_it_waited_for() {
+    let mut hand = Hand::with(Settings { link_messages: 1, ..Settings::default() });
+    hand.route(1);
+    let b = |router: &mut Router<u32>, now, out: &mut Vec<_>, moving| {
+        router.update(now, ShardId(2), Epoch(1), Some(member("b", 1)), moving, out);
+    };
+    hand.act(|router, now, out| b(router, now, out, false));
+    for item in [2, 3] {
+        hand.act(|router, now, out| router.route_into(now, ShardId(2), item, 10, None, out));
+    }
+    hand.wait(9_999);
+    assert!(hand.refused.is_empty());
+    hand.wait(1);
+    assert_eq!(
+        codes_of(&hand),
+        [(1, codes::NO_OWNER, false), (3, codes::OVERLOADED, false)],
+        "and what is in flight is its owner's to answer"
+    );
+    assert!(hand.refused.iter().all(|(_, r)| r.message.contains("`hold-wait`")));
+    assert!(hand.refused[1].1.message.contains("`link-messages` (1)"));
+    assert_eq!(hand.router.wake(), None);
+}
+
+#[test]
+fn a_message_that_is_bounced_for_ever_ends_by_its_wait() {
+    let mut hand = Hand::with(Settings::default());
+    hand.update(1, Some(member("a", 1)), false);
+    hand.route(1);
+    let mut rounds = 0;
+    while let Some((.., tag, _)) = hand.sent.pop().filter(|_| rounds < 200) {
+        rounds += 1;
+        // Time in flight is not counted: the owner may be slow.
+        hand.now += 50;
+        hand.answer(tag, Verdict::Rebalancing);
+        hand.wait(100);
+    }
+    assert_eq!(rounds, 101, "10,000 ms of waiting, 100 at a time");
+    assert_eq!(codes_of(&hand), [(1, codes::NO_OWNER, false)]);
+}
+
+#[test]
+fn a_hand_off_that_never_ends_refuses_as_rebalancing() {
+    let mut hand = Hand::with(Settings::default());
+    hand.update(1, Some(member("a", 1)), true);
+    hand.route(1);
+    hand.wait(10_000);
+    hand.answer(1, Verdict::Rebalancing);
+    hand.wait(0);
+    assert_eq!(codes_of(&hand), [(1, codes::REBALANCING, false)]);
+}
+
+#[test]
+fn a_passed_deadline_is_told_with_its_doubt() {
+    let mut hand = Hand::with(Settings::default());
+    hand.act(|router, now, out| router.route_into(now, ONE, 1, 10, Some(now), out));
+    hand.update(1, Some(member("a", 1)), false);
+    hand.act(|router, now, out| router.route_into(now, ONE, 2, 10, Some(now + 70), out));
+    hand.lost(&member("a", 1));
+    hand.act(|router, now, out| router.route_into(now, ONE, 3, 10, Some(now + 99), out));
+    assert_eq!(hand.router.wake(), Some(1_070));
+    hand.wait(70);
+    // The tick comes late: what is due to be sent has no time left.
+    hand.wait(30);
+    assert_eq!(
+        codes_of(&hand),
+        [(1, codes::DEADLINE, false), (2, codes::DEADLINE, true), (3, codes::DEADLINE, false)]
+    );
+    assert!(hand.refused.iter().all(|(_, r)| r.retry_after.is_none()));
+    assert_eq!(hand.sent(), [2]);
+}
+
+#[test]
+fn a_node_that_stops_gives_everything_back() {
+    let mut hand = Hand::with(Settings::default());
+    hand.update(1, Some(member("a", 1)), false);
+    hand.route(1);
+    hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 10, None, out));
+    hand.act(|router, now, out| router.close(now, out));
+    assert_eq!(codes_of(&hand), [(1, codes::REBALANCING, true), (2, codes::REBALANCING, false)]);
+    assert_eq!((hand.router.load(), hand.router.wake()), (Load::default(), None));
+}
+
+#[test]
+fn a_shard_that_is_not_there_is_refused() {
+    let mut hand = Hand::with(Settings::default());
+    for shard in [0, 5, u32::MAX] {
+        hand.act(|router, now, out| router.route_into(now, ShardId(shard), 1, 1, None, out));
+    }
+    assert_eq!(codes_of(&hand), [(1, codes::NO_OWNER, false); 3]);
+}

@@ -1,0 +1,322 @@
+//! Any sequence of events, against a model that knows what every message's attempts came to.
+//!
+//! After each event it holds that each message is in exactly one state, that counts and windows are what the model
+//! says, and that a shard's messages left in order. At the end every message has come out once, with the doubt
+//! that its abandoned attempts give it.
+
+use std::collections::BTreeMap;
+
+use super::super::*;
+use super::member;
+
+const SHARDS: u32 = 3;
+
+/// A xorshift generator: small, and the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+
+    fn one_of(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}
+
+/// An attempt that nothing has ended.
+#[derive(Clone)]
+struct Attempt {
+    item: u32,
+    to: Member,
+    epoch: u64,
+}
+
+#[derive(Default)]
+struct Item {
+    shard: u32,
+    bytes: usize,
+    in_doubt: bool,
+    gone: bool,
+}
+
+struct Model {
+    router: Router<u32>,
+    dice: Dice,
+    now: u64,
+    me: Option<Member>,
+    epochs: BTreeMap<u32, u64>,
+    /// By number, which is the order of coming.
+    items: Vec<Item>,
+    live: BTreeMap<u64, Attempt>,
+    last_tag: u64,
+    refused: usize,
+    resent: usize,
+}
+
+fn check(holds: bool, what: impl Into<String>) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what.into()) }
+}
+
+impl Model {
+    fn new(seed: u64, mutations: Vec<Mutation>) -> Self {
+        let settings = Settings {
+            held_messages: 12,
+            held_bytes: 400,
+            hold_wait: 2_000,
+            link_messages: 4,
+            link_bytes: 90,
+            mutations,
+            ..Settings::default()
+        };
+        Self {
+            router: Router::new(settings, SHARDS),
+            dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            now: 1,
+            me: None,
+            epochs: BTreeMap::new(),
+            items: Vec::new(),
+            live: BTreeMap::new(),
+            last_tag: 0,
+            refused: 0,
+            resent: 0,
+        }
+    }
+
+    fn life(&mut self) -> Member {
+        match self.dice.below(4) {
+            0 => member("me", self.dice.below(2)),
+            1 => member("a", self.dice.below(2)),
+            2 => member("b", 1),
+            _ => member("c", 1),
+        }
+    }
+
+    /// Attempts like these are abandoned: they may run, and nobody hears of it.
+    fn abandon(&mut self, which: impl Fn(&Attempt, &Item) -> bool) {
+        let items = &mut self.items;
+        self.live.retain(|_, attempt| {
+            let item = &mut items[attempt.item as usize];
+            let abandoned = which(attempt, item);
+            item.in_doubt |= abandoned;
+            !abandoned
+        });
+    }
+
+    fn rises(&mut self, shard: u32, epoch: u64) {
+        let known = self.epochs.entry(shard).or_default();
+        if epoch > *known {
+            *known = epoch;
+            self.abandon(|attempt, item| item.shard == shard && attempt.epoch < epoch);
+        }
+    }
+
+    fn event(&mut self, out: &mut Vec<Step<u32>>) -> Result<(), String> {
+        let now = self.now;
+        match self.dice.below(20) {
+            0..8 => {
+                let shard = 1 + self.dice.below(u64::from(SHARDS)) as u32;
+                let bytes = 1 + self.dice.below(60) as usize;
+                let deadline = self.dice.one_of(3).then(|| now + self.dice.below(1_500));
+                let number = u32::try_from(self.items.len()).expect("few items");
+                self.items.push(Item { shard, bytes, ..Item::default() });
+                self.router.route_into(now, ShardId(shard), number, bytes, deadline, out);
+            }
+            8..14 => return self.answer(out),
+            14 | 15 => {
+                let shard = 1 + self.dice.below(u64::from(SHARDS)) as u32;
+                let epoch = (self.epoch_of(shard) + self.dice.below(3)).saturating_sub(1);
+                let owner = (!self.dice.one_of(4)).then(|| self.life());
+                let moving = self.dice.one_of(4);
+                self.rises(shard, epoch);
+                self.router.update(now, ShardId(shard), Epoch(epoch), owner, moving, out);
+            }
+            16 => {
+                let shard = 1 + self.dice.below(u64::from(SHARDS)) as u32;
+                let epoch = (self.epoch_of(shard) + self.dice.below(3)).saturating_sub(1);
+                self.router.hold(now, ShardId(shard), Epoch(epoch));
+            }
+            17 => {
+                let who = self.life();
+                self.abandon(|attempt, _| attempt.to == who);
+                self.router.lost(now, &who, out);
+            }
+            18 if self.dice.one_of(4) => {
+                let me = (!self.dice.one_of(3)).then(|| member("me", self.dice.below(2)));
+                if let Some(former) = self.me.take().filter(|former| Some(former) != me.as_ref()) {
+                    self.abandon(|attempt, _| attempt.to == former);
+                }
+                self.me.clone_from(&me);
+                self.router.set_me(now, me, out);
+            }
+            _ => {
+                self.now += self.dice.below(400);
+                self.router.tick(self.now, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn epoch_of(&self, shard: u32) -> u64 {
+        self.epochs.get(&shard).copied().unwrap_or(0)
+    }
+
+    fn answer(&mut self, out: &mut Vec<Step<u32>>) -> Result<(), String> {
+        let tag = match self.dice.one_of(4) {
+            true => self.dice.below(self.last_tag + 2),
+            false => {
+                let live = self.live.len() as u64;
+                let nth = if live == 0 { 0 } else { self.dice.below(live) };
+                self.live.keys().nth(nth as usize).copied().unwrap_or(0)
+            }
+        };
+        let verdict = match self.dice.below(8) {
+            0 => Verdict::Rebalancing,
+            1 => Verdict::NotSent,
+            2 => {
+                let epoch = Epoch(self.dice.below(self.last_tag / 4 + 2));
+                Verdict::NotOwner { epoch, hint: self.dice.one_of(2).then(|| self.life()) }
+            }
+            _ => Verdict::Done,
+        };
+        let ended = self.live.remove(&tag);
+        if let (Some(attempt), Verdict::NotOwner { epoch, hint: Some(_) }) = (&ended, &verdict) {
+            self.rises(self.items[attempt.item as usize].shard, epoch.0);
+        }
+        let done = verdict == Verdict::Done;
+        let given = self.router.answered(self.now, tag, verdict, out);
+        match (ended, given) {
+            (Some(attempt), Some((item, in_doubt))) if done => {
+                check(attempt.item == item, "the answer of another message")?;
+                self.goes(item, in_doubt)
+            }
+            (Some(_), None) if done => Err(format!("the answer to {tag} was lost")),
+            (_, Some(_)) => Err(format!("{tag} was answered, and had no answer")),
+            (_, None) => Ok(()),
+        }
+    }
+
+    fn goes(&mut self, item: u32, in_doubt: bool) -> Result<(), String> {
+        let entry = &mut self.items[item as usize];
+        check(!entry.gone, format!("message {item} came out twice"))?;
+        check(entry.in_doubt == in_doubt, format!("message {item}: doubt is {in_doubt}"))?;
+        entry.gone = true;
+        Ok(())
+    }
+
+    fn heed(&mut self, out: Vec<Step<u32>>) -> Result<(), String> {
+        let mut last: BTreeMap<u32, u32> = BTreeMap::new();
+        for step in out {
+            let (to, epoch, tag, item) = match step {
+                Step::Refuse { item, refusal } => {
+                    self.refused += 1;
+                    check(!self.is_live(item), format!("message {item} refused in flight"))?;
+                    self.goes(item, refusal.in_doubt)?;
+                    continue;
+                }
+                Step::Held => return Err("what is held is not pushed".into()),
+                Step::Remote { to, epoch, tag, item } => (to, epoch, tag, item),
+                Step::Local { epoch, tag, item, .. } => {
+                    (self.me.clone().ok_or("there is no life here")?, epoch, tag, item)
+                }
+            };
+            let Item { shard, gone, in_doubt, .. } = self.items[item as usize];
+            check(!gone && !self.is_live(item), format!("message {item} is elsewhere already"))?;
+            check(epoch.0 >= self.epoch_of(shard), format!("shard {shard} went back"))?;
+            check(tag > self.last_tag, "a tag was used twice")?;
+            check(last.insert(shard, item).is_none_or(|before| before < item), "out of order")?;
+            self.last_tag = tag;
+            self.resent += usize::from(in_doubt);
+            self.live.insert(tag, Attempt { item, to, epoch: epoch.0 });
+        }
+        for (number, item) in self.items.iter().enumerate() {
+            let overtaken = last.get(&item.shard).is_some_and(|last| number < *last as usize);
+            let held = !item.gone && !self.is_live(number as u32);
+            check(!(overtaken && held), format!("message {number} was overtaken"))?;
+        }
+        self.counts()
+    }
+
+    fn is_live(&self, item: u32) -> bool {
+        self.live.values().any(|attempt| attempt.item == item)
+    }
+
+    fn counts(&self) -> Result<(), String> {
+        let open = self.items.iter().filter(|item| !item.gone);
+        let flying = || self.live.values().map(|attempt| &self.items[attempt.item as usize]);
+        let all: usize = open.clone().map(|item| item.bytes).sum();
+        let expected = Load {
+            held: open.count() - self.live.len(),
+            held_bytes: all - flying().map(|item| item.bytes).sum::<usize>(),
+            in_flight: self.live.len(),
+        };
+        let load = self.router.load();
+        check(load == expected, format!("{load:?}, and not {expected:?}"))?;
+        check(load.held == 0 || self.router.wake().is_some(), "nothing wakes what is held")?;
+        let mut links: BTreeMap<&Member, Vec<usize>> = BTreeMap::new();
+        for attempt in self.live.values().filter(|attempt| Some(&attempt.to) != self.me.as_ref()) {
+            links.entry(&attempt.to).or_default().push(self.items[attempt.item as usize].bytes);
+        }
+        let fits = |sizes: &Vec<usize>| sizes.len() <= 4 && sizes.iter().sum::<usize>() <= 90;
+        check(links.values().all(fits), format!("a window is too full: {links:?}"))
+    }
+
+    /// The faults end: every shard has an owner that answers, and everything must come out.
+    fn recover(&mut self) -> Result<(), String> {
+        for shard in 1..=SHARDS {
+            let epoch = self.epoch_of(shard) + 1;
+            self.rises(shard, epoch);
+            let mut out = Vec::new();
+            let owner = Some(member("c", 1));
+            self.router.update(self.now, ShardId(shard), Epoch(epoch), owner, false, &mut out);
+            self.heed(out)?;
+        }
+        self.now += 2_000;
+        let mut out = Vec::new();
+        self.router.tick(self.now, &mut out);
+        self.heed(out)?;
+        while let Some((tag, attempt)) = self.live.pop_first() {
+            let mut out = Vec::new();
+            let given = self.router.answered(self.now, tag, Verdict::Done, &mut out);
+            let (item, in_doubt) = given.ok_or("an answer was lost")?;
+            check(item == attempt.item, "the answer of another message")?;
+            self.goes(item, in_doubt)?;
+            self.heed(out)?;
+        }
+        check(self.items.iter().all(|item| item.gone), "a message never came out")
+    }
+}
+
+/// One run: how many were refused, and sent again in doubt.
+fn run(seed: u64, mutations: &[Mutation]) -> Result<(usize, usize), String> {
+    let mut model = Model::new(seed, mutations.to_vec());
+    for step in 0..250 {
+        let mut out = Vec::new();
+        let told = model.event(&mut out).and_then(|()| model.heed(out));
+        told.map_err(|error| format!("seed {seed}, step {step}: {error}"))?;
+    }
+    model.recover().map_err(|error| format!("seed {seed}, at the end: {error}"))?;
+    Ok((model.refused, model.resent))
+}
+
+#[test]
+fn every_message_comes_out_once_in_order_and_with_its_doubt() {
+    let (mut refused, mut resent) = (0, 0);
+    for seed in 1..=400 {
+        let counts = run(seed, &[]).unwrap_or_else(|error| panic!("{error}"));
+        refused += counts.0;
+        resent += counts.1;
+    }
+    assert!(refused > 1_000 && resent > 1_000, "{refused} refused, {resent} sent again");
+}
+
+#[test]
+fn the_model_sees_each_rule_that_is_switched_off() {
+    for mutation in [Mutation::ForgetDoubt, Mutation::DropHeld, Mutation::RoutesGoBack] {
+        let seen = (1..=50).filter(|seed| run(*seed, &[mutation]).is_err()).count();
+        assert!(seen > 25, "{mutation:?} was seen in {seen} of 50 runs");
+    }
+}
