@@ -99,7 +99,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// Takes a message for `shard`, of so many bytes (S5, S11.3). `deadline` is a time of the same clock as `now`.
+    /// Takes a message for `shard`, of so many bytes (S5, S11.3, K13). `deadline` is a time of the same clock as `now`.
     pub fn route(
         &mut self,
         now: u64,
@@ -211,7 +211,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// How an attempt ended. Given back with [`Verdict::Done`]: the message, and whether an earlier copy of it is
+    /// How an attempt ended (S11.8). Given back with [`Verdict::Done`]: the message, and whether an earlier copy of it is
     /// in doubt, so that an answer that it did not run is told as `unknown` (R16). None: it goes on, or the
     /// attempt was abandoned long ago.
     pub fn answered(
