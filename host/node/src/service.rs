@@ -1,13 +1,13 @@
 //! What comes from clients: checked against the deployed types, given its shard, and handed to its worker.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::{Digest, Entity, Epoch, MessageId, ShardId};
-use ostraca_sharding::message::{Context, Kind, Message, Outcome, Token, codes};
+use ostraca_sharding::message::{Context, Hint, Kind, Message, Outcome, Token, codes};
 use ostraca_sharding::records::Answer;
 use ostraca_wire::proto::{self, Envelope, Problem, Reply};
 use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Service, SessionInfo, Ticket};
@@ -275,6 +275,17 @@ pub(crate) fn not_owner(shard: ShardId) -> Problem {
     }
 }
 
+/// What a refusal tells the sender's gateway: `epoch`, and where the owner is known `owner`, `incarnation`, `nonce`.
+fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
+    let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
+    if let Some(owner) = &hint.owner {
+        details.insert("owner".into(), owner.node.to_string());
+        details.insert("incarnation".into(), owner.incarnation.counter.to_string());
+        details.insert("nonce".into(), owner.incarnation.nonce.to_string());
+    }
+    details
+}
+
 /// A message's end, as it goes over the wire.
 pub(crate) fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
     let kind = wire_kind(kind).into();
@@ -289,13 +300,14 @@ pub(crate) fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
             problem: Some(Problem { code, message, ..Problem::default() }),
             ..base
         },
-        Outcome::NotRun { code, message, retry_after } => Reply {
+        Outcome::NotRun { code, message, retry_after, hint } => Reply {
             outcome: proto::Outcome::NotRun.into(),
             problem: Some(Problem {
                 code: code.into_owned(),
                 message,
                 retryable: retry_after.is_some(),
                 retry_after_ms: retry_after.unwrap_or(0).into(),
+                details: hint.map(|hint| hint_details(&hint)).unwrap_or_default(),
                 ..Problem::default()
             }),
             ..base

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Digest, Entity, MessageId};
-use crate::records::Answer;
+use crate::ids::{Digest, Entity, Epoch, MessageId};
+use crate::records::{Answer, Claim};
+use crate::rows::Member;
 
 /// The time, as a node gives it with every event. Neither part is a wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,8 @@ pub enum Outcome {
         message: String,
         /// Milliseconds after which the same message may fare better; none if it will not by itself.
         retry_after: Option<u32>,
+        /// With `not-owner` and `rebalancing`, what the sender's gateway may learn for its routes.
+        hint: Option<Box<Hint>>,
     },
     /// It may have run: send it again under the same id only.
     Unknown {
@@ -103,7 +106,12 @@ pub enum Outcome {
 impl Outcome {
     /// A refusal that will not pass by itself.
     pub fn refused(code: &'static str, message: impl Into<String>) -> Self {
-        Self::NotRun { code: Cow::Borrowed(code), message: message.into(), retry_after: None }
+        Self::NotRun {
+            code: Cow::Borrowed(code),
+            message: message.into(),
+            retry_after: None,
+            hint: None,
+        }
     }
 
     /// A refusal that may pass after `millis`.
@@ -112,7 +120,34 @@ impl Outcome {
             code: Cow::Borrowed(code),
             message: message.into(),
             retry_after: Some(millis),
+            hint: None,
         }
+    }
+
+    /// The same with a hint, if it is a refusal and there is one.
+    #[must_use]
+    pub fn with_hint(mut self, known: Option<Hint>) -> Self {
+        if let Self::NotRun { hint, .. } = &mut self {
+            *hint = known.map(Box::new);
+        }
+        self
+    }
+}
+
+/// What whoever refused a message knows of its shard's owner. Routes move only to higher epochs (R13), so a hint may
+/// be old and do no harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hint {
+    /// With an owner, the epoch under which it has the shard; without one, the epoch that ends or has ended.
+    pub epoch: Epoch,
+    /// The owner, where it is known: whose claim stands.
+    pub owner: Option<Member>,
+}
+
+impl From<&Claim> for Hint {
+    fn from(standing: &Claim) -> Self {
+        let owner = Member { node: standing.node.clone(), incarnation: standing.incarnation };
+        Self { epoch: standing.epoch, owner: Some(owner) }
     }
 }
 

@@ -16,7 +16,7 @@ use super::event::{Activation, Event, Turn, TurnResult};
 use super::lanes::Verdict;
 use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
 use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardKey, TurnId};
-use crate::message::{Kind, Message, Now, Outcome, Token, codes};
+use crate::message::{Hint, Kind, Message, Now, Outcome, Token, codes};
 use crate::records::{
     Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Recorded, Refusal,
     Write,
@@ -67,6 +67,8 @@ pub struct Machine {
     stop_at: Option<u64>,
     lease_sent: Option<u64>,
     suspended: bool,
+    /// Whose the shard is, once it was lost and the store told it.
+    standing: Option<Hint>,
     types: BTreeMap<Arc<str>, TypeSettings>,
     entities: BTreeMap<Entity, State>,
     /// Commits asked for and not answered.
@@ -101,6 +103,7 @@ impl Machine {
             stop_at: None,
             lease_sent: None,
             suspended: false,
+            standing: None,
             types: BTreeMap::new(),
             entities: BTreeMap::new(),
             outstanding: 0,

@@ -1,5 +1,6 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+mod stop;
 mod suspend;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::*;
 use crate::ids::{
     ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, Session, ShardId, ShardKey, TurnId,
 };
-use crate::message::{Kind, Message, Now, Outcome, Token, codes};
+use crate::message::{Hint, Kind, Message, Now, Outcome, Token, codes};
 use crate::records::{
     Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Refusal,
 };
@@ -229,6 +230,13 @@ impl Hand {
             self.head = Some(commit.head.clone());
         }
         self.tell(Event::Committed(vec![(commit.entity, commit.head.turn, outcome)]));
+    }
+
+    fn hint_of(&self, token: u64) -> Option<Hint> {
+        self.replies.iter().find(|(other, _)| *other == token).and_then(|(_, outcome)| {
+            let Outcome::NotRun { hint, .. } = outcome else { return None };
+            hint.as_deref().cloned()
+        })
     }
 
     fn code_of(&self, token: u64) -> Option<String> {

@@ -75,7 +75,9 @@ impl Machine {
 
     pub(super) fn lose(&mut self, standing: Option<Box<Claim>>, message: String) {
         self.phase = Phase::Lost;
-        let outcome = Outcome::later(codes::NOT_OWNER, message.clone(), 100);
+        self.standing = standing.as_deref().map(Hint::from);
+        let outcome =
+            Outcome::later(codes::NOT_OWNER, message.clone(), 100).with_hint(self.standing.clone());
         self.drop_held(None, &outcome);
         for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
             self.give_up(&entity, &outcome);

@@ -112,10 +112,11 @@ impl Machine {
             }
             CommitOutcome::Refused(Refusal::Claim { standing }) => {
                 let message = format!("shard {} belongs to another node", self.owner.shard);
+                let hint = standing.as_deref().map(Hint::from);
                 if !matches!(self.phase, Phase::Lost | Phase::Claiming) {
                     self.lose(standing, message.clone());
                 }
-                Outcome::later(codes::NOT_OWNER, message, 100)
+                Outcome::later(codes::NOT_OWNER, message, 100).with_hint(hint)
             }
         };
         // Queries that read it read what may never have been: they did not run.

@@ -93,9 +93,9 @@ impl Machine {
             Activation::Started(Turn {
                 result: TurnResult::Failed { code, message, retry_after },
                 ..
-            }) => Outcome::NotRun { code, message, retry_after },
+            }) => Outcome::NotRun { code, message, retry_after, hint: None },
             Activation::Failed { code, message, retry_after } => {
-                Outcome::NotRun { code, message, retry_after }
+                Outcome::NotRun { code, message, retry_after, hint: None }
             }
         };
         self.give_up(entity, &outcome);
@@ -156,7 +156,7 @@ impl Machine {
                 self.refuse(
                     entity,
                     &id,
-                    Outcome::NotRun { code, message, retry_after },
+                    Outcome::NotRun { code, message, retry_after, hint: None },
                     retry_after.is_none(),
                 );
                 self.close(entity);

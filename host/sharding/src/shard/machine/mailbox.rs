@@ -69,7 +69,8 @@ impl Machine {
         match self.phase {
             Phase::Lost => {
                 let text = format!("shard {} belongs to another node", self.owner.shard);
-                return Some(Outcome::later(codes::NOT_OWNER, text, 100));
+                let outcome = Outcome::later(codes::NOT_OWNER, text, 100);
+                return Some(outcome.with_hint(self.standing.clone()));
             }
             Phase::Stopping | Phase::Stopped => return Some(self.handed_over()),
             Phase::Claiming if self.claim_at.is_some() => {
@@ -94,7 +95,12 @@ impl Machine {
 
     pub(super) fn handed_over(&self) -> Outcome {
         let text = format!("shard {} is being handed over", self.owner.shard);
-        Outcome::later(codes::REBALANCING, text, 100)
+        self.rebalancing(text)
+    }
+
+    pub(super) fn rebalancing(&self, text: impl Into<String>) -> Outcome {
+        let ends = Hint { epoch: self.owner.epoch, owner: None };
+        Outcome::later(codes::REBALANCING, text, 100).with_hint(Some(ends))
     }
 
     pub(super) fn too_old(&self, now: Now, message: &Message) -> Option<Outcome> {

@@ -30,11 +30,8 @@ impl Machine {
         if let Some(at) = self.stop_at {
             if at <= now.mono {
                 self.stop_at = None;
-                let outcome = Outcome::later(
-                    codes::REBALANCING,
-                    "the shard's stop deadline passed while the message ran",
-                    100,
-                );
+                let outcome =
+                    self.rebalancing("the shard's stop deadline passed while the message ran");
                 for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
                     self.give_up(&entity, &outcome);
                 }
