@@ -1,0 +1,46 @@
+//! A link as this crate needs it: over QUIC, or within one process, where it breaks when a test says so.
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+
+/// How a call ended without an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The other side never hears of it.
+    NotSent(String),
+    /// The other side may have heard of it.
+    Lost(String),
+    /// It was done, but its answer is too large.
+    AnswerTooLarge(String),
+}
+
+/// One link. It breaks once and for all.
+pub trait Channel: Send + Sync + 'static {
+    /// Asks. The call is sent, behind those before it, when this returns; the future only waits, under any
+    /// executor.
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>>;
+
+    /// Bytes of the largest call.
+    fn max_call(&self) -> usize;
+
+    /// Waits until the link is broken or closed; all its calls have ended then.
+    fn closed(&self) -> BoxFuture<'static, ()>;
+
+    /// Breaks it: calls without an answer end, and nothing more is sent.
+    fn close(&self);
+}
+
+/// Makes links, each to the same store.
+pub trait Connect: Send + Sync + 'static {
+    /// A new link. The future runs in the driver's runtime, and is dropped if it takes too long.
+    fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>>;
+}
+
+impl<F> Connect for F
+where
+    F: Fn() -> BoxFuture<'static, Result<Box<dyn Channel>, String>> + Send + Sync + 'static,
+{
+    fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
+        self()
+    }
+}

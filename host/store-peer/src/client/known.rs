@@ -1,0 +1,198 @@
+//! What this node remembers of the cluster's store (R5).
+//!
+//! What is confusing: a store's sequence rises while a hello is on its way, and two links see it in any
+//! order. So a hello is compared with what was known when it was *sent*.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ostraca_sharding::ids::ClusterId;
+use ostraca_store::StoreIdentity;
+use ostraca_store::witness::{Difference, Found, ReadError, Witness};
+
+use crate::error::ConnectError;
+
+/// What is known of the store: one for all links of a process, and a file for its next life.
+#[derive(Debug)]
+pub struct Known {
+    cluster: ClusterId,
+    path: Option<PathBuf>,
+    met: Mutex<Met>,
+    /// The highest sequence seen in any answer.
+    sequence: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Met {
+    witness: Option<Witness>,
+    identity: Option<StoreIdentity>,
+}
+
+impl Known {
+    /// What a node of that cluster remembers in the file `path` from its former lives; without a path it
+    /// remembers nothing beyond this process. Blocks.
+    ///
+    /// # Errors
+    /// [`ConnectError::BadWitness`], [`ConnectError::Io`].
+    pub fn open(cluster: ClusterId, path: Option<PathBuf>) -> Result<Arc<Self>, ConnectError> {
+        let witness = match &path {
+            None => None,
+            Some(path) => Witness::read(path).map_err(|error| match error {
+                ReadError::NoWitness => ConnectError::BadWitness(path.clone()),
+                ReadError::Io(source) => ConnectError::Io { path: path.clone(), source },
+            })?,
+        };
+        let sequence = witness.map_or(0, |witness| witness.sequence);
+        let met = Mutex::new(Met { witness, identity: None });
+        Ok(Arc::new(Self { cluster, path, met, sequence: sequence.into() }))
+    }
+
+    /// Writes the newest durable sequence to the file. To be called now and then: a store that goes back is
+    /// noticed, after this process has ended, as far as the file has seen it. Blocks.
+    ///
+    /// # Errors
+    /// [`ConnectError::Io`].
+    pub fn refresh(&self) -> Result<(), ConnectError> {
+        let (Some(path), Some(witness)) = (&self.path, self.seen()) else { return Ok(()) };
+        let written = witness.write(path);
+        written.map_err(|source| ConnectError::Io { path: path.clone(), source })
+    }
+
+    /// The cluster whose store it is.
+    pub(crate) fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// What a store that is asked from now on must not fall behind.
+    pub(crate) fn seen(&self) -> Option<Witness> {
+        let witness = self.met().witness?;
+        let sequence = witness.sequence.max(self.sequence.load(Ordering::Acquire));
+        Some(Witness { sequence, ..witness })
+    }
+
+    /// An answer came from a store at this sequence.
+    pub(crate) fn saw(&self, sequence: u64) {
+        self.sequence.fetch_max(sequence, Ordering::AcqRel);
+    }
+
+    /// A store said who it is; `seen` is what was known when it was asked. Gives whether there is something
+    /// new for the file.
+    ///
+    /// # Errors
+    /// The store must not be used: in words, with what to do.
+    pub(crate) fn meet(
+        &self,
+        seen: Option<Witness>,
+        identity: StoreIdentity,
+        openings: &[u64],
+    ) -> Result<bool, String> {
+        if identity.cluster != self.cluster {
+            return Err(format!(
+                "the store belongs to cluster {} (\"{}\"), this node to cluster {}: correct the addresses that this node joins",
+                identity.cluster, identity.cluster_name, self.cluster
+            ));
+        }
+        let StoreIdentity { store, opened, sequence, .. } = identity;
+        if let Some(seen) = seen {
+            let found = Found { store, opened, openings, sequence };
+            seen.check(found).map_err(|difference| self.advise(&difference))?;
+        }
+        self.saw(sequence);
+        let mut met = self.met();
+        let fresh = Witness::of(&identity);
+        let witness = met.witness.map_or(fresh, |old| old.newer(fresh));
+        let news = met.witness.is_none_or(|old| old.opened != witness.opened);
+        met.witness = Some(witness);
+        if met.identity.as_ref().is_none_or(|old| old.opened <= opened) {
+            met.identity = Some(identity);
+        }
+        Ok(news)
+    }
+
+    fn advise(&self, difference: &Difference) -> String {
+        let accept = match &self.path {
+            Some(path) => format!("remove the witness {} and restart this node", path.display()),
+            None => "restart this node".into(),
+        };
+        let (what, do_it) = match difference {
+            Difference::Other { .. } => ("bring that one back", "accept this one"),
+            Difference::Forked { .. } => ("use the original", "accept what this copy lacks"),
+            Difference::WentBack { .. } => {
+                ("acknowledged turns are missing: restore the newer copy", "accept their loss")
+            }
+        };
+        format!(
+            "the store is not the one that this node used before: {difference}; {what}, or {accept} to {do_it}"
+        )
+    }
+
+    /// Who the store is. Nothing before the first hello.
+    pub(crate) fn identity(&self) -> Option<StoreIdentity> {
+        let identity = self.met().identity.clone()?;
+        let sequence = identity.sequence.max(self.sequence.load(Ordering::Acquire));
+        Some(StoreIdentity { sequence, ..identity })
+    }
+
+    fn met(&self) -> MutexGuard<'_, Met> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(opened: u64, nonce: u64, sequence: u64) -> StoreIdentity {
+        let (cluster, cluster_name) = (ClusterId(1), "one".into());
+        StoreIdentity { store: 7, cluster, cluster_name, opened, nonce, sequence }
+    }
+
+    fn meet(known: &Known, identity: StoreIdentity, openings: &[u64]) -> Result<bool, String> {
+        known.meet(known.seen(), identity, openings)
+    }
+
+    #[test]
+    fn another_store_a_fork_and_one_that_went_back_are_refused_over_restarts_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("witness");
+        let known = Known::open(ClusterId(1), Some(path.clone())).unwrap();
+        assert_eq!(meet(&known, store(1, 10, 5), &[10]), Ok(true));
+        known.saw(9);
+        known.refresh().unwrap();
+        for known in [known, Known::open(ClusterId(1), Some(path.clone())).unwrap()] {
+            let other = StoreIdentity { store: 8, ..store(1, 10, 9) };
+            for (identity, openings, says) in [
+                (other, vec![10], "another store"),
+                (store(1, 10, 8), vec![10], "went back"),
+                (store(1, 11, 9), vec![11], "another way"),
+                (store(2, 20, 9), vec![11, 20], "another way"),
+            ] {
+                let why = meet(&known, identity, &openings).unwrap_err();
+                assert!(why.contains(says) && why.contains("remove the witness"), "{why}");
+            }
+            assert_eq!(meet(&known, store(2, 20, 9), &[10, 20]), Ok(true));
+            assert_eq!(meet(&known, store(2, 20, 9), &[10, 20]), Ok(false));
+        }
+        std::fs::write(&path, "rubbish").unwrap();
+        let bad = Known::open(ClusterId(1), Some(path));
+        assert!(matches!(bad, Err(ConnectError::BadWitness(_))));
+    }
+
+    #[test]
+    fn a_hello_is_compared_with_what_was_known_when_it_was_sent() {
+        let known = Known::open(ClusterId(1), None).unwrap();
+        let sent = known.seen();
+        meet(&known, store(1, 10, 50), &[10]).unwrap();
+        assert_eq!(known.meet(sent, store(1, 10, 49), &[10]), Ok(false), "it was asked before");
+        assert!(meet(&known, store(1, 10, 49), &[10]).is_err());
+        assert_eq!(known.identity().unwrap().sequence, 50);
+    }
+
+    #[test]
+    fn another_clusters_store_is_refused_by_name() {
+        let known = Known::open(ClusterId(2), None).unwrap();
+        let why = meet(&known, store(1, 10, 5), &[10]).unwrap_err();
+        assert!(why.contains("\"one\"") && why.contains(&ClusterId(2).to_string()), "{why}");
+    }
+}

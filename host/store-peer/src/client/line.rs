@@ -1,0 +1,315 @@
+//! A line: links to the store, one after the other, and what becomes of a call when there is none.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use ostraca_store::{StoreError, StoreIdentity};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::known::Known;
+use super::link::{Answering, Link};
+use crate::channel::{Connect, Failure};
+use crate::error::{ConnectError, Failed};
+use crate::options::Options;
+use crate::protocol::{self, Answer, Hello, Reply, Request};
+
+/// The calling end of a line. The last one dropped ends its driver.
+pub(super) struct Line {
+    pub(super) shared: Arc<Shared>,
+    _stop: DropGuard,
+}
+
+pub(super) struct Shared {
+    state: Mutex<State>,
+    pub(super) known: Arc<Known>,
+    pub(super) options: Options,
+}
+
+enum State {
+    Up(Arc<Link>),
+    Down(StoreError),
+}
+
+/// Keeps a line's link up. Its future is to be run as a task of its own, in the runtime of the connection that the
+/// links go over; it ends when the store that it belongs to is dropped. Should it end before, calls are
+/// answered as without a link once the present one breaks.
+pub struct Driver {
+    shared: Arc<Shared>,
+    connect: Box<dyn Connect>,
+    stop: CancellationToken,
+    client: u64,
+    links: u64,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("links", &self.links).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no link: `Err` in words, for good or for now.
+enum NoLink {
+    ForNow(String),
+    Refused(String),
+}
+
+impl Line {
+    /// Makes the first link.
+    pub(super) async fn connect(
+        connect: impl Connect,
+        known: Arc<Known>,
+        options: Options,
+    ) -> Result<(Self, Driver), ConnectError> {
+        let none = StoreError::Unavailable("there is no link yet".into());
+        let shared = Arc::new(Shared { state: Mutex::new(State::Down(none)), known, options });
+        let stop = CancellationToken::new();
+        let mut driver = Driver {
+            shared: shared.clone(),
+            connect: Box::new(connect),
+            stop: stop.clone(),
+            client: rand::random(),
+            links: 0,
+        };
+        let line = Self { shared, _stop: stop.drop_guard() };
+        match driver.link().await {
+            Ok(link) => driver.shared.set(State::Up(link)),
+            Err(NoLink::ForNow(why)) => return Err(ConnectError::Unreachable(why)),
+            Err(NoLink::Refused(why)) => return Err(ConnectError::Refused(why)),
+        }
+        Ok((line, driver))
+    }
+
+    /// Asks: the call is sent when this returns.
+    pub(super) fn ask(&self, request: &Request) -> BoxFuture<'static, Result<Answer, Failed>> {
+        match protocol::encode(request) {
+            Ok(body) => self.send(body),
+            Err(error) => ready(Err(Failed::NotDone(error))).boxed(),
+        }
+    }
+
+    /// Asks over that link, or over any; gives the link's number. Over another one it is not asked.
+    pub(super) fn ask_on(
+        &self,
+        link: Option<u64>,
+        request: &Request,
+    ) -> (Option<u64>, BoxFuture<'static, Result<Answer, Failed>>) {
+        match protocol::encode(request) {
+            Ok(body) => self.send_on(link, body),
+            Err(error) => (link, ready(Err(Failed::NotDone(error))).boxed()),
+        }
+    }
+
+    /// Sends a call's bytes.
+    pub(super) fn send(&self, body: Bytes) -> BoxFuture<'static, Result<Answer, Failed>> {
+        self.send_on(None, body).1
+    }
+
+    fn send_on(
+        &self,
+        only: Option<u64>,
+        body: Bytes,
+    ) -> (Option<u64>, BoxFuture<'static, Result<Answer, Failed>>) {
+        // Under the lock, so that calls leave in the order in which they are made.
+        let state = self.shared.state();
+        let no = match &*state {
+            State::Up(link) if only.is_none_or(|only| only == link.number) => {
+                let answering = link.call(body);
+                drop(state);
+                let number = answering.link.number;
+                return (Some(number), self.answered(answering));
+            }
+            State::Up(_) => StoreError::Unavailable("its link to the store broke".into()),
+            State::Down(why) => why.clone(),
+        };
+        (only, ready(Err(Failed::NotDone(no))).boxed())
+    }
+
+    fn answered(&self, answering: Answering) -> BoxFuture<'static, Result<Answer, Failed>> {
+        let shared = self.shared.clone();
+        async move {
+            let link = answering.link.clone();
+            match answering.await {
+                Ok(bytes) => match protocol::decode::<Reply>(&bytes) {
+                    Ok(Reply { sequence, answer }) => {
+                        shared.known.saw(sequence);
+                        match answer {
+                            Answer::Refused(why) => {
+                                Err(Failed::NotDone(StoreError::Unavailable(why)))
+                            }
+                            answer => Ok(answer),
+                        }
+                    }
+                    Err(error) => {
+                        let why = format!("the store's answer is no answer: {error}");
+                        shared.lost(&link, &why);
+                        Err(Failed::Unknown(why))
+                    }
+                },
+                Err(Failure::NotSent(why)) => Err(Failed::NotDone(StoreError::Unavailable(why))),
+                Err(Failure::Lost(why)) => {
+                    shared.lost(&link, &why);
+                    Err(Failed::Unknown(why))
+                }
+                Err(Failure::AnswerTooLarge(why)) => Err(Failed::TooLarge(why)),
+            }
+        }
+        .boxed()
+    }
+
+    /// Who the store is.
+    pub(super) fn identity(&self) -> Result<StoreIdentity, ConnectError> {
+        let nobody = || ConnectError::Unreachable("the store has not said who it is".into());
+        self.shared.known.identity().ok_or_else(nobody)
+    }
+
+    /// Bytes of the largest call; nothing without a link.
+    pub(super) fn max_call(&self) -> Option<usize> {
+        match &*self.shared.state() {
+            State::Up(link) => Some(link.channel.max_call()),
+            State::Down(_) => None,
+        }
+    }
+
+    /// An answer that does not belong to its question.
+    pub(super) fn strange(answer: &Answer) -> String {
+        let mut text = format!("{answer:?}");
+        text.truncate(text.char_indices().nth(60).map_or(text.len(), |(at, _)| at));
+        format!("the store answered another question: {text}")
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        *self.state() = state;
+    }
+
+    /// Nothing more is sent on this link.
+    fn lost(&self, link: &Link, why: &str) {
+        let mut state = self.state();
+        if matches!(&*state, State::Up(up) if up.number == link.number) {
+            let why = format!("the link to the store broke: {why}");
+            *state = State::Down(StoreError::Unavailable(why));
+        }
+        drop(state);
+        link.dead.cancel();
+    }
+}
+
+impl Driver {
+    /// Works until the store is dropped.
+    pub async fn run(mut self) {
+        let stop = self.stop.clone();
+        // Dropped where it stands: what is under way is a link that nobody will use.
+        stop.run_until_cancelled(self.work()).await;
+        let gone = StoreError::Unavailable("the store was let go".into());
+        if let State::Up(link) = std::mem::replace(&mut *self.shared.state(), State::Down(gone)) {
+            link.channel.close();
+        }
+    }
+
+    async fn work(&mut self) {
+        loop {
+            let up = match &*self.shared.state() {
+                State::Up(link) => Some(link.clone()),
+                State::Down(_) => None,
+            };
+            if let Some(link) = up {
+                self.watch_over(&link).await;
+            }
+            let mut pause = self.shared.options.backoff;
+            loop {
+                sleep(pause).await;
+                let why = match self.link().await {
+                    Ok(link) => {
+                        tracing::info!(link = link.number, "the store is reached again");
+                        self.shared.set(State::Up(link));
+                        break;
+                    }
+                    Err(NoLink::ForNow(why)) => {
+                        tracing::debug!(%why, "the store is not reached");
+                        StoreError::Unavailable(format!("the store is not reached: {why}"))
+                    }
+                    Err(NoLink::Refused(why)) => {
+                        tracing::error!(%why, "the store is refused");
+                        StoreError::Stopped(why)
+                    }
+                };
+                self.shared.set(State::Down(why));
+                pause = (pause * 2).min(self.shared.options.max_backoff);
+            }
+        }
+    }
+
+    /// Returns when the link is of no more use, and all its calls have ended.
+    async fn watch_over(&self, link: &Link) {
+        let limit = self.shared.options.call_timeout;
+        let every = (limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
+        let mut closed = link.channel.closed();
+        loop {
+            tokio::select! {
+                () = &mut closed => {
+                    self.shared.lost(link, "the other side is gone");
+                    break;
+                }
+                () = link.dead.cancelled() => break,
+                () = sleep(every) => {
+                    if link.is_overdue(limit) {
+                        let why = format!("no answer within {limit:?} (`call_timeout`)");
+                        tracing::warn!(link = link.number, "the store gave {why}");
+                        self.shared.lost(link, &why);
+                        break;
+                    }
+                }
+            }
+        }
+        drop(closed);
+        link.channel.close();
+    }
+
+    /// One more link, greeted.
+    async fn link(&mut self) -> Result<Arc<Link>, NoLink> {
+        let Options { connect_timeout, call_timeout, .. } = self.shared.options;
+        let channel = timeout(connect_timeout, self.connect.connect())
+            .await
+            .map_err(|_| {
+                NoLink::ForNow(format!("no link within {connect_timeout:?} (`connect_timeout`)"))
+            })?
+            .map_err(NoLink::ForNow)?;
+        self.links += 1;
+        let known = &self.shared.known;
+        let seen = known.seen();
+        let hello = Hello { cluster: known.cluster(), client: self.client, link: self.links };
+        let hello = protocol::encode(&Request::Hello(hello))
+            .map_err(|error| NoLink::ForNow(error.to_string()))?;
+        let answer = timeout(call_timeout, channel.call(hello))
+            .await
+            .map_err(|_| {
+                NoLink::ForNow(format!("no hello within {call_timeout:?} (`call_timeout`)"))
+            })?
+            .map_err(|failure| NoLink::ForNow(format!("{failure:?}")))?;
+        let Reply { answer, .. } =
+            protocol::decode(&answer).map_err(|error| NoLink::ForNow(error.to_string()))?;
+        let (identity, openings) = match answer {
+            Answer::Hello { identity, openings } => (identity, openings),
+            Answer::Refused(why) => return Err(NoLink::ForNow(why)),
+            other => return Err(NoLink::ForNow(Line::strange(&other))),
+        };
+        let news = known.meet(seen, identity, &openings).map_err(NoLink::Refused)?;
+        if news {
+            let known = known.clone();
+            let written = tokio::task::spawn_blocking(move || known.refresh()).await;
+            if let Ok(Err(error)) = written {
+                tracing::warn!(%error, "what is known of the store was not written down");
+            }
+        }
+        Ok(Arc::new(Link::new(self.links, channel)))
+    }
+}

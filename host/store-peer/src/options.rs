@@ -1,0 +1,74 @@
+//! The settings of both sides.
+
+use std::time::Duration;
+
+/// Settings of the asking side, each with a default.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long a call may be without an answer before its link is given up. Default 5 s.
+    pub call_timeout: Duration,
+    /// How long a link may take to come about. Default 5 s.
+    pub connect_timeout: Duration,
+    /// How long after a broken link the next one is tried; doubled with each failure. Default 50 ms.
+    pub backoff: Duration,
+    /// The longest of these pauses. Default 1 s.
+    pub max_backoff: Duration,
+    /// Bytes of a blob in one call. Default 1 MiB.
+    pub blob_piece: usize,
+    /// Blobs that are fetched or put at the same time; more wait for their turn. Default 2.
+    pub blobs: usize,
+    /// How long the store may keep a watch's question before it says that nothing happened; at most half
+    /// of `call_timeout`. Default 2 s.
+    pub watch_hold: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            call_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(5),
+            backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_secs(1),
+            blob_piece: 1 << 20,
+            blobs: 2,
+            watch_hold: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Settings of the serving side, each with a default. All are a link's.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Bytes of calls that carry no records and no pieces of blobs. Default 1 MiB.
+    pub max_question: usize,
+    /// Records of one page of a scan. Default 4,096.
+    pub page_records: usize,
+    /// Bytes of one page of a scan, unless a single record has more. Default 4 MiB.
+    pub page_bytes: usize,
+    /// Bytes of a blob. Default 64 MiB.
+    pub max_blob: usize,
+    /// Blobs that are being received, and as many that are being handed out. Default 2. Beyond it the
+    /// oldest is given up. Memory: `max_blob` each.
+    pub blobs: usize,
+    /// Watches. Default 64.
+    pub watches: usize,
+    /// Changes in one answer to a watch. Default 64. Memory: 64 KiB each at most.
+    pub watch_events: usize,
+    /// The longest that a watch's question is kept. Default 30 s.
+    pub max_watch_hold: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            max_question: 1 << 20,
+            page_records: 4096,
+            page_bytes: 4 << 20,
+            max_blob: 64 << 20,
+            blobs: 2,
+            watches: 64,
+            watch_events: 64,
+            max_watch_hold: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What is said over a link: one byte of version, then a postcard-encoded [`Request`] or [`Reply`].
+//!
+//! Variants are only ever added at the end: their numbers are on the wire.
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_store::{Cas, Conflict, Page, Row, RowEvent, Scan, StoreError, StoreIdentity};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The version that this release speaks.
+pub const VERSION: u8 = 1;
+
+/// The number of [`Request::Commit`] on the wire.
+const COMMIT: u8 = 3;
+/// The number of [`Request::PutBlob`] on the wire.
+const PUT_BLOB: u8 = 6;
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The first call of a link.
+    Hello(Hello),
+    /// [`EntityStore::claim`](ostraca_store::EntityStore::claim).
+    Claim(Vec<Claim>),
+    /// [`EntityStore::claims`](ostraca_store::EntityStore::claims).
+    Claims(Vec<ShardKey>),
+    /// [`EntityStore::commit`](ostraca_store::EntityStore::commit).
+    Commit(Vec<Commit>),
+    /// [`EntityStore::load`](ostraca_store::EntityStore::load).
+    Load(Vec<(ShardKey, Entity)>),
+    /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than asked for.
+    Scan(Scan),
+    /// A piece of a blob to be kept, in order; the last one keeps it.
+    PutBlob {
+        /// Names the blob on its link.
+        upload: u64,
+        /// Bytes of the whole.
+        total: u64,
+        /// Where the piece belongs.
+        offset: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// A piece of a blob.
+    Blob {
+        /// Which blob.
+        digest: [u8; 32],
+        /// From where.
+        offset: u64,
+        /// At most so many bytes.
+        limit: u64,
+    },
+    /// [`ClusterStore::get`](ostraca_store::ClusterStore::get).
+    Get(String),
+    /// [`ClusterStore::list`](ostraca_store::ClusterStore::list).
+    List(String),
+    /// [`ClusterStore::compare_and_set`](ostraca_store::ClusterStore::compare_and_set).
+    Cas(Cas),
+    /// The next changes that a watch sees. It is answered when there are some, or with none after a while.
+    Watch {
+        /// Names the watch on its link. A new number begins a watch.
+        watch: u64,
+        /// What to watch; counts only when the watch begins.
+        prefix: String,
+        /// After which revision; counts only when the watch begins.
+        revision: u64,
+        /// When to answer although nothing changed, in milliseconds.
+        hold: u64,
+    },
+    /// A watch is no longer wanted.
+    Unwatch(u64),
+}
+
+/// Who asks, for what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The cluster whose store it is to be.
+    pub cluster: ClusterId,
+    /// Random, made with the client.
+    pub client: u64,
+    /// Counts the links of this client: nothing is taken from older ones any more.
+    pub link: u64,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The store's newest durable sequence (R5), read after the call was done.
+    pub sequence: u64,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// What is answered. Each belongs to the request of its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Nothing of the call was done: it cannot be read, or may not be asked here.
+    Refused(String),
+    /// The link can be used.
+    Hello {
+        /// Who the store is.
+        identity: StoreIdentity,
+        /// [`EntityStore::openings`](ostraca_store::EntityStore::openings).
+        openings: Vec<u64>,
+    },
+    /// One outcome a claim.
+    Claim(Vec<ClaimOutcome>),
+    /// One answer a shard.
+    Claims(Result<Vec<Option<Claim>>, StoreError>),
+    /// One outcome a turn.
+    Commit(Vec<CommitOutcome>),
+    /// One answer an entity.
+    Load(Vec<Result<Loaded, StoreError>>),
+    /// A page.
+    Scan(Result<Page, StoreError>),
+    /// The digest of a blob that is kept; nothing while pieces of it are missing.
+    PutBlob(Result<Option<[u8; 32]>, StoreError>),
+    /// A piece and the size of the whole; nothing if there is no such blob.
+    Blob(Result<Option<(Bytes, u64)>, StoreError>),
+    /// A row.
+    Get(Result<Option<Row>, StoreError>),
+    /// Rows, and the revision as of which they are listed.
+    List(Result<(Vec<Row>, u64), StoreError>),
+    /// The row's new revision.
+    Cas(Result<u64, Conflict>),
+    /// Changes, in order; none: nothing happened.
+    Watch(Vec<RowEvent>),
+    /// The watch has ended.
+    Unwatch,
+}
+
+/// Why bytes are no message of this protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// There are none.
+    #[error("an empty store call")]
+    Empty,
+    /// Another release speaks another version.
+    #[error(
+        "store calls of version {0}, where version {VERSION} is spoken: use one release on all nodes"
+    )]
+    Version(u8),
+    /// They are rubbish.
+    #[error("a store call that cannot be read: {0}")]
+    Rubbish(String),
+    /// A question is larger than questions are.
+    #[error("a store call of {bytes} bytes, where {limit} are taken (`max_question`)")]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        limit: usize,
+    },
+}
+
+/// A message in bytes.
+///
+/// # Errors
+/// [`StoreError::Limit`] for what cannot be encoded; there is no such message.
+pub fn encode<T: Serialize>(message: &T) -> Result<Bytes, StoreError> {
+    let bytes = postcard::to_extend(message, vec![VERSION]);
+    bytes.map(Bytes::from).map_err(|error| StoreError::Limit(format!("not encoded: {error}")))
+}
+
+/// A message from bytes.
+///
+/// # Errors
+/// [`Unreadable`] says why not.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+    match bytes.split_first() {
+        None => Err(Unreadable::Empty),
+        Some((&VERSION, body)) => match postcard::take_from_bytes(body) {
+            Ok((message, [])) => Ok(message),
+            Ok((_, rest)) => Err(Unreadable::Rubbish(format!("{} bytes too many", rest.len()))),
+            Err(error) => Err(Unreadable::Rubbish(error.to_string())),
+        },
+        Some((&version, _)) => Err(Unreadable::Version(version)),
+    }
+}
+
+/// A request from bytes, of which only those that carry data may have more than `max_question`: a list of short
+/// names takes many times its bytes in memory.
+///
+/// # Errors
+/// [`Unreadable`] says why not.
+pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, Unreadable> {
+    let carries_data = matches!(bytes.get(1), Some(&COMMIT | &PUT_BLOB));
+    if bytes.len() > max_question && !carries_data {
+        return Err(Unreadable::TooLarge { bytes: bytes.len(), limit: max_question });
+    }
+    decode(bytes)
+}
+
+#[cfg(test)]
+mod tests;

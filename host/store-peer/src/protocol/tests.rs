@@ -1,0 +1,191 @@
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{Epoch, Incarnation, NodeId, Session, ShardId, TurnId};
+use ostraca_sharding::records::{Head, Lane, RecordKey, Refusal, Write};
+use ostraca_store::{ScanKind, ScannedRecord};
+
+use super::*;
+
+fn shard() -> ShardKey {
+    ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(300) }
+}
+
+fn claim() -> Claim {
+    Claim {
+        cluster: ClusterId(1),
+        shard: shard(),
+        epoch: Epoch(2),
+        node: NodeId::from("a"),
+        incarnation: Incarnation { counter: 3, nonce: 4 },
+        number: 5,
+    }
+}
+
+fn turn() -> Commit {
+    let turn = TurnId { nonce: 4, shard: 300, epoch: Epoch(2), number: 6 };
+    Commit {
+        claim: Arc::new(claim()),
+        entity: Entity::new("t", "i"),
+        from: 7,
+        head: Head { version: 8, revision: 1, turn, ..Head::default() },
+        writes: vec![
+            Write { key: RecordKey::State("k".into()), value: Some("v".into()) },
+            Write { key: RecordKey::Lane(Session([9; 16])), value: None },
+        ],
+    }
+}
+
+const SHARD: [u8; 6] = [1, b'n', 1, b'p', 0xac, 2];
+const CLAIM: [u8; 13] = [1, 1, b'n', 1, b'p', 0xac, 2, 2, 1, b'a', 3, 4, 5];
+
+fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+    message: &T,
+    parts: &[&[u8]],
+) {
+    let bytes = [&[VERSION][..], &parts.concat()].concat();
+    assert_eq!(encode(message).unwrap(), bytes, "{message:?}");
+    assert_eq!(decode::<T>(&bytes).unwrap(), *message);
+}
+
+#[test]
+fn the_bytes_of_requests_do_not_change() {
+    golden(
+        &Request::Hello(Hello { cluster: ClusterId(1), client: 300, link: 2 }),
+        &[&[0, 1, 0xac, 2, 2]],
+    );
+    golden(&Request::Claim(vec![claim()]), &[&[1, 1], &CLAIM]);
+    golden(&Request::Claims(vec![shard()]), &[&[2, 1], &SHARD]);
+    let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0];
+    let writes = [&[2, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0]].concat();
+    golden(
+        &Request::Commit(vec![turn()]),
+        &[&[3, 1], &CLAIM, &[1, b't', 1, b'i', 7], &head, &writes],
+    );
+    let entity = [1, b't', 1, b'i'];
+    golden(&Request::Load(vec![(shard(), Entity::new("t", "i"))]), &[&[4, 1], &SHARD, &entity]);
+    let heads =
+        Scan { shard: shard(), kind: ScanKind::Heads, after: None, limit: 300, limit_bytes: 4 };
+    golden(&Request::Scan(heads.clone()), &[&[5], &SHARD, &[0, 0, 0xac, 2, 4]]);
+    let kind = ScanKind::State(Entity::new("t", "i"));
+    let state = Scan { kind, after: Some("k".into()), ..heads };
+    golden(&Request::Scan(state), &[&[5], &SHARD, &[1], &entity, &[1, 1, b'k', 0xac, 2, 4]]);
+    let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
+    golden(&piece, &[&[6, 1, 0xac, 2, 2, 1, b'b']]);
+    golden(&Request::Blob { digest: [3; 32], offset: 1, limit: 2 }, &[&[7], &[3; 32], &[1, 2]]);
+    golden(&Request::Get("k".into()), &[&[8, 1, b'k']]);
+    golden(&Request::List("k".into()), &[&[9, 1, b'k']]);
+    let cas = Cas { key: "k".into(), expected: Some(300), value: Some("v".into()) };
+    golden(&Request::Cas(cas), &[&[10, 1, b'k', 1, 0xac, 2, 1, 1, b'v']]);
+    let watch = Request::Watch { watch: 1, prefix: "k".into(), revision: 300, hold: 2 };
+    golden(&watch, &[&[11, 1, 1, b'k', 0xac, 2, 2]]);
+    golden(&Request::Unwatch(1), &[&[12, 1]]);
+}
+
+#[test]
+fn the_bytes_of_replies_do_not_change() {
+    let golden = |answer: Answer, bytes: &[&[u8]]| {
+        golden(&Reply { sequence: 300, answer }, &[&[0xac, 2], &bytes.concat()]);
+    };
+    let identity = StoreIdentity {
+        store: 1,
+        cluster: ClusterId(2),
+        cluster_name: "c".into(),
+        opened: 3,
+        nonce: 4,
+        sequence: 5,
+    };
+    golden(Answer::Refused("r".into()), &[&[0, 1, b'r']]);
+    golden(Answer::Hello { identity, openings: vec![4] }, &[&[1, 1, 2, 1, b'c', 3, 4, 5, 1, 4]]);
+    let standing = Box::new(claim());
+    let outcomes = vec![
+        ClaimOutcome::Granted,
+        ClaimOutcome::Refused { standing: standing.clone() },
+        ClaimOutcome::OtherCluster { store: ClusterId(2) },
+        ClaimOutcome::Failed("f".into()),
+    ];
+    golden(Answer::Claim(outcomes), &[&[2, 4, 0, 1], &CLAIM, &[2, 2, 3, 1, b'f']]);
+    golden(Answer::Claims(Ok(vec![Some(claim()), None])), &[&[3, 0, 2, 1], &CLAIM, &[0]]);
+    let outcomes = vec![
+        CommitOutcome::Done,
+        CommitOutcome::Already,
+        CommitOutcome::Refused(Refusal::Claim { standing: Some(standing) }),
+        CommitOutcome::Refused(Refusal::Version { stored: 300 }),
+        CommitOutcome::Refused(Refusal::Limit("l".into())),
+        CommitOutcome::Unknown("u".into()),
+    ];
+    let rest = [2, 1, 0xac, 2, 2, 2, 1, b'l', 3, 1, b'u'];
+    golden(Answer::Commit(outcomes), &[&[4, 6, 0, 1, 2, 0, 1], &CLAIM, &rest]);
+    let lane = Lane { session: Session([9; 16]), last: 1, used_at: 2, replies: vec![] };
+    let loaded = Loaded { head: None, lanes: vec![lane] };
+    let unavailable = Err(StoreError::Unavailable("u".into()));
+    let lane = [&[9; 16][..], &[1, 2, 0]].concat();
+    golden(
+        Answer::Load(vec![Ok(loaded), unavailable]),
+        &[&[5, 2, 0, 0, 1], &lane, &[1, 0, 1, b'u']],
+    );
+    let head = ScannedRecord::Head(Entity::new("t", "i"), Box::default());
+    let records = vec![head, ScannedRecord::State("k".into(), "v".into())];
+    let page = Page { records, next: Some("k".into()) };
+    let head = [&[0, 1, b't', 1, b'i'][..], &[0; 13]].concat();
+    golden(Answer::Scan(Ok(page)), &[&[6, 0, 2], &head, &[1, 1, b'k', 1, b'v', 1, 1, b'k']]);
+    golden(Answer::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
+    golden(Answer::Blob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);
+    let row = Row { key: "k".into(), revision: 300, value: "v".into() };
+    let row_bytes = [1, b'k', 0xac, 2, 1, b'v'];
+    golden(Answer::Get(Ok(Some(row.clone()))), &[&[9, 0, 1], &row_bytes]);
+    golden(Answer::List(Ok((vec![row.clone()], 300))), &[&[10, 0, 1], &row_bytes, &[0xac, 2]]);
+    golden(Answer::Cas(Ok(300)), &[&[11, 0, 0xac, 2]]);
+    golden(Answer::Cas(Err(Conflict::Changed(Some(row.clone())))), &[&[11, 1, 0, 1], &row_bytes]);
+    for (number, error) in [
+        (0, StoreError::Unavailable("e".into())),
+        (1, StoreError::Stopped("e".into())),
+        (2, StoreError::Corrupt("e".into())),
+        (3, StoreError::Limit("e".into())),
+    ] {
+        golden(Answer::Cas(Err(Conflict::Store(error))), &[&[11, 1, 1, number, 1, b'e']]);
+    }
+    let events = vec![
+        RowEvent::Set(row),
+        RowEvent::Deleted { key: "k".into(), revision: 300 },
+        RowEvent::Lost,
+    ];
+    golden(Answer::Watch(events), &[&[12, 3, 0], &row_bytes, &[1, 1, b'k', 0xac, 2, 2]]);
+    golden(Answer::Unwatch, &[&[13]]);
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let mut bytes = encode(&Request::Unwatch(1)).unwrap().to_vec();
+    bytes[0] = 9;
+    let error = decode::<Request>(&bytes).unwrap_err();
+    assert_eq!(error, Unreadable::Version(9));
+    assert!(error.to_string().contains("version 9") && error.to_string().contains("version 1"));
+}
+
+#[test]
+fn rubbish_is_told_as_such() {
+    let whole = encode(&Request::Commit(vec![turn()])).unwrap();
+    assert_eq!(decode::<Request>(b""), Err(Unreadable::Empty));
+    for cut in 1..whole.len() {
+        assert!(matches!(decode::<Request>(&whole[..cut]), Err(Unreadable::Rubbish(_))), "{cut}");
+    }
+    let longer = [&whole[..], &[0]].concat();
+    assert!(matches!(decode::<Request>(&longer), Err(Unreadable::Rubbish(_))));
+    assert!(matches!(decode::<Request>(&[VERSION, 200]), Err(Unreadable::Rubbish(_))));
+    // A length that no body has.
+    let lies = [VERSION, COMMIT, 0xff, 0xff, 0xff, 0xff, 0x0f];
+    assert!(matches!(decode::<Request>(&lies), Err(Unreadable::Rubbish(_))));
+}
+
+#[test]
+fn only_calls_that_carry_data_may_be_large() {
+    let large = vec![(shard(), Entity::new("t", "i")); 100];
+    let bytes = encode(&Request::Load(large)).unwrap();
+    let error = decode_request(&bytes, 100).unwrap_err();
+    assert_eq!(error, Unreadable::TooLarge { bytes: bytes.len(), limit: 100 });
+    assert!(error.to_string().contains("max_question"));
+    let turns = encode(&Request::Commit(vec![turn(); 100])).unwrap();
+    assert!(decode_request(&turns, 100).is_ok());
+    let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: vec![0; 200].into() };
+    assert!(decode_request(&encode(&piece).unwrap(), 100).is_ok());
+}

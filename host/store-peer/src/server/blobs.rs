@@ -1,0 +1,137 @@
+//! Blobs on their way, piece by piece: those that come in are kept when they are whole, those that go out
+//! are read once.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
+use ostraca_store::{EntityStore, StoreError};
+
+use crate::options::ServerOptions;
+
+pub(super) struct Blobs {
+    pieces: Mutex<Pieces>,
+    max_blob: usize,
+    max_blobs: usize,
+}
+
+#[derive(Default)]
+struct Pieces {
+    incoming: VecDeque<Upload>,
+    outgoing: VecDeque<([u8; 32], Bytes)>,
+}
+
+struct Upload {
+    number: u64,
+    total: u64,
+    bytes: BytesMut,
+}
+
+impl Blobs {
+    pub(super) fn new(options: &ServerOptions) -> Self {
+        let ServerOptions { max_blob, blobs, .. } = *options;
+        Self { pieces: Mutex::default(), max_blob, max_blobs: blobs.max(1) }
+    }
+
+    /// Takes a piece; gives the whole with the last one.
+    pub(super) fn receive(
+        &self,
+        number: u64,
+        total: u64,
+        offset: u64,
+        piece: &[u8],
+    ) -> Result<Option<Bytes>, StoreError> {
+        if total > self.max_blob as u64 {
+            let limit = self.max_blob;
+            let why = format!("a blob of {total} bytes, where {limit} are taken (`max_blob`)");
+            return Err(StoreError::Limit(why));
+        }
+        let mut pieces = self.lock();
+        let begun = pieces.incoming.iter().position(|upload| upload.number == number);
+        let known = begun.and_then(|at| pieces.incoming.remove(at));
+        let mut upload = match known {
+            Some(upload) => upload,
+            None if offset == 0 => Upload { number, total, bytes: BytesMut::new() },
+            None => {
+                let why = "a blob was given up: too many are on their way (`blobs`)";
+                return Err(StoreError::Unavailable(why.into()));
+            }
+        };
+        let has = upload.bytes.len() as u64;
+        if has != offset || upload.total != total || piece.len() as u64 > total - has {
+            return Err(StoreError::Limit("a piece of a blob that does not belong there".into()));
+        }
+        upload.bytes.extend_from_slice(piece);
+        if upload.bytes.len() as u64 == total {
+            return Ok(Some(upload.bytes.freeze()));
+        }
+        while pieces.incoming.len() >= self.max_blobs {
+            pieces.incoming.pop_front();
+        }
+        pieces.incoming.push_back(upload);
+        Ok(None)
+    }
+
+    /// A piece of a blob, and the size of the whole.
+    pub(super) fn piece(
+        self: Arc<Self>,
+        store: &Arc<dyn EntityStore>,
+        digest: [u8; 32],
+        offset: u64,
+        limit: u64,
+    ) -> BoxFuture<'static, Result<Option<(Bytes, u64)>, StoreError>> {
+        let kept = {
+            let pieces = self.lock();
+            pieces.outgoing.iter().find(|(of, _)| *of == digest).map(|(_, bytes)| bytes.clone())
+        };
+        let store = store.clone();
+        Box::pin(async move {
+            let whole = match kept {
+                Some(whole) => whole,
+                None => match store.blob(digest).await? {
+                    Some(whole) => whole,
+                    None => return Ok(None),
+                },
+            };
+            let total = whole.len();
+            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(total);
+            let to = usize::try_from(limit).unwrap_or(usize::MAX).saturating_add(from).min(total);
+            let mut pieces = self.lock();
+            pieces.outgoing.retain(|(of, _)| *of != digest);
+            if to < total {
+                while pieces.outgoing.len() >= self.max_blobs {
+                    pieces.outgoing.pop_front();
+                }
+                pieces.outgoing.push_back((digest, whole.clone()));
+            }
+            drop(pieces);
+            Ok(Some((whole.slice(from..to), total as u64)))
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_do_not_belong_are_refused() {
+        let blobs = Blobs::new(&ServerOptions { max_blob: 10, blobs: 1, ..Default::default() });
+        assert!(matches!(blobs.receive(1, 11, 0, b"a"), Err(StoreError::Limit(_))));
+        assert_eq!(blobs.receive(1, 4, 0, b"ab"), Ok(None));
+        for (total, offset, piece) in [(4, 1, &b"c"[..]), (5, 2, b"c"), (4, 2, b"cde")] {
+            assert_eq!(blobs.receive(2, 4, 0, b"ab"), Ok(None));
+            assert!(matches!(blobs.receive(2, total, offset, piece), Err(StoreError::Limit(_))));
+        }
+        assert_eq!(blobs.receive(3, 4, 0, b"ab"), Ok(None));
+        assert_eq!(blobs.receive(4, 4, 0, b"ef"), Ok(None));
+        assert!(matches!(blobs.receive(3, 4, 2, b"cd"), Err(StoreError::Unavailable(_))));
+        assert_eq!(blobs.receive(4, 4, 2, b"gh"), Ok(Some(Bytes::from_static(b"efgh"))));
+        assert_eq!(blobs.receive(5, 0, 0, b""), Ok(Some(Bytes::new())));
+    }
+}

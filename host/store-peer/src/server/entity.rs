@@ -1,0 +1,169 @@
+//! Serving an `EntityStore`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_sharding::rows::Member;
+use ostraca_store::{EntityStore, Scan};
+
+use super::blobs::Blobs;
+use super::fence::{Fence, Pass};
+use super::{check_cluster, refused, reply};
+use crate::options::ServerOptions;
+use crate::protocol::{self, Answer, Hello, Request};
+
+/// Serves one store to all nodes.
+pub struct EntityServer {
+    store: Arc<dyn EntityStore>,
+    options: ServerOptions,
+    fence: Fence,
+}
+
+impl std::fmt::Debug for EntityServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EntityServer").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl EntityServer {
+    /// Serves that store.
+    #[must_use]
+    pub fn new(store: Arc<dyn EntityStore>, options: ServerOptions) -> Arc<Self> {
+        Arc::new(Self { store, options, fence: Fence::default() })
+    }
+
+    /// A link of that node, whose name its certificate says.
+    #[must_use]
+    pub fn link(self: &Arc<Self>, peer: &Member) -> EntityLink {
+        let blobs = Arc::new(Blobs::new(&self.options));
+        EntityLink { server: self.clone(), node: peer.node.clone(), pass: None, blobs }
+    }
+}
+
+/// A link from one node.
+pub struct EntityLink {
+    server: Arc<EntityServer>,
+    node: NodeId,
+    pass: Option<Pass>,
+    blobs: Arc<Blobs>,
+}
+
+impl std::fmt::Debug for EntityLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EntityLink").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl EntityLink {
+    /// Takes a call. What must keep the order of calls is done when this returns.
+    pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
+        let request = match protocol::decode_request(body, self.server.options.max_question) {
+            Ok(Request::Hello(hello)) => return self.hello(&hello),
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let Some(pass) = &self.pass else { return refused("the first call of a link is a hello") };
+        match pass.call(|| self.ask(request)) {
+            Ok(answer) => {
+                let store = self.server.store.clone();
+                answer.map(move |answer| reply(store.identity().sequence, answer)).boxed()
+            }
+            Err(why) => refused(why),
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello) -> BoxFuture<'static, Bytes> {
+        let store = &self.server.store;
+        let identity = store.identity();
+        let entered = check_cluster(hello, identity.cluster, &identity.cluster_name)
+            .and_then(|()| self.server.fence.enter(&self.node, hello));
+        match entered {
+            Ok(pass) => {
+                self.pass = Some(pass);
+                let openings = store.openings();
+                ready(reply(identity.sequence, Answer::Hello { identity, openings })).boxed()
+            }
+            Err(why) => refused(why),
+        }
+    }
+
+    fn ask(&self, request: Request) -> BoxFuture<'static, Answer> {
+        let (store, options) = (&self.server.store, &self.server.options);
+        match request {
+            Request::Claim(claims) => {
+                let (own, foreign) = self.own(claims, |claim| claim);
+                let answer = store.claim(own);
+                let refusal = ClaimOutcome::Failed;
+                answer.map(move |it| Answer::Claim(merge(it, foreign, refusal))).boxed()
+            }
+            Request::Commit(turns) => {
+                let (own, foreign) = self.own(turns, |turn| &turn.claim);
+                let answer = store.commit(own);
+                let refusal = |why| CommitOutcome::Refused(Refusal::Limit(why));
+                answer.map(move |it| Answer::Commit(merge(it, foreign, refusal))).boxed()
+            }
+            Request::Claims(shards) => store.claims(shards).map(Answer::Claims).boxed(),
+            Request::Load(entities) => store.load(entities).map(Answer::Load).boxed(),
+            Request::Scan(scan) => {
+                let limit = scan.limit.min(options.page_records);
+                let limit_bytes = scan.limit_bytes.min(options.page_bytes);
+                store.scan(Scan { limit, limit_bytes, ..scan }).map(Answer::Scan).boxed()
+            }
+            Request::PutBlob { upload, total, offset, bytes } => {
+                match self.blobs.receive(upload, total, offset, &bytes) {
+                    Ok(Some(whole)) => {
+                        let kept = store.put_blob(whole);
+                        kept.map(|it| Answer::PutBlob(it.map(Some))).boxed()
+                    }
+                    Ok(None) => ready(Answer::PutBlob(Ok(None))).boxed(),
+                    Err(error) => ready(Answer::PutBlob(Err(error))).boxed(),
+                }
+            }
+            Request::Blob { digest, offset, limit } => {
+                let piece = self.blobs.clone().piece(store, digest, offset, limit);
+                piece.map(Answer::Blob).boxed()
+            }
+            Request::Hello(_)
+            | Request::Get(_)
+            | Request::List(_)
+            | Request::Cas(_)
+            | Request::Watch { .. }
+            | Request::Unwatch(_) => {
+                let why = "rows are asked for on the control connection";
+                ready(Answer::Refused(why.into())).boxed()
+            }
+        }
+    }
+
+    /// What is said in this node's own name, and in which places somebody else's name stands, with a refusal.
+    fn own<T>(&self, all: Vec<T>, claim: impl Fn(&T) -> &Claim) -> (Vec<T>, Vec<(usize, String)>) {
+        let mut foreign = Vec::new();
+        let mut own = Vec::with_capacity(all.len());
+        for (at, one) in all.into_iter().enumerate() {
+            let node = &claim(&one).node;
+            if *node == self.node {
+                own.push(one);
+            } else {
+                let why = format!("node {} may not write in the name of node {node}", self.node);
+                foreign.push((at, why));
+            }
+        }
+        (own, foreign)
+    }
+}
+
+/// Puts refusals back into their places.
+fn merge<T>(
+    mut answers: Vec<T>,
+    foreign: Vec<(usize, String)>,
+    refusal: impl Fn(String) -> T,
+) -> Vec<T> {
+    for (at, why) in foreign {
+        answers.insert(at.min(answers.len()), refusal(why));
+    }
+    answers
+}

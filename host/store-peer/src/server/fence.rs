@@ -1,0 +1,99 @@
+//! Which link of a client is its newest: from older ones nothing is taken any more.
+//!
+//! A client that gave a link up makes another one, and tells its callers what it knows of their calls. Calls
+//! that are still under way on the old link must not take effect after those of the new one: a row that
+//! was made and deleted since would be made again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ostraca_sharding::ids::NodeId;
+
+use crate::protocol::Hello;
+
+/// The newest links of all clients of a store.
+#[derive(Debug, Default)]
+pub(super) struct Fence {
+    clients: Mutex<HashMap<(NodeId, u64), Weak<Newest>>>,
+}
+
+/// Of one client.
+type Newest = Mutex<u64>;
+
+/// One link's pass.
+#[derive(Debug)]
+pub(super) struct Pass {
+    link: u64,
+    newest: Arc<Newest>,
+}
+
+impl Fence {
+    /// Lets a link in, and all older ones of its client out.
+    ///
+    /// # Errors
+    /// It is not the newest itself.
+    pub(super) fn enter(&self, node: &NodeId, hello: &Hello) -> Result<Pass, String> {
+        let mut clients = lock(&self.clients);
+        clients.retain(|_, newest| newest.strong_count() > 0);
+        let key = (node.clone(), hello.client);
+        let known = clients.get(&key).and_then(Weak::upgrade);
+        let newest = known.unwrap_or_else(|| {
+            let newest = Arc::new(Newest::default());
+            clients.insert(key, Arc::downgrade(&newest));
+            newest
+        });
+        drop(clients);
+        let mut now = lock(&newest);
+        if hello.link <= *now {
+            return Err(format!("link {} comes after link {}", hello.link, *now));
+        }
+        *now = hello.link;
+        drop(now);
+        Ok(Pass { link: hello.link, newest })
+    }
+}
+
+impl Pass {
+    /// Makes a call while no newer link can come in.
+    ///
+    /// # Errors
+    /// There is one already.
+    pub(super) fn call<T>(&self, call: impl FnOnce() -> T) -> Result<T, &'static str> {
+        let newest = lock(&self.newest);
+        if *newest == self.link {
+            Ok(call())
+        } else {
+            Err("this link was given up: its client has a newer one")
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_sharding::ids::ClusterId;
+
+    use super::*;
+
+    #[test]
+    fn from_a_clients_older_links_nothing_is_taken() {
+        let fence = Fence::default();
+        let hello = |client, link| Hello { cluster: ClusterId(1), client, link };
+        let (a, b) = (NodeId::from("a"), NodeId::from("b"));
+        let first = fence.enter(&a, &hello(1, 1)).unwrap();
+        let others = [(&a, 2), (&b, 1)].map(|(node, client)| fence.enter(node, &hello(client, 1)));
+        assert!(first.call(|| ()).is_ok());
+        let second = fence.enter(&a, &hello(1, 2)).unwrap();
+        assert!(first.call(|| ()).is_err());
+        assert!(fence.enter(&a, &hello(1, 2)).is_err());
+        assert!(fence.enter(&a, &hello(1, 1)).is_err(), "a late hello changes nothing");
+        assert!(second.call(|| ()).is_ok());
+        assert!(others.iter().all(|pass| pass.as_ref().unwrap().call(|| ()).is_ok()));
+        drop((first, second, others));
+        fence.enter(&b, &hello(2, 1)).unwrap();
+        assert_eq!(lock(&fence.clients).len(), 1, "clients that are gone are forgotten");
+    }
+}

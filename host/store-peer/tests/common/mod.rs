@@ -1,0 +1,43 @@
+//! A store served to nodes `a` and `b` within one process, over links that break when a test says so.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub(crate) mod lasting;
+pub(crate) mod net;
+pub(crate) mod remote;
+
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_sharding::records::{Claim, Commit, Head};
+use ostraca_sharding::rows::Member;
+use ostraca_store::conformance::CLUSTER;
+
+pub(crate) fn member(node: &str) -> Member {
+    Member { node: node.into(), incarnation: Incarnation { counter: 1, nonce: 11 } }
+}
+
+pub(crate) fn shard() -> ShardKey {
+    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
+}
+
+pub(crate) fn claim(node: &str, number: u64) -> Claim {
+    Claim {
+        cluster: CLUSTER,
+        shard: shard(),
+        epoch: Epoch(1),
+        node: NodeId::from(node),
+        incarnation: Incarnation { counter: 1, nonce: 11 },
+        number,
+    }
+}
+
+pub(crate) fn turn(claim: &Claim, id: &str, from: u64) -> Commit {
+    let turn = TurnId { nonce: 11, shard: 1, epoch: claim.epoch, number: from };
+    Commit {
+        claim: Arc::new(claim.clone()),
+        entity: Entity::new("counter", id),
+        from,
+        head: Head { version: from + 1, revision: 1, turn, ..Head::default() },
+        writes: vec![],
+    }
+}

@@ -1,0 +1,181 @@
+//! Links within one process. They break at random places, from a seed, or where a test says so.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use ostraca_store_peer::{Channel, Connect, Failure};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+/// The serving end of a link.
+pub(crate) type Serve = Box<dyn FnMut(&[u8]) -> BoxFuture<'static, Bytes> + Send>;
+
+/// What breaks, and how often.
+#[derive(Default)]
+pub(crate) struct Weather {
+    /// One call in so many breaks its link; 0: none.
+    pub(crate) breaks: AtomicU64,
+    random: AtomicU64,
+    pub(crate) links: AtomicUsize,
+    pub(crate) broken: AtomicUsize,
+    /// There is no way to the store.
+    pub(crate) cut: AtomicBool,
+    /// Calls are taken and lie on the wire.
+    pub(crate) held: AtomicBool,
+    /// What lies on the wire, with the link that it is on.
+    wire: Mutex<Vec<(Arc<Mutex<Serve>>, Bytes)>>,
+    /// The link that was made last.
+    last: Mutex<Option<Arc<Ends>>>,
+    /// Bytes of the largest call.
+    pub(crate) max_call: AtomicUsize,
+    /// Bytes of the largest answer.
+    pub(crate) max_answer: AtomicUsize,
+}
+
+impl Weather {
+    pub(crate) fn new(breaks: u64, seed: u64) -> Arc<Self> {
+        let weather = Self { random: seed.into(), ..Self::default() };
+        weather.breaks.store(breaks, Ordering::Relaxed);
+        weather.max_call.store(20 << 20, Ordering::Relaxed);
+        weather.max_answer.store(20 << 20, Ordering::Relaxed);
+        Arc::new(weather)
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        let seed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mut z = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    /// Breaks the present link.
+    pub(crate) fn break_link(&self) {
+        if let Some(ends) = self.last.lock().unwrap().take() {
+            ends.break_it();
+        }
+    }
+
+    /// Delivers what lies on the wire, however old its link is; gives how much it was.
+    pub(crate) fn deliver_late(&self) -> usize {
+        let late = std::mem::take(&mut *self.wire.lock().unwrap());
+        for (serve, body) in &late {
+            drop((serve.lock().unwrap())(body));
+        }
+        late.len()
+    }
+}
+
+struct Ends {
+    broken: CancellationToken,
+}
+
+impl Ends {
+    fn break_it(&self) {
+        self.broken.cancel();
+    }
+}
+
+/// Makes links to what `serve` makes.
+pub(crate) struct Net<F> {
+    pub(crate) serve: F,
+    pub(crate) weather: Arc<Weather>,
+    pub(crate) runtime: Handle,
+}
+
+impl<F: Fn() -> Serve + Send + Sync + 'static> Connect for Net<F> {
+    fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
+        if self.weather.cut.load(Ordering::Relaxed) {
+            return ready(Err("the wire is cut".into())).boxed();
+        }
+        self.weather.links.fetch_add(1, Ordering::Relaxed);
+        let ends = Arc::new(Ends { broken: CancellationToken::new() });
+        *self.weather.last.lock().unwrap() = Some(ends.clone());
+        let channel = InProcess {
+            serve: Arc::new(Mutex::new((self.serve)())),
+            ends,
+            weather: self.weather.clone(),
+            runtime: self.runtime.clone(),
+        };
+        ready(Ok(Box::new(channel) as Box<dyn Channel>)).boxed()
+    }
+}
+
+struct InProcess {
+    serve: Arc<Mutex<Serve>>,
+    ends: Arc<Ends>,
+    weather: Arc<Weather>,
+    runtime: Handle,
+}
+
+impl InProcess {
+    fn lost(&self) -> BoxFuture<'static, Result<Bytes, Failure>> {
+        self.weather.broken.fetch_add(1, Ordering::Relaxed);
+        self.ends.break_it();
+        ready(Err(Failure::Lost("it broke".into()))).boxed()
+    }
+}
+
+impl Channel for InProcess {
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
+        if self.ends.broken.is_cancelled() {
+            return ready(Err(Failure::NotSent("it is broken".into()))).boxed();
+        }
+        let weather = &self.weather;
+        let breaks = weather.breaks.load(Ordering::Relaxed);
+        // Not the hello: a link that is never made shows nothing.
+        if breaks > 0 && body.get(1) != Some(&0) && weather.below(breaks) == 0 {
+            match weather.below(3) {
+                0 => return self.lost(),
+                1 => {
+                    // Later, from a link that was given up.
+                    let (serve, late) = (self.serve.clone(), weather.below(20));
+                    self.runtime.spawn(async move {
+                        tokio::time::sleep(std::time::Duration::from_millis(late)).await;
+                        drop((serve.lock().unwrap())(&body));
+                    });
+                    return self.lost();
+                }
+                _ => {
+                    drop((self.serve.lock().unwrap())(&body));
+                    return self.lost();
+                }
+            }
+        }
+        let (to, answered) = oneshot::channel();
+        if weather.held.load(Ordering::Relaxed) {
+            weather.wire.lock().unwrap().push((self.serve.clone(), body));
+            std::mem::forget(to);
+        } else {
+            let answer = (self.serve.lock().unwrap())(&body);
+            self.runtime.spawn(async move { to.send(answer.await) });
+        }
+        let (broken, most) = (self.ends.broken.clone(), weather.max_answer.load(Ordering::Relaxed));
+        let lost = Failure::Lost("it broke".into());
+        async move {
+            match broken.run_until_cancelled(answered).await {
+                Some(Ok(answer)) if answer.len() > most => {
+                    Err(Failure::AnswerTooLarge(format!("{} bytes", answer.len())))
+                }
+                Some(Ok(answer)) => Ok(answer),
+                _ => Err(lost),
+            }
+        }
+        .boxed()
+    }
+
+    fn max_call(&self) -> usize {
+        self.weather.max_call.load(Ordering::Relaxed)
+    }
+
+    fn closed(&self) -> BoxFuture<'static, ()> {
+        self.ends.broken.clone().cancelled_owned().boxed()
+    }
+
+    fn close(&self) {
+        self.ends.break_it();
+    }
+}
