@@ -17,3 +17,6 @@ pub use event::{Event, WriteError};
 pub use machine::{Identity, Machine};
 pub use settings::{Mutation, Settings};
 pub use talk::{Held, Report, Talk};
+
+#[cfg(test)]
+mod tests;

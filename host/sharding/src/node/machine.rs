@@ -261,7 +261,8 @@ impl Machine {
 
     /// An observer that slept counts every lease as just renewed (R8).
     fn slept(&mut self, now: Now) {
-        let slept = self.handled.is_none_or(|last| now.mono.saturating_sub(last) > self.settings.margin);
+        let slept =
+            self.handled.is_none_or(|last| now.mono.saturating_sub(last) > self.settings.margin);
         if slept && !self.off(Mutation::TrustOldObservations) {
             self.view.renew_all(now.mono);
         }
@@ -354,7 +355,12 @@ impl Machine {
             }
             let row = NodeRow { draining, ..row.clone() };
             let revision = *revision;
-            self.write(Purpose::Drain(node.clone()), Key::Node(node), Some(revision), Row::Node(row));
+            self.write(
+                Purpose::Drain(node.clone()),
+                Key::Node(node),
+                Some(revision),
+                Row::Node(row),
+            );
         }
     }
 
@@ -381,9 +387,11 @@ impl Machine {
     fn ask_rebalance(&mut self, now: Now) {
         match &mut self.manager {
             Some(manager) => manager.balance_at = now.mono,
-            None if self.view.manager.as_ref().is_some_and(|(row, _)| {
-                row.holder.node != self.identity.node
-            }) =>
+            None if self
+                .view
+                .manager
+                .as_ref()
+                .is_some_and(|(row, _)| row.holder.node != self.identity.node) =>
             {
                 self.say_manager(now, Talk::Rebalance);
             }

@@ -107,7 +107,8 @@ impl Machine {
             .map(|(node, row)| (row.since, node.clone()))
             .collect();
         candidates.sort();
-        let rank = candidates.iter().position(|(_, node)| *node == me.node).unwrap_or(candidates.len());
+        let rank =
+            candidates.iter().position(|(_, node)| *node == me.node).unwrap_or(candidates.len());
         if now.mono < since + rank as u64 * self.settings.candidate_step {
             return;
         }

@@ -320,12 +320,7 @@ impl Machine {
         self.seen.clear();
     }
 
-    pub(super) fn on_claims(
-        &mut self,
-        now: Now,
-        number: u64,
-        claims: Option<Vec<Option<Claim>>>,
-    ) {
+    pub(super) fn on_claims(&mut self, now: Now, number: u64, claims: Option<Vec<Option<Claim>>>) {
         let Membership::In(life) = &mut self.membership else { return };
         let Some((_, asked)) = life.claims.take_if(|(asked, _)| *asked == number) else { return };
         // Without an answer the next tick asks again.
@@ -335,9 +330,7 @@ impl Machine {
         let mut changed = Vec::new();
         for ((shard, epoch), claim) in asked.into_iter().zip(claims) {
             let mine = claim.as_ref().is_some_and(|claim| {
-                claim.epoch == epoch
-                    && claim.node == me.node
-                    && claim.incarnation == me.incarnation
+                claim.epoch == epoch && claim.node == me.node && claim.incarnation == me.incarnation
             });
             if !mine {
                 changed.push((shard, epoch, claim.map(|claim| claim.epoch)));

@@ -223,7 +223,11 @@ impl Machine {
                     serving: own.serving && !own.stopping,
                 })
                 .collect(),
-            refused: self.refused.iter().map(|(shard, (at, above))| (*shard, *at, *above)).collect(),
+            refused: self
+                .refused
+                .iter()
+                .map(|(shard, (at, above))| (*shard, *at, *above))
+                .collect(),
         };
         self.say_manager(now, Talk::Report(Box::new(report)));
     }

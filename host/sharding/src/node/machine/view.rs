@@ -43,13 +43,6 @@ impl View {
         self.moved.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
     }
 
-    /// A node's present life, if its row says that it lives.
-    pub(super) fn live(&self, node: &NodeId) -> Option<Member> {
-        let (row, _) = self.nodes.get(node)?;
-        (row.standing == Standing::Live)
-            .then(|| Member { node: node.clone(), incarnation: row.incarnation })
-    }
-
     /// Every node whose row says that it lives.
     pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
         self.nodes

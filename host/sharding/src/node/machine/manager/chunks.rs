@@ -59,7 +59,10 @@ impl Machine {
         }
         let mut row = chunk.base.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
         row.term = manager.term;
-        row.shards.resize((shards - key * crate::rows::CHUNK).min(crate::rows::CHUNK) as usize, ShardRow::default());
+        row.shards.resize(
+            (shards - key * crate::rows::CHUNK).min(crate::rows::CHUNK) as usize,
+            ShardRow::default(),
+        );
         for (place, shard) in std::mem::take(&mut chunk.want) {
             row.shards[place] = shard;
         }
@@ -119,7 +122,12 @@ impl Machine {
     }
 
     /// The answer to a read of a row whose write's answer was lost.
-    pub(in super::super) fn chunk_read(&mut self, now: Now, number: u32, value: Option<(Row, u64)>) {
+    pub(in super::super) fn chunk_read(
+        &mut self,
+        now: Now,
+        number: u32,
+        value: Option<(Row, u64)>,
+    ) {
         let waits = self.manager.as_ref().and_then(|manager| manager.chunks.get(number as usize));
         if waits.is_some_and(|chunk| chunk.read_at.is_some()) {
             self.chunk_found(now, number, value);

@@ -87,8 +87,7 @@ impl Machine {
         if report.incarnation != owner.incarnation {
             return None;
         }
-        let refused =
-            report.refused.iter().find(|(of, at, _)| (*of, *at) == (shard, row.epoch));
+        let refused = report.refused.iter().find(|(of, at, _)| (*of, *at) == (shard, row.epoch));
         if let Some((_, _, standing)) = refused {
             return Some(row.epoch.max(*standing));
         }
@@ -125,18 +124,13 @@ impl Machine {
             let to = self.manager.as_ref()?.handoffs.get(shard)?.to.as_ref()?;
             plan.index(to)
         };
-        let moves: BTreeMap<_, _> = self
-            .strategy
-            .place(&plan.view)
-            .into_iter()
-            .map(|step| (step.shard, step.to))
-            .collect();
+        let moves: BTreeMap<_, _> =
+            self.strategy.place(&plan.view).into_iter().map(|step| (step.shard, step.to)).collect();
         let mut placed = Vec::new();
         for (shard, (_, above)) in needs {
             let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
             let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
-            let epoch =
-                if self.off(Mutation::SameEpoch) { above } else { Epoch(above.0 + 1) };
+            let epoch = if self.off(Mutation::SameEpoch) { above } else { Epoch(above.0 + 1) };
             placed.push((shard, ShardRow { epoch, owner: Some(member.clone()), moving: None }));
         }
         let Some(manager) = &mut self.manager else { return };
@@ -200,7 +194,9 @@ impl Machine {
         let to: BTreeMap<_, _> = moves.into_iter().map(|step| (step.shard, step.to)).collect();
         for (shard, row) in leaving {
             // Without anybody to take it, it stays.
-            let Some(target) = to.get(&shard).and_then(|to| plan.members.get(*to)) else { continue };
+            let Some(target) = to.get(&shard).and_then(|to| plan.members.get(*to)) else {
+                continue;
+            };
             let target = target.node.clone();
             self.begin_hand_off(now, shard, &row, Some(target), Why::Drain);
         }
@@ -242,10 +238,13 @@ impl Machine {
         let plan = self.plan(&rows, BTreeSet::new());
         let steps = self.strategy.rebalance(&plan.view, room);
         if steps.is_empty() {
-            if let Some(manager) = &mut self.manager
-                && manager.handoffs.is_empty()
-            {
-                manager.balance_at = now.mono + self.settings.rebalance_interval;
+            let soon = self.settings.renew / 4;
+            if let Some(manager) = &mut self.manager {
+                let wait = match manager.handoffs.is_empty() {
+                    true => self.settings.rebalance_interval,
+                    false => soon,
+                };
+                manager.balance_at = now.mono + wait;
             }
             return;
         }

@@ -119,8 +119,7 @@ impl Machine {
                 let until = now.mono + settings.ack_wait;
                 hand_off.phase = Phase::Begin { until, waiting: live.clone() };
                 for to in live {
-                    let talk =
-                        Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision };
+                    let talk = Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision };
                     say.push((to, talk));
                 }
             }

@@ -1,0 +1,8 @@
+//! The rules of the node's machine, by hand: a few machines round one store of rows that answers at once.
+//!
+//! The simulator does the same with everything that can go wrong; here one can read what should happen.
+
+mod cluster;
+mod handoffs;
+mod leadership;
+mod leases;

@@ -1,0 +1,333 @@
+//! Machines round one store of rows, in virtual time. Shards serve and stop as soon as they are told.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::assign::Strategy;
+use crate::ids::{Epoch, NodeId, ShardId};
+use crate::message::Now;
+use crate::node::{Action, Event, Identity, Machine, Mutation, Notice, Settings, Talk, WriteError};
+use crate::records::Claim;
+use crate::rows::{Key, Member, Roles, Row, Standing};
+
+pub(super) const SHARDS: u32 = 12;
+
+/// One process.
+pub(super) struct Node {
+    pub(super) machine: Machine,
+    /// Neither ticks nor hears.
+    pub(super) paused: bool,
+    pub(super) dead: bool,
+    /// Its store calls are neither made nor answered.
+    pub(super) cut: bool,
+    /// Its shards take long to stop; these were told to.
+    pub(super) stuck: bool,
+    pub(super) stops: Vec<(ShardId, Epoch)>,
+    pub(super) suspended: bool,
+    pub(super) left: bool,
+    pub(super) owns: BTreeMap<ShardId, (Epoch, Member)>,
+    pub(super) held_back: Vec<ShardId>,
+    pub(super) notices: Vec<Notice>,
+}
+
+pub(super) struct Cluster {
+    pub(super) now: u64,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) rows: BTreeMap<Key, (Row, u64)>,
+    pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
+    revision: u64,
+    /// Everything said, for tests that look; and what says that a talk is lost.
+    pub(super) said: Vec<(NodeId, NodeId, Talk)>,
+    pub(super) lose: fn(&Talk) -> bool,
+    pub(super) settings: Settings,
+    inbox: VecDeque<(NodeId, Event)>,
+}
+
+impl Cluster {
+    pub(super) fn new() -> Self {
+        Self {
+            now: 1_000,
+            nodes: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            revision: 0,
+            said: Vec::new(),
+            lose: |_| false,
+            settings: Settings::default(),
+            inbox: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn of(nodes: &[&str]) -> Self {
+        let mut cluster = Self::new();
+        for node in nodes {
+            cluster.start(node);
+            cluster.run(200);
+        }
+        cluster.run(5_000);
+        cluster
+    }
+
+    pub(super) fn mutated(nodes: &[&str], mutation: Mutation) -> Self {
+        let mut cluster = Self::new();
+        cluster.settings.mutations.push(mutation);
+        for node in nodes {
+            cluster.start(node);
+            cluster.run(200);
+        }
+        cluster.run(5_000);
+        cluster
+    }
+
+    pub(super) fn start(&mut self, name: &str) {
+        self.start_with(name, Roles::ALL, 1);
+    }
+
+    pub(super) fn start_with(&mut self, name: &str, roles: Roles, version: u64) {
+        let node = NodeId::from(name);
+        let identity = Identity {
+            node: node.clone(),
+            roles,
+            version,
+            addresses: vec![format!("{name}:1")],
+            shards: SHARDS,
+            seed: self.now + name.len() as u64 + u64::from(name.as_bytes()[0]),
+        };
+        let machine = Machine::new(self.settings.clone(), identity, Strategy::Average.build());
+        let process = Node {
+            machine,
+            paused: false,
+            dead: false,
+            cut: false,
+            stuck: false,
+            stops: Vec::new(),
+            suspended: false,
+            left: false,
+            owns: BTreeMap::new(),
+            held_back: Vec::new(),
+            notices: Vec::new(),
+        };
+        self.nodes.insert(node.clone(), process);
+        self.carry_out(&node);
+        self.settle();
+    }
+
+    pub(super) fn node(&mut self, name: &str) -> &mut Node {
+        self.nodes.get_mut(&NodeId::from(name)).expect("a node of the test")
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now { mono: self.now, cluster: self.now }
+    }
+
+    pub(super) fn tell(&mut self, name: &str, event: Event) {
+        self.inbox.push_back((name.into(), event));
+        self.settle();
+    }
+
+    /// Lets time pass.
+    pub(super) fn run(&mut self, millis: u64) {
+        let end = self.now + millis;
+        while self.now < end {
+            self.now += 10;
+            for name in self.nodes.keys().cloned().collect::<Vec<_>>() {
+                let node = &self.nodes[&name];
+                if node.machine.wake().is_some_and(|wake| wake <= self.now) {
+                    self.inbox.push_back((name.clone(), Event::Tick));
+                }
+                if !node.cut {
+                    self.inbox.push_back((name, Event::StoreAnswered { sent: self.now }));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// The shards that took long stop now.
+    pub(super) fn unstick(&mut self, name: &str) {
+        let node = self.node(name);
+        node.stuck = false;
+        for (shard, epoch) in std::mem::take(&mut node.stops) {
+            self.node(name).owns.remove(&shard);
+            self.tell(name, Event::Stopped { shard, epoch });
+        }
+    }
+
+    /// Cuts a node from the store until its lease has just lapsed.
+    pub(super) fn lapse(&mut self, name: &str) {
+        self.node(name).cut = true;
+        while !self.node(name).suspended {
+            self.run(10);
+        }
+    }
+
+    fn settle(&mut self) {
+        while let Some((name, event)) = self.inbox.pop_front() {
+            let now = self.now();
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            if node.paused || node.dead {
+                continue;
+            }
+            node.machine.handle(now, event);
+            self.carry_out(&name);
+        }
+    }
+
+    fn carry_out(&mut self, name: &NodeId) {
+        while let Some(action) = self.nodes.get_mut(name).and_then(|node| node.machine.poll()) {
+            if let Some(event) = self.act(name, action) {
+                self.inbox.push_back((name.clone(), event));
+            }
+        }
+    }
+
+    fn act(&mut self, name: &NodeId, action: Action) -> Option<Event> {
+        let member = self.nodes[name].machine.member();
+        let node = self.nodes.get_mut(name)?;
+        match action {
+            Action::List if node.cut => Some(Event::Listed(None)),
+            Action::List => {
+                let rows = self.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
+                Some(Event::Listed(Some(rows.collect())))
+            }
+            Action::Read(_) if node.cut => None,
+            Action::Read(key) => {
+                let value = self.rows.get(&key).cloned();
+                Some(Event::Row { key, value })
+            }
+            Action::Write { number, .. } if node.cut => {
+                Some(Event::Written { number, result: Err(WriteError::Unknown) })
+            }
+            Action::Write { number, key, expected, row } => {
+                let standing = self.rows.get(&key).cloned();
+                if standing.as_ref().map(|(_, at)| *at) != expected {
+                    let result = Err(WriteError::Conflict(standing));
+                    return Some(Event::Written { number, result });
+                }
+                self.revision += 1;
+                self.rows.insert(key.clone(), (row.clone(), self.revision));
+                for (other, node) in &self.nodes {
+                    if !node.cut {
+                        let value = Some((row.clone(), self.revision));
+                        self.inbox
+                            .push_back((other.clone(), Event::Row { key: key.clone(), value }));
+                    }
+                }
+                Some(Event::Written { number, result: Ok(self.revision) })
+            }
+            Action::Say { to, talk } => {
+                self.said.push((name.clone(), to.clone(), talk.clone()));
+                if !(self.lose)(&talk)
+                    && let Some(from) = member
+                {
+                    self.inbox.push_back((to, Event::Heard { from, talk }));
+                }
+                None
+            }
+            Action::Suspend => {
+                node.suspended = true;
+                None
+            }
+            Action::Resume => {
+                node.suspended = false;
+                None
+            }
+            Action::ReadClaims { number, shards } => {
+                let claims = shards.iter().map(|shard| self.claim(*shard)).collect();
+                Some(Event::Claims { number, claims: Some(claims) })
+            }
+            Action::Adopt { shard, epoch, member } => {
+                let standing = self.claims.get(&shard);
+                if let Some((standing, _)) = standing.filter(|(standing, _)| *standing >= epoch) {
+                    let standing = Some(*standing);
+                    return Some(Event::Lost { shard, epoch, standing });
+                }
+                self.claims.insert(shard, (epoch, member.clone()));
+                node.owns.insert(shard, (epoch, member));
+                Some(Event::Serving { shard, epoch })
+            }
+            Action::Stop { shard, epoch, .. } if node.stuck => {
+                node.stops.push((shard, epoch));
+                None
+            }
+            Action::Stop { shard, epoch, .. } => {
+                node.owns.remove(&shard);
+                Some(Event::Stopped { shard, epoch })
+            }
+            Action::Forget { shard, .. } => {
+                node.owns.remove(&shard);
+                None
+            }
+            Action::Hold { shard, .. } => {
+                node.held_back.push(shard);
+                None
+            }
+            Action::Note(notice) => {
+                node.notices.push(notice);
+                None
+            }
+            Action::Left => {
+                node.left = true;
+                None
+            }
+            Action::Registered(_)
+            | Action::Renewed { .. }
+            | Action::Route { .. }
+            | Action::Node { .. }
+            | Action::Fenced => None,
+        }
+    }
+
+    fn claim(&self, shard: ShardId) -> Option<Claim> {
+        let (epoch, member) = self.claims.get(&shard)?;
+        Some(Claim {
+            cluster: crate::ids::ClusterId(1),
+            shard: crate::ids::ShardKey { namespace: "d".into(), pool: "d".into(), shard },
+            epoch: *epoch,
+            node: member.node.clone(),
+            incarnation: member.incarnation,
+            number: 1,
+        })
+    }
+
+    /// How many shards each node has, by the rows; and checks that it has what they say.
+    pub(super) fn spread(&self) -> BTreeMap<String, usize> {
+        let mut spread = BTreeMap::new();
+        for (key, (row, _)) in &self.rows {
+            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            for (place, row) in row.shards.iter().enumerate() {
+                let owner = row.owner.clone().expect("an owner");
+                let shard = crate::rows::shard_at(*chunk, place);
+                let node = &self.nodes[&owner.node];
+                assert_eq!(node.owns.get(&shard), Some(&(row.epoch, owner.clone())), "{shard}");
+                assert_eq!(row.moving, None, "{shard}");
+                *spread.entry(owner.node.to_string()).or_insert(0) += 1;
+            }
+        }
+        spread
+    }
+
+    pub(super) fn epochs(&self) -> BTreeMap<ShardId, Epoch> {
+        let mut epochs = BTreeMap::new();
+        for (key, (row, _)) in &self.rows {
+            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            for (place, row) in row.shards.iter().enumerate() {
+                epochs.insert(crate::rows::shard_at(*chunk, place), row.epoch);
+            }
+        }
+        epochs
+    }
+
+    pub(super) fn standing(&self, name: &str) -> Option<Standing> {
+        match &self.rows.get(&Key::Node(name.into()))?.0 {
+            Row::Node(row) => Some(row.standing),
+            _ => None,
+        }
+    }
+
+    pub(super) fn manager(&self) -> (String, u64) {
+        match &self.rows[&Key::Manager].0 {
+            Row::Manager(row) => (row.holder.node.to_string(), row.term),
+            _ => unreachable!("the manager's row"),
+        }
+    }
+}

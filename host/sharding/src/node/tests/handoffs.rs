@@ -1,0 +1,171 @@
+//! Hand-offs: drains, lost and repeated words, managers that die in between.
+
+use super::cluster::{Cluster, SHARDS};
+use crate::ids::{NodeId, ShardId};
+use crate::node::{Event, Notice, Talk};
+use crate::rows::{Key, Row, Standing};
+
+fn begun(cluster: &Cluster) -> bool {
+    cluster.rows.values().any(
+        |(row, _)| matches!(row, Row::Shards(row) if row.shards.iter().any(|s| s.moving.is_some())),
+    )
+}
+
+fn drain(cluster: &mut Cluster, node: &str) {
+    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+}
+
+#[test]
+fn a_drained_node_ends_with_no_shard_and_gets_none_until_the_drain_is_undone() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    drain(&mut cluster, "c");
+    cluster.run(5_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+    cluster.run(30_000);
+    assert_eq!(cluster.spread().len(), 2);
+    cluster.tell("b", Event::Drain { node: "c".into(), draining: false });
+    cluster.run(5_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}
+
+#[test]
+fn a_leaving_node_hands_its_shards_over_and_then_says_goodbye() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.tell("a", Event::Leave);
+    cluster.run(5_000);
+    assert!(cluster.node("a").left);
+    assert_eq!(cluster.standing("a"), Some(Standing::Stopped));
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+    assert_eq!(cluster.manager().0, "b", "a manager that left is followed at once");
+}
+
+#[test]
+fn the_last_node_stops_its_shards_itself_and_leaves() {
+    let mut cluster = Cluster::of(&["a"]);
+    cluster.tell("a", Event::Leave);
+    cluster.run(2_000);
+    assert!(cluster.node("a").left);
+    assert!(cluster.node("a").owns.is_empty());
+}
+
+#[test]
+fn the_intent_is_in_the_row_before_any_node_is_told_and_acks_before_the_owner_is() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.said.clear();
+    drain(&mut cluster, "c");
+    cluster.run(3_000);
+    let mut begins = 0;
+    let mut stops = 0;
+    for (_, to, talk) in &cluster.said {
+        match talk {
+            Talk::BeginHandOff { shard, .. } => {
+                begins += 1;
+                assert!(*shard >= ShardId(1), "{shard}");
+            }
+            Talk::HandOff { .. } => {
+                assert_eq!(*to, NodeId::from("c"));
+                assert!(begins > 0, "A9: the owner hears after the others");
+                stops += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(stops >= 4 && begins >= 8, "{stops} hand-offs, {begins} begun");
+    assert!(!cluster.node("b").held_back.is_empty(), "K24: other nodes hold messages back");
+}
+
+#[test]
+fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.lose = |talk| matches!(talk, Talk::BeginHandOffAck { .. } | Talk::BeginHandOff { .. });
+    drain(&mut cluster, "c");
+    cluster.run(4_000);
+    assert_eq!(cluster.spread().len(), 2, "R12: acknowledgements are no vetoes");
+}
+
+#[test]
+fn a_lost_shard_stopped_repairs_itself() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.lose = |talk| matches!(talk, Talk::ShardStopped { .. });
+    drain(&mut cluster, "c");
+    cluster.run(6_000);
+    assert_eq!(cluster.spread().len(), 2, "R11: the next report says what is missing");
+}
+
+#[test]
+fn a_hand_off_that_gets_no_answer_is_given_up_and_the_shard_stays_where_it_is() {
+    let mut cluster = Cluster::new();
+    cluster.settings.handoff_timeout = 2_000;
+    for node in ["a", "b", "c"] {
+        cluster.start(node);
+    }
+    cluster.run(6_000);
+    cluster.lose = |talk| matches!(talk, Talk::HandOff { .. });
+    drain(&mut cluster, "c");
+    cluster.run(2_500);
+    cluster.tell("a", Event::Drain { node: "c".into(), draining: false });
+    cluster.lose = |_| false;
+    cluster.run(8_000);
+    assert!(cluster.node("a").notices.iter().any(|n| matches!(n, Notice::HandOffFailed { .. })));
+    assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
+}
+
+#[test]
+fn a_new_manager_goes_on_with_the_hand_offs_that_the_old_one_began() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.node("c").stuck = true;
+    drain(&mut cluster, "c");
+    cluster.run(1_500);
+    assert!(begun(&cluster));
+    cluster.node("a").dead = true;
+    cluster.run(6_000);
+    assert_eq!(cluster.manager().0, "b");
+    assert!(begun(&cluster), "the intent outlives the manager that wrote it");
+    cluster.unstick("c");
+    cluster.run(3_000);
+    assert_eq!(cluster.spread().into_iter().collect::<Vec<_>>(), [("b".into(), 12)]);
+}
+
+#[test]
+fn an_owner_that_dies_in_a_hand_off_is_not_waited_for() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.node("c").stuck = true;
+    drain(&mut cluster, "c");
+    cluster.run(1_500);
+    cluster.node("c").dead = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn a_late_begin_hand_off_holds_nothing_and_a_late_hand_off_stops_nothing() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    drain(&mut cluster, "c");
+    cluster.run(4_000);
+    let old: Vec<_> = cluster.said.clone();
+    cluster.node("b").held_back.clear();
+    let from = cluster.node("a").machine.member().expect("registered");
+    for (_, to, talk) in old {
+        if matches!(talk, Talk::BeginHandOff { .. } | Talk::HandOff { .. }) {
+            cluster.tell(&to.0, Event::Heard { from: from.clone(), talk });
+        }
+    }
+    cluster.run(2_000);
+    assert!(cluster.node("b").held_back.is_empty(), "R11");
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn a_refused_claim_is_assigned_above_the_epoch_that_stands() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let stranger = cluster.node("a").machine.member().expect("registered");
+    for shard in 1..=SHARDS {
+        cluster.claims.insert(ShardId(shard), (crate::ids::Epoch(50), stranger.clone()));
+    }
+    cluster.node("b").dead = true;
+    cluster.run(8_000);
+    let spread = cluster.spread();
+    assert_eq!(spread.values().sum::<usize>(), SHARDS as usize);
+    assert!(cluster.epochs().values().any(|epoch| epoch.0 > 50), "R5");
+    assert!(cluster.rows.contains_key(&Key::Shards(0)));
+}

@@ -1,0 +1,102 @@
+//! Who manages, and balance.
+
+use super::cluster::{Cluster, SHARDS};
+use crate::node::{Event, Notice, Talk};
+use crate::rows::{Key, Roles, Row, Standing};
+
+fn counts(cluster: &Cluster) -> Vec<usize> {
+    cluster.spread().into_values().collect()
+}
+
+#[test]
+fn the_first_host_gets_every_shard_and_each_join_balances_within_one() {
+    let mut cluster = Cluster::of(&["a"]);
+    assert_eq!(counts(&cluster), [SHARDS as usize]);
+    for (node, spread) in [("b", vec![6, 6]), ("c", vec![4, 4, 4]), ("d", vec![3, 3, 3, 3])] {
+        let before = cluster.epochs();
+        cluster.start(node);
+        cluster.run(5_000);
+        assert_eq!(counts(&cluster), spread);
+        let moved = cluster.epochs().iter().filter(|(shard, at)| before[shard] != **at).count();
+        assert!(moved <= (SHARDS as usize).div_ceil(spread.len()), "{moved} moves at a join");
+    }
+}
+
+#[test]
+fn the_oldest_candidate_follows_a_manager_that_died_and_every_row_is_sealed_anew() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    assert_eq!(cluster.manager(), ("a".into(), 1));
+    cluster.node("a").dead = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.manager(), ("b".into(), 2));
+    assert_eq!(cluster.standing("a"), Some(Standing::Dead));
+    assert_eq!(counts(&cluster), [6, 6]);
+    for (key, (row, _)) in &cluster.rows {
+        if let (Key::Shards(_), Row::Shards(row)) = (key, row) {
+            assert_eq!(row.term, 2);
+        }
+    }
+}
+
+#[test]
+fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.node("a").paused = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.manager().0, "b");
+    cluster.node("a").paused = false;
+    cluster.run(8_000);
+    assert_eq!(cluster.manager(), ("b".into(), 2));
+    assert_eq!(cluster.node("a").machine.managing(), None);
+    assert_eq!(counts(&cluster), [4, 4, 4]);
+}
+
+#[test]
+fn a_node_without_the_host_role_gets_no_shard_and_one_without_manager_never_manages() {
+    let mut cluster = Cluster::new();
+    cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
+    cluster.start_with("h", Roles { host: true, ..Roles::default() }, 1);
+    cluster.run(3_000);
+    assert!(!cluster.rows.contains_key(&Key::Manager));
+    cluster.start_with("m", Roles { manager: true, ..Roles::default() }, 1);
+    cluster.run(3_000);
+    assert_eq!(cluster.manager().0, "m");
+    assert_eq!(cluster.spread().into_iter().collect::<Vec<_>>(), [("h".into(), 12)]);
+}
+
+#[test]
+fn mixed_versions_stop_balancing_and_new_owners_are_of_the_latest() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.start_with("c", Roles::ALL, 2);
+    cluster.run(15_000);
+    assert_eq!(cluster.spread().get("c"), None, "S16.2: no balancing while versions differ");
+    cluster.node("a").dead = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.spread()["c"], 6, "S16.5: fail-over goes to the latest version");
+}
+
+#[test]
+fn a_rebalance_that_is_asked_for_reaches_the_manager_from_any_node() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.tell("b", Event::Rebalance);
+    assert!(
+        cluster.said.iter().any(|(from, to, talk)| {
+            (&*from.0, &*to.0) == ("b", "a") && *talk == Talk::Rebalance
+        })
+    );
+}
+
+#[test]
+fn every_node_notes_joins_leaves_and_managers() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.tell("b", Event::Leave);
+    cluster.run(3_000);
+    let notices = &cluster.node("a").notices;
+    assert!(notices.iter().any(|n| matches!(n, Notice::Joined(m) if &*m.node.0 == "b")));
+    assert!(
+        notices
+            .iter()
+            .any(|n| matches!(n, Notice::Gone { member, stopped: true } if &*member.node.0 == "b"))
+    );
+    assert!(notices.iter().any(|n| matches!(n, Notice::Manager { term: 1, .. })));
+}

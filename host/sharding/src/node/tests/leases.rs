@@ -1,0 +1,141 @@
+//! Registration, lapse, return and death (R7 to R9).
+
+use super::cluster::Cluster;
+use crate::node::{Event, Mutation, Notice};
+use crate::rows::{Key, Row, Standing};
+
+fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
+    match &cluster.rows[&Key::Node(node.into())].0 {
+        Row::Node(row) => (row.incarnation.counter, row.renewals),
+        _ => unreachable!("a node's row"),
+    }
+}
+
+#[test]
+fn a_node_that_registers_over_a_live_lease_waits_until_it_lapses() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").dead = true;
+    cluster.start("b");
+    cluster.run(2_000);
+    assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease still stands");
+    cluster.run(6_000);
+    assert_eq!(renewals(&cluster, "b").0, 2);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn a_second_process_of_the_same_name_owns_nothing_while_the_first_renews() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let first = cluster.nodes.remove(&"b".into()).expect("b");
+    cluster.start("b");
+    let copy = cluster.nodes.remove(&"b".into()).expect("the copy");
+    cluster.nodes.insert("b".into(), first);
+    // The copy hears nothing, and looks at the rows again and again.
+    let mut machine = copy.machine;
+    for _ in 0..800 {
+        cluster.run(10);
+        let now = cluster.now();
+        for (key, value) in &cluster.rows {
+            machine.handle(now, Event::Row { key: key.clone(), value: Some(value.clone()) });
+        }
+    }
+    assert_eq!(machine.member(), None);
+    assert_eq!(renewals(&cluster, "b").0, 1);
+}
+
+#[test]
+fn a_node_that_cannot_renew_suspends_before_anybody_may_take_its_shards() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").cut = true;
+    cluster.run(2_200);
+    assert!(!cluster.node("b").suspended);
+    cluster.lapse("b");
+    assert_eq!(cluster.standing("b"), Some(Standing::Live), "R8: the judge adds a margin");
+    cluster.run(2_000);
+    assert_eq!(cluster.standing("b"), Some(Standing::Dead));
+}
+
+#[test]
+fn a_short_cut_ends_with_the_same_life_and_its_claims_read_back() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.lapse("b");
+    cluster.node("b").cut = false;
+    cluster.run(1_000);
+    assert!(!cluster.node("b").suspended);
+    assert_eq!(renewals(&cluster, "b").0, 1);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn after_a_lapse_a_shard_that_was_claimed_by_another_is_not_served() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.lapse("b");
+    let thief = cluster.node("a").machine.member().expect("registered");
+    let (shard, (epoch, _)) =
+        cluster.node("b").owns.iter().next().map(|(s, o)| (*s, o.clone())).expect("some");
+    cluster.claims.insert(shard, (crate::ids::Epoch(epoch.0 + 1), thief));
+    cluster.node("b").cut = false;
+    cluster.run(1_000);
+    assert!(cluster.node("b").owns.get(&shard).is_none_or(|(at, _)| *at > epoch));
+    cluster.run(3_000);
+    cluster.spread();
+}
+
+#[test]
+fn a_life_that_was_marked_dead_is_over_and_another_one_registers() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").paused = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.standing("b"), Some(Standing::Dead));
+    cluster.node("b").paused = false;
+    cluster.run(6_000);
+    assert_eq!(renewals(&cluster, "b").0, 2, "R7: the dead one cannot renew");
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn a_judge_that_slept_counts_every_lease_as_just_renewed() {
+    let asleep = |mut cluster: Cluster| {
+        // Both sleep; the judge wakes first, with what it had not heard still on its way.
+        cluster.node("a").paused = true;
+        cluster.node("b").paused = true;
+        cluster.run(5_000);
+        cluster.node("a").paused = false;
+        cluster.run(200);
+        cluster
+    };
+    let cluster = asleep(Cluster::of(&["a", "b"]));
+    assert_eq!(cluster.standing("b"), Some(Standing::Live), "R8");
+    let cluster = asleep(Cluster::mutated(&["a", "b"], Mutation::TrustOldObservations));
+    assert_eq!(cluster.standing("b"), Some(Standing::Dead), "the mutation shows");
+}
+
+#[test]
+fn a_node_whose_entity_store_does_not_answer_gives_its_shards_up() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    // Its rows are written, only the entities' store does not answer.
+    for _ in 0..50 {
+        cluster.now += 100;
+        for node in ["a", "b"] {
+            if node == "a" {
+                let sent = cluster.now;
+                cluster.tell("a", Event::StoreAnswered { sent });
+            }
+            cluster.tell(node, Event::Tick);
+        }
+    }
+    assert!(cluster.node("b").owns.is_empty(), "R9");
+    assert_eq!(cluster.spread().into_iter().collect::<Vec<_>>(), [("a".into(), 12)]);
+    cluster.run(3_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn a_lapse_and_a_return_are_noted() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.lapse("b");
+    cluster.node("b").cut = false;
+    cluster.run(1_000);
+    let notices = &cluster.node("b").notices;
+    assert!(notices.contains(&Notice::Lapsed) && notices.contains(&Notice::Resumed));
+}
