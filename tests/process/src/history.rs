@@ -92,10 +92,10 @@ impl Recorder {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The breaches that the oracle finds in a history of counters.
+    /// The breaches that the oracle finds in a history of counters and accounts.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
-        check(|_| Counter::default(), &self.operations(), &End::default())
+        check(Example::of, &self.operations(), &End::default())
     }
 }
 
@@ -140,5 +140,65 @@ impl Model for Counter {
 
     fn query(&self, _: &str, _: &Value) -> Result<Value, String> {
         Ok(self.value.into())
+    }
+}
+
+/// What `examples/account` should do with deposits and withdrawals, read sequentially.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    cents: i64,
+}
+
+impl Model for Account {
+    fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String> {
+        let cents = arguments.get("cents").and_then(Value::as_i64).filter(|cents| *cents > 0);
+        let cents = cents.ok_or("bad-amount")?;
+        self.cents = match method {
+            "deposit" => self.cents.checked_add(cents).ok_or("bad-amount")?,
+            "withdraw" if cents > self.cents => return Err("insufficient-funds".into()),
+            "withdraw" => self.cents - cents,
+            _ => return Err("unknown-method".into()),
+        };
+        Ok(self.cents.into())
+    }
+
+    fn query(&self, _: &str, _: &Value) -> Result<Value, String> {
+        Ok(self.cents.into())
+    }
+}
+
+/// An entity of an example, by its type.
+#[derive(Clone, Debug)]
+pub enum Example {
+    /// Of `examples/counter`.
+    Counter(Counter),
+    /// Of `examples/account`.
+    Account(Account),
+}
+
+impl Example {
+    /// A fresh one of the entity's type.
+    #[must_use]
+    pub fn of(entity: &str) -> Self {
+        match entity.split_once('/') {
+            Some(("account", _)) => Self::Account(Account::default()),
+            _ => Self::Counter(Counter::default()),
+        }
+    }
+}
+
+impl Model for Example {
+    fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String> {
+        match self {
+            Self::Counter(counter) => counter.command(method, arguments),
+            Self::Account(account) => account.command(method, arguments),
+        }
+    }
+
+    fn query(&self, method: &str, arguments: &Value) -> Result<Value, String> {
+        match self {
+            Self::Counter(counter) => counter.query(method, arguments),
+            Self::Account(account) => account.query(method, arguments),
+        }
     }
 }

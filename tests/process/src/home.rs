@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::parts;
 
-/// Where a node of its own cluster lives. Its processes must be gone before it is dropped.
+/// Where a node lives. Its processes must be gone before it is dropped.
 #[derive(Debug)]
 pub struct Home {
     temporary: TempDir,
@@ -32,11 +32,19 @@ impl Home {
     /// # Errors
     /// What the program says.
     pub fn init_as(name: &str, more: &[&str], change: impl FnOnce(&mut Command)) -> Result<Self> {
+        Self::make(name, &[&["--listen", "127.0.0.1:0"], more].concat(), change)
+    }
+
+    /// `ostraca init` with these arguments after the directory.
+    ///
+    /// # Errors
+    /// What the program says.
+    pub fn make(name: &str, more: &[&str], change: impl FnOnce(&mut Command)) -> Result<Self> {
         let temporary =
             tempfile::Builder::new().prefix(name).tempdir_in(parts::scratch("homes")?)?;
         let dir = temporary.path().join("node");
         let mut init = Command::new(parts::ostraca()?);
-        init.arg("init").arg(&dir).args(["--listen", "127.0.0.1:0"]).args(more);
+        init.arg("init").arg(&dir).args(more);
         change(&mut init);
         let output = init.output()?;
         let said = String::from_utf8_lossy(&output.stderr);

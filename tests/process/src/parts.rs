@@ -69,6 +69,21 @@ fn build_program() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// What an example of one of the crates prints, built with this program's profile.
+///
+/// # Errors
+/// What cargo or the example says.
+pub fn example(package: &str, name: &str) -> Result<String> {
+    let dir = profile_dir()?;
+    let mut example = cargo();
+    example.args(["run", "--quiet", "--package", package, "--example", name]);
+    if dir.ends_with("release") {
+        example.arg("--release");
+    }
+    example.env("CARGO_TARGET_DIR", dir.parent().unwrap_or(&dir));
+    Ok(String::from_utf8_lossy(&run(example)?).into_owned())
+}
+
 /// A guest's component, built with the profile that `ostraca build` uses.
 ///
 /// # Errors
@@ -128,10 +143,10 @@ fn cargo() -> Command {
     cargo
 }
 
-fn run(mut command: Command) -> Result<()> {
+fn run(mut command: Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(())
+    Ok(output.stdout)
 }

@@ -1,148 +1,281 @@
-//! A UDP proxy between clients and a node: it can go dark, and forget whom it served.
+//! A bad network: a UDP proxy before each node, with a rule for every pair of who speaks and who hears.
 //!
-//! A client behind a forgotten port is a stranger to the node, so its old connection is dead, and
-//! while the proxy is dark nothing tells either side. That is how real networks break connections.
+//! A node *advertises* its proxy's address, so everybody reaches it through the proxy; and it speaks from
+//! the very address that it listens on, so a proxy knows by a packet's source which node sent it.
+//! Whoever is no node is a client.
+//!
+//! What is confusing: a packet from X to Y passes Y's proxy if X made the connection, and X's own proxy
+//! if Y made it. All proxies judge by one table, so a rule for (X, Y) holds on both ways, and a one-way cut
+//! cuts one way of every connection. A proxy speaks to its node from a port of its own for each source;
+//! behind a forgotten port a source is a stranger, so its old connections are dead, as behind a NAT.
+
+mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinSet};
+
+use self::rules::Table;
+pub use self::rules::{Counts, Rule, Who};
 
 /// Larger than any datagram.
 const DATAGRAM: usize = 65_536;
+/// What waits unread at a socket of ours; the kernel may give less.
+const BUFFER: usize = 4 << 20;
+/// Delayed packets at most; what comes beyond them is lost, and counted as that.
+const MAX_DELAYED: usize = 20_000;
 
-/// Passes datagrams on until it is dropped.
+/// The proxies of a cluster. They pass packets on until it is dropped.
 #[derive(Debug)]
-pub struct Proxy {
-    /// Where clients find it.
-    pub address: SocketAddr,
-    state: Arc<State>,
-    tasks: JoinSet<()>,
+pub struct Network {
+    fronts: Vec<SocketAddr>,
+    shared: Arc<Shared>,
+    /// A thread of its own: the load of a test does not hold packets up.
+    runtime: Option<Runtime>,
 }
 
+/// By node and source: the socket towards the node, with the task that brings its answers back.
+type Flows = HashMap<(usize, SocketAddr), (Arc<UdpSocket>, AbortHandle)>;
+
 #[derive(Debug)]
-struct State {
-    node: SocketAddr,
-    dark: AtomicBool,
-    swallowed: AtomicU64,
-    /// A socket of its own for each client, with the task that brings the answers back.
-    clients: Mutex<HashMap<SocketAddr, (Arc<UdpSocket>, AbortHandle)>>,
+struct Shared {
+    nodes: Vec<SocketAddr>,
+    table: Mutex<Table>,
+    delayed: AtomicUsize,
+    flows: Mutex<Flows>,
 }
 
-impl Proxy {
-    /// A proxy before a node.
+impl Network {
+    /// A proxy before each node; each is given as its own address and the one at which others find it
+    /// (port 0: the system chooses). `seed` decides which packets are lost, delayed and doubled.
     ///
     /// # Errors
-    /// If the system gives no socket.
-    pub async fn start(node: SocketAddr) -> Result<Self> {
-        let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
-        let address = front.local_addr()?;
-        let state = Arc::new(State {
-            node,
-            dark: AtomicBool::new(false),
-            swallowed: AtomicU64::new(0),
-            clients: Mutex::default(),
+    /// If the system gives no socket or thread.
+    pub fn start(nodes: &[(SocketAddr, SocketAddr)], seed: u64) -> Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("proxy")
+            .enable_all()
+            .build()
+            .context("start the proxies' thread")?;
+        let shared = Arc::new(Shared {
+            nodes: nodes.iter().map(|(node, _)| *node).collect(),
+            table: Mutex::new(Table::new(seed)),
+            delayed: AtomicUsize::new(0),
+            flows: Mutex::default(),
         });
-        let mut tasks = JoinSet::new();
-        tasks.spawn(serve(Arc::clone(&state), front));
-        Ok(Self { address, state, tasks })
+        let mut fronts = Vec::new();
+        let _within = runtime.enter();
+        for (place, (_, front)) in nodes.iter().enumerate() {
+            let front = Arc::new(bind(*front)?);
+            fronts.push(front.local_addr()?);
+            // It ends with the runtime.
+            drop(runtime.spawn(serve(Arc::clone(&shared), place, front)));
+        }
+        Ok(Self { fronts, shared, runtime: Some(runtime) })
     }
 
-    /// From now on nothing passes, either way.
-    pub fn go_dark(&self) {
-        self.state.dark.store(true, Ordering::SeqCst);
+    /// One proxy before one node, at an address that the system chooses.
+    ///
+    /// # Errors
+    /// As [`Network::start`].
+    pub fn before(node: SocketAddr) -> Result<Self> {
+        Self::start(&[(node, SocketAddr::new(node.ip(), 0))], 0)
     }
 
-    /// Passes datagrams again; with new ports towards the node if `forget`.
-    pub fn light_up(&self, forget: bool) {
-        if forget {
-            for (_, (_, back)) in self.state.clients().drain() {
-                back.abort();
+    /// Where others find a node.
+    #[must_use]
+    pub fn front(&self, node: usize) -> SocketAddr {
+        self.fronts[node]
+    }
+
+    /// What befalls packets from one to another, from now on.
+    pub fn set(&self, from: Who, to: Who, rule: Rule) {
+        self.shared.table().set(from, to, rule);
+    }
+
+    /// The same both ways.
+    pub fn both(&self, one: Who, other: Who, rule: Rule) {
+        self.set(one, other, rule);
+        self.set(other, one, rule);
+    }
+
+    /// The same between every two nodes, both ways; clients are left in peace.
+    pub fn between_nodes(&self, rule: Rule) {
+        for one in 0..self.fronts.len() {
+            for other in 0..one {
+                self.both(Who::Node(one), Who::Node(other), rule);
             }
         }
-        self.state.dark.store(false, Ordering::SeqCst);
     }
 
-    /// How many datagrams were dropped in the dark.
-    #[must_use]
-    pub fn swallowed(&self) -> u64 {
-        self.state.swallowed.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.light_up(true);
-        self.tasks.abort_all();
-    }
-}
-
-impl State {
-    fn clients(
-        &self,
-    ) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, (Arc<UdpSocket>, AbortHandle)>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn swallows(&self) -> bool {
-        let dark = self.dark.load(Ordering::SeqCst);
-        if dark {
-            self.swallowed.fetch_add(1, Ordering::Relaxed);
+    /// The same between one node and all others, clients too.
+    pub fn around(&self, node: usize, rule: Rule) {
+        let others = (0..self.fronts.len()).filter(|other| *other != node).map(Who::Node);
+        for other in others.chain([Who::Clients]) {
+            self.both(Who::Node(node), other, rule);
         }
-        dark
+    }
+
+    /// Every packet passes again. Those that are delayed still come.
+    pub fn heal(&self) {
+        self.shared.table().heal();
+    }
+
+    /// A node knows none of its sources any more: they come from new ports.
+    pub fn forget(&self, node: usize) {
+        self.shared.flows().retain(|(of, _), (_, task)| {
+            if *of == node {
+                task.abort();
+            }
+            *of != node
+        });
+    }
+
+    /// What befell packets from one to another so far.
+    #[must_use]
+    pub fn counts(&self, from: Who, to: Who) -> Counts {
+        self.shared.table().counts(from, to)
+    }
+
+    /// What befell all packets so far.
+    #[must_use]
+    pub fn total(&self) -> Counts {
+        self.shared.table().total()
     }
 }
 
-async fn serve(state: Arc<State>, front: Arc<UdpSocket>) {
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Not waited for: this may be an asynchronous test.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flows(&self) -> MutexGuard<'_, Flows> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn who(&self, source: SocketAddr) -> Who {
+        self.nodes.iter().position(|node| *node == source).map_or(Who::Clients, Who::Node)
+    }
+
+    /// Sends a packet on as the rule has it.
+    async fn pass(
+        self: &Arc<Self>,
+        (from, to): (Who, Who),
+        packet: &[u8],
+        out: &Out,
+        late: &mut JoinSet<()>,
+    ) {
+        while late.try_join_next().is_some() {}
+        let delayed = self.delayed.load(Ordering::Relaxed);
+        let copies = self.table().judge(from, to, delayed < MAX_DELAYED);
+        for delay in copies.into_iter().flatten() {
+            if delay.is_zero() {
+                out.send(packet).await;
+                continue;
+            }
+            let (shared, packet, out) = (Arc::clone(self), packet.to_vec(), out.clone());
+            self.delayed.fetch_add(1, Ordering::Relaxed);
+            late.spawn(async move {
+                tokio::time::sleep(delay).await;
+                out.send(&packet).await;
+                shared.delayed.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+/// Where a packet goes on.
+#[derive(Clone)]
+enum Out {
+    /// To the node that this socket is connected to.
+    Node(Arc<UdpSocket>),
+    /// Back to whom the node answers.
+    Source(Arc<UdpSocket>, SocketAddr),
+}
+
+impl Out {
+    async fn send(&self, packet: &[u8]) {
+        // A datagram that is lost is what datagrams are.
+        let _ = match self {
+            Self::Node(socket) => socket.send(packet).await,
+            Self::Source(socket, source) => socket.send_to(packet, source).await,
+        };
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    // Less is slower, not wrong.
+    let _ = socket.set_recv_buffer_size(BUFFER);
+    let _ = socket.set_send_buffer_size(BUFFER);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into()).with_context(|| format!("bind {address}"))?;
+    Ok(UdpSocket::from_std(StdSocket::from(socket))?)
+}
+
+/// A port of the proxy's own at its address, towards its node.
+async fn towards(node: SocketAddr, from: IpAddr) -> Result<UdpSocket> {
+    let socket = bind(SocketAddr::new(from, 0))?;
+    socket.connect(node).await?;
+    Ok(socket)
+}
+
+async fn serve(shared: Arc<Shared>, node: usize, front: Arc<UdpSocket>) {
+    let Ok(own) = front.local_addr() else { return };
+    let address = shared.nodes[node];
     let mut datagram = vec![0; DATAGRAM];
-    // The answering tasks end with this one.
-    let mut backs = JoinSet::new();
+    // The answering tasks and the late packets end with this one.
+    let (mut backs, mut late) = (JoinSet::new(), JoinSet::new());
     loop {
         // An error is one datagram that did not arrive (an ICMP answer to an earlier one): go on.
-        let Ok((length, client)) = front.recv_from(&mut datagram).await else { continue };
-        if state.swallows() {
-            continue;
-        }
-        let known = state.clients().get(&client).map(|(socket, _)| Arc::clone(socket));
+        let Ok((length, source)) = front.recv_from(&mut datagram).await else { continue };
+        let known = shared.flows().get(&(node, source)).map(|(socket, _)| Arc::clone(socket));
         let socket = match known {
             Some(socket) => socket,
             None => {
-                let Ok(socket) = UdpSocket::bind("127.0.0.1:0").await else { continue };
-                if socket.connect(state.node).await.is_err() {
-                    continue;
-                }
-                let socket = Arc::new(socket);
-                let back =
-                    answer(Arc::clone(&state), Arc::clone(&front), Arc::clone(&socket), client);
-                let back = backs.spawn(back);
-                state.clients().insert(client, (Arc::clone(&socket), back));
+                let Ok(socket) = towards(address, own.ip()).await.map(Arc::new) else { continue };
+                let (shared_, front, back) =
+                    (Arc::clone(&shared), Arc::clone(&front), Arc::clone(&socket));
+                let task = backs.spawn(answer(shared_, node, back, Out::Source(front, source)));
+                shared.flows().insert((node, source), (Arc::clone(&socket), task));
                 socket
             }
         };
-        // A datagram that is lost is what datagrams are.
-        let _ = socket.send(&datagram[..length]).await;
+        let ways = (shared.who(source), Who::Node(node));
+        shared.pass(ways, &datagram[..length], &Out::Node(socket), &mut late).await;
     }
 }
 
-async fn answer(
-    state: Arc<State>,
-    front: Arc<UdpSocket>,
-    socket: Arc<UdpSocket>,
-    client: SocketAddr,
-) {
+async fn answer(shared: Arc<Shared>, node: usize, back: Arc<UdpSocket>, out: Out) {
+    let Out::Source(_, source) = &out else { return };
+    let ways = (Who::Node(node), shared.who(*source));
     let mut datagram = vec![0; DATAGRAM];
+    let mut late = JoinSet::new();
     loop {
-        match socket.recv(&mut datagram).await {
-            Ok(length) if !state.swallows() => {
-                let _ = front.send_to(&datagram[..length], client).await;
-            }
-            Ok(_) => {}
+        match back.recv(&mut datagram).await {
+            Ok(length) => shared.pass(ways, &datagram[..length], &out, &mut late).await,
             // The node is down: its port answers by ICMP. Do not spin on it.
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
 }

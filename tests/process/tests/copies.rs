@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ostraca_client::{Answer, CallError, Client, ConnectOptions, Entity, Kind, Options, Session};
 use ostraca_process_tests::home::{deploy_example, session_id};
-use ostraca_process_tests::proxy::Proxy;
+use ostraca_process_tests::proxy::{Network, Rule};
 use ostraca_process_tests::{Home, Node};
 use ostraca_wire::Limits;
 
@@ -76,14 +76,14 @@ async fn the_same_id_after_a_kill_is_answered_with_the_record() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_id_after_the_reply_was_lost_is_answered_with_the_record() {
     let (home, node, client) = start("lost-reply").await;
-    let proxy = Proxy::start(node.address).await.expect("proxy");
+    let network = Network::before(node.address).expect("network");
     let limits = Limits {
         idle_timeout: Duration::from_millis(800),
         keep_alive: Duration::from_millis(200),
         ..ConnectOptions::default().limits
     };
     let options = ConnectOptions { limits, ..ConnectOptions::default() };
-    let profile = home.profile(proxy.address).expect("profile");
+    let profile = home.profile(network.front(0)).expect("profile");
     let far = Client::connect_with(profile, options).await.expect("connect");
     let session = far.session_with_id(session_id(1), 1);
     let entity = Entity::new("counter", "a");
@@ -94,9 +94,10 @@ async fn the_same_id_after_the_reply_was_lost_is_answered_with_the_record() {
         // The message leaves; the network goes dark before or after the node has run it.
         let call = session.send(&entity, "add", "{\"by\":1}", &again(sequence));
         tokio::time::sleep(Duration::from_micros(300 * sequence)).await;
-        proxy.go_dark();
+        network.around(0, Rule::CUT);
         tokio::time::sleep(Duration::from_millis(1_000)).await;
-        proxy.light_up(true);
+        network.forget(0);
+        network.heal();
         let answer = call.await.expect("answer");
         expected += 1;
         assert_eq!(answer.body, expected.to_string(), "sequence {sequence}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::stream::{FuturesOrdered, StreamExt};
 use ostraca_client::{Client, ConnectOptions, Entity};
 use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::proxy::Proxy;
+use ostraca_process_tests::proxy::{Network, Rule};
 use ostraca_process_tests::{Home, Node, Recorder};
 use ostraca_wire::Limits;
 use serde_json::json;
@@ -27,8 +27,8 @@ fn impatient() -> ConnectOptions {
 async fn ten_thousand_messages_run_in_order_though_the_connection_breaks_ten_times() {
     let home = Home::init("order").expect("init");
     let node = Node::start(&home).expect("start");
-    let proxy = Proxy::start(node.address).await.expect("proxy");
-    let profile = home.profile(proxy.address).expect("profile");
+    let network = Network::before(node.address).expect("network");
+    let profile = home.profile(network.front(0)).expect("profile");
     let client = Client::connect_with(profile, impatient()).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
 
@@ -39,11 +39,13 @@ async fn ten_thousand_messages_run_in_order_though_the_connection_breaks_ten_tim
             while seen.load(Ordering::SeqCst) < broken * MESSAGES / (BREAKS + 1) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            proxy.go_dark();
+            network.around(0, Rule::CUT);
             tokio::time::sleep(Duration::from_millis(1_000)).await;
-            proxy.light_up(true);
+            // New ports: the old connection is dead, and nothing has told either side.
+            network.forget(0);
+            network.heal();
         }
-        proxy
+        network
     });
 
     let recorder = Recorder::new();
@@ -63,8 +65,8 @@ async fn ten_thousand_messages_run_in_order_though_the_connection_breaks_ten_tim
         );
         done.store(expected, Ordering::SeqCst);
     }
-    let proxy = breaker.await.expect("breaker");
-    assert!(proxy.swallowed() >= BREAKS, "every darkness swallowed something");
+    let network = breaker.await.expect("breaker");
+    assert!(network.total().cut >= BREAKS, "every darkness swallowed something");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     client.close().await;
 }

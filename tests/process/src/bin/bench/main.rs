@@ -1,4 +1,5 @@
-//! `make bench`: the aims P1 to P4 of `docs/performance.md`, measured on a real node, beside bare parts.
+//! `make bench`: the aims of `docs/performance.md`, measured on real nodes, beside bare parts: P1 to P4 on one
+//! node, P6 to P9 (module `cluster`) on three.
 //!
 //! The node is `ostraca run` in a process of its own with its default settings, the entity is
 //! examples/counter as shipped, and every command goes over QUIC and is durable before its reply.
@@ -8,6 +9,8 @@
 //! `ONLY=P1,P2` measures these; `SECONDS=n` (default 8) is how long each loop lasts, `SESSIONS=n`
 //! (default 16) over how many sessions the 64 commands in flight are spread.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
+
+mod cluster;
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -115,7 +118,25 @@ async fn run() -> Result<()> {
     println!("{:<26}{:>12} {:<8}{:>12}{:>9}  settings", "what", "value", "unit", "aim", "ratio");
     let home = Home::init("bench")?;
     let bare = bare(&mut bench, &home).await?;
-    let mut node = Node::start(&home)?;
+    if ["P1", "P2", "P3", "P4"].iter().any(|id| bench.wants(id)) {
+        single(&mut bench, &home, &bare).await?;
+    }
+    if bench.only.is_some() {
+        cluster::run(&mut bench).await?;
+    }
+    let dir = parts::profile_dir()?;
+    let file = dir.parent().unwrap_or(&dir).join("bench");
+    std::fs::create_dir_all(&file)?;
+    let file = file.join("results.json");
+    std::fs::write(&file, serde_json::to_string_pretty(&bench.lines)?)?;
+    println!("bench: written to {}", file.display());
+    Ok(())
+}
+
+/// P1 to P4.
+async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
+    let spread = bench.sessions;
+    let mut node = Node::start(home)?;
     let client = Client::connect(home.profile(node.address)?).await?;
     deploy_example(&client, "counter").await?;
 
@@ -128,15 +149,15 @@ async fn run() -> Result<()> {
                 format!("{ENTITIES} entities, {IN_FLIGHT} in flight, {spread} sessions {whose}");
             let next =
                 if shared { named("shared", ENTITIES) } else { own("own", ENTITIES, spread) };
-            let found = busy(&mut bench, id, &node, &client, IN_FLIGHT, next, &settings).await?;
+            let found = busy(bench, id, &node, &client, IN_FLIGHT, next, &settings).await?;
             let (limit, ratio) = ((!shared).then_some(30_000.0), found.rate() / bare.rate);
             bench.line(&format!("{id} rate"), (found.rate(), "/s"), limit, Some(ratio), &settings);
-            waits(&mut bench, id, &found, &settings);
+            waits(bench, id, &found, &settings);
         }
     }
     if bench.wants("P2") {
         let settings = "1 entity, 1 in flight";
-        let found = busy(&mut bench, "P2", &node, &client, 1, named("one", 1), settings).await?;
+        let found = busy(bench, "P2", &node, &client, 1, named("one", 1), settings).await?;
         let parts = micros(bare.round_trip + bare.sync);
         let p50 = micros(found.percentile(50.0));
         bench.line("P2 p50", (p50, "us"), Some(2.0 * parts), Some(p50 / parts), settings);
@@ -145,17 +166,17 @@ async fn run() -> Result<()> {
     if bench.wants("P3") {
         let settings = format!("1 entity, {IN_FLIGHT} in flight, {spread} sessions");
         let next = named("hot", 1);
-        let found = busy(&mut bench, "P3", &node, &client, IN_FLIGHT, next, &settings).await?;
+        let found = busy(bench, "P3", &node, &client, IN_FLIGHT, next, &settings).await?;
         let ratio = Some(found.rate() / bare.rate);
         bench.line("P3 rate", (found.rate(), "/s"), Some(35_000.0), ratio, &settings);
-        waits(&mut bench, "P3", &found, &settings);
+        waits(bench, "P3", &found, &settings);
     }
     if bench.wants("P4") {
         let made = Instant::now() + Duration::from_secs(600);
         let next = named("cold", SLEEPING);
         closed_loop(&sessions(&client, spread), IN_FLIGHT / spread, "add", SLEEPING, made, next)
             .await?;
-        node = asleep(&home, node)?;
+        node = asleep(home, node)?;
         let settings =
             format!("{SLEEPING} entities asleep, each touched once, {IN_FLIGHT} in flight");
         let before = node.processor_time()?;
@@ -166,9 +187,9 @@ async fn run() -> Result<()> {
         let found =
             closed_loop(&sessions_, each, "add", SLEEPING, made, named("cold", SLEEPING)).await?;
         bench.line("P4 rate", (found.rate(), "/s"), Some(8_000.0), None, &settings);
-        waits(&mut bench, "P4", &found, &settings);
-        processor(&mut bench, "P4", &node, before, &found, &settings)?;
-        node = asleep(&home, node)?;
+        waits(bench, "P4", &found, &settings);
+        processor(bench, "P4", &node, before, &found, &settings)?;
+        node = asleep(home, node)?;
         let sessions_ = sessions(&client, spread);
         sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
         let settings = format!("{SLEEPING} entities asleep, {TOUCHED_A_SECOND} a second");
@@ -189,12 +210,6 @@ async fn run() -> Result<()> {
     bench.line("node resident", (resident, "MiB"), None, None, "at the end");
     client.close().await;
     node.stop()?;
-    let dir = parts::profile_dir()?;
-    let file = dir.parent().unwrap_or(&dir).join("bench");
-    std::fs::create_dir_all(&file)?;
-    let file = file.join("results.json");
-    std::fs::write(&file, serde_json::to_string_pretty(&bench.lines)?)?;
-    println!("bench: written to {}", file.display());
     Ok(())
 }
 

@@ -1,0 +1,286 @@
+//! Attacks: a fault under load, again and again, each time fallen inside the step that it is meant for.
+//!
+//! A round runs a load of its own (fresh sessions and entities, through every gateway), lets the attack
+//! look for its step and strike there, heals everything, waits until every shard is served again, ends the
+//! load, and judges: every command has a final outcome, the oracle finds no breach in the history, every
+//! entity holds what was acknowledged. A round counts only if the fault fell inside its step while enough commands
+//! were in doubt: sent before the strike, and without an answer after it. One that does not count is
+//! repeated, a bounded number of times; it is judged all the same.
+//!
+//! `SEED=n` replays the dice, `ROUNDS=n` changes how many rounds count.
+#![allow(clippy::print_stdout, reason = "tests print what their rounds were like")]
+
+mod load;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::try_join_all;
+use ostraca_client::{Client, Entity, Kind};
+use ostraca_sharding::hash::shard_of;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+pub use self::load::{Judged, Load, Size, judge};
+use crate::Cluster;
+use crate::cluster::{Options, PATIENCE, View};
+use crate::history::{now, until_answered};
+use crate::home::deploy_example;
+
+/// Rounds that count, of each attack.
+const ROUNDS: u64 = 3;
+/// In doubt at the strike, at least.
+pub const DOUBTFUL: usize = 32;
+/// Replies that had left a node before the strike are not in doubt; they arrive within this time.
+const ARRIVAL: Duration = Duration::from_millis(150);
+/// Answers that a load has given before it is struck.
+const WARM: u64 = 200;
+
+/// Where a fault fell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fell {
+    /// Inside the step that it was meant for.
+    Inside,
+    /// Somewhere else: why.
+    Beside(String),
+}
+
+/// What an attack has in hand.
+pub struct Scene {
+    /// What is attacked.
+    pub cluster: Cluster,
+    /// A client at each node's gateway.
+    pub clients: Vec<Client>,
+    /// The attack's dice.
+    pub rng: StdRng,
+    /// Which round; repeated ones count here.
+    pub round: u64,
+    /// How many commands must be in doubt at a strike.
+    pub least: usize,
+    load: Option<Load>,
+    doubtful: usize,
+    struck: Instant,
+}
+
+/// What the rounds that counted were like.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Commands in doubt at each strike.
+    pub doubtful: Vec<usize>,
+    /// From each strike until every shard was served.
+    pub served: Vec<Duration>,
+    /// Rounds that did not count: why.
+    pub repeated: Vec<String>,
+    /// Commands in all.
+    pub commands: u64,
+}
+
+/// A number from the environment.
+#[must_use]
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+impl Scene {
+    /// A cluster with the examples deployed and a client at each gateway.
+    ///
+    /// # Errors
+    /// What the program or a node says.
+    pub async fn set(options: &Options) -> Result<Self> {
+        let seed = number("SEED").unwrap_or_else(rand::random);
+        let options = Options { seed, ..options.clone() };
+        println!("{}: SEED={seed}", options.name);
+        let mut cluster = Cluster::start(&options).await?;
+        cluster.settled().await?;
+        let mut clients = Vec::new();
+        for (node, roles) in options.roles.iter().enumerate().take(options.at_once) {
+            if roles.contains("gateway") {
+                clients.push(cluster.client(node).await?);
+            }
+        }
+        let first = clients.first().context("no gateway")?;
+        for example in ["counter", "account"] {
+            deploy_example(first, example).await?;
+        }
+        Ok(Self {
+            cluster,
+            clients,
+            rng: StdRng::seed_from_u64(seed),
+            round: 0,
+            least: DOUBTFUL,
+            load: None,
+            doubtful: 0,
+            struck: Instant::now(),
+        })
+    }
+
+    /// Runs an attack until enough rounds count.
+    ///
+    /// # Errors
+    /// The first breach of a promise, by name; or that the fault did not fall where it should.
+    pub async fn rounds(
+        mut self,
+        name: &str,
+        mut attack: impl AsyncFnMut(&mut Scene) -> Result<Fell>,
+    ) -> Result<Report> {
+        let rounds = number("ROUNDS").unwrap_or(ROUNDS);
+        let mut report = Report::default();
+        let result = loop {
+            if report.doubtful.len() as u64 >= rounds {
+                break Ok(());
+            }
+            if report.repeated.len() as u64 > rounds + 5 {
+                break Err(anyhow::anyhow!(
+                    "the fault did not fall inside its step in {} rounds: {:?}",
+                    report.repeated.len(),
+                    report.repeated
+                ));
+            }
+            self.round += 1;
+            if let Err(error) = self.one(name, &mut report, &mut attack).await {
+                break Err(error.context(format!("{name}, round {}", self.round)));
+            }
+        };
+        if let Err(error) = result {
+            return Err(error.context(self.cluster.logs()));
+        }
+        println!(
+            "{name}: {} rounds, {} commands, in doubt {:?}, served again after {:.1?}, {} rounds repeated",
+            report.doubtful.len(),
+            report.commands,
+            report.doubtful,
+            report.served,
+            report.repeated.len()
+        );
+        for client in self.clients {
+            client.close().await;
+        }
+        self.cluster.stop()?;
+        Ok(report)
+    }
+
+    async fn one(
+        &mut self,
+        name: &str,
+        report: &mut Report,
+        attack: &mut impl AsyncFnMut(&mut Scene) -> Result<Fell>,
+    ) -> Result<()> {
+        self.balanced().await?;
+        let load = Load::start(&self.clients, self.rng.random(), self.round, Size::default());
+        self.load = Some(load);
+        self.flows(WARM).await?;
+        // Not always at the same moment of a node's intervals.
+        tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..300))).await;
+        self.doubtful = 0;
+        let nodes: Vec<usize> =
+            (0..self.cluster.len()).filter(|node| self.cluster.runs(*node)).collect();
+        let fell = attack(self).await.context("strike")?;
+        self.cluster.heal(&nodes).context("heal")?;
+        self.served().await.context("wait until every shard is served again")?;
+        let served = self.struck.elapsed();
+        self.flows(WARM).await.context("after the fault")?;
+        let load = self.load.take().context("no load")?;
+        let recorder = load.end().await?;
+        let asker = self.clients[self.rng.random_range(0..self.clients.len())].session();
+        let judged = judge(&recorder, &asker).await?;
+        report.commands += judged.results + judged.refusals;
+        match fell {
+            Fell::Inside if self.doubtful >= self.least => {
+                println!("{name}: round {}: {} in doubt, {served:.1?}", self.round, self.doubtful);
+                report.doubtful.push(self.doubtful);
+                report.served.push(served);
+            }
+            Fell::Inside => report.repeated.push(format!("only {} in doubt", self.doubtful)),
+            Fell::Beside(why) => report.repeated.push(why),
+        }
+        Ok(())
+    }
+
+    /// Strikes: what is sent before and not answered soon after is in doubt.
+    ///
+    /// # Errors
+    /// What the fault says.
+    pub async fn strike(
+        &mut self,
+        fault: impl FnOnce(&mut Cluster, &mut StdRng) -> Result<()>,
+    ) -> Result<()> {
+        self.struck = Instant::now();
+        let at = now();
+        fault(&mut self.cluster, &mut self.rng)?;
+        tokio::time::sleep(ARRIVAL).await;
+        self.doubtful = self.load.as_ref().map_or(0, |load| load.unanswered_since(at));
+        Ok(())
+    }
+
+    /// How many commands were in doubt at the last strike.
+    #[must_use]
+    pub fn doubtful(&self) -> usize {
+        self.doubtful
+    }
+
+    /// Waits until so many more commands were answered.
+    ///
+    /// # Errors
+    /// If they are not, for long.
+    pub async fn flows(&self, more: u64) -> Result<()> {
+        let load = self.load.as_ref().context("no load")?;
+        let (goal, until) = (load.done() + more, Instant::now() + PATIENCE);
+        while load.done() < goal {
+            load.failed()?;
+            if Instant::now() > until {
+                bail!("of {more} more answers {} are missing", goal - load.done());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that every host owns as many shards as the others, give or take one.
+    ///
+    /// # Errors
+    /// If that does not come about.
+    pub async fn balanced(&mut self) -> Result<()> {
+        let shards = self.cluster.shards;
+        if !self.cluster.settled().await?.balanced() {
+            // One that is refused, or ends early, is made up for by the manager's own.
+            if let Ok(mut updates) = self.clients[0].rebalance().await {
+                while updates.next().await.is_ok_and(|it| it.is_some_and(|it| !it.done)) {}
+            }
+        }
+        let balanced = |view: &View| view.balanced() && view.settled(shards);
+        self.cluster.wait("the shards are balanced", balanced).await?;
+        Ok(())
+    }
+
+    /// Waits until an entity of every shard has answered a query, at every gateway.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub async fn served(&self) -> Result<()> {
+        let options = ostraca_client::Options { deadline: PATIENCE, ..until_answered(Kind::Query) };
+        let mut asked = Vec::new();
+        for client in &self.clients {
+            let session = client.session();
+            for id in probes(self.cluster.shards) {
+                let call = session.send(&Entity::new("counter", id.clone()), "get", "", &options);
+                asked.push(async move { call.await.with_context(|| format!("counter/{id}")) });
+            }
+        }
+        let answers = asked.len();
+        ensure!(try_join_all(asked).await?.len() == answers, "not everybody answered");
+        Ok(())
+    }
+}
+
+/// An id in each shard, in order of shard.
+#[must_use]
+pub fn probes(shards: u32) -> Vec<String> {
+    (1..=shards).filter_map(|shard| ids_of(shard, shards, "probe").next()).collect()
+}
+
+/// Ids that lie in a shard, with this prefix.
+pub fn ids_of(shard: u32, shards: u32, prefix: &str) -> impl Iterator<Item = String> {
+    let prefix = prefix.to_owned();
+    let all = (0_u64..).map(move |number| format!("{prefix}-{number}"));
+    all.filter(move |id| shard_of(id, shards).0 == shard)
+}

@@ -1,0 +1,228 @@
+//! The load of one round, and its judgement.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_client::{Client, Entity, Session};
+use ostraca_oracle::Outcome;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::Recorder;
+use crate::history::now;
+
+/// How much load.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Over all gateways.
+    pub sessions: usize,
+    /// Commands under way in each.
+    pub in_flight: usize,
+    /// Counters.
+    pub counters: u64,
+    /// Accounts.
+    pub accounts: u64,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24 }
+    }
+}
+
+/// Sessions that keep commands under way, until told to end.
+pub struct Load {
+    recorder: Arc<Recorder>,
+    books: Arc<Books>,
+    senders: JoinSet<()>,
+}
+
+/// What is under way, seen from anywhere.
+#[derive(Default)]
+struct Books {
+    done: AtomicU64,
+    end: AtomicBool,
+    number: AtomicU64,
+    /// Each command without an outcome, by a number of its own: when it was sent, and through which client.
+    waiting: Mutex<HashMap<u64, (u64, usize)>>,
+    /// Commands that ended without a final outcome.
+    failed: Mutex<Vec<String>>,
+}
+
+impl Books {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, (u64, usize)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Vec<String>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Load {
+    /// Begins, with entities of this round only; the sessions are spread over the clients.
+    #[must_use]
+    pub fn start(clients: &[Client], seed: u64, round: u64, size: Size) -> Self {
+        let (recorder, books) = (Recorder::new(), Arc::new(Books::default()));
+        let mut senders = JoinSet::new();
+        for place in 0..size.sessions {
+            let session = clients[place % clients.len()].session();
+            let sender = Sender {
+                session,
+                client: place % clients.len(),
+                recorder: Arc::clone(&recorder),
+                books: Arc::clone(&books),
+                rng: StdRng::seed_from_u64(seed.wrapping_add(place as u64)),
+                round,
+                size,
+            };
+            senders.spawn(sender.run());
+        }
+        Self { recorder, books, senders }
+    }
+
+    /// How many commands have an outcome.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.books.done.load(Ordering::SeqCst)
+    }
+
+    /// How many commands that were sent before a moment ([`now`]) have no outcome yet.
+    #[must_use]
+    pub fn unanswered_since(&self, moment: u64) -> usize {
+        self.books.waiting().values().filter(|(sent, _)| *sent < moment).count()
+    }
+
+    /// The same of one client's commands only.
+    #[must_use]
+    pub fn unanswered_at(&self, client: usize, moment: u64) -> usize {
+        let waiting = self.books.waiting();
+        waiting.values().filter(|(sent, at)| *sent < moment && *at == client).count()
+    }
+
+    /// Whether a command has already ended without a final outcome.
+    ///
+    /// # Errors
+    /// The first that has.
+    pub fn failed(&self) -> Result<()> {
+        match self.books.failed().first() {
+            Some(first) => bail!("a command has no final outcome: {first}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends nothing more, and waits until everything is answered.
+    ///
+    /// # Errors
+    /// If a command ended without a final outcome.
+    pub async fn end(mut self) -> Result<Arc<Recorder>> {
+        self.books.end.store(true, Ordering::SeqCst);
+        while let Some(sender) = self.senders.join_next().await {
+            sender.context("a sender")?;
+        }
+        self.failed()?;
+        ensure!(self.books.waiting().is_empty(), "not everything was answered");
+        Ok(Arc::clone(&self.recorder))
+    }
+}
+
+struct Sender {
+    session: Session,
+    client: usize,
+    recorder: Arc<Recorder>,
+    books: Arc<Books>,
+    rng: StdRng,
+    round: u64,
+    size: Size,
+}
+
+impl Sender {
+    async fn run(mut self) {
+        let mut calls = FuturesUnordered::new();
+        loop {
+            while calls.len() < self.size.in_flight && !self.books.end.load(Ordering::SeqCst) {
+                let (entity, method, arguments) = self.next();
+                let number = self.books.number.fetch_add(1, Ordering::SeqCst);
+                self.books.waiting().insert(number, (now(), self.client));
+                let call = self.recorder.command(&self.session, &entity, method, arguments);
+                calls.push(async move { (number, call.await) });
+            }
+            let Some((number, ended)) = calls.next().await else { return };
+            use ostraca_client::CallError::{NotRun, Unknown};
+            if let Err(error @ (NotRun { .. } | Unknown { .. })) = ended {
+                self.books.failed().push(error.to_string());
+            }
+            self.books.waiting().remove(&number);
+            self.books.done.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn next(&mut self) -> (Entity, &'static str, Value) {
+        let (round, size) = (self.round, self.size);
+        let mut among = |count| format!("r{round}-{}", self.rng.random_range(0..count));
+        let counter = Entity::new("counter", among(size.counters));
+        let account = Entity::new("account", among(size.accounts));
+        let amount = self.rng.random_range(1..100);
+        match self.rng.random_range(0..4) {
+            0 | 1 => (counter, "add", json!({ "by": amount })),
+            2 => (account, "deposit", json!({ "cents": amount })),
+            _ => (account, "withdraw", json!({ "cents": amount })),
+        }
+    }
+}
+
+/// What a load came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged {
+    /// Commands with a result.
+    pub results: u64,
+    /// Commands that the entity refused.
+    pub refusals: u64,
+    /// Entities that hold what was acknowledged: all.
+    pub entities: usize,
+}
+
+/// Judges a load's history, with what its entities hold now.
+///
+/// # Errors
+/// Each breach.
+pub async fn judge(recorder: &Arc<Recorder>, asker: &Session) -> Result<Judged> {
+    let mut judged = Judged::default();
+    let mut expected: BTreeMap<String, i64> = BTreeMap::new();
+    for operation in &recorder.operations() {
+        let Outcome::Final { value, .. } = &operation.outcome else {
+            bail!("no final outcome: {operation:?}")
+        };
+        let amount = |name: &str| operation.arguments.get(name).and_then(Value::as_i64);
+        let amount = amount("by").or_else(|| amount("cents")).context("no amount")?;
+        let gained = match (&*operation.method, value) {
+            (_, Err(_)) => 0,
+            ("withdraw", _) => -amount,
+            _ => amount,
+        };
+        judged.refusals += u64::from(value.is_err());
+        judged.results += u64::from(value.is_ok());
+        *expected.entry(operation.entity.clone()).or_default() += gained;
+    }
+    judged.entities = expected.len();
+    let asked = expected.into_iter().map(|(name, expected)| {
+        let (kind, id) = name.split_once('/').unwrap_or((&name, ""));
+        let method = if kind == "counter" { "get" } else { "balance" };
+        let call = recorder.query(asker, &Entity::new(kind, id), method, json!({}));
+        async move {
+            let answer = call.await.with_context(|| format!("ask {name}"))?;
+            let holds: i64 = serde_json::from_slice(&answer.body)?;
+            ensure!(holds == expected, "{name} holds {holds}, acknowledged were {expected}");
+            Ok(())
+        }
+    });
+    futures::future::try_join_all(asked).await?;
+    let breaches = recorder.breaches();
+    ensure!(breaches.is_empty(), "the oracle found: {breaches:#?}");
+    Ok(judged)
+}

@@ -1,0 +1,529 @@
+//! A cluster of real processes, each behind its proxy: started, hurt, watched and cleaned up.
+//!
+//! Nodes are made as a person makes them, by `ostraca init`, `ostraca init --join` and `ostraca run`. Node
+//! `n1` carries the store and comes first. Each listens on an address of 127.0.0.0/8 of its own, outside of the ports
+//! that the system gives out, so it finds its address free when it starts again.
+//!
+//! What is confusing: clients and nodes go through the proxies ([`Cluster::network`]), but what the tests
+//! ask ([`Cluster::view`]) goes to the nodes directly, so a node that is cut off can still be looked at.
+
+mod view;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use ostraca_client::{Client, ConnectOptions, Profile};
+use ostraca_wire::Limits;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::timeout;
+
+pub use self::view::View;
+use crate::home::Home;
+use crate::node::{Node, ended};
+use crate::parts;
+use crate::proxy::Network;
+
+/// Where every node listens, at an address of its own.
+const PORT: u16 = 7411;
+/// Where its proxy does.
+const FRONT: u16 = 7412;
+/// Every role, as `--roles` takes them.
+pub const ALL: &str = "store,manager,host,gateway";
+/// Every role but the store.
+pub const NO_STORE: &str = "manager,host,gateway";
+/// What an answer to a look at a node may take.
+const GLANCE: Duration = Duration::from_secs(3);
+/// For whatever is waited for: generous, for a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tests of one program take turns: two clusters at once would only be slow.
+static TURN: Mutex<()> = Mutex::const_new(());
+/// Counts the addresses that this process has used.
+static ADDRESSES: AtomicU32 = AtomicU32::new(0);
+
+/// What cluster.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For directories.
+    pub name: String,
+    /// The roles of each node; the first has the store.
+    pub roles: Vec<String>,
+    /// How many of them are started with the cluster; the others later, by [`Cluster::start_node`].
+    pub at_once: usize,
+    /// Shards of the pool.
+    pub shards: u32,
+    /// TOML that is laid over every node's configuration.
+    pub settings: String,
+    /// Whether there are proxies; without them nodes advertise what they listen on.
+    pub proxied: bool,
+    /// For the network's dice.
+    pub seed: u64,
+}
+
+impl Options {
+    /// Nodes with these roles.
+    #[must_use]
+    pub fn new(name: &str, roles: &[&str]) -> Self {
+        Self {
+            name: name.into(),
+            roles: roles.iter().map(|roles| (*roles).into()).collect(),
+            at_once: roles.len(),
+            shards: 24,
+            settings: String::new(),
+            proxied: true,
+            seed: 0,
+        }
+    }
+
+    /// Three nodes: the first has every role, the others all but the store.
+    #[must_use]
+    pub fn three(name: &str) -> Self {
+        Self::new(name, &[ALL, NO_STORE, NO_STORE])
+    }
+}
+
+/// A running cluster. Its processes are killed by their ids when it is dropped.
+pub struct Cluster {
+    members: Vec<Member>,
+    /// The bad network; `None` without proxies.
+    network: Option<Network>,
+    profile: Profile,
+    /// Shards of the pool.
+    pub shards: u32,
+    _turn: MutexGuard<'static, ()>,
+}
+
+struct Member {
+    // The process goes before the directory.
+    node: Option<Node>,
+    watcher: Option<Client>,
+    paused: bool,
+    home: Home,
+    listen: SocketAddr,
+    reached: SocketAddr,
+}
+
+impl Cluster {
+    /// Makes and starts it; every node is ready.
+    ///
+    /// # Errors
+    /// What the program says.
+    pub async fn start(options: &Options) -> Result<Self> {
+        let turn = TURN.lock().await;
+        let mut addresses = Vec::new();
+        for _ in &options.roles {
+            let (listen, front) = addresses_of_a_node();
+            addresses.push((listen, if options.proxied { front } else { listen }));
+        }
+        let network = match options.proxied {
+            true => Some(Network::start(&addresses, options.seed)?),
+            false => None,
+        };
+        let mut members: Vec<Member> = Vec::new();
+        for (place, (roles, (listen, reached))) in options.roles.iter().zip(&addresses).enumerate()
+        {
+            let name = format!("n{}", place + 1);
+            let mut more = vec!["--node".into(), name, "--listen".into(), listen.to_string()];
+            match members.first() {
+                None => more.extend(["--shards".into(), options.shards.to_string()]),
+                Some(first) => {
+                    let ca = first.home.dir().join("ca").display().to_string();
+                    more.extend(["--join".into(), first.reached.to_string(), "--ca".into(), ca]);
+                }
+            }
+            more.extend(["--roles".into(), roles.clone()]);
+            let more: Vec<&str> = more.iter().map(String::as_str).collect();
+            let home = Home::make(&options.name, &more, |_| {})?;
+            home.set(&options.settings)?;
+            home.set(&format!("advertise = [\"{reached}\"]"))?;
+            members.push(Member {
+                node: None,
+                watcher: None,
+                paused: false,
+                home,
+                listen: *listen,
+                reached: *reached,
+            });
+        }
+        let first = members.first().context("a cluster has a node")?;
+        let profile = first.home.profile(first.listen)?;
+        let mut cluster = Self { members, network, profile, shards: options.shards, _turn: turn };
+        for place in 0..options.at_once {
+            cluster.start_node(place)?;
+        }
+        Ok(cluster)
+    }
+
+    /// How many nodes it has, running or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// A node's name.
+    #[must_use]
+    pub fn name(&self, node: usize) -> String {
+        format!("n{}", node + 1)
+    }
+
+    /// The node of this name.
+    #[must_use]
+    pub fn place(&self, name: &str) -> Option<usize> {
+        (0..self.len()).find(|node| self.name(*node) == name)
+    }
+
+    /// The bad network.
+    ///
+    /// # Panics
+    /// Without proxies.
+    #[must_use]
+    #[allow(clippy::panic, reason = "a test that asks for what it did not order is wrong")]
+    pub fn network(&self) -> &Network {
+        match &self.network {
+            Some(network) => network,
+            None => panic!("this cluster was started without proxies"),
+        }
+    }
+
+    /// Starts a node that does not run, on its address, and waits until it is ready.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn start_node(&mut self, node: usize) -> Result<()> {
+        let member = &mut self.members[node];
+        ensure!(member.node.is_none(), "n{} runs", node + 1);
+        member.node = Some(Node::start_as(&member.home, |_| {})?);
+        Ok(())
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn kill_9(&mut self, node: usize) -> Result<()> {
+        self.take(node)?.kill_9()
+    }
+
+    /// SIGTERM; waits for the end.
+    ///
+    /// # Errors
+    /// If it does not end in good order.
+    pub fn term(&mut self, node: usize) -> Result<()> {
+        let status = self.take(node)?.stop()?;
+        ensure!(status.success(), "n{} ended with {status}", node + 1);
+        Ok(())
+    }
+
+    /// SIGTERM, and does not wait: the node drains.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn tell_to_end(&self, node: usize) -> Result<()> {
+        self.process(node)?.signal(Signal::SIGTERM)
+    }
+
+    /// SIGSTOP: it is there, and does nothing.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn pause(&mut self, node: usize) -> Result<()> {
+        self.process(node)?.signal(Signal::SIGSTOP)?;
+        self.members[node].paused = true;
+        Ok(())
+    }
+
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn go_on(&mut self, node: usize) -> Result<()> {
+        self.process(node)?.signal(Signal::SIGCONT)?;
+        self.members[node].paused = false;
+        Ok(())
+    }
+
+    /// Everything as it was: the network is good, every node that was started runs.
+    ///
+    /// # Errors
+    /// What a node says that does not start.
+    pub fn heal(&mut self, nodes: &[usize]) -> Result<()> {
+        if let Some(network) = &self.network {
+            network.heal();
+        }
+        for node in nodes {
+            if self.members[*node].paused {
+                self.go_on(*node)?;
+            }
+            if !self.runs(*node) {
+                drop(self.members[*node].node.take());
+                self.start_node(*node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether its process is there.
+    #[must_use]
+    pub fn runs(&mut self, node: usize) -> bool {
+        self.members[node].node.as_mut().is_some_and(Node::runs)
+    }
+
+    /// Waits until a node that was told to end has ended.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ended(&mut self, node: usize) -> Result<()> {
+        let status = self.take(node)?.ended(PATIENCE)?;
+        ensure!(status.success(), "n{} ended with {status}", node + 1);
+        Ok(())
+    }
+
+    /// Its process.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn process(&self, node: usize) -> Result<&Node> {
+        self.members[node].node.as_ref().with_context(|| format!("n{} does not run", node + 1))
+    }
+
+    fn take(&mut self, node: usize) -> Result<Node> {
+        self.members[node].paused = false;
+        self.members[node].node.take().with_context(|| format!("n{} does not run", node + 1))
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn home(&self, node: usize) -> &Home {
+        &self.members[node].home
+    }
+
+    /// The administrator's profile, with every node's address as others reach it, that of `first` first.
+    #[must_use]
+    pub fn profile(&self, first: usize) -> Profile {
+        let all = (0..self.len()).map(|more| (first + more) % self.len());
+        let addresses = all.map(|node| self.members[node].reached.to_string()).collect();
+        Profile { addresses, ..self.profile.clone() }
+    }
+
+    /// A client that goes to this node first, and to the others when that is gone; it notices soon.
+    ///
+    /// # Errors
+    /// If no node answers.
+    pub async fn client(&self, first: usize) -> Result<Client> {
+        Ok(Client::connect_with(self.profile(first), impatient()).await?)
+    }
+
+    /// A command of the program, asked of this node directly.
+    ///
+    /// # Errors
+    /// If it cannot be run; that it fails is in the output.
+    pub async fn command(&self, node: usize, arguments: &[&str]) -> Result<Output> {
+        let mut command = self.command_line(node)?;
+        command.args(arguments);
+        Ok(tokio::task::spawn_blocking(move || command.output()).await??)
+    }
+
+    /// The program, with a profile that names this node alone.
+    ///
+    /// # Errors
+    /// If the profile cannot be written.
+    pub fn command_line(&self, node: usize) -> Result<Command> {
+        let mut command = Command::new(parts::ostraca()?);
+        command.arg("--profile").arg(self.profile_file(node)?);
+        Ok(command)
+    }
+
+    /// A profile that names this node alone, in a file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn profile_file(&self, node: usize) -> Result<PathBuf> {
+        let path = self.members[node].home.dir().with_file_name("direct.toml");
+        self.direct(node).save(&path)?;
+        Ok(path)
+    }
+
+    fn direct(&self, node: usize) -> Profile {
+        let addresses = vec![self.members[node].listen.to_string()];
+        Profile { addresses, ..self.profile.clone() }
+    }
+
+    /// A client of this node alone, past its proxy.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn watcher(&mut self, node: usize) -> Result<&Client> {
+        if self.members[node].watcher.is_none() {
+            let connect = Client::connect_with(self.direct(node), impatient());
+            let client = timeout(GLANCE, connect).await.context("no answer")??;
+            self.members[node].watcher = Some(client);
+        }
+        self.members[node].watcher.as_ref().context("no watcher")
+    }
+
+    /// The cluster as this node sees it now.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn view_of(&mut self, node: usize) -> Result<View> {
+        self.process(node)?;
+        let client = self.watcher(node).await?;
+        let both =
+            async { Ok::<_, anyhow::Error>((client.nodes().await?, client.shards().await?)) };
+        let (nodes, shards) = timeout(GLANCE, both).await.context("no answer")??;
+        Ok(View { nodes, shards })
+    }
+
+    /// The cluster as the manager sees it, who alone knows what is served; else as whoever answers.
+    ///
+    /// # Errors
+    /// If nobody answers.
+    pub async fn view(&mut self) -> Result<View> {
+        let mut last = anyhow::anyhow!("no node runs");
+        for node in 0..self.len() {
+            if self.members[node].paused || !self.runs(node) {
+                continue;
+            }
+            match self.view_of(node).await {
+                Ok(view) => {
+                    let manager = view.manager().and_then(|name| self.place(name));
+                    let Some(manager) = manager.filter(|manager| *manager != node) else {
+                        return Ok(view);
+                    };
+                    if self.members[manager].paused || !self.runs(manager) {
+                        return Ok(view);
+                    }
+                    return Ok(self.view_of(manager).await.unwrap_or(view));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Looks until what is looked for is there.
+    ///
+    /// # Errors
+    /// After [`PATIENCE`], with what was seen last.
+    pub async fn wait(&mut self, what: &str, mut found: impl FnMut(&View) -> bool) -> Result<View> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let view = self.view().await;
+            match view {
+                Ok(view) if found(&view) => return Ok(view),
+                Ok(view) if Instant::now() > until => {
+                    bail!("waited for {PATIENCE:?} until {what}; at last:\n{view}")
+                }
+                Err(error) if Instant::now() > until => {
+                    return Err(error.context(format!("waited for {PATIENCE:?} until {what}")));
+                }
+                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    /// Waits until every shard has a live owner that serves it, and there is a manager.
+    ///
+    /// # Errors
+    /// As [`Cluster::wait`].
+    pub async fn settled(&mut self) -> Result<View> {
+        let shards = self.shards;
+        self.wait("every shard is served", |view| view.settled(shards)).await
+    }
+
+    /// The manager.
+    ///
+    /// # Errors
+    /// If there is none for long.
+    pub async fn manager(&mut self) -> Result<usize> {
+        let view = self.wait("there is a manager", |view| view.manager().is_some()).await?;
+        view.manager().and_then(|name| self.place(name)).context("no manager")
+    }
+
+    /// Who owns a shard.
+    ///
+    /// # Errors
+    /// If nobody does for long.
+    pub async fn owner_of(&mut self, shard: u32) -> Result<usize> {
+        let view = self.wait("the shard has an owner", |view| view.owner(shard).is_some()).await?;
+        view.owner(shard).and_then(|name| self.place(name)).context("no owner")
+    }
+
+    /// Everything that its nodes logged, for a failed test.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let mut all = String::new();
+        for (place, member) in self.members.iter().enumerate() {
+            let log = member.home.dir().with_file_name("node.log");
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines[lines.len().saturating_sub(40)..].join("\n");
+            all.push_str(&format!("--- n{}\n{last}\n", place + 1));
+        }
+        all
+    }
+
+    /// Ends every node in good order, those without the store first.
+    ///
+    /// # Errors
+    /// If one does not end so.
+    pub fn stop(mut self) -> Result<()> {
+        for node in (0..self.len()).rev() {
+            if self.members[node].paused {
+                self.go_on(node)?;
+            }
+            if self.runs(node) {
+                self.term(node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves everything running, and tells the processes and directories to end and remove.
+    #[must_use]
+    pub fn leave_running(mut self) -> (Vec<u32>, Vec<PathBuf>) {
+        let members = std::mem::take(&mut self.members);
+        members
+            .into_iter()
+            .map(|member| {
+                let pid = member.node.map_or(0, Node::leave_running);
+                (pid, member.home.keep())
+            })
+            .unzip()
+    }
+}
+
+/// Waits for a process that was started with [`Cluster::command_line`].
+///
+/// # Errors
+/// If it does not end.
+pub fn finished(child: &mut std::process::Child) -> Result<bool> {
+    Ok(ended(child, PATIENCE)?.success())
+}
+
+/// A client that soon notices a dead node.
+#[must_use]
+pub fn impatient() -> ConnectOptions {
+    let (idle_timeout, keep_alive) = (Duration::from_millis(1_500), Duration::from_millis(300));
+    let limits = Limits { idle_timeout, keep_alive, ..ConnectOptions::default().limits };
+    ConnectOptions { connect_timeout: Duration::from_secs(1), limits }
+}
+
+/// Where a node listens and where its proxy does. Other processes of the tests use others, by their ids.
+fn addresses_of_a_node() -> (SocketAddr, SocketAddr) {
+    let (process, number) = (std::process::id(), ADDRESSES.fetch_add(1, Ordering::Relaxed));
+    let byte = |n: u32| u8::try_from(n % 250).unwrap_or(0);
+    let ip = Ipv4Addr::new(127, 2 + byte(process / 250) % 200, byte(process), 1 + byte(number));
+    (SocketAddr::from((ip, PORT)), SocketAddr::from((ip, FRONT)))
+}

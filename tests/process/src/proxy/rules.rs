@@ -1,0 +1,151 @@
+//! What befalls a packet: rules for pairs, and what they did.
+
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Who speaks or hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Who {
+    /// A node, by its place.
+    Node(usize),
+    /// Everybody who is no node.
+    Clients,
+}
+
+/// What befalls packets one way. The default: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rule {
+    /// None passes.
+    pub cut: bool,
+    /// How many of a thousand are lost.
+    pub loss: u32,
+    /// How many of a thousand come twice, each copy with a delay of its own.
+    pub double: u32,
+    /// How long each is held.
+    pub delay: Duration,
+    /// How much longer at most: what is sent later may come earlier.
+    pub jitter: Duration,
+}
+
+impl Rule {
+    /// Nothing passes.
+    pub const CUT: Self =
+        Self { cut: true, loss: 0, double: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
+
+    /// A bad line: one in twenty lost, one in fifty doubled, 1 to 16 ms late and so out of order.
+    pub const BAD: Self = Self {
+        cut: false,
+        loss: 50,
+        double: 20,
+        delay: Duration::from_millis(1),
+        jitter: Duration::from_millis(15),
+    };
+
+    /// Held this long, and up to so much longer.
+    #[must_use]
+    pub fn late(delay: Duration, jitter: Duration) -> Self {
+        Self { delay, jitter, ..Self::default() }
+    }
+}
+
+/// Packets, by what befell them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sent on, at once or later; copies are not counted here.
+    pub passed: u64,
+    /// Dropped by a cut.
+    pub cut: u64,
+    /// Dropped by loss.
+    pub lost: u64,
+    /// Held for a while; they count as passed too.
+    pub delayed: u64,
+    /// Overtaken: a later one was to come before it.
+    pub overtaken: u64,
+    /// Copies.
+    pub doubled: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.cut += more.cut;
+        self.lost += more.lost;
+        self.delayed += more.delayed;
+        self.overtaken += more.overtaken;
+        self.doubled += more.doubled;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    rules: HashMap<(Who, Who), Rule>,
+    counts: HashMap<(Who, Who), Counts>,
+    /// The latest moment at which a packet of the pair is to come.
+    due: HashMap<(Who, Who), std::time::Instant>,
+    rng: StdRng,
+}
+
+impl Table {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            rules: HashMap::new(),
+            counts: HashMap::new(),
+            due: HashMap::new(),
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    pub(super) fn set(&mut self, from: Who, to: Who, rule: Rule) {
+        self.rules.insert((from, to), rule);
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.rules.clear();
+    }
+
+    pub(super) fn counts(&self, from: Who, to: Who) -> Counts {
+        self.counts.get(&(from, to)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.counts.values().for_each(|counts| total += *counts);
+        total
+    }
+
+    /// When a packet and its copy are sent on, if they are. `room`: whether it may be held.
+    pub(super) fn judge(&mut self, from: Who, to: Who, room: bool) -> [Option<Duration>; 2] {
+        let rule = self.rules.get(&(from, to)).copied().unwrap_or_default();
+        let counts = self.counts.entry((from, to)).or_default();
+        if rule.cut {
+            counts.cut += 1;
+            return [None, None];
+        }
+        let held = !rule.delay.is_zero() || !rule.jitter.is_zero();
+        if (held && !room) || self.rng.random_range(0..1_000) < rule.loss {
+            counts.lost += 1;
+            return [None, None];
+        }
+        counts.passed += 1;
+        if !held {
+            let copy = self.rng.random_range(0..1_000) < rule.double;
+            counts.doubled += u64::from(copy);
+            return [Some(Duration::ZERO), copy.then_some(Duration::ZERO)];
+        }
+        let jitter = u64::try_from(rule.jitter.as_micros()).unwrap_or(u64::MAX);
+        let mut when = || rule.delay + Duration::from_micros(self.rng.random_range(0..=jitter));
+        let (first, second) = (when(), when());
+        let due = std::time::Instant::now() + first;
+        let latest = self.due.entry((from, to)).or_insert(due);
+        counts.delayed += 1;
+        counts.overtaken += u64::from(due < *latest);
+        *latest = due.max(*latest);
+        let copy = self.rng.random_range(0..1_000) < rule.double;
+        counts.doubled += u64::from(copy);
+        [Some(first), copy.then_some(second)]
+    }
+}

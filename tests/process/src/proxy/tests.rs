@@ -1,0 +1,146 @@
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use super::{Network, Rule, Who};
+
+/// Waits for what should come.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Waits for what should not.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Two nodes and a client, with nothing behind them: what they hear is read here.
+struct Three {
+    network: Network,
+    nodes: [UdpSocket; 2],
+    client: UdpSocket,
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket
+}
+
+impl Three {
+    fn new() -> Self {
+        let nodes = [socket(), socket()];
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("address");
+        let pairs = nodes.each_ref().map(|node| (node.local_addr().expect("address"), any));
+        Self { network: Network::start(&pairs, 7).expect("network"), nodes, client: socket() }
+    }
+
+    /// Node 0 says something to node 1; from where that hears it.
+    fn say_to_1(&self, text: &[u8]) -> Option<SocketAddr> {
+        self.nodes[0].send_to(text, self.network.front(1)).expect("sent");
+        heard(&self.nodes[1], text)
+    }
+}
+
+/// Reads until the text comes.
+fn heard(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
+    let mut buffer = [0; 64];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer).ok()?;
+        if &buffer[..length] == text {
+            return Some(from);
+        }
+    }
+}
+
+fn hears_nothing(socket: &UdpSocket) {
+    socket.set_read_timeout(Some(QUIET)).expect("timeout");
+    let heard = socket.recv_from(&mut [0; 64]);
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    assert!(heard.is_err(), "{heard:?}");
+}
+
+#[test]
+fn each_is_known_by_its_address_and_answered_where_it_spoke() {
+    let three = Three::new();
+    let port = three.say_to_1(b"hello").expect("heard");
+    three.nodes[1].send_to(b"back", port).expect("sent");
+    assert_eq!(heard(&three.nodes[0], b"back"), Some(three.network.front(1)));
+    three.client.send_to(b"client", three.network.front(1)).expect("sent");
+    let other = heard(&three.nodes[1], b"client").expect("heard");
+    assert_ne!(other, port, "each source has a port of its own");
+    assert_eq!(three.say_to_1(b"again"), Some(port));
+    let counts = |from, to| three.network.counts(from, to).passed;
+    assert_eq!(counts(Who::Node(0), Who::Node(1)), 2);
+    assert_eq!(counts(Who::Node(1), Who::Node(0)), 1);
+    assert_eq!(counts(Who::Clients, Who::Node(1)), 1);
+}
+
+#[test]
+fn a_one_way_cut_holds_on_connections_of_both_sides_and_on_no_other_way() {
+    let three = Three::new();
+    let at_1 = three.say_to_1(b"a").expect("heard");
+    three.nodes[1].send_to(b"b", three.network.front(0)).expect("sent");
+    let at_0 = heard(&three.nodes[0], b"b").expect("heard");
+    three.network.set(Who::Node(0), Who::Node(1), Rule::CUT);
+    // On the connection that 0 made, and on the one that 1 made.
+    three.nodes[0].send_to(b"c", three.network.front(1)).expect("sent");
+    three.nodes[0].send_to(b"c", at_0).expect("sent");
+    hears_nothing(&three.nodes[1]);
+    assert_eq!(three.network.counts(Who::Node(0), Who::Node(1)).cut, 2);
+    // The other way, on both.
+    three.nodes[1].send_to(b"d", at_1).expect("sent");
+    assert!(heard(&three.nodes[0], b"d").is_some());
+    three.nodes[1].send_to(b"e", three.network.front(0)).expect("sent");
+    assert!(heard(&three.nodes[0], b"e").is_some());
+    three.client.send_to(b"f", three.network.front(1)).expect("sent");
+    assert!(heard(&three.nodes[1], b"f").is_some());
+    three.network.heal();
+    assert_eq!(three.say_to_1(b"g"), Some(at_1), "the port is still the same");
+}
+
+#[test]
+fn a_node_that_is_cut_off_hears_neither_nodes_nor_clients() {
+    let three = Three::new();
+    three.network.around(1, Rule::CUT);
+    three.nodes[0].send_to(b"a", three.network.front(1)).expect("sent");
+    three.client.send_to(b"a", three.network.front(1)).expect("sent");
+    hears_nothing(&three.nodes[1]);
+    three.client.send_to(b"b", three.network.front(0)).expect("sent");
+    assert!(heard(&three.nodes[0], b"b").is_some());
+    assert_eq!(three.network.total().cut, 2);
+}
+
+#[test]
+fn a_bad_line_loses_doubles_delays_and_reorders_and_says_how_many() {
+    let three = Three::new();
+    let late = Rule::late(Duration::from_millis(1), Duration::from_millis(20));
+    let bad = Rule { loss: 200, double: 200, ..late };
+    three.network.set(Who::Node(0), Who::Node(1), bad);
+    for number in 0..500_u16 {
+        three.nodes[0].send_to(&number.to_be_bytes(), three.network.front(1)).expect("sent");
+    }
+    let mut numbers = Vec::new();
+    let counts = loop {
+        let mut buffer = [0; 2];
+        three.nodes[1].recv_from(&mut buffer).expect("heard");
+        numbers.push(u16::from_be_bytes(buffer));
+        let counts = three.network.counts(Who::Node(0), Who::Node(1));
+        if counts.passed + counts.lost == 500
+            && numbers.len() as u64 == counts.passed + counts.doubled
+        {
+            break counts;
+        }
+    };
+    assert!(counts.lost > 0 && counts.doubled > 0 && counts.overtaken > 0, "{counts:?}");
+    assert_eq!(counts.delayed, counts.passed);
+    assert!(!numbers.is_sorted(), "some came out of order");
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len() as u64, counts.passed, "each that passed came");
+}
+
+#[test]
+fn behind_a_forgotten_port_a_source_is_a_stranger() {
+    let three = Three::new();
+    let before = three.say_to_1(b"a").expect("heard");
+    three.network.forget(1);
+    let after = three.say_to_1(b"b").expect("heard");
+    assert_ne!(before, after);
+    three.nodes[1].send_to(b"c", before).expect("sent");
+    hears_nothing(&three.nodes[0]);
+}
