@@ -10,12 +10,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ostraca_sharding::assign::{AllocationStrategy, Strategy};
+use ostraca_sharding::rows::Roles;
 use ostraca_wire::identity::{Identity, IdentityError, Trust};
+
+pub use cluster::Role;
 
 pub use crate::input::InputError as ConfigError;
 use crate::input::Text;
 
 mod check;
+mod cluster;
 mod file;
 #[cfg(test)]
 mod tests;
@@ -36,6 +41,13 @@ pub struct Config {
     pub listen: SocketAddr,
     /// `host:port` addresses that clients are told. Default none: the one that is listened on.
     pub advertise: Vec<String>,
+    /// `host:port` addresses of nodes of the cluster that it joins. Empty exactly where it has the role
+    /// `store`.
+    pub join: Vec<String>,
+    /// How many shards the pool must have where it joins. Default none: as many as it has.
+    pub expected_shards: Option<u32>,
+    /// Which hash the pool must have where it joins. Default none: whichever it has.
+    pub expected_hash: Option<String>,
     /// The namespace of the node's entities. Default `default`, the only one of this release.
     pub namespace: String,
     /// Threads that run guests. Default 0: as many as processors.
@@ -56,6 +68,15 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with `bad-config`; the line is marked where there is one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_to_join(path, &[])
+    }
+
+    /// Reads a configuration file of a node that joins a cluster at these addresses, whatever the file
+    /// says under `join`; with none, as [`Config::load`].
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_to_join(path: &Path, join: &[String]) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let unreadable = |error| ConfigError::unreadable("bad-config", &name, &error);
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -64,7 +85,7 @@ impl Config {
             return Err(unreadable(std::io::Error::other(why)));
         }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
-        Self::parse(&text, &name)
+        Self::read(&text, &name, join)
     }
 
     /// Reads a configuration from its text. `name` is the file's path: errors show it, and relative
@@ -73,8 +94,15 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        Self::read(text, name, &[])
+    }
+
+    fn read(text: &str, name: &str, join: &[String]) -> Result<Self, ConfigError> {
         let input = Text { code: "bad-config", name, text };
-        let file: File = input.parse()?;
+        let mut file: File = input.parse()?;
+        if !join.is_empty() {
+            file.join = join.to_vec();
+        }
         check::file(&input, &file)?;
         let base = Path::new(name).parent().unwrap_or(Path::new(""));
         // Without the dots in between: it is shown in errors and in `ostraca status`.
@@ -83,6 +111,9 @@ impl Config {
             node: file.node.clone(),
             listen: file.listen,
             advertise: file.advertise.clone(),
+            join: file.join.clone(),
+            expected_shards: file.cluster.shards,
+            expected_hash: file.cluster.hash.clone(),
             namespace: file.namespace.clone(),
             workers: file.workers,
             lease: file.lease,
@@ -132,7 +163,7 @@ impl Config {
     /// Bounds of the endpoint.
     #[must_use]
     pub fn wire_limits(&self) -> ostraca_wire::Limits {
-        self.file.network.limits(self.file.guests.component_limit)
+        self.file.network.limits(self.file.guests.component_limit, &self.file.peers)
     }
 
     /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
@@ -146,6 +177,38 @@ impl Config {
     #[must_use]
     pub fn store_options(&self) -> ostraca_store_sled::Options {
         self.file.store.options(&self.data)
+    }
+
+    /// What the node does for its cluster.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        Role::set(&self.file.roles)
+    }
+
+    /// Settings of the node's machine.
+    #[must_use]
+    pub fn node_settings(&self) -> ostraca_sharding::node::Settings {
+        cluster::node_settings(&self.file)
+    }
+
+    /// Settings of the router of messages.
+    #[must_use]
+    pub fn route_settings(&self) -> ostraca_sharding::route::Settings {
+        self.file.gateway.settings()
+    }
+
+    /// How shards are spread over the hosts, where this node manages.
+    #[must_use]
+    pub fn strategy(&self) -> Box<dyn AllocationStrategy> {
+        // The name was checked when the file was read.
+        Strategy::parse(&self.file.rebalance.strategy)
+            .unwrap_or_else(|_| Strategy::default().build())
+    }
+
+    /// How long a call to the store of another node may take before its link is given up.
+    #[must_use]
+    pub fn store_call_timeout(&self) -> Duration {
+        self.file.store.call_timeout
     }
 
     /// Settings of the shard machines.

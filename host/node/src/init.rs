@@ -1,4 +1,5 @@
-//! Making a cluster's first node: an authority, certificates, a configuration and an empty store.
+//! Making a cluster's first node: an authority, certificates, a configuration and an empty store. And
+//! making one that joins: its certificate and a configuration, and no store.
 //!
 //! An empty directory never becomes a node by itself (R5): this is the only place where one is made, and
 //! it overwrites nothing. What is made of several files is made in an order in which an interrupted
@@ -14,6 +15,7 @@ use ostraca_sharding::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::{Ca, Identity};
 
+use crate::config::Role;
 use crate::error::NodeError;
 use crate::ownership;
 
@@ -50,6 +52,60 @@ pub struct Initialised {
     pub admin: Identity,
 }
 
+/// What a node that joins is to be.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// The node's name; 1 to 64 letters, digits, dots, dashes, underscores.
+    pub node: String,
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// What it does: anything but [`Role::Store`].
+    pub roles: Vec<Role>,
+    /// `host:port` addresses of nodes of the cluster; at least one.
+    pub join: Vec<String>,
+    /// The directory of the cluster's authority, with its key.
+    pub ca: PathBuf,
+}
+
+/// What was made for a node that joins.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// The cluster's id, as its authority says it.
+    pub cluster: ClusterId,
+    /// Where the configuration is.
+    pub config: PathBuf,
+}
+
+/// Makes a node that joins a cluster, in a directory that is missing or empty: an identity of the cluster's
+/// authority and a configuration. The authority's key stays where it is. Blocks.
+///
+/// # Errors
+/// [`NodeError::NotEmpty`], [`NodeError::Invalid`], [`NodeError::Identity`], or what the system refused. A
+/// failure half-way leaves what was made, and the directory is then not empty.
+pub fn join(dir: &Path, options: &JoinOptions) -> Result<Joining, NodeError> {
+    check_name("node", &options.node)?;
+    let invalid = |text: &str| Err(NodeError::Invalid(text.into()));
+    if options.roles.contains(&Role::Store) {
+        return invalid("a node that joins cannot have the role `store`: the cluster has one");
+    }
+    if options.roles.is_empty() {
+        return invalid("a node needs a role: `manager`, `host` or `gateway`");
+    }
+    if options.join.is_empty() {
+        return invalid("a node that joins needs the address of one that is there");
+    }
+    // Before anything is made: a wrong directory is the likeliest mistake.
+    let ca = Ca::load(&options.ca)?;
+    empty(dir)?;
+    let ca_dir = dir.join("ca");
+    create_dir(&ca_dir)?;
+    write_new(&ca_dir.join("ca.pem"), ca.certificate_pem())?;
+    ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
+    let config = dir.join("ostraca.toml");
+    write_new(&config, &join_text(options, ca.cluster()))?;
+    Ok(Joining { cluster: ca.cluster(), config })
+}
+
 /// Makes a cluster of one node in a directory that is missing or empty. Blocks.
 ///
 /// # Errors
@@ -57,20 +113,13 @@ pub struct Initialised {
 /// what was made, and the directory is then not empty.
 pub fn init(dir: &Path, options: &InitOptions) -> Result<Initialised, NodeError> {
     check(options)?;
-    create_dir(dir)?;
-    if fs::read_dir(dir).map_err(|e| file("read", dir, e))?.next().is_some() {
-        return Err(NodeError::NotEmpty(dir.into()));
-    }
+    empty(dir)?;
     let cluster = ClusterId(rand::random());
     let ca_dir = dir.join("ca");
     create_dir(&ca_dir)?;
     let ca = Ca::create(cluster)?;
     ca.save(&ca_dir)?;
-    let mut addresses = vec!["localhost".to_owned()];
-    if !options.listen.ip().is_unspecified() {
-        addresses.push(options.listen.ip().to_string());
-    }
-    ca.issue_node(&options.node, &addresses)?.save(dir, "node")?;
+    ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     let admin = ca.issue_client("admin")?;
     let store = SledStore::create(
         &dir.join("store"),
@@ -87,16 +136,8 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<Initialised, NodeError>
 }
 
 fn check(options: &InitOptions) -> Result<(), NodeError> {
-    for (what, name) in [("cluster", &options.cluster_name), ("node", &options.node)] {
-        let good = (1..=64).contains(&name.len())
-            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-        if !good {
-            return Err(NodeError::Invalid(format!(
-                "the {what}'s name {name:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
-            )));
-        }
-    }
+    check_name("cluster", &options.cluster_name)?;
+    check_name("node", &options.node)?;
     if !(1..=MAX_SHARDS).contains(&options.shards) {
         return Err(NodeError::Invalid(format!(
             "{} shards are not allowed: from 1 to {MAX_SHARDS}",
@@ -104,6 +145,52 @@ fn check(options: &InitOptions) -> Result<(), NodeError> {
         )));
     }
     Ok(())
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), NodeError> {
+    let good = (1..=64).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if !good {
+        return Err(NodeError::Invalid(format!(
+            "the {what}'s name {name:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+        )));
+    }
+    Ok(())
+}
+
+/// What a node's certificate names beside the node, for tools that look at host names; Ostraca does not.
+fn names(listen: SocketAddr) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned()];
+    if !listen.ip().is_unspecified() {
+        names.push(listen.ip().to_string());
+    }
+    names
+}
+
+fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
+    let list = |all: Vec<&str>| {
+        all.iter().map(|one| toml::Value::from(*one).to_string()).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "# A node that joins the cluster {cluster}. `ostraca config default` prints every setting with its default.\n\
+         \n\
+         # The node's name, as its certificate says it.\n\
+         node = \"{node}\"\n\
+         \n\
+         # The UDP address to listen on, for clients and other nodes.\n\
+         listen = \"{listen}\"\n\
+         \n\
+         # What it does for its cluster.\n\
+         roles = [{roles}]\n\
+         \n\
+         # Nodes of the cluster. One that answers is enough.\n\
+         join = [{join}]\n",
+        node = options.node,
+        listen = options.listen,
+        roles = list(options.roles.iter().map(|role| role.name()).collect()),
+        join = list(options.join.iter().map(String::as_str).collect()),
+    )
 }
 
 fn config_text(options: &InitOptions) -> String {
@@ -119,6 +206,15 @@ fn config_text(options: &InitOptions) -> String {
         node = options.node,
         listen = options.listen,
     )
+}
+
+/// Makes the directory if it is missing, and refuses one with something in it.
+fn empty(dir: &Path) -> Result<(), NodeError> {
+    create_dir(dir)?;
+    match fs::read_dir(dir).map_err(|e| file("read", dir, e))?.next() {
+        Some(_) => Err(NodeError::NotEmpty(dir.into())),
+        None => Ok(()),
+    }
 }
 
 /// Makes a directory that only its owner may enter: keys and state lie in it.
@@ -172,6 +268,38 @@ mod tests {
         store.cluster = Some(trust.cluster);
         let store = SledStore::open(&config.store_dir(), &store).expect("a store");
         assert_eq!(store.identity().cluster_name, "test");
+    }
+
+    #[test]
+    fn a_node_that_joins_has_an_identity_of_the_cluster_and_no_store() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let first = init(&dir.path().join("n1"), &options()).expect("made");
+        let joining = |node: &str, roles: &[Role]| JoinOptions {
+            node: node.into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            roles: roles.into(),
+            join: vec!["127.0.0.1:7411".into(), "[::1]:7412".into()],
+            ca: first.ca.clone(),
+        };
+        let place = dir.path().join("n2");
+        let made = join(&place, &joining("n2", &[Role::Manager, Role::Host])).expect("made");
+        assert_eq!(made.cluster, first.cluster);
+        let config = Config::load(&made.config).expect("a configuration");
+        let (trust, identity) = config.identity().expect("an identity");
+        assert_eq!((trust.cluster, identity.principal().name.as_str()), (first.cluster, "n2"));
+        assert_eq!(config.join, ["127.0.0.1:7411", "[::1]:7412"]);
+        assert!(!config.roles().store && !config.roles().gateway && config.roles().host);
+        assert!(!config.store_dir().exists() && !place.join("ca/ca.key").exists());
+        for (bad, code) in [
+            (joining("n3", &[Role::Store]), "invalid"),
+            (joining("n3", &[]), "invalid"),
+            (JoinOptions { join: Vec::new(), ..joining("n3", &[Role::Host]) }, "invalid"),
+            (JoinOptions { ca: place.join("ca"), ..joining("n3", &[Role::Host]) }, "bad-identity"),
+        ] {
+            let place = dir.path().join("n3");
+            assert_eq!(join(&place, &bad).expect_err("refused").code(), code);
+            assert!(!place.exists(), "nothing is made of {bad:?}");
+        }
     }
 
     #[test]

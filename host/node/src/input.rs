@@ -157,6 +157,16 @@ fn explain(message: &str) -> (String, Option<String>) {
         };
         return (format!("unknown key `{unknown}`"), Some(help));
     }
+    if message.starts_with("unknown variant")
+        && let Some(unknown) = quoted.next()
+    {
+        let known: Vec<&str> = quoted.collect();
+        let help = match nearest(unknown, known.iter().copied()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("possible here: {}", known.join(", ")),
+        };
+        return (format!("\"{unknown}\" is not possible here"), Some(help));
+    }
     if message == "invalid socket address syntax" {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
         return ("this is no address to listen on".into(), Some(help.into()));

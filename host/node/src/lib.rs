@@ -23,6 +23,6 @@ mod worker;
 
 pub use config::Config;
 pub use error::NodeError;
-pub use init::{InitOptions, Initialised, init};
+pub use init::{InitOptions, Initialised, JoinOptions, Joining, init, join};
 pub use manifest::Manifest;
 pub use node::{Node, Summary};

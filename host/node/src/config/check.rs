@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use ostraca_sharding::assign::Strategy;
+
 use super::ConfigError;
+use super::cluster::Role;
 use super::file::File;
-use crate::input::{Text, units};
+use crate::init::MAX_SHARDS;
+use crate::input::{Text, nearest, units};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -34,6 +38,7 @@ pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     if file.workers > 1024 {
         return Err(range(input, &["workers"], "0", "1024"));
     }
+    roles(input, file)?;
     times(input, file)?;
     // A renewal must be heard within 80 % of the lease, and one may be lost (R8).
     if file.renew * 2 > file.lease.mul_f64(0.8) {
@@ -41,7 +46,47 @@ pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         return Err(input.at(&["renew"], why.into(), None));
     }
     sizes(input, file)?;
-    counts(input, file)
+    counts(input, file)?;
+    strategy(input, file)
+}
+
+/// Who joins whom: the node that carries the store is joined by the others.
+fn roles(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    if file.roles.is_empty() {
+        let help = "name some, or leave `roles` out: then it has all";
+        return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
+    }
+    let store = file.roles.contains(&Role::Store);
+    match (store, file.join.first()) {
+        (true, Some(first)) => {
+            let why = format!(
+                "a node with the role `store` joins nobody: the others join it, and this one is to join {first}"
+            );
+            let help = "leave `join` out; or say which `roles` the node has, without `store`: `roles = [\"manager\", \"host\", \"gateway\"]`";
+            Err(input.at(&["join"], why, Some(help.into())))
+        }
+        (false, None) => {
+            let why = "a node without the role `store` needs a node to join";
+            let help = "add `join = [\"HOST:PORT\"]` with the address of a node of the cluster, or give `--join HOST:PORT`";
+            Err(input.at(&["roles"], why.into(), Some(help.into())))
+        }
+        _ => match file.join.iter().find(|address| !is_address(address)) {
+            Some(bad) => {
+                let why = format!("{bad:?} is not an address to join a cluster at");
+                let help = "write \"HOST:PORT\", with the port's number";
+                Err(input.at(&["join"], why, Some(help.into())))
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+fn strategy(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    let name = &file.rebalance.strategy;
+    let Err(error) = Strategy::parse(name) else { return Ok(()) };
+    let near = nearest(name, Strategy::ALL.map(Strategy::name));
+    let help = near.map(|near| format!("did you mean `{near}`?"));
+    Err(input.at(&["rebalance", "strategy"], error.to_string(), help))
 }
 
 fn is_address(address: &str) -> bool {
@@ -52,20 +97,33 @@ fn is_address(address: &str) -> bool {
 
 fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
+    let handoff = &file.handoff;
     let all = [
         (["", "lease"], file.lease, 100 * MS, HOUR),
         (["", "renew"], file.renew, 10 * MS, HOUR),
+        (["", "margin"], file.margin, 10 * MS, HOUR),
         (["network", "hello-deadline"], network.hello_deadline, 100 * MS, HOUR),
         (["network", "open-deadline"], network.open_deadline, 100 * MS, HOUR),
         (["network", "frame-deadline"], network.frame_deadline, 100 * MS, HOUR),
         (["network", "keep-alive"], network.keep_alive, 100 * MS, HOUR),
         (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
+        (["peers", "keep-alive"], file.peers.keep_alive, 10 * MS, HOUR),
+        (["peers", "idle-timeout"], file.peers.idle_timeout, 20 * MS, HOUR),
+        (["gateway", "hold-wait"], file.gateway.hold_wait, MS, HOUR),
+        (["gateway", "retry"], file.gateway.retry, MS, HOUR),
+        (["handoff", "ack-wait"], handoff.ack_wait, MS, HOUR),
+        (["handoff", "say-again"], handoff.say_again, 10 * MS, HOUR),
+        (["handoff", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
+        (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
+        (["rebalance", "retry"], file.rebalance.retry, 10 * MS, HOUR),
         (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
         (["entities", "order-wait"], entities.order_wait, MS, HOUR),
         (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
         (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),
         (["entities", "claim-retry"], entities.claim_retry, MS, HOUR),
         (["entities", "stop-deadline"], entities.stop_deadline, MS, HOUR),
+        (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
+        (["store", "retry"], store.retry, 10 * MS, HOUR),
         (["store", "flush-every"], store.flush_every, 10 * MS, 60_000 * MS),
         (["store", "low-water-every"], store.low_water_every, 10 * MS, HOUR),
     ];
@@ -74,9 +132,19 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
             return Err(range(input, &path, &units::show_time(least), &units::show_time(most)));
         }
     }
-    if network.keep_alive * 2 > network.idle_timeout {
-        let why = "`keep-alive` must be at most half of `idle-timeout`: else quiet connections end";
-        return Err(input.at(&["network", "keep-alive"], why.into(), None));
+    for (section, keep_alive, idle) in [
+        ("network", network.keep_alive, network.idle_timeout),
+        ("peers", file.peers.keep_alive, file.peers.idle_timeout),
+    ] {
+        if keep_alive * 2 > idle {
+            let why =
+                "`keep-alive` must be at most half of `idle-timeout`: else quiet connections end";
+            return Err(input.at(&[section, "keep-alive"], why.into(), None));
+        }
+    }
+    if handoff.ack_wait + entities.stop_deadline >= handoff.timeout {
+        let why = "`timeout` must be longer than `ack-wait` and `entities.stop-deadline` together: else a slow stop is given up";
+        return Err(input.at(&["handoff", "timeout"], why.into(), None));
     }
     Ok(())
 }
@@ -94,6 +162,11 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["network", "connection-window"], network.connection_window, 16 * KIB, GIB),
         (["network", "send-window"], network.send_window, 16 * KIB, GIB),
         (["network", "socket-buffer"], network.socket_buffer, 4 * KIB, GIB),
+        (["peers", "max-frame"], file.peers.max_frame, 20 * MIB, GIB),
+        (["peers", "message-bytes"], file.peers.message_bytes, KIB, 64 * GIB),
+        (["peers", "call-bytes"], file.peers.call_bytes, KIB, 64 * GIB),
+        (["gateway", "held-bytes"], file.gateway.held_bytes, 0, 64 * GIB),
+        (["gateway", "link-bytes"], file.gateway.link_bytes, KIB, 64 * GIB),
         (["guests", "max-memory"], guests.max_memory, 64 * KIB, 4 * GIB),
         (["guests", "cache-limit"], guests.cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
@@ -122,6 +195,15 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["network", "max-streams"], network.max_streams, MILLION),
         (["network", "max-connections"], network.max_connections, MILLION),
         (["network", "max-uploads"], network.max_uploads, 64),
+        (["cluster", "shards"], file.cluster.shards.unwrap_or(1), MAX_SHARDS),
+        (["peers", "connections"], file.peers.connections, 65_536),
+        (["peers", "messages"], file.peers.messages, 10 * MILLION),
+        (["peers", "calls"], file.peers.calls, 10 * MILLION),
+        (["peers", "pushes"], file.peers.pushes, 10 * MILLION),
+        (["gateway", "held-messages"], file.gateway.held_messages, 10 * MILLION),
+        (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
+        (["handoff", "parallel-drains"], file.handoff.parallel_drains, MAX_SHARDS),
+        (["rebalance", "parallel"], file.rebalance.parallel, MAX_SHARDS),
         (["guests", "max-live"], file.guests.max_live.unwrap_or(1), MILLION),
         (["entities", "lanes"], entities.lanes, MILLION),
         (["entities", "gate"], entities.gate, MILLION),

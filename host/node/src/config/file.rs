@@ -4,12 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostraca_sharding::shard;
+use ostraca_sharding::{node, shard};
 use ostraca_store_sled::Options;
 use ostraca_wasm::Settings;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::{Cluster, Gateway, Handoff, Peers, Rebalance, Role};
 use crate::input::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,15 +20,24 @@ pub(super) struct File {
     pub(super) data: PathBuf,
     pub(super) listen: SocketAddr,
     pub(super) advertise: Vec<String>,
+    pub(super) roles: Vec<Role>,
+    pub(super) join: Vec<String>,
     pub(super) namespace: String,
     pub(super) workers: usize,
     #[serde(with = "units::time")]
     pub(super) lease: Duration,
     #[serde(with = "units::time")]
     pub(super) renew: Duration,
+    #[serde(with = "units::time")]
+    pub(super) margin: Duration,
     pub(super) record: Option<PathBuf>,
+    pub(super) cluster: Cluster,
     pub(super) identity: IdentityFiles,
     pub(super) network: Network,
+    pub(super) peers: Peers,
+    pub(super) gateway: Gateway,
+    pub(super) handoff: Handoff,
+    pub(super) rebalance: Rebalance,
     pub(super) guests: Guests,
     pub(super) entities: Entities,
     pub(super) store: Store,
@@ -122,6 +132,10 @@ pub(super) struct Entities {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Store {
+    #[serde(with = "units::time")]
+    pub(super) call_timeout: Duration,
+    #[serde(with = "units::time")]
+    pub(super) retry: Duration,
     pub(super) witness: PathBuf,
     #[serde(with = "units::size")]
     pub(super) cache_bytes: u64,
@@ -156,13 +170,21 @@ impl Default for File {
             data: ".".into(),
             listen: (Ipv4Addr::LOCALHOST, PORT).into(),
             advertise: Vec::new(),
+            roles: Role::ALL.into(),
+            join: Vec::new(),
             namespace: "default".into(),
             workers: 0,
-            lease: Duration::from_millis(shard::Settings::default().lease),
-            renew: Duration::from_millis(750),
+            lease: Duration::from_millis(node::Settings::default().lease),
+            renew: Duration::from_millis(node::Settings::default().renew),
+            margin: Duration::from_millis(node::Settings::default().margin),
             record: None,
+            cluster: Cluster::default(),
             identity: IdentityFiles::default(),
             network: Network::default(),
+            peers: Peers::default(),
+            gateway: Gateway::default(),
+            handoff: Handoff::default(),
+            rebalance: Rebalance::default(),
             guests: Guests::default(),
             entities: Entities::default(),
             store: Store::default(),
@@ -200,7 +222,7 @@ impl Default for Network {
 }
 
 impl Network {
-    pub(super) fn limits(&self, component_limit: u64) -> Limits {
+    pub(super) fn limits(&self, component_limit: u64, peers: &Peers) -> Limits {
         let short = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Limits {
             max_message: short(self.max_message),
@@ -221,7 +243,7 @@ impl Network {
             keep_alive: self.keep_alive,
             idle_timeout: self.idle_timeout,
             socket_buffer: large(self.socket_buffer),
-            peers: ostraca_wire::PeerLimits::default(),
+            peers: peers.limits(),
         }
     }
 }
@@ -301,6 +323,8 @@ impl Default for Store {
     fn default() -> Self {
         let sled = Options::default();
         Self {
+            call_timeout: Duration::from_secs(5),
+            retry: Duration::from_millis(node::Settings::default().retry),
             witness: "witness".into(),
             cache_bytes: sled.cache_bytes,
             flush_every: sled.flush_every,
@@ -343,14 +367,14 @@ impl Store {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn small(count: usize) -> u32 {
+pub(super) fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn large(count: u64) -> usize {
+pub(super) fn large(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -32,6 +32,8 @@ fn settings_without_a_default_are_in_the_default_text_as_comments() {
     let text = uncommented.collect::<Vec<_>>().join("\n");
     let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wasm_settings().max_live, Some(8000));
+    assert_eq!(config.expected_shards, Some(crate::init::DEFAULT_SHARDS));
+    assert_eq!(config.expected_hash.as_deref(), Some(crate::ownership::HASH));
     assert_eq!(config.record, Some("dir/record".into()));
 }
 
@@ -51,6 +53,32 @@ fn defaults_are_those_of_the_libraries() {
     };
     assert_eq!(format!("{:?}", config.store_options()), format!("{store:?}"));
     assert_eq!(config.store_dir(), Path::new("dir/store"));
+    assert_eq!(config.roles(), Roles::ALL);
+    let node = ostraca_sharding::node::Settings { embedded: true, ..Default::default() };
+    assert_eq!(config.node_settings(), node);
+    assert_eq!(config.route_settings(), ostraca_sharding::route::Settings::default());
+}
+
+#[test]
+fn a_node_without_the_store_joins_and_one_with_it_does_not() {
+    let text = "node = \"n\"\nroles = [\"host\"]\njoin = [\"a:1\", \"[::1]:2\"]";
+    let config = Config::parse(text, "ostraca.toml").expect("a configuration");
+    assert_eq!(config.join, ["a:1", "[::1]:2"]);
+    assert_eq!(config.roles(), Roles { host: true, ..Roles::default() });
+    assert!(!config.node_settings().embedded);
+}
+
+#[test]
+fn where_to_join_may_come_from_the_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("ostraca.toml");
+    std::fs::write(&path, "node = \"n\"\nroles = [\"host\"]").expect("written");
+    assert!(Config::load(&path).is_err());
+    let config = Config::load_to_join(&path, &["a:1".into()]).expect("a configuration");
+    assert_eq!(config.join, ["a:1"]);
+    std::fs::write(&path, "node = \"n\"").expect("written");
+    let error = Config::load_to_join(&path, &["a:1".into()]).expect_err("it has the store");
+    assert!(error.to_string().contains("joins nobody"), "{error}");
 }
 
 #[test]
@@ -74,6 +102,15 @@ fn each_error_names_its_line() {
         ("node = \"n\"\nnode = \"m\"", Some(2), "duplicate key"),
         ("node = \"n/m\"", Some(1), "`node` is 1 to 64"),
         ("node = \"n\"\nadvertise = [\"host\"]", Some(2), "not an address"),
+        ("node = \"n\"\n\njoin = [\"a:1\"]", Some(3), "joins nobody"),
+        ("node = \"n\"\nroles = [\"host\"]", Some(2), "needs a node to join"),
+        ("node = \"n\"\nroles = []", Some(2), "needs a role"),
+        ("node = \"n\"\nroles = [\"hsot\"]", Some(2), "\"hsot\" is not possible here"),
+        ("node = \"n\"\nroles = [\"host\"]\njoin = [\"a\"]", Some(3), "address to join"),
+        ("node = \"n\"\n[rebalance]\nstrategy = \"avarage\"", Some(3), "no allocation strategy"),
+        ("node = \"n\"\n[handoff]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
+        ("node = \"n\"\n[peers]\nkeep-alive = \"2 s\"", Some(3), "at most half"),
+        ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),
     ];
     for (text, line, says) in cases {
         let error = Config::parse(text, "ostraca.toml").expect_err(text);

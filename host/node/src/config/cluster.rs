@@ -1,0 +1,223 @@
+//! The configuration's sections about the cluster. Defaults are those of the libraries, taken from them.
+
+use std::time::Duration;
+
+use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::rows::Roles;
+use ostraca_sharding::{node, route};
+use ostraca_wire::PeerLimits;
+use serde::{Deserialize, Serialize};
+
+use super::file::{File, large, millis, small};
+use crate::input::units;
+
+/// What a node may do for its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It keeps the cluster's store and serves it to the others.
+    Store,
+    /// It may become the manager.
+    Manager,
+    /// It owns shards and runs entities.
+    Host,
+    /// It takes clients.
+    Gateway,
+}
+
+impl Role {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Store, Self::Manager, Self::Host, Self::Gateway];
+
+    /// Its name in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Manager => "manager",
+            Self::Host => "host",
+            Self::Gateway => "gateway",
+        }
+    }
+
+    /// These roles, as the core knows them.
+    #[must_use]
+    pub fn set(roles: &[Self]) -> Roles {
+        let has = |role| roles.contains(&role);
+        Roles {
+            store: has(Self::Store),
+            manager: has(Self::Manager),
+            host: has(Self::Host),
+            gateway: has(Self::Gateway),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Cluster {
+    pub(super) shards: Option<u32>,
+    pub(super) hash: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Handoff {
+    #[serde(with = "units::time")]
+    pub(super) ack_wait: Duration,
+    #[serde(with = "units::time")]
+    pub(super) say_again: Duration,
+    #[serde(with = "units::time")]
+    pub(super) timeout: Duration,
+    pub(super) parallel_drains: u32,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Rebalance {
+    pub(super) strategy: String,
+    #[serde(with = "units::time")]
+    pub(super) interval: Duration,
+    #[serde(with = "units::time")]
+    pub(super) retry: Duration,
+    pub(super) parallel: u32,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Gateway {
+    pub(super) held_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) held_bytes: u64,
+    #[serde(with = "units::time")]
+    pub(super) hold_wait: Duration,
+    #[serde(with = "units::time")]
+    pub(super) retry: Duration,
+    pub(super) link_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) link_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Peers {
+    #[serde(with = "units::time")]
+    pub(super) keep_alive: Duration,
+    #[serde(with = "units::time")]
+    pub(super) idle_timeout: Duration,
+    pub(super) connections: u32,
+    #[serde(with = "units::size")]
+    pub(super) max_frame: u64,
+    pub(super) messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) message_bytes: u64,
+    pub(super) calls: u32,
+    #[serde(with = "units::size")]
+    pub(super) call_bytes: u64,
+    pub(super) pushes: u32,
+}
+
+impl Default for Handoff {
+    fn default() -> Self {
+        let node = node::Settings::default();
+        Self {
+            ack_wait: Duration::from_millis(node.ack_wait),
+            say_again: Duration::from_millis(node.say_again),
+            timeout: Duration::from_millis(node.handoff_timeout),
+            parallel_drains: small(node.drain_parallel),
+        }
+    }
+}
+
+impl Default for Rebalance {
+    fn default() -> Self {
+        let node = node::Settings::default();
+        Self {
+            strategy: Strategy::default().name().into(),
+            interval: Duration::from_millis(node.rebalance_interval),
+            retry: Duration::from_millis(node.rebalance_retry),
+            parallel: small(node.rebalance_parallel),
+        }
+    }
+}
+
+impl Default for Gateway {
+    fn default() -> Self {
+        let route = route::Settings::default();
+        Self {
+            held_messages: small(route.held_messages),
+            held_bytes: route.held_bytes as u64,
+            hold_wait: Duration::from_millis(route.hold_wait),
+            retry: Duration::from_millis(route.retry),
+            link_messages: small(route.link_messages),
+            link_bytes: route.link_bytes as u64,
+        }
+    }
+}
+
+impl Gateway {
+    pub(super) fn settings(&self) -> route::Settings {
+        route::Settings {
+            held_messages: self.held_messages as usize,
+            held_bytes: large(self.held_bytes),
+            hold_wait: millis(self.hold_wait),
+            retry: millis(self.retry),
+            link_messages: self.link_messages as usize,
+            link_bytes: large(self.link_bytes),
+            mutations: Vec::new(),
+        }
+    }
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        let peers = PeerLimits::default();
+        Self {
+            keep_alive: peers.keep_alive,
+            idle_timeout: peers.idle_timeout,
+            connections: small(peers.connections),
+            max_frame: peers.max_frame.into(),
+            messages: peers.messages,
+            message_bytes: peers.message_bytes,
+            calls: peers.calls,
+            call_bytes: peers.call_bytes,
+            pushes: small(peers.pushes),
+        }
+    }
+}
+
+impl Peers {
+    pub(super) fn limits(&self) -> PeerLimits {
+        PeerLimits {
+            keep_alive: self.keep_alive,
+            idle_timeout: self.idle_timeout,
+            connections: self.connections as usize,
+            max_frame: small(large(self.max_frame)),
+            messages: self.messages,
+            message_bytes: self.message_bytes,
+            calls: self.calls,
+            call_bytes: self.call_bytes,
+            pushes: self.pushes as usize,
+        }
+    }
+}
+
+/// Settings of the node's machine.
+pub(super) fn node_settings(file: &File) -> node::Settings {
+    node::Settings {
+        lease: millis(file.lease),
+        renew: millis(file.renew),
+        margin: millis(file.margin),
+        retry: millis(file.store.retry),
+        ack_wait: millis(file.handoff.ack_wait),
+        say_again: millis(file.handoff.say_again),
+        handoff_timeout: millis(file.handoff.timeout),
+        drain_parallel: file.handoff.parallel_drains as usize,
+        rebalance_parallel: file.rebalance.parallel as usize,
+        rebalance_interval: millis(file.rebalance.interval),
+        rebalance_retry: millis(file.rebalance.retry),
+        // The lock of the store's directory proves that no other life of this node has it open (R7).
+        embedded: file.roles.contains(&Role::Store),
+        ..node::Settings::default()
+    }
+}
