@@ -192,6 +192,7 @@ struct World {
     store_up: bool,
     syncing: bool,
     sync_fails: bool,
+    ghosts: u64,
     asked: BTreeMap<u64, Asked>,
     /// Which connection waits for the engine's answer to a tag.
     told: BTreeMap<u64, (ConnId, ShardId, Epoch)>,

@@ -82,6 +82,8 @@ impl World {
                 it.member = Some(member.clone());
                 it.suspended = None;
                 self.route_me(pid, Some(member));
+                // A new life is not suspended, whatever the one before it was.
+                self.order(pid, Order::Resume);
             }
             Action::Renewed { sent } => self.order(pid, Order::Renewed(sent)),
             Action::Suspend => {
@@ -205,7 +207,11 @@ impl World {
         let mono = it.mono(self.now);
         let node = it.node.clone();
         match talk {
-            Talk::BeginHandOff { id, shard, .. } => {
+            Talk::BeginHandOff { id, shard, term, .. } => {
+                let first = !self.processes[pid].begun.contains_key(id);
+                if first && id.term != *term {
+                    self.tally.count("transition: hand-off went on under a new manager");
+                }
                 self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 if !self.guard.intents.contains(id) {
                     self.breaches.push(format!(
@@ -215,8 +221,13 @@ impl World {
                 self.step(pid, "step: begin-hand-off said");
             }
             Talk::HandOff { id, shard, .. } => {
-                let first = self.processes[pid].begun.entry(*id).or_insert((mono, false));
-                first.1 = true;
+                let ack_wait = it.settings.ack_wait;
+                let begun = self.processes[pid].begun.entry(*id).or_insert((mono, false));
+                let first = !std::mem::replace(&mut begun.1, true);
+                let waited = mono.saturating_sub(begun.0);
+                if first && waited >= ack_wait {
+                    self.tally.count("transition: hand-off went on without all acknowledgements");
+                }
                 if !self.guard.intents.contains(id) {
                     self.breaches.push(format!(
                         "{node} told {to} to hand shard {shard} off, and no row says so (S15)"

@@ -22,7 +22,6 @@ pub(super) type Forwarded = Outcome;
 pub(super) struct Open {
     pub(super) client: usize,
     pub(super) sequence: u64,
-    pub(super) since: u64,
     attempts: u32,
     held: bool,
 }
@@ -57,7 +56,7 @@ impl World {
         message.arrived = now;
         message.deadline = message.deadline.map(|patience| now + patience);
         let sequence = message.id.sequence;
-        let open = Open { client, sequence, since: self.now, attempts: 0, held: false };
+        let open = Open { client, sequence, attempts: 0, held: false };
         it.door.open.insert(token, open);
         let shard = shard_of(&message.target.id, self.shards);
         let (deadline, bytes) = (message.deadline, 100 + message.body.len());

@@ -65,6 +65,8 @@ pub(super) enum Fault {
         back: u64,
     },
     SyncFails,
+    /// The next claim finds one that stands above it, as after rows went back to an older copy.
+    Ghost,
     Trap {
         step: &'static str,
         nth: u64,
@@ -101,8 +103,16 @@ impl World {
         }
     }
 
-    fn hosts_up(&self) -> usize {
-        self.sites.iter().filter(|site| site.roles.host && site.pid.is_some()).count()
+    /// Whether hosts that may own shards are left to the end without this node.
+    fn spare(&self, site: usize) -> bool {
+        let lasting = |at: usize| {
+            let it = &self.sites[at];
+            let cut = self.cuts.iter().any(|cut| cut.from == at && cut.until == u64::MAX);
+            let drained = self.drained.contains(&it.node);
+            let leaves = it.pid.is_some_and(|pid| self.processes[pid].leaving);
+            at != site && it.roles.host && !it.over && !it.copy && !cut && !drained && !leaves
+        };
+        site > 0 && (0..self.sites.len()).filter(|at| lasting(*at)).count() > 1
     }
 
     fn heal_by(&mut self, millis: u64) {
@@ -151,7 +161,7 @@ impl World {
             }
             Fault::EntitiesForGood => {
                 let site = self.any_site(false);
-                if self.hosts_up() > 2 && site > 0 {
+                if self.spare(site) {
                     self.tally.count("fault: entity store cut off for good");
                     self.cuts.push(Cut { from: site, to: 0, entities: true, until: u64::MAX });
                     self.cut_felt(site, 0, true);
@@ -181,7 +191,7 @@ impl World {
             }
             Fault::Gone => {
                 let site = self.any_site(false);
-                if self.hosts_up() > 2 && site > 0 {
+                if self.spare(site) {
                     self.tally.count("fault: node gone for good");
                     self.at(0, Happening::Crash { site, back: None, power: false });
                 }
@@ -200,6 +210,7 @@ impl World {
                 self.at(0, Happening::Crash { site: 0, back: Some(back), power });
             }
             Fault::SyncFails => self.sync_fails = true,
+            Fault::Ghost => self.ghosts += 1,
             Fault::Trap { step, nth, crash } => {
                 let until = self.now + 3_000;
                 self.traps.push(Trap { step, left: nth, crash, until });
@@ -213,6 +224,9 @@ impl World {
                     (true, former) => {
                         self.drained.extend(former);
                         let site = self.any_site(true);
+                        if !self.spare(site) {
+                            return;
+                        }
                         self.sites[site].node.clone()
                     }
                 };
@@ -256,7 +270,7 @@ impl World {
             .filter(|at| self.sites[*at].roles.manager && self.sites[*at].pid.is_some())
             .count();
         let site = self.any_site(false);
-        if site == 0 || (self.sites[site].roles.manager && managers < 2) {
+        if !self.spare(site) || (self.sites[site].roles.manager && managers < 3) {
             return;
         }
         let Some(pid) = self.sites[site].pid else { return };

@@ -13,6 +13,7 @@ use ostraca_sharding::rows::{
 use ostraca_sharding::shard::Phase;
 
 use super::process::{Order, Pid};
+use super::storage::GHOST;
 use super::{LEASE, World};
 
 /// A write that was applied, and what was so at that moment.
@@ -51,7 +52,7 @@ impl Guard {
     pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<String>) {
         let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
         let shard = claim.shard.shard;
-        if self.owners.get(&(shard, claim.epoch)) != Some(&owner) {
+        if self.owners.get(&(shard, claim.epoch)) != Some(&owner) && &*claim.node.0 != GHOST {
             breaches.push(format!("{owner} claimed shard {shard} under {:?} unnamed", claim.epoch));
         }
         if let Some((epoch, other)) = self.highest.get(&shard)

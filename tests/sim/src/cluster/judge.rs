@@ -50,6 +50,36 @@ impl World {
             .collect()
     }
 
+    /// What is known of shards that nobody serves.
+    fn why_unserved(&self, shards: &[ShardId]) -> String {
+        let rows = self.shard_rows();
+        let why = shards.iter().map(|shard| {
+            let Some(row) = rows.get(shard) else { return format!("{shard} has no row") };
+            let Some(owner) = &row.owner else { return format!("{shard} has no owner") };
+            let standing = match self.rows.durable().get(&Key::Node(owner.node.clone())) {
+                Some((Row::Node(row), _)) if row.incarnation == owner.incarnation => {
+                    format!("{:?}", row.standing)
+                }
+                _ => "replaced".into(),
+            };
+            let process = self
+                .processes
+                .iter()
+                .find(|it| it.alive && it.member.as_ref() == Some(owner));
+            let machine = process.and_then(|it| it.shards.get(shard));
+            format!(
+                "{shard} under {:?} is {owner}'s ({standing}, {}, {:?}, suspended {:?}), moving {:?}",
+                row.epoch.0,
+                if process.is_some() { "running" } else { "no process" },
+                machine.map(|it| (it.epoch.0, it.machine.phase())),
+                process.map(|it| it.machine.suspended()),
+                row.moving
+            )
+        });
+        let manager = self.rows.durable().get(&Key::Manager);
+        format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
+    }
+
     /// Hosts that may own shards, with how many they have.
     fn counts(&self) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
@@ -86,10 +116,10 @@ impl World {
             if unserved.is_empty() {
                 self.served_at = Some(self.now);
             } else if self.now > self.healed + SERVED {
-                self.breaches.push(format!(
-                    "{SERVED} ms after the last fault nobody serves {unserved:?}: {:?}",
-                    self.shard_rows()
-                ));
+                let why = self.why_unserved(&unserved);
+                self.breaches
+                    .push(format!("{SERVED} ms after the last fault nobody serves: {why}"));
+                self.stuck();
             }
         }
         let bound = self.options.messages * 20 + SETTLED;
@@ -99,12 +129,29 @@ impl World {
                 .iter()
                 .flat_map(|client| client.pending.iter().map(|(at, it)| (*at, it.entity.clone())))
                 .collect();
+            self.stuck();
             self.breaches.push(format!(
                 "{bound} ms after the last fault: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
                 self.open(),
                 self.unserved(),
                 self.counts()
             ));
+        }
+    }
+
+    /// Prints what each process has under way.
+    fn stuck(&self) {
+        if !self.trace {
+            return;
+        }
+        for it in self.processes.iter().filter(|it| it.alive) {
+            println!("{} {:?}: router {:?}", it.node, it.member, it.door.router.load());
+            println!("  open {:?}", it.door.open);
+            println!("  askers {:?}", it.askers);
+            println!("  cap {:?}", it.cap);
+            for (shard, hosted) in &it.shards {
+                println!("  {shard} {:?} {:?}", hosted.epoch, hosted.machine);
+            }
         }
     }
 

@@ -103,13 +103,11 @@ impl World {
         self.processes.push(Process {
             site,
             node: it.node,
-            roles: it.roles,
             alive: true,
             paused_until: 0,
             offset: self.rng.range(100_000, 1_000_000),
             rate,
             stood: 0,
-            started: self.now,
             woke: 0,
             machine,
             identity,

@@ -42,6 +42,7 @@ impl World {
             store_up: false,
             syncing: false,
             sync_fails: false,
+            ghosts: 0,
             asked: BTreeMap::new(),
             told: BTreeMap::new(),
             writes: BTreeMap::new(),
@@ -136,6 +137,7 @@ impl World {
             22 => Fault::Gone,
             23..=24 => Fault::Clone,
             25..=27 => Fault::StoreCrash { power: rng.chance(50), back: millis },
+            28 if rng.chance(50) => Fault::Ghost,
             28 => Fault::SyncFails,
             29..=32 => {
                 let step = pick(rng, MANAGER_STEPS);

@@ -1,11 +1,11 @@
 //! One process of a node: its machines, its clock, and what it has under way.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use ostraca_sharding::ids::{Entity, Epoch, NodeId, ShardId};
 use ostraca_sharding::message::{Now, Token};
 use ostraca_sharding::node::{self, Identity};
-use ostraca_sharding::rows::{Member, Roles};
+use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard::{self, LiveCap};
 
 use super::door::Door;
@@ -20,8 +20,8 @@ pub(super) struct Hosted {
     pub(super) epoch: Epoch,
     pub(super) machine: shard::Machine,
     pub(super) instances: BTreeMap<Entity, Instance>,
-    /// Loads and activations under way, by entity.
-    pub(super) starting: HashMap<Entity, u64>,
+    /// Activations under way, by entity.
+    pub(super) starting: BTreeMap<Entity, u64>,
     /// Rooms asked for or held, by entity.
     pub(super) slots: BTreeMap<Entity, u64>,
     /// When a tick is due, in the world's time.
@@ -52,14 +52,12 @@ pub(super) enum Order {
 pub(super) struct Process {
     pub(super) site: usize,
     pub(super) node: NodeId,
-    pub(super) roles: Roles,
     pub(super) alive: bool,
     pub(super) paused_until: u64,
     /// Its clock starts anywhere, runs a little fast or slow, in thousandths, and may have stood still.
     pub(super) offset: u64,
     pub(super) rate: u64,
     pub(super) stood: u64,
-    pub(super) started: u64,
     /// When it last woke from a pause.
     pub(super) woke: u64,
     pub(super) machine: node::Machine,

@@ -1,6 +1,6 @@
 //! The shards' machines of a process: told, and their actions carried out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_sharding::ids::{ClusterId, Entity, Epoch, ShardId};
@@ -29,10 +29,6 @@ pub(super) struct Running {
     pub(super) generation: u64,
     pub(super) turn: ostraca_sharding::ids::TurnId,
     pub(super) run: Option<Arc<Message>>,
-}
-
-fn load_key(entity: &Entity) -> Entity {
-    Entity::new(format!("load:{}", entity.kind), entity.id.clone())
 }
 
 impl World {
@@ -117,7 +113,7 @@ impl World {
             epoch,
             machine: Machine::new(settings, owner),
             instances: BTreeMap::new(),
-            starting: HashMap::new(),
+            starting: BTreeMap::new(),
             slots: BTreeMap::new(),
             armed: None,
         };
@@ -183,7 +179,7 @@ impl World {
             self.act_shard(pid, shard, epoch, action, &mut commits);
         }
         if !commits.is_empty() && self.processes[pid].alive {
-            self.call(pid, Call::Entity(shard, epoch, Request::Commit(commits)));
+            self.call(pid, Call::Entity(shard, epoch, 0, Request::Commit(commits)));
         }
         self.arm_shard(pid, shard);
         self.give_room(pid);
@@ -240,13 +236,12 @@ impl World {
         let Some(hosted) = it.shards.get_mut(&shard) else { return };
         match action {
             Action::Claim(claim) => {
-                self.call(pid, Call::Entity(shard, epoch, Request::Claim(claim)));
+                self.call(pid, Call::Entity(shard, epoch, claim.number, Request::Claim(claim)));
                 self.step(pid, "step: claim asked for");
             }
             Action::Commit(commit) => commits.push(*commit),
             Action::Load { entity, generation } => {
-                hosted.starting.insert(load_key(&entity), generation);
-                self.call(pid, Call::Entity(shard, epoch, Request::Load(entity)));
+                self.call(pid, Call::Entity(shard, epoch, generation, Request::Load(entity)));
             }
             Action::WantSlot { entity, generation } => {
                 hosted.slots.insert(entity.clone(), generation);
@@ -262,7 +257,7 @@ impl World {
             Action::Idle { entity } => it.cap.idle((key, entity)),
             Action::Activate { entity, generation, .. } => {
                 hosted.starting.insert(entity.clone(), generation);
-                self.call(pid, Call::Entity(shard, epoch, Request::State(entity)));
+                self.call(pid, Call::Entity(shard, epoch, generation, Request::State(entity)));
             }
             Action::Run { generation, turn, message, .. } => {
                 it.cap.busy(&(key, message.target.clone()));
@@ -275,13 +270,19 @@ impl World {
             Action::Stop { entity, generation, turn, .. } => {
                 let running = Running { entity, generation, turn, run: None };
                 if self.rng.chance(4) {
-                    return self.tally.count("fault: stop hook hangs");
+                    // Its type's limit ends it, after the shard's own stop deadline.
+                    self.tally.count("fault: stop hook hangs");
+                    let delay = self.rng.range(300, 900);
+                    return self.at(delay, Happening::Ran { pid, shard, epoch, running });
                 }
                 self.start_turn(pid, shard, epoch, running);
             }
             Action::Drop { entity, generation } => {
                 if hosted.instances.get(&entity).is_some_and(|it| it.generation == generation) {
                     hosted.instances.remove(&entity);
+                }
+                if hosted.starting.get(&entity) == Some(&generation) {
+                    hosted.starting.remove(&entity);
                 }
             }
             Action::Reply { token, outcome } => self.shard_replied(pid, token, outcome),
@@ -367,6 +368,7 @@ impl World {
         pid: Pid,
         shard: ShardId,
         epoch: Epoch,
+        generation: u64,
         answer: Answer,
     ) {
         if !self.hosts(pid, shard, epoch) {
@@ -375,7 +377,7 @@ impl World {
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
         let event = match answer {
             Answer::Claim(outcome) => {
-                let number = hosted.machine.claim().number;
+                let number = generation;
                 self.tally.count(match &outcome {
                     ClaimOutcome::Granted if number > 1 => {
                         "transition: claimed again after an unknown outcome"
@@ -387,12 +389,13 @@ impl World {
                 Event::Claimed { number, outcome }
             }
             Answer::Commit(outcomes) => Event::Committed(outcomes),
-            Answer::Load(entity, result) => {
-                let generation = hosted.starting.remove(&load_key(&entity)).unwrap_or(0);
-                Event::Loaded { entity, generation, result }
-            }
+            Answer::Load(entity, result) => Event::Loaded { entity, generation, result },
             Answer::State(entity, result) => {
-                let Some(generation) = hosted.starting.remove(&entity) else { return };
+                // One that was given up meanwhile makes no instance.
+                if hosted.starting.get(&entity) != Some(&generation) {
+                    return;
+                }
+                hosted.starting.remove(&entity);
                 let result = match result {
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);

@@ -1,5 +1,7 @@
 //! The store on its node, and the way to it: calls on connections, answers after a sync, watches.
 
+use std::sync::Arc;
+
 use ostraca_sharding::ids::{Epoch, ShardId, ShardKey};
 use ostraca_sharding::node::{Event, WriteError};
 use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome};
@@ -15,12 +17,23 @@ use crate::store::{self, Answer, Request};
 /// What a node asks of the store.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Entity(ShardId, Epoch, Request),
-    Claims { number: u64, shards: Vec<ShardId> },
-    Ping { sent: u64 },
+    /// With the generation that a load or an activation is for.
+    Entity(ShardId, Epoch, u64, Request),
+    Claims {
+        number: u64,
+        shards: Vec<ShardId>,
+    },
+    Ping {
+        sent: u64,
+    },
     List,
     Read(Key),
-    Write { number: u64, key: Key, expected: Option<u64>, row: Row },
+    Write {
+        number: u64,
+        key: Key,
+        expected: Option<u64>,
+        row: Row,
+    },
 }
 
 /// What it is answered.
@@ -59,7 +72,7 @@ pub(super) fn shard_key(shard: ShardId) -> ShardKey {
 /// The answer of a store that was not reached: nothing was written.
 fn not_reached(call: &Call) -> Reply {
     match call {
-        Call::Entity(shard, epoch, request) => {
+        Call::Entity(shard, epoch, _, request) => {
             Reply::Entity(*shard, *epoch, store::refusal(request, "the store is not reached"))
         }
         _ => given_up(call),
@@ -69,7 +82,7 @@ fn not_reached(call: &Call) -> Reply {
 /// The answer to somebody who cannot know.
 fn given_up(call: &Call) -> Reply {
     match call {
-        Call::Entity(shard, epoch, request) => {
+        Call::Entity(shard, epoch, _, request) => {
             let answer = store::refusal(request, "the connection broke");
             Reply::Entity(*shard, *epoch, store::unknown(answer, "the connection broke"))
         }
@@ -82,6 +95,9 @@ fn given_up(call: &Call) -> Reply {
         }
     }
 }
+
+/// Who no row ever named.
+pub(super) const GHOST: &str = "ghost";
 
 impl World {
     /// Asks the store. Where there is no connection, the answer is that nothing was written.
@@ -107,7 +123,7 @@ impl World {
             return self.frame(conn, 1, Frame::Reply(tag, not_reached(&call)));
         }
         match call {
-            Call::Entity(shard, epoch, mut request) => {
+            Call::Entity(shard, epoch, _, mut request) => {
                 if let Request::Commit(commits) = &mut request {
                     if self.conns[conn].alive && self.rng.chance(1) {
                         let answer = store::refusal(&request, "full");
@@ -116,6 +132,12 @@ impl World {
                     }
                     // What was refused stays refused, however often it is delivered (R3).
                     commits.retain(|commit| !self.refused.contains(&commit.head.turn));
+                }
+                if let Request::Claim(claim) = &request
+                    && self.ghosts > 0
+                {
+                    self.ghosts -= 1;
+                    self.haunt(shard, claim);
                 }
                 let Some(store) = self.stores.get_mut(shard.0 as usize - 1) else { return };
                 self.told.insert(tag, (conn, shard, epoch));
@@ -138,6 +160,17 @@ impl World {
             call => self.held.push((conn, tag, call, None)),
         }
         self.sync_soon();
+    }
+
+    /// A claim stands above what rows know: the manager is to go above it (R5).
+    fn haunt(&mut self, shard: ShardId, claim: &Claim) {
+        self.tally.count("fault: a higher claim stands than rows know");
+        self.tags += 1;
+        let epoch = Epoch(claim.epoch.0 + self.rng.range(1, 4));
+        let ghost = Claim { epoch, node: GHOST.into(), number: 1, ..claim.clone() };
+        if let Some(store) = self.stores.get_mut(shard.0 as usize - 1) {
+            store.request(self.tags, Request::Claim(Arc::new(ghost)));
+        }
     }
 
     fn sync_soon(&mut self) {
@@ -323,7 +356,13 @@ impl World {
             self.tell_node(pid, Event::StoreAnswered { sent: asked.sent });
         }
         match reply {
-            Reply::Entity(shard, epoch, answer) => self.shard_answered(pid, shard, epoch, answer),
+            Reply::Entity(shard, epoch, answer) => {
+                let generation = match asked.call {
+                    Call::Entity(_, _, generation, _) => generation,
+                    _ => 0,
+                };
+                self.shard_answered(pid, shard, epoch, generation, answer);
+            }
             Reply::Claims { number, claims } => {
                 if claims.is_some() {
                     self.processes[pid].read_back = true;

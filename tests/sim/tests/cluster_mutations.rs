@@ -1,0 +1,114 @@
+//! Each rule of the cluster switched off, to see a run fail: an oracle that has never failed proves nothing.
+
+use ostraca_sharding::{node, route};
+use ostraca_sim::cluster::{Options, run};
+
+/// Runs seeds until one breaks a promise in the way that is looked for: a breach of another kind proves nothing.
+fn caught(options: &Options, sign: &str) -> bool {
+    (1..=2_000).any(|seed| {
+        let broken = run(seed, options.clone()).breaches;
+        let found = broken.iter().find(|breach| breach.contains(sign));
+        // Shown by a failing test, and by `--nocapture`.
+        found.inspect(|found| eprintln!("seed {seed}: {found}")).is_some()
+    })
+}
+
+fn without(mutation: node::Mutation, sign: &str) -> bool {
+    caught(&Options { node: vec![mutation], ..Options::default() }, sign)
+}
+
+fn router_without(mutation: route::Mutation, sign: &str) -> bool {
+    caught(&Options { route: vec![mutation], ..Options::default() }, sign)
+}
+
+#[test]
+fn r7_a_new_owner_before_the_old_one_is_marked_dead_is_seen() {
+    assert!(without(node::Mutation::AssignWithoutDeath, "while the former owner held it (R7)"));
+}
+
+#[test]
+fn r7_a_life_registered_over_a_live_lease_is_seen() {
+    assert!(without(node::Mutation::RegisterAtOnce, "registered"));
+}
+
+#[test]
+fn r8_a_lease_judged_by_who_slept_is_seen() {
+    assert!(without(node::Mutation::TrustOldObservations, "(R8)"));
+}
+
+#[test]
+fn r9_a_node_that_resumes_without_reading_its_claims_is_seen() {
+    assert!(without(node::Mutation::ResumeBlindly, "read its claims back (R9)"));
+}
+
+#[test]
+fn r9_a_node_that_keeps_its_shards_without_a_store_leaves_them_unserved() {
+    assert!(without(node::Mutation::KeepWithoutStore, "nobody serves"));
+}
+
+#[test]
+fn r10_a_manager_that_decides_before_it_sealed_is_seen() {
+    assert!(without(node::Mutation::NoSeal, "(R10)"));
+}
+
+#[test]
+fn r11_an_answer_to_another_hand_off_that_counts_is_seen() {
+    assert!(without(node::Mutation::NoMatching, "while the former owner held it (R7)"));
+}
+
+#[test]
+fn r11_a_shard_that_its_owner_does_not_list_stays_unserved() {
+    assert!(without(node::Mutation::TrustSilence, "nobody serves"));
+}
+
+#[test]
+fn r12_acknowledgements_with_a_veto_hold_a_hand_off_up() {
+    assert!(without(node::Mutation::AcksVeto, "waited for acknowledgements"));
+}
+
+#[test]
+fn r13_a_route_that_goes_back_is_seen() {
+    assert!(without(node::Mutation::RoutesGoBack, "(R13)"));
+}
+
+#[test]
+fn r7_a_shard_handed_on_before_it_stopped_is_seen() {
+    assert!(without(node::Mutation::DontAwaitStop, "while the former owner held it (R7)"));
+}
+
+#[test]
+fn r5_an_epoch_used_twice_is_seen() {
+    assert!(without(node::Mutation::SameEpoch, "(R5)"));
+}
+
+#[test]
+fn r9_a_node_that_goes_on_after_its_lease_is_seen() {
+    assert!(without(node::Mutation::NoSuspend, "(R9)"));
+}
+
+#[test]
+fn s15_a_hand_off_told_before_it_is_written_is_seen() {
+    assert!(without(node::Mutation::NotAhead, "(S15)"));
+}
+
+#[test]
+fn r16_a_refusal_of_a_message_in_doubt_that_is_told_as_not_run_is_seen() {
+    assert!(router_without(route::Mutation::ForgetDoubt, "told not run"));
+}
+
+#[test]
+fn a11_messages_dropped_in_a_hand_off_are_missed() {
+    assert!(router_without(route::Mutation::DropHeld, "unanswered"));
+}
+
+#[test]
+fn r13_a_router_that_goes_back_is_seen() {
+    assert!(caught(
+        &Options {
+            node: vec![node::Mutation::RoutesGoBack],
+            route: vec![route::Mutation::RoutesGoBack],
+            ..Options::default()
+        },
+        "(R13)"
+    ));
+}
