@@ -148,6 +148,8 @@ impl Machine {
             Event::Resume => self.on_resume(now),
             Event::Stop(reason) => self.on_stop(now, reason),
         }
+        // An entity is forgotten only when it has neither an instance nor a commit under way; the unanswered claim
+        // and the commits of turns that were given up are counted apart.
         if self.phase == Phase::Stopping
             && self.entities.is_empty()
             && self.outstanding == 0

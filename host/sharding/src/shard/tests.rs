@@ -210,7 +210,7 @@ impl Hand {
         let (generation, id, message) = self.running.take().expect("a running turn");
         let writes = message.kind == Kind::Command && matches!(answer, Answer::Result(_));
         let result = turn(answer, writes);
-        self.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+        self.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
     }
 
     fn run(&mut self) {
@@ -457,6 +457,20 @@ fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
     hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
     let token = hand.send(1, 0, Kind::Command);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::REVISION_TOO_LOW));
+    assert!(
+        matches!(hand.replies[0].1, Outcome::NotRun { retry_after: Some(_), .. }),
+        "another node may have the revision already: {:?}",
+        hand.replies
+    );
+    let deploy = |hand: &mut Hand, revision| {
+        let settings = TypeSettings { revision, ..TypeSettings::default() };
+        hand.tell(Event::Type { kind: "counter".into(), settings });
+    };
+    deploy(&mut hand, 9);
+    deploy(&mut hand, 8);
+    hand.send(1, 0, Kind::Command);
+    hand.run();
+    assert_eq!(hand.commits[0].head.revision, 9, "word of an older one that comes late is nothing");
 }
 
 #[test]

@@ -73,8 +73,8 @@ impl Machine {
         }
     }
 
+    /// The shard is another's. A machine that was told to stop still ends by `Stopped`: somebody waits for it.
     pub(super) fn lose(&mut self, standing: Option<Box<Claim>>, message: String) {
-        self.phase = Phase::Lost;
         self.standing = standing.as_deref().map(Hint::from);
         let outcome =
             Outcome::later(codes::NOT_OWNER, message.clone(), 100).with_hint(self.standing.clone());
@@ -82,7 +82,10 @@ impl Machine {
         for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
             self.give_up(&entity, &outcome);
         }
-        self.actions.push_back(Action::Lost { standing, message });
+        if self.phase != Phase::Stopping {
+            self.phase = Phase::Lost;
+            self.actions.push_back(Action::Lost { standing, message });
+        }
     }
 
     pub(super) fn on_stop(&mut self, now: Now, reason: StopReason) {
@@ -94,6 +97,10 @@ impl Machine {
         self.wake_by(now.mono + self.settings.stop_deadline);
         let outcome = self.handed_over();
         self.claim_at = None;
+        // What waits for a claim is not worth waiting for; nor is an instance that ran ahead with it.
+        for entity in self.held.iter().map(|commit| commit.entity.clone()).collect::<Vec<_>>() {
+            self.close(&entity);
+        }
         self.drop_held(None, &outcome);
         for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
             let Some(state) = self.entities.get(&entity) else { continue };

@@ -50,7 +50,7 @@ impl Machine {
         state.gate.push_back(Gated { turn, message: id, answer, version, queries: Vec::new() });
         let commit =
             Commit { claim: self.claim.clone(), entity: entity.clone(), from, head, writes };
-        if self.phase == Phase::Claiming {
+        if self.phase == Phase::Claiming || self.claim_asked {
             self.held.push(commit);
         } else {
             self.outstanding += 1;

@@ -4,7 +4,12 @@ use super::*;
 
 impl Machine {
     pub(super) fn on_type(&mut self, now: Now, kind: Arc<str>, settings: TypeSettings) {
-        let newer = self.types.get(&kind).is_some_and(|old| old.revision < settings.revision);
+        let known = self.types.get(&kind).map(|old| old.revision);
+        if known.is_some_and(|known| known > settings.revision) {
+            // Word of an older deployment that came late: it must not run on what the newer one wrote (R24).
+            return;
+        }
+        let newer = known.is_some_and(|known| known < settings.revision);
         self.types.insert(kind.clone(), settings);
         if newer {
             let of_type: Vec<_> =

@@ -54,3 +54,281 @@ fn s11_6_a_message_for_a_shard_that_stops_is_told_the_epoch_that_ends() {
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
     assert_eq!(hand.hint_of(late), Some(Hint { epoch: Epoch(1), owner: None }));
 }
+
+impl Hand {
+    fn stop(&mut self) {
+        self.tell(Event::Stop(StopReason::HandedOff));
+    }
+
+    fn claimed(&mut self, outcome: ClaimOutcome) {
+        let number = self.claims.last().expect("a claim").number;
+        self.tell(Event::Claimed { number, outcome });
+    }
+
+    /// Stopped was said once, nothing is left, and nothing that comes later changes that (A14).
+    fn ended(&mut self) {
+        for late in 0..3 {
+            assert_eq!((self.stopped, self.lost), (1, 0), "{late}");
+            assert_eq!(self.machine.phase(), Phase::Stopped);
+            assert_eq!((self.rooms, self.machine.load()), (0, (0, 0)));
+            let told: std::collections::BTreeSet<_> = self.replies.iter().map(|r| r.0).collect();
+            assert_eq!((told.len(), self.replies.len()), (self.tokens as usize, told.len()));
+            self.now += 10_000;
+            self.tell(Event::Tick);
+            self.stop();
+            self.tell(Event::Resume);
+            self.tell(Event::Renewed { sent: self.now });
+            let token = self.send(100 + late, 0, Kind::Command);
+            assert_eq!(self.code_of(token).as_deref(), Some(codes::REBALANCING));
+        }
+    }
+}
+
+#[test]
+fn a12_a_shard_that_claims_is_stopped_when_its_claim_is_answered_whatever_the_answer() {
+    for at in 0..3 {
+        let mut hand = Hand::new(Settings::default());
+        let waiting = hand.send(1, 0, Kind::Command);
+        hand.stop();
+        assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+        assert_eq!(hand.stopped, 0, "its claim is under way");
+        let standing = standing(&hand, 2);
+        hand.claimed(match at {
+            0 => ClaimOutcome::Granted,
+            1 => ClaimOutcome::Refused { standing },
+            _ => ClaimOutcome::Failed("no".into()),
+        });
+        hand.ended();
+        assert_eq!(hand.claims.len(), 1);
+    }
+}
+
+#[test]
+fn a12_a_shard_that_waits_to_claim_again_is_stopped_at_once() {
+    let mut hand = Hand::new(Settings::default());
+    hand.claimed(ClaimOutcome::Failed("no".into()));
+    hand.stop();
+    hand.ended();
+    assert_eq!(hand.claims.len(), 1);
+}
+
+#[test]
+fn a12_with_an_unknown_commit_stopped_waits_for_the_other_commits_and_for_no_claim() {
+    let mut hand = Hand::serving();
+    let unknown = hand.send(1, 0, Kind::Command);
+    hand.run();
+    let behind = hand.send(2, 1, Kind::Command);
+    hand.run();
+    hand.settle(CommitOutcome::Unknown("lost".into()));
+    hand.stop();
+    assert_eq!(hand.stopped, 0, "a commit is under way");
+    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 0 }));
+    assert_eq!(hand.code_of(unknown).as_deref(), Some("unknown"));
+    assert_eq!(hand.code_of(behind).as_deref(), Some(codes::COMMIT_REFUSED));
+    hand.ended();
+    assert_eq!(hand.claims.len(), 1);
+}
+
+/// A machine that claims again while a turn of another entity runs.
+fn claiming_again() -> (Hand, u64) {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    hand.run();
+    let session = Session::of("client/x", b"t");
+    let template = Message {
+        target: Entity::new("counter", "bob"),
+        id: MessageId { session, sequence: 1 },
+        ..hand.template()
+    };
+    let running = hand.post(template);
+    hand.settle(CommitOutcome::Unknown("lost".into()));
+    assert_eq!(hand.claims.len(), 2);
+    (hand, running)
+}
+
+#[test]
+fn a12_a_turn_that_ends_while_a_stopping_shard_claims_again_is_committed_under_the_new_claim_only()
+{
+    let (mut hand, running) = claiming_again();
+    hand.stop();
+    hand.run();
+    assert!(hand.commits.is_empty(), "the claim is not answered");
+    hand.claimed(ClaimOutcome::Granted);
+    assert_eq!((hand.commits[0].claim.number, hand.stopped), (2, 0));
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
+    hand.ended();
+
+    let (mut hand, running) = claiming_again();
+    hand.stop();
+    hand.run();
+    hand.claimed(ClaimOutcome::Failed("no".into()));
+    assert_eq!(hand.code_of(running).as_deref(), Some(codes::STORE_UNAVAILABLE));
+    hand.ended();
+}
+
+#[test]
+fn a12_a_turn_that_waits_for_the_claim_when_its_shard_stops_did_not_run_and_its_instance_goes() {
+    let (mut hand, waiting) = claiming_again();
+    let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
+    hand.tell(Event::Type { kind: "counter".into(), settings });
+    hand.run();
+    hand.stop();
+    assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+    hand.claimed(ClaimOutcome::Granted);
+    assert!(hand.commits.is_empty());
+    assert_eq!(hand.hooks, 0, "a hook would build on what never was");
+    hand.ended();
+}
+
+#[test]
+fn a12_a_shard_whose_entity_is_loaded_or_waits_for_room_is_stopped_at_once() {
+    for room in [false, true] {
+        let mut hand = Hand::serving();
+        hand.silent = true;
+        let waiting = hand.send(1, 0, Kind::Command);
+        let load = hand.ask();
+        if room {
+            hand.answer_load(&load);
+        }
+        hand.stop();
+        assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+        hand.ended();
+        match hand.asked.pop() {
+            Some(Action::WantSlot { entity, generation }) => {
+                hand.tell(Event::Slot { entity, generation });
+            }
+            _ => hand.answer_load(&load),
+        }
+        assert_eq!((hand.starts, hand.asked.len(), hand.stopped), (0, 0, 1), "a late answer");
+    }
+}
+
+/// A machine that was told to stop while its entity's instance is being made.
+fn activating() -> (Hand, u64, Event) {
+    let mut hand = Hand::serving();
+    hand.silent = true;
+    let waiting = hand.send(1, 0, Kind::Command);
+    let load = hand.ask();
+    hand.answer_load(&load);
+    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("room is asked for") };
+    hand.tell(Event::Slot { entity: entity.clone(), generation });
+    let result = Activation::Started(turn(Answer::Result(Bytes::new()), true));
+    hand.stop();
+    assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.stopped, 0, "an instance is being made");
+    (hand, waiting, Event::Activated { entity, generation, result })
+}
+
+#[test]
+fn a12_an_instance_that_is_being_made_ends_before_stopped_is_said_and_at_the_deadline_is_dropped() {
+    let (mut hand, _, activated) = activating();
+    hand.tell(activated);
+    assert_eq!((hand.stopped, hand.dropped), (0, 1), "the start turn's commit is under way");
+    hand.settle(CommitOutcome::Done);
+    hand.ended();
+
+    let (mut hand, _, activated) = activating();
+    hand.now = hand.machine.wake().expect("the stop deadline");
+    hand.tell(Event::Tick);
+    assert_eq!(hand.dropped, 1);
+    hand.ended();
+    hand.tell(activated);
+    assert!(hand.commits.is_empty(), "a late answer");
+}
+
+#[test]
+fn a12_gated_turns_and_their_queries_are_answered_before_stopped_and_parked_messages_go_back() {
+    let mut hand = Hand::serving();
+    let first = hand.send(1, 0, Kind::Command);
+    hand.run();
+    let second = hand.send(2, 1, Kind::Command);
+    hand.run();
+    let query = hand.send(3, 2, Kind::Query);
+    hand.run();
+    let parked = hand.send(9, 8, Kind::Command);
+    hand.stop();
+    assert_eq!(hand.code_of(parked).as_deref(), Some(codes::REBALANCING));
+    assert_eq!((hand.stopped, hand.dropped), (0, 1));
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.stopped, 0);
+    hand.settle(CommitOutcome::Done);
+    for (token, end) in [(first, "final 1"), (second, "final 2"), (query, "final 2")] {
+        assert_eq!(hand.code_of(token).as_deref(), Some(end));
+    }
+    hand.ended();
+}
+
+#[test]
+fn a13_a_turn_that_runs_beyond_the_stop_deadline_is_dropped_and_has_no_effect() {
+    let mut hand = Hand::serving();
+    let token = hand.send(1, 0, Kind::Command);
+    hand.stop();
+    hand.now = hand.machine.wake().expect("the stop deadline");
+    hand.tell(Event::Tick);
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::REBALANCING));
+    hand.run();
+    assert!(hand.commits.is_empty());
+    hand.ended();
+}
+
+#[test]
+fn a13_a_stop_hook_is_a_turn_that_stopped_waits_for_up_to_the_deadline() {
+    for hangs in [false, true] {
+        let mut hand = Hand::serving();
+        let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
+        hand.tell(Event::Type { kind: "counter".into(), settings });
+        hand.send(1, 0, Kind::Command);
+        hand.run();
+        hand.settle(CommitOutcome::Done);
+        hand.stop();
+        let Action::Stop { entity, generation, turn: id, .. } = hand.ask() else {
+            panic!("a hook")
+        };
+        assert_eq!(hand.stopped, 0);
+        if hangs {
+            hand.now = hand.machine.wake().expect("the stop deadline");
+            hand.tell(Event::Tick);
+        } else {
+            let result = turn(Answer::Result(Bytes::new()), true);
+            hand.tell(Event::TurnDone { entity, generation, turn: id, result });
+            assert_eq!(hand.stopped, 0, "its commit is under way");
+            hand.settle(CommitOutcome::Done);
+        }
+        hand.ended();
+    }
+}
+
+#[test]
+fn a13_a_shard_that_is_lost_while_it_stops_is_stopped_all_the_same() {
+    let mut hand = Hand::serving();
+    let token = hand.send(1, 0, Kind::Command);
+    hand.run();
+    hand.stop();
+    let standing = standing(&hand, 2);
+    let refusal = Refusal::Claim { standing: Some(standing.clone()) };
+    hand.settle(CommitOutcome::Refused(refusal));
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
+    assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
+    hand.ended();
+}
+
+#[test]
+fn a14_a_stop_that_comes_twice_or_for_a_shard_that_was_lost_changes_nothing() {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    hand.stop();
+    let deadline = hand.machine.wake();
+    hand.now += 1_000;
+    hand.stop();
+    assert_eq!((hand.machine.wake(), hand.stopped), (deadline, 0), "the first one counts");
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    hand.ended();
+
+    let mut hand = Hand::new(Settings::default());
+    let standing = standing(&hand, 2);
+    hand.claimed(ClaimOutcome::Refused { standing });
+    hand.stop();
+    assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 1));
+}
