@@ -45,6 +45,14 @@ codes! {
     OtherCluster = 0x06, "other-cluster";
     /// The node has as many connections as it takes.
     TooManyConnections = 0x07, "too-many-connections";
+    /// This protocol is for nodes: the certificate is a client's; the reason names it.
+    NodesOnly = 0x08, "nodes-only";
+    /// The other side is another node than it says, or than was expected; the reason names both.
+    OtherNode = 0x09, "other-node";
+    /// The other node counts other shards; the reason has both numbers.
+    OtherShardCount = 0x0a, "other-shard-count";
+    /// The other node puts entities into shards by another hash; the reason names both.
+    OtherHash = 0x0b, "other-hash";
     /// A frame's announced length is beyond the limit.
     FrameTooLarge = 0x10, "frame-too-large";
     /// A frame is not the message that belongs there.

@@ -69,27 +69,11 @@ impl Dialer {
             .connect_with(self.config.clone(), address, tls::SERVER_NAME)
             .map_err(|e| Error::Lost(e.to_string()))?
             .await?;
-        let (send, recv) = connection.open_bi().await?;
-        let mut writer = FrameWriter::new(send);
         let own = hello::client(Some(self.trust.cluster), &self.limits);
-        writer.put(&Open { stream: Some(open::Stream::Hello(own)) });
-        writer.flush().await?;
-        writer.finish();
-        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
-        // A stream that breaks because the connection did says less than the connection does.
-        let frame = match reader.next().await {
-            Ok(frame) => frame,
-            Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
-        };
-        let refuse = |code: Code, reason: String| {
-            connection.close(code.into(), reason.as_bytes());
-            Error::violation(code, reason)
-        };
-        let frame = frame.ok_or_else(|| refuse(Code::BadHello, "no hello came".into()))?;
-        let theirs = Hello::decode(frame)
-            .map_err(|e| refuse(Code::BadHello, format!("unreadable hello: {e}")))?;
+        let open = Open { stream: Some(open::Stream::Hello(own)) };
+        let theirs = greet(&connection, &open, &self.limits).await?;
         hello::agree(Some(self.trust.cluster), &theirs)
-            .map_err(|(code, reason)| refuse(code, reason))?;
+            .map_err(|(code, reason)| refuse(&connection, code, reason))?;
         Ok(Link { connection, hello: theirs, limits: self.limits.clone() })
     }
 
@@ -98,6 +82,34 @@ impl Dialer {
         self.endpoint.close(Code::Done.into(), b"");
         self.endpoint.wait_idle().await;
     }
+}
+
+/// Says hello, and hears the other side's.
+pub(crate) async fn greet<M: Message>(
+    connection: &quinn::Connection,
+    own: &M,
+    limits: &Limits,
+) -> Result<Hello, Error> {
+    let (send, recv) = connection.open_bi().await?;
+    let mut writer = FrameWriter::new(send);
+    writer.put(own);
+    writer.flush().await?;
+    writer.finish();
+    let mut reader = FrameReader::new(recv, limits.max_frame, limits.frame_deadline);
+    // A stream that breaks because the connection did says less than the connection does.
+    let frame = match reader.next().await {
+        Ok(frame) => frame,
+        Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
+    };
+    let bad = |reason| refuse(connection, Code::BadHello, reason);
+    let frame = frame.ok_or_else(|| bad("no hello came".into()))?;
+    Hello::decode(frame).map_err(|e| bad(format!("unreadable hello: {e}")))
+}
+
+/// Closes a connection with the reason, and gives the error that says so.
+pub(crate) fn refuse(connection: &quinn::Connection, code: Code, reason: String) -> Error {
+    connection.close(code.into(), reason.as_bytes());
+    Error::violation(code, reason)
 }
 
 /// A connection whose hellos fit.

@@ -161,6 +161,20 @@ pub fn client_config(
     Ok(config)
 }
 
+/// The same for a node that dials another one. The silence that ends a connection is the shorter one of both
+/// sides', and its keep-alives are answered: so the side that dialled sets both for the two of them.
+///
+/// # Errors
+///
+/// As [`client_config`].
+pub fn peer_config(
+    tls: rustls::ClientConfig,
+    limits: &Limits,
+) -> Result<quinn::ClientConfig, IdentityError> {
+    let (keep_alive, idle_timeout) = (limits.peers.keep_alive, limits.peers.idle_timeout);
+    client_config(tls, &Limits { keep_alive, idle_timeout, ..limits.clone() })
+}
+
 fn transport(limits: &Limits, streams: u32) -> TransportConfig {
     // Out of QUIC's range (millions of years) only by a mistake: then the longest that it knows.
     let idle = IdleTimeout::try_from(limits.idle_timeout).unwrap_or(IdleTimeout::from(VarInt::MAX));

@@ -73,18 +73,18 @@ pub enum Error {
     /// As much is without an answer as may be. Nothing was sent.
     #[error("not sent: {limit} {what} wait for their answers already (`{setting}`)")]
     Overloaded {
-        /// Of what: `calls`, `bytes of calls`.
+        /// Of what: `calls`, `bytes of calls`, and the same of messages.
         what: &'static str,
         /// How many may wait.
         limit: u64,
         /// The setting that says so.
         setting: &'static str,
     },
-    /// A call or its answer is larger than what is taken. A call was not sent; an answer was made, and
-    /// what it was made for is done.
+    /// A call, its answer or a message is larger than what is taken. A call or message was not sent; an
+    /// answer was made, and what it was made for is done.
     #[error("{what} of {bytes} bytes: {limit} are taken (`{setting}`)")]
     TooLarge {
-        /// `a call` or `an answer`.
+        /// `a call`, `an answer`, `a message`.
         what: &'static str,
         /// How large it is.
         bytes: u64,
@@ -123,6 +123,14 @@ impl Error {
             Self::NotSent(_) => "not-sent",
             Self::Overloaded { .. } => "overloaded",
             Self::TooLarge { .. } => "frame-too-large",
+        }
+    }
+
+    /// With which code a stream is reset that ended like this.
+    pub(crate) fn reset_code(&self) -> Code {
+        match self {
+            Self::Violation { code, .. } => *code,
+            _ => Code::Done,
         }
     }
 

@@ -13,6 +13,9 @@ use crate::frame::{FrameBuffer, put_frame};
 /// Chunks taken from QUIC at a time; a chunk is what one packet carried.
 const CHUNKS: usize = 32;
 
+/// Bytes that go into one write, about.
+pub(crate) const BATCH_BYTES: usize = 256 << 10;
+
 /// How long the last frames of a stream may take to arrive.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 

@@ -3,15 +3,18 @@
 //! `docs/protocol.md` says what crosses the wire; this crate is its implementation for both sides.
 //! From the bottom up: [`proto`] (generated messages), [`frame`] (bytes to frames, sans-IO),
 //! [`framed`] (the same over QUIC streams), [`identity`] and [`tls`] (who is who), [`endpoint`]
-//! (sockets and bounds), [`dial`] (a client's side of a connection), [`server`] (a node's side).
+//! (sockets and bounds), [`dial`] (a client's side of a connection), [`server`] (a node's side), [`peer`]
+//! (nodes among themselves).
 //!
 //! What is confusing: a *connection* is one QUIC connection; a *session* is a sender's series of
 //! numbered messages, which outlives connections (R17). On a connection, each session has a stream.
 
+mod check;
 pub mod code;
 pub mod dial;
 pub mod endpoint;
 mod error;
+mod flow;
 pub mod frame;
 pub mod framed;
 pub mod hello;
@@ -33,5 +36,8 @@ pub mod proto {
 /// The TLS application protocol of clients.
 pub const ALPN_CLIENT: &[u8] = b"ostraca-client/1";
 
-/// The TLS application protocol of nodes among themselves. Reserved; nothing speaks it yet.
+/// The TLS application protocol of nodes among themselves: messages and the EntityStore.
 pub const ALPN_PEER: &[u8] = b"ostraca-peer/1";
+
+/// The TLS application protocol of nodes among themselves: leases, rows and what the manager says.
+pub const ALPN_CONTROL: &[u8] = b"ostraca-control/1";

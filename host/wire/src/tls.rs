@@ -21,7 +21,8 @@ use crate::identity::{Identity, IdentityError, Principal, Role, Trust};
 /// What a client asks TLS for; certificates carry no host names, so it is the same everywhere.
 pub const SERVER_NAME: &str = "ostraca";
 
-/// A node's side: it shows `identity`, and takes whoever the trusted authority has certified.
+/// A node's side: it shows `identity`, speaks the application protocols of `alpns`, and takes whoever the
+/// trusted authority has certified.
 ///
 /// # Errors
 ///
@@ -29,7 +30,7 @@ pub const SERVER_NAME: &str = "ostraca";
 pub fn server(
     identity: &Identity,
     trust: &Trust,
-    alpn: &[u8],
+    alpns: &[&[u8]],
 ) -> Result<rustls::ServerConfig, IdentityError> {
     let provider = provider();
     let inner =
@@ -43,7 +44,7 @@ pub fn server(
         .with_client_cert_verifier(verifier)
         .with_single_cert(identity.chain.clone(), identity.key_der.clone_key())
         .map_err(|e| IdentityError::Key(e.to_string()))?;
-    config.alpn_protocols = vec![alpn.to_vec()];
+    config.alpn_protocols = alpns.iter().map(|alpn| alpn.to_vec()).collect();
     config.send_tls13_tickets = 0;
     Ok(config)
 }
@@ -87,6 +88,15 @@ pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, Identity
         Some(certificate) => Principal::of(certificate),
         None => Err(IdentityError::Certificate("the other side showed none".into())),
     }
+}
+
+/// The application protocol of an established connection.
+pub(crate) fn alpn(connection: &quinn::Connection) -> Vec<u8> {
+    connection
+        .handshake_data()
+        .and_then(|any| any.downcast::<quinn::crypto::rustls::HandshakeData>().ok())
+        .and_then(|data| data.protocol)
+        .unwrap_or_default()
 }
 
 fn provider() -> Arc<CryptoProvider> {

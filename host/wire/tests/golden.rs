@@ -99,12 +99,22 @@ fn hello() {
             session_bytes: 4,
             max_streams: 5,
             max_component: 6,
+            peer_calls: 7,
+            peer_call_bytes: 8,
+            peer_messages: 9,
+            peer_message_bytes: 10,
         }),
         software: "s".into(),
+        roles: vec!["store".into()],
+        shards: 12,
+        hash: "h".into(),
+        addresses: vec!["a".into()],
+        format: 15,
     };
     let golden = format!(
         "0a10{}1210{}1a016e220b080311040000000000000028013002\
-         3a01664201724a0c080110021803200428053006520173",
+         3a01664201724a14080110021803200428053006380740084809500a520173\
+         5a0573746f7265600c6a0168720161780f",
         "01".repeat(16),
         "02".repeat(16)
     );
@@ -193,6 +203,24 @@ fn admin_responses() {
         addresses: vec!["a".into()],
     };
     same(&wrap(Response::Node(node)), "08013a0c0a016312016e1a0176220161");
+}
+
+#[test]
+fn streams_between_nodes_and_what_goes_over_them() {
+    use peer_open::Stream;
+    let open = |stream| PeerOpen { stream: Some(stream) };
+    same(&open(Stream::Hello(Hello { shards: 1, ..Hello::default() })), "0a026001");
+    same(&open(Stream::Messages(MessagesOpen { messages: 1, bytes: 2 })), "120408011002");
+    same(&open(Stream::Store(StoreOpen {})), "1a00");
+    same(&open(Stream::Cluster(ClusterOpen {})), "2200");
+    same(&open(Stream::Talk(TalkOpen {})), "2a00");
+    let envelope = Envelope { sequence: 5, ..Envelope::default() };
+    same(&Forward { tag: 1, envelope: Some(envelope) }, "080112022805");
+    let reply = Reply { sequence: 5, ..Reply::default() };
+    same(&Forwarded { tag: 1, reply: Some(reply) }, "080112020805");
+    same(&Call { tag: 1, body: Bytes::from_static(b"abc") }, "08011203616263");
+    let answer = Answer { tag: 1, body: Bytes::from_static(b"abc"), too_large: 3 };
+    same(&answer, "080112036162631803");
 }
 
 /// The worked example of `docs/protocol.md`.

@@ -15,26 +15,24 @@
 //! events that nobody has taken yet. Beyond the last one the stream is not read, answers included: whoever
 //! has asked for events must not wait for an answer instead of taking them.
 
-use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use prost::Message;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::Bounds;
+use super::pending::{Most, Pending};
+use super::{Bounds, HEAD};
 use crate::code::Code;
 use crate::error::Error;
-use crate::framed::{FrameReader, FrameWriter};
+use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
 use crate::proto::{Answer, Call};
 
-/// Bytes that go into one write, about.
-pub(super) const BATCH_BYTES: usize = 256 << 10;
-/// Bytes of a frame beside the body: two fields' heads and a tag, rounded up.
-pub(super) const HEAD: usize = 32;
+type Asker = oneshot::Sender<Result<Bytes, Error>>;
 
 /// Asks over one stream. When it is dropped, the stream ends, and so do the calls that have no answer.
 pub struct Calls {
@@ -44,26 +42,10 @@ pub struct Calls {
 }
 
 struct Shared {
-    state: Mutex<State>,
-    queued: Notify,
-    bounds: Bounds,
-    ended: CancellationToken,
-}
-
-#[derive(Default)]
-struct State {
-    /// Not handed to the stream yet; they are in `waiting` too.
-    queue: VecDeque<Call>,
-    waiting: HashMap<u64, Waiting>,
-    /// Of all that wait.
-    bytes: u64,
-    last: u64,
-    lost: Option<String>,
-}
-
-struct Waiting {
-    answer: oneshot::Sender<Result<Bytes, Error>>,
-    bytes: u64,
+    pending: Pending<Bytes, Asker>,
+    last: AtomicU64,
+    /// Bytes of a frame that the other side takes.
+    frame: u32,
 }
 
 impl Calls {
@@ -71,12 +53,12 @@ impl Calls {
     /// stream or this ends; if it should panic, all calls end as lost.
     #[must_use]
     pub fn new(writer: FrameWriter, reader: FrameReader, bounds: &Bounds) -> Self {
-        let shared = Arc::new(Shared {
-            state: Mutex::default(),
-            queued: Notify::new(),
-            bounds: *bounds,
-            ended: CancellationToken::new(),
-        });
+        let most = Most {
+            count: (bounds.calls, "calls", "peer_calls"),
+            bytes: (bounds.call_bytes, "bytes of calls", "peer_call_bytes"),
+        };
+        let pending = Pending::new(most);
+        let shared = Arc::new(Shared { pending, last: AtomicU64::new(0), frame: bounds.frame });
         let (sender, pushes) = mpsc::channel(bounds.pushes.max(1));
         let stop = CancellationToken::new();
         let driver = Driver {
@@ -120,95 +102,61 @@ impl Calls {
 
     /// Waits until the stream is of no more use. All calls have ended then.
     pub async fn closed(&self) {
-        self.shared.ended.cancelled().await;
+        self.shared.pending.ended().cancelled().await;
     }
 
     /// Whether it is of no more use.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.ended.is_cancelled()
+        self.shared.pending.ended().is_cancelled()
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn queue(
-        &self,
-        body: Bytes,
-        answer: oneshot::Sender<Result<Bytes, Error>>,
-    ) -> Result<(), Error> {
-        let (bytes, bounds) = (body.len() as u64, &self.bounds);
-        if body.len() + HEAD > bounds.frame as usize {
-            return Err(too_large("a call", bytes, bounds));
+    fn queue(&self, body: Bytes, answer: Asker) -> Result<(), Error> {
+        let bytes = body.len() as u64;
+        if body.len() + HEAD > self.frame as usize {
+            return Err(self.too_large("a call", bytes));
         }
-        let mut state = self.state();
-        if let Some(why) = &state.lost {
-            return Err(Error::NotSent(why.clone()));
-        }
-        if state.waiting.len() >= bounds.calls as usize {
-            let limit = u64::from(bounds.calls);
-            return Err(Error::Overloaded { what: "calls", limit, setting: "peer_calls" });
-        }
-        // One that is larger than the whole bound goes alone.
-        if state.bytes > 0 && state.bytes + bytes > bounds.call_bytes {
-            return Err(Error::Overloaded {
-                what: "bytes of calls",
-                limit: bounds.call_bytes,
-                setting: "peer_call_bytes",
-            });
-        }
-        state.last += 1;
-        let tag = state.last;
-        state.bytes += bytes;
-        state.waiting.insert(tag, Waiting { answer, bytes });
-        state.queue.push_back(Call { tag, body });
-        drop(state);
-        self.queued.notify_one();
-        Ok(())
+        self.pending.queue(|pending| {
+            // Within the lock, so that tags rise in the order of frames.
+            let tag = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+            pending.check(tag, bytes)?;
+            pending.put(tag, bytes, body, answer);
+            Ok(())
+        })
     }
 
     fn answer(&self, answer: Answer) -> Result<(), Error> {
-        let mut state = self.state();
-        let Some(waiting) = state.waiting.remove(&answer.tag) else {
-            let text = format!("an answer to call {}, which waits for none", answer.tag);
-            return Err(Error::violation(Code::UnexpectedFrame, text));
-        };
-        state.bytes -= waiting.bytes;
-        drop(state);
         let result = match answer.too_large {
             0 => Ok(answer.body),
-            bytes => Err(too_large("an answer", bytes, &self.bounds)),
+            bytes => Err(self.too_large("an answer", bytes)),
         };
-        // Whoever does not wait any more does not need it.
-        let _ = waiting.answer.send(result);
-        Ok(())
+        let give = |_, asker: Asker, result| {
+            // Whoever does not wait any more does not need it.
+            let _ = asker.send(result);
+        };
+        self.pending.answered(std::iter::once((answer.tag, result)), give).map_err(|tag| {
+            let text = format!("an answer to call {tag}, which waits for none");
+            Error::violation(Code::UnexpectedFrame, text)
+        })
     }
 
-    /// Ends all calls. Only the first reason counts.
     fn lose(&self, why: &str) {
-        let (queue, mut waiting) = {
-            let mut state = self.state();
-            state.lost.get_or_insert_with(|| why.to_owned());
-            (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiting))
-        };
-        for call in queue {
-            if let Some(waiting) = waiting.remove(&call.tag) {
-                let _ = waiting.answer.send(Err(Error::NotSent(why.to_owned())));
-            }
+        let unanswered = self.pending.lose(why);
+        for (_, asker) in unanswered.not_sent {
+            let _ = asker.send(Err(Error::NotSent(why.to_owned())));
         }
-        for waiting in waiting.into_values() {
-            let _ = waiting.answer.send(Err(Error::Lost(why.to_owned())));
+        for (_, asker) in unanswered.in_doubt {
+            let _ = asker.send(Err(Error::Lost(why.to_owned())));
         }
-        self.ended.cancel();
+        self.pending.end();
     }
-}
 
-fn too_large(what: &'static str, bytes: u64, bounds: &Bounds) -> Error {
-    let limit = u64::from(bounds.frame);
-    Error::TooLarge { what, bytes, limit, setting: "peer_max_frame" }
+    fn too_large(&self, what: &'static str, bytes: u64) -> Error {
+        let limit = u64::from(self.frame);
+        Error::TooLarge { what, bytes, limit, setting: "peer_max_frame" }
+    }
 }
 
 /// What works on the stream.
@@ -225,11 +173,10 @@ struct Driver {
 impl Driver {
     async fn run(mut self, stop: CancellationToken) {
         let (code, why) = tokio::select! {
+            // First, so that what is queued when this side gives up is not sent any more.
+            biased;
             () = stop.cancelled() => (Code::Done, "this side closed the stream".to_owned()),
-            error = self.work() => match &error {
-                Error::Violation { code, .. } => (*code, error.to_string()),
-                _ => (Code::Done, error.to_string()),
-            }
+            error = self.work() => (error.reset_code(), error.to_string()),
         };
         self.reader.stop(code);
         self.writer.reset(code);
@@ -254,7 +201,7 @@ impl Driver {
                     self.push(event);
                 }
             }
-            () = self.shared.queued.notified(), if self.writer.unwritten() < BATCH_BYTES => {}
+            () = self.shared.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
             done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
             more = self.reader.fill(), if !full => if !more? {
                 return Err(Error::Lost("the other side ended the stream".into()));
@@ -264,10 +211,11 @@ impl Driver {
     }
 
     fn put_calls(&mut self) {
-        let mut state = self.shared.state();
-        while self.writer.unwritten() < BATCH_BYTES {
-            let Some(call) = state.queue.pop_front() else { return };
-            self.writer.put(&call);
+        if self.writer.unwritten() < BATCH_BYTES {
+            self.shared.pending.send(|tag, body| {
+                self.writer.put(&Call { tag, body });
+                self.writer.unwritten() < BATCH_BYTES
+            });
         }
     }
 

@@ -16,11 +16,11 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::HEAD;
 use super::PeerInfo;
-use super::calls::{BATCH_BYTES, HEAD};
 use crate::code::Code;
 use crate::error::Error;
-use crate::framed::{FrameReader, FrameWriter, LINGER};
+use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{Answer, Call};
 
 /// Serves a stream of calls to its end. The handler is called with each call's tag and body, in the order
@@ -64,12 +64,8 @@ where
             let _ = timeout(LINGER, writer.taken()).await;
         }
         Err(error) => {
-            let code = match error {
-                Error::Violation { code, .. } => *code,
-                _ => Code::Done,
-            };
-            reader.stop(code);
-            writer.reset(code);
+            reader.stop(error.reset_code());
+            writer.reset(error.reset_code());
         }
     }
     done

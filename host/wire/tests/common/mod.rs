@@ -1,6 +1,8 @@
 //! An echoing node with short deadlines, and a client that can send anything.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod peers;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,150 @@
+//! What is wrong with a message before any entity is asked.
+
+use bytes::Bytes;
+use ostraca_sharding::ids::Entity;
+use prost::Message;
+
+use crate::error::problem;
+use crate::flow::Refused;
+use crate::limits::Limits;
+use crate::proto::{Envelope, Forward, Kind, Problem};
+
+/// Bytes of a type, a method and a namespace.
+const NAME: usize = 255;
+/// Bytes of an entity id.
+const ID: usize = 512;
+
+/// Bytes of a session as entities know it.
+const SESSION: usize = 16;
+/// How often nodes may pass a message on.
+const HOPS: u32 = 1;
+
+/// What can still be read of an envelope that as a whole cannot: whom to answer.
+#[derive(Clone, PartialEq, Message)]
+struct Salvage {
+    #[prost(uint64, tag = "5")]
+    sequence: u64,
+}
+
+/// The same of a message that a node passes on.
+#[derive(Clone, PartialEq, Message)]
+struct SalvageForward {
+    #[prost(uint64, tag = "1")]
+    tag: u64,
+    #[prost(message, optional, tag = "2")]
+    envelope: Option<Salvage>,
+}
+
+/// The envelope of a client's frame.
+pub(crate) fn sent(
+    frame: &Bytes,
+    session: &[u8; SESSION],
+    limits: &Limits,
+) -> Result<Envelope, Refused> {
+    let alone = |sequence, problem| Err(Refused::Message { tag: sequence, sequence, problem });
+    let mut envelope = match Envelope::decode(frame.clone()) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            let sequence = Salvage::decode(frame.clone()).map(|s| s.sequence).unwrap_or_default();
+            if sequence == 0 {
+                return Err(Refused::Stream);
+            }
+            return alone(sequence, problem("bad-message", error.to_string()));
+        }
+    };
+    if envelope.sequence == 0 {
+        return Err(Refused::Stream);
+    }
+    if !envelope.session.is_empty() && envelope.session[..] != session[..] {
+        let text = "the message names another session than its stream";
+        return alone(envelope.sequence, problem("bad-message", text));
+    }
+    if let Some(problem) = refusal(&envelope, limits.max_message) {
+        return alone(envelope.sequence, problem);
+    }
+    // The certificate says who it is.
+    envelope.principal.clear();
+    Ok(envelope)
+}
+
+/// The envelope of a message that a node passes on, and its tag.
+pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Refused> {
+    let alone = |tag, sequence, problem| Err(Refused::Message { tag, sequence, problem });
+    let bad = |text: String| problem("bad-message", text);
+    let forward = match Forward::decode(frame.clone()) {
+        Ok(forward) => forward,
+        Err(error) => {
+            let found = SalvageForward::decode(frame.clone()).unwrap_or_default();
+            if found.tag == 0 {
+                return Err(Refused::Stream);
+            }
+            let sequence = found.envelope.unwrap_or_default().sequence;
+            return alone(found.tag, sequence, bad(error.to_string()));
+        }
+    };
+    let (tag, Some(envelope)) = (forward.tag, forward.envelope) else {
+        return Err(Refused::Stream);
+    };
+    if tag == 0 || envelope.sequence == 0 {
+        return Err(Refused::Stream);
+    }
+    let wrong = if envelope.session.len() != SESSION {
+        Some(bad(format!("a session of {} bytes: it has {SESSION}", envelope.session.len())))
+    } else if envelope.principal.is_empty() || envelope.principal.len() > NAME {
+        let size = envelope.principal.len();
+        Some(bad(format!("a principal of {size} bytes: 1 to {NAME} are allowed")))
+    } else if envelope.hops > HOPS {
+        Some(bad(format!("passed on {} times: {HOPS} is allowed", envelope.hops)))
+    } else {
+        refusal(&envelope, max_message)
+    };
+    match wrong {
+        Some(problem) => alone(tag, envelope.sequence, problem),
+        None => Ok((tag, envelope)),
+    }
+}
+
+fn refusal(envelope: &Envelope, limit: u32) -> Option<Problem> {
+    let bad = |text: String| Some(problem("bad-message", text));
+    if envelope.after >= envelope.sequence || envelope.settled > envelope.sequence {
+        return bad(format!(
+            "after {} and settled {} do not fit sequence {}",
+            envelope.after, envelope.settled, envelope.sequence
+        ));
+    }
+    if Kind::try_from(envelope.kind).is_err() {
+        return bad(format!("kind {} is not known", envelope.kind));
+    }
+    for (what, name) in [("type", &envelope.r#type), ("method", &envelope.method)] {
+        if name.is_empty() || name.len() > NAME {
+            return bad(format!("a {what} of {} bytes: 1 to {NAME} are allowed", name.len()));
+        }
+    }
+    if envelope.namespace.len() > NAME {
+        return bad(format!(
+            "a namespace of {} bytes: {NAME} are allowed",
+            envelope.namespace.len()
+        ));
+    }
+    if envelope.id.is_empty() || envelope.id.len() > ID {
+        let text = format!("an entity id of {} bytes: 1 to {ID} are allowed", envelope.id.len());
+        return Some(problem("bad-entity-id", text));
+    }
+    let size = envelope.body.len();
+    if size > limit as usize {
+        let text = format!("a body of {size} bytes: {limit} are allowed (`max_message`)");
+        let mut problem = problem("message-too-large", text);
+        problem.details.insert("setting".into(), "max_message".into());
+        problem.details.insert("limit".into(), limit.to_string());
+        return Some(problem);
+    }
+    None
+}
+
+impl Envelope {
+    /// Whom it is for.
+    #[must_use]
+    pub fn entity(&self) -> Entity {
+        Entity::new(self.r#type.as_str(), self.id.as_str())
+    }
+}

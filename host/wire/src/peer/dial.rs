@@ -1,0 +1,176 @@
+//! A node's way to other nodes: dials from its own endpoint, so that others see the address it listens on.
+//!
+//! A connection's packets are made and timed by a task of the runtime on which [`PeerDialer::connect`] is
+//! called, which may be another one than the endpoint's: the control thread's links do not wait for bulk.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ostraca_sharding::ids::NodeId;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::Calls;
+use super::facts::{SharedFacts, is_node};
+use super::messages::{MessageLink, Replies};
+use super::{Alpn, PeerInfo, StreamKind};
+use crate::code::Code;
+use crate::dial::{greet, refuse};
+use crate::error::Error;
+use crate::framed::{FrameReader, FrameWriter};
+use crate::identity::{Identity, Trust};
+use crate::limits::Limits;
+use crate::proto::{PeerOpen, peer_open};
+use crate::{endpoint, tls};
+
+/// Makes links to other nodes. Clones share everything.
+#[derive(Clone)]
+pub struct PeerDialer {
+    endpoint: quinn::Endpoint,
+    bulk: quinn::ClientConfig,
+    control: quinn::ClientConfig,
+    limits: Limits,
+    facts: SharedFacts,
+}
+
+impl PeerDialer {
+    pub(crate) fn new(
+        endpoint: quinn::Endpoint,
+        identity: &Identity,
+        trust: &Trust,
+        limits: &Limits,
+        facts: SharedFacts,
+    ) -> Result<Self, Error> {
+        let config = |alpn: Alpn| {
+            endpoint::peer_config(tls::client(Some(identity), trust, alpn.name())?, limits)
+        };
+        let (bulk, control) = (config(Alpn::Bulk)?, config(Alpn::Control)?);
+        Ok(Self { endpoint, bulk, control, limits: limits.clone(), facts })
+    }
+
+    /// Connects, and exchanges hellos, within `hello_deadline`. With `expect`, any other node than that is
+    /// refused. Must be called within a tokio runtime, which must outlive the link; the endpoint's must too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Untrusted`], [`Error::Violation`] (this side refused) and [`Error::Closed`] (the other side did)
+    /// say why this node is of no use; [`Error::Lost`] that nobody answers.
+    pub async fn connect(
+        &self,
+        address: SocketAddr,
+        alpn: Alpn,
+        expect: Option<NodeId>,
+    ) -> Result<PeerLink, Error> {
+        let deadline = self.limits.hello_deadline;
+        match timeout(deadline, self.handshake(address, alpn, expect)).await {
+            Ok(done) => done.map_err(|error| for_nodes(error, address)),
+            Err(_) => Err(Error::Lost(format!(
+                "no hello from {address} within {deadline:?} (`hello_deadline`)"
+            ))),
+        }
+    }
+
+    async fn handshake(
+        &self,
+        address: SocketAddr,
+        alpn: Alpn,
+        expect: Option<NodeId>,
+    ) -> Result<PeerLink, Error> {
+        let config = match alpn {
+            Alpn::Bulk => self.bulk.clone(),
+            Alpn::Control => self.control.clone(),
+        };
+        let connection = self
+            .endpoint
+            .connect_with(config, address, tls::SERVER_NAME)
+            .map_err(|e| Error::Lost(e.to_string()))?
+            .await?;
+        let refused = |(code, text)| refuse(&connection, code, text);
+        let certificate = tls::peer(&connection)?;
+        let found = is_node(&certificate).map_err(refused)?;
+        if let Some(expected) = expect.filter(|expected| *expected != found) {
+            let text = format!("node {expected} was expected at {address}, node {found} is there");
+            return Err(refused((Code::OtherNode, text)));
+        }
+        let facts = self.facts.now();
+        let hello = facts.hello(&self.limits);
+        let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
+        let theirs = greet(&connection, &open, &self.limits).await?;
+        let (limits, never) = (&self.limits, CancellationToken::new());
+        let info = facts.agree(theirs, &certificate, address, limits, never).map_err(refused)?;
+        Ok(PeerLink { info: Arc::new(info), connection, limits: self.limits.clone() })
+    }
+}
+
+/// Certificates' errors speak to clients; a node's operator looks elsewhere.
+fn for_nodes(error: Error, address: SocketAddr) -> Error {
+    let Error::Untrusted { code, text, help } = error else { return error };
+    let help = match code {
+        "unknown-authority" => {
+            "both nodes need certificates of one authority: check the address in `join`, and `[identity]` of both nodes".into()
+        }
+        "unknown-protocol" => {
+            "what answers there takes no nodes: check the address in `join`, and the versions".into()
+        }
+        _ => help,
+    };
+    Error::Untrusted { code, text: format!("{text}, at {address}"), help }
+}
+
+/// A connection to another node, whose hellos fit. Clones are one connection, which ends when all of them
+/// and of its streams are gone.
+#[derive(Clone, Debug)]
+pub struct PeerLink {
+    /// Who is at the other end.
+    pub info: Arc<PeerInfo>,
+    connection: quinn::Connection,
+    limits: Limits,
+}
+
+impl PeerLink {
+    /// Opens a stream, and says what it is for.
+    ///
+    /// # Errors
+    ///
+    /// How the connection ended. Waits while the node's `max_streams` are open.
+    pub async fn open(&self, kind: StreamKind) -> Result<(FrameWriter, FrameReader), Error> {
+        let (send, recv) = self.connection.open_bi().await?;
+        let mut writer = FrameWriter::new(send);
+        writer.put(&PeerOpen { stream: Some(kind.open()) });
+        writer.flush().await?;
+        let (frame, deadline) = (self.limits.peers.max_frame, self.limits.frame_deadline);
+        Ok((writer, FrameReader::new(recv, frame, deadline)))
+    }
+
+    /// Opens a stream of calls.
+    ///
+    /// # Errors
+    ///
+    /// As [`PeerLink::open`].
+    pub async fn calls(&self, kind: StreamKind) -> Result<Calls, Error> {
+        let (writer, reader) = self.open(kind).await?;
+        Ok(Calls::new(writer, reader, &self.info.bounds))
+    }
+
+    /// Opens a stream of messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`PeerLink::open`].
+    pub async fn messages(&self, sink: Arc<dyn Replies>) -> Result<MessageLink, Error> {
+        let bounds = &self.info.bounds;
+        let (messages, bytes) = (bounds.messages, bounds.message_bytes);
+        let (writer, reader) = self.open(StreamKind::Messages { messages, bytes }).await?;
+        Ok(MessageLink::new(writer, reader, bounds, sink))
+    }
+
+    /// Waits until the connection is gone, and says why.
+    pub async fn closed(&self) -> Error {
+        self.connection.closed().await.into()
+    }
+
+    /// Closes the connection; what was not sent yet is not.
+    pub fn close(&self) {
+        self.connection.close(Code::Done.into(), b"");
+    }
+}

@@ -1,0 +1,322 @@
+//! Messages that one node passes on to another: both halves of their stream.
+//!
+//! ```text
+//! let link: MessageLink = peer_link.messages(sink).await?;   // sink: impl Replies
+//! link.send(&mut batch)?;                                    // never waits; what there is no room for stays
+//! messages::serve(reader, writer, &peer, kind, &service).await;   // at the other node
+//! ```
+//!
+//! What is confusing: the sender's bound is on what has *no reply*, whether it was written or not, so that
+//! one bound covers queue and flight. A reply says what is known of a message (R16); a broken link says only
+//! which tags were never handed to it and which are in doubt: to send those again is the sender's business.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::pending::{Most, Pending};
+use super::{Bounds, HEAD, PeerInfo};
+use crate::check;
+use crate::code::Code;
+use crate::error::Error;
+use crate::flow::{self, Bound, Refused, Request, Traffic};
+use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
+use crate::proto::{self, Envelope, Forwarded, Reply};
+
+/// A message to pass on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forward {
+    /// Under which its reply comes; from 1, and of no other message of the link.
+    pub tag: u64,
+    /// With `session` as the entity knows it, and `principal`, `origin`, `hops`, `route_epoch` set.
+    /// `age_ms` and `remaining_ms` hold for now: the time in the link's queue is added on the way (R17).
+    pub envelope: Envelope,
+}
+
+/// Where a link's replies go. Both are called by the link's task, and must not wait.
+pub trait Replies: Send + Sync + 'static {
+    /// Takes replies by their tags, and leaves the batch empty.
+    fn replies(&self, batch: &mut Vec<(u64, Reply)>);
+
+    /// The link is of no more use; no reply comes any more. Called once.
+    fn lost(&self, lost: Lost);
+}
+
+/// What had no reply when a link broke.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Tags of messages that the other node never hears of, in the order in which they were sent.
+    pub not_sent: Vec<u64>,
+    /// Tags of messages that may have arrived, in rising order.
+    pub in_doubt: Vec<u64>,
+    /// What happened.
+    pub why: String,
+}
+
+type Waiting = Pending<(Envelope, Instant), ()>;
+
+/// The sending half. When it is dropped, the link ends.
+pub struct MessageLink {
+    pending: Arc<Waiting>,
+    /// Bytes of a frame that the other side takes.
+    frame: u32,
+    _stop: DropGuard,
+}
+
+impl MessageLink {
+    /// Takes a stream of messages over. Must be called within a tokio runtime: a task of it works until
+    /// the stream or this ends.
+    #[must_use]
+    pub fn new(
+        writer: FrameWriter,
+        reader: FrameReader,
+        bounds: &Bounds,
+        sink: Arc<dyn Replies>,
+    ) -> Self {
+        let pending = Arc::new(Pending::new(Most {
+            count: (bounds.messages, "messages", "peer_messages"),
+            bytes: (bounds.message_bytes, "bytes of messages", "peer_message_bytes"),
+        }));
+        let stop = CancellationToken::new();
+        let (batch, waiting) = (Vec::new(), Arc::clone(&pending));
+        tokio::spawn(Driver { pending: waiting, sink, writer, reader, batch }.run(stop.clone()));
+        Self { pending, frame: bounds.frame, _stop: stop.drop_guard() }
+    }
+
+    /// Queues messages, in their order, and never waits. Those that are taken are taken from the batch; the
+    /// error is about the first of those that stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overloaded`] and [`Error::NotSent`]: nothing of what stays in the batch is sent.
+    pub fn send(&self, batch: &mut Vec<Forward>) -> Result<(), Error> {
+        let now = Instant::now();
+        let mut taken = 0;
+        let done = self.pending.queue(|pending| {
+            for Forward { tag, envelope } in batch.iter_mut() {
+                let bytes = envelope.encoded_len();
+                if bytes + HEAD > self.frame as usize {
+                    let (bytes, limit) = (bytes as u64, u64::from(self.frame));
+                    let (what, setting) = ("a message", "peer_max_frame");
+                    return Err(Error::TooLarge { what, bytes, limit, setting });
+                }
+                pending.check(*tag, bytes as u64)?;
+                pending.put(*tag, bytes as u64, (std::mem::take(envelope), now), ());
+                taken += 1;
+            }
+            Ok(())
+        });
+        batch.drain(..taken);
+        done
+    }
+
+    /// How many messages have no reply yet.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Waits until the link is of no more use, and [`Replies::lost`] has been told so.
+    pub async fn closed(&self) {
+        self.pending.ended().cancelled().await;
+    }
+}
+
+/// What works on the stream.
+struct Driver {
+    pending: Arc<Waiting>,
+    sink: Arc<dyn Replies>,
+    writer: FrameWriter,
+    reader: FrameReader,
+    batch: Vec<(u64, Reply)>,
+}
+
+impl Driver {
+    async fn run(mut self, stop: CancellationToken) {
+        let (code, why) = tokio::select! {
+            // First, so that what is queued when this side gives up is not sent any more.
+            biased;
+            () = stop.cancelled() => (Code::Done, "this side closed the link".to_owned()),
+            error = self.work() => (error.reset_code(), error.to_string()),
+        };
+        self.reader.stop(code);
+        self.writer.reset(code);
+        self.lose(why);
+    }
+
+    async fn work(&mut self) -> Error {
+        loop {
+            if let Err(error) = self.step().await {
+                return error;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), Error> {
+        self.take_replies()?;
+        self.put_messages();
+        tokio::select! {
+            () = self.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
+            done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
+            more = self.reader.fill() => if !more? {
+                return Err(Error::Lost("the other side ended the stream".into()));
+            },
+        }
+        Ok(())
+    }
+
+    fn put_messages(&mut self) {
+        if self.writer.unwritten() >= BATCH_BYTES {
+            return;
+        }
+        let now = Instant::now();
+        self.pending.send(|tag, (envelope, since)| {
+            let held = u64::try_from(now.duration_since(since).as_millis()).unwrap_or(u64::MAX);
+            let envelope = Some(held_for(envelope, held));
+            self.writer.put(&proto::Forward { tag, envelope });
+            self.writer.unwritten() < BATCH_BYTES
+        });
+    }
+
+    fn take_replies(&mut self) -> Result<(), Error> {
+        let mut come = Vec::new();
+        let read = loop {
+            match self.reader.buffered() {
+                Ok(Some(frame)) => match Forwarded::decode(frame) {
+                    Ok(Forwarded { tag, reply: Some(reply) }) => come.push((tag, reply)),
+                    Ok(_) => break Err(Error::violation(Code::BadFrame, "an empty reply")),
+                    Err(e) => {
+                        break Err(Error::violation(Code::BadFrame, format!("no reply: {e}")));
+                    }
+                },
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let batch = &mut self.batch;
+        let known = self.pending.answered(come.into_iter(), |tag, (), reply| {
+            batch.push((tag, reply));
+        });
+        // What was answered before something went wrong is an answer all the same.
+        if !self.batch.is_empty() {
+            self.sink.replies(&mut self.batch);
+            self.batch.clear();
+        }
+        known.map_err(|tag| {
+            let text = format!("a reply to message {tag}, which waits for none");
+            Error::violation(Code::UnexpectedFrame, text)
+        })?;
+        read
+    }
+
+    fn lose(&self, why: String) {
+        if self.pending.ended().is_cancelled() {
+            return;
+        }
+        let unanswered = self.pending.lose(&why);
+        let tags = |of: Vec<(u64, ())>| of.into_iter().map(|(tag, ())| tag).collect();
+        let (not_sent, in_doubt) = (tags(unanswered.not_sent), tags(unanswered.in_doubt));
+        self.sink.lost(Lost { not_sent, in_doubt, why });
+        self.pending.end();
+    }
+}
+
+impl Drop for Driver {
+    /// A runtime that ends, or a panic, ends the link as well.
+    fn drop(&mut self) {
+        self.lose("what worked on the link has ended".into());
+    }
+}
+
+/// Every holder adds the time that it held a message (R17). A deadline that has passed stays one.
+fn held_for(mut envelope: Envelope, millis: u64) -> Envelope {
+    envelope.age_ms = envelope.age_ms.saturating_add(millis);
+    if envelope.remaining_ms > 0 {
+        envelope.remaining_ms = envelope.remaining_ms.saturating_sub(millis).max(1);
+    }
+    envelope
+}
+
+/// What a node does with messages that others pass on to it.
+pub trait Messages: Send + Sync {
+    /// Takes messages of one stream in the order they were sent, and leaves the batch empty: what is
+    /// left in it is answered as `unknown`. While it waits, nothing more of this stream is read.
+    fn messages(
+        &self,
+        peer: &Arc<PeerInfo>,
+        batch: &mut Vec<Request>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+struct Incoming<'a, S> {
+    service: &'a S,
+    peer: &'a Arc<PeerInfo>,
+}
+
+impl<S: Messages> Traffic for Incoming<'_, S> {
+    type Frame = Forwarded;
+
+    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), Refused> {
+        check::forwarded(frame, self.peer.bounds.message)
+    }
+
+    fn encode(&self, tag: u64, reply: Reply) -> Forwarded {
+        Forwarded { tag, reply: Some(reply) }
+    }
+
+    async fn deliver(&self, batch: &mut Vec<Request>) {
+        self.service.messages(self.peer, batch).await;
+    }
+}
+
+/// The receiving half: serves a stream of messages to its end. `window` is what the other side wants to have
+/// without a reply at most, in messages and bytes, as its stream's kind says; 0 stands for this side's own
+/// bound, which holds anyway. When the node stops, nothing more is read, and what was taken is answered.
+///
+/// # Errors
+///
+/// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
+pub async fn serve<S: Messages>(
+    mut reader: FrameReader,
+    mut writer: FrameWriter,
+    peer: &Arc<PeerInfo>,
+    window: (u32, u64),
+    service: &S,
+) -> Result<(), Error> {
+    let bounds = &peer.bounds;
+    let bound = Bound {
+        messages: if window.0 == 0 { bounds.messages } else { window.0.min(bounds.messages) },
+        bytes: if window.1 == 0 {
+            bounds.message_bytes
+        } else {
+            window.1.min(bounds.message_bytes)
+        },
+        reply: bounds.frame.saturating_sub(HEAD as u32),
+        setting: "peer_max_frame",
+    };
+    let incoming = Incoming { service, peer };
+    let done = flow::serve(&incoming, &bound, &peer.stopping, &mut reader, &mut writer).await;
+    if let Err(error) = &done {
+        reader.stop(error.reset_code());
+        writer.reset(error.reset_code());
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_adds_its_time_and_a_passed_deadline_stays_one() {
+        let envelope = Envelope { age_ms: 5, remaining_ms: 10, ..Envelope::default() };
+        let held = held_for(envelope.clone(), 4);
+        assert_eq!((held.age_ms, held.remaining_ms), (9, 6));
+        assert_eq!(held_for(envelope.clone(), 40).remaining_ms, 1);
+        assert_eq!(held_for(Envelope { remaining_ms: 0, ..envelope }, 40).remaining_ms, 0);
+    }
+}

@@ -1,0 +1,161 @@
+//! What was asked over a stream and is not answered: the bounds on it, and what is known of it when the
+//! stream breaks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+
+/// How much may be without an answer, and how the bounds are called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    pub(super) count: (u32, &'static str, &'static str),
+    pub(super) bytes: (u64, &'static str, &'static str),
+}
+
+/// `I` is what is sent, `W` is who waits for the answer.
+pub(super) struct Pending<I, W> {
+    state: Mutex<State<I, W>>,
+    queued: Notify,
+    ended: CancellationToken,
+    most: Most,
+}
+
+struct State<I, W> {
+    /// Not handed to the stream yet; they are in `waiting` too.
+    queue: VecDeque<(u64, I)>,
+    waiting: HashMap<u64, (W, u64)>,
+    /// Of all that wait.
+    bytes: u64,
+    lost: Option<String>,
+}
+
+/// What had no answer when the stream broke.
+pub(super) struct Unanswered<W> {
+    /// Never handed to the stream.
+    pub(super) not_sent: Vec<(u64, W)>,
+    /// They may have arrived.
+    pub(super) in_doubt: Vec<(u64, W)>,
+}
+
+/// Several are queued under one lock.
+pub(super) struct Queueing<'a, I, W> {
+    state: MutexGuard<'a, State<I, W>>,
+    most: &'a Most,
+}
+
+impl<I, W> Pending<I, W> {
+    pub(super) fn new(most: Most) -> Self {
+        let state = State { queue: VecDeque::new(), waiting: HashMap::new(), bytes: 0, lost: None };
+        Self {
+            state: Mutex::new(state),
+            queued: Notify::new(),
+            ended: CancellationToken::new(),
+            most,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<I, W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues what `work` puts, and wakes the stream's task.
+    pub(super) fn queue<T>(&self, work: impl FnOnce(&mut Queueing<'_, I, W>) -> T) -> T {
+        let mut queueing = Queueing { state: self.state(), most: &self.most };
+        let done = work(&mut queueing);
+        drop(queueing);
+        self.queued.notify_one();
+        done
+    }
+
+    /// Waits until something was queued. Only the stream's task waits here.
+    pub(super) async fn queued(&self) {
+        self.queued.notified().await;
+    }
+
+    /// Takes what is to be sent, in order, until `put` says that it is enough.
+    pub(super) fn send(&self, mut put: impl FnMut(u64, I) -> bool) {
+        let mut state = self.state();
+        while let Some((tag, item)) = state.queue.pop_front() {
+            if !put(tag, item) {
+                return;
+            }
+        }
+    }
+
+    /// Who waits for these answers, in their order; `None` for a tag that nobody waits for, which ends it.
+    pub(super) fn answered<A>(
+        &self,
+        answers: impl Iterator<Item = (u64, A)>,
+        mut give: impl FnMut(u64, W, A),
+    ) -> Result<(), u64> {
+        let mut state = self.state();
+        for (tag, answer) in answers {
+            let Some((waiting, bytes)) = state.waiting.remove(&tag) else { return Err(tag) };
+            state.bytes -= bytes;
+            give(tag, waiting, answer);
+        }
+        Ok(())
+    }
+
+    /// Ends all. Only the first reason counts; a second call has nothing left to give.
+    pub(super) fn lose(&self, why: &str) -> Unanswered<W> {
+        let (queue, mut waiting) = {
+            let mut state = self.state();
+            state.lost.get_or_insert_with(|| why.to_owned());
+            (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiting))
+        };
+        let queued = queue.into_iter().filter_map(|(tag, _)| Some((tag, waiting.remove(&tag)?.0)));
+        let not_sent = queued.collect();
+        let mut in_doubt: Vec<_> = waiting.into_iter().map(|(tag, (who, _))| (tag, who)).collect();
+        in_doubt.sort_unstable_by_key(|(tag, _)| *tag);
+        Unanswered { not_sent, in_doubt }
+    }
+
+    /// Says that all have been told.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    pub(super) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// How many are without an answer.
+    pub(super) fn len(&self) -> usize {
+        self.state().waiting.len()
+    }
+}
+
+impl<I, W> Queueing<'_, I, W> {
+    /// Whether one more of so many bytes may be put.
+    pub(super) fn check(&self, tag: u64, bytes: u64) -> Result<(), Error> {
+        let state = &*self.state;
+        if let Some(why) = &state.lost {
+            return Err(Error::NotSent(why.clone()));
+        }
+        let (count, what, setting) = self.most.count;
+        if state.waiting.len() >= count as usize {
+            return Err(Error::Overloaded { what, limit: count.into(), setting });
+        }
+        // One that is larger than the whole bound goes alone.
+        let (limit, what, setting) = self.most.bytes;
+        if state.bytes > 0 && state.bytes.saturating_add(bytes) > limit {
+            return Err(Error::Overloaded { what, limit, setting });
+        }
+        if state.waiting.contains_key(&tag) {
+            return Err(Error::NotSent(format!("tag {tag} waits for an answer already")));
+        }
+        Ok(())
+    }
+
+    /// Puts one; [`Queueing::check`] has said that it may.
+    pub(super) fn put(&mut self, tag: u64, bytes: u64, item: I, waiting: W) {
+        self.state.bytes += bytes;
+        self.state.waiting.insert(tag, (waiting, bytes));
+        self.state.queue.push_back((tag, item));
+    }
+}

@@ -1,0 +1,287 @@
+//! Nodes that serve each other's streams: calls that echo, hold or push, and messages that echo or hold.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ostraca_sharding::ids::{Incarnation, NodeId};
+use ostraca_sharding::rows::Roles;
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::identity::{Ca, Identity};
+use ostraca_wire::peer::messages::{self, Forward, Lost, Messages, Replies};
+use ostraca_wire::peer::serve::serve_calls;
+use ostraca_wire::peer::{Alpn, Facts, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind};
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use ostraca_wire::server::{Peers, Request, Server};
+use ostraca_wire::{Error, Limits, endpoint, tls};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::TaskTracker;
+
+use super::{Echo, authority, envelope, limits};
+
+/// What a node does with other nodes' streams, and what it saw.
+pub(crate) struct Streams {
+    bulk: Handle,
+    control: Handle,
+    /// Bodies of calls in the order in which the handler was called.
+    pub(crate) called: Mutex<Vec<Bytes>>,
+    /// Threads on which the handler was called.
+    pub(crate) threads: Mutex<Vec<String>>,
+    /// Answers calls of `hold`.
+    pub(crate) release: Notify,
+    pub(crate) peers: Mutex<Vec<Arc<PeerInfo>>>,
+    pub(crate) held: Mutex<Vec<Request>>,
+    pub(crate) ended: Mutex<Vec<Option<&'static str>>>,
+}
+
+impl Streams {
+    fn call(self: Arc<Self>, body: Bytes, push: &mpsc::Sender<Bytes>) -> BoxFuture<'static, Bytes> {
+        self.called.lock().expect("called").push(body.clone());
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.threads.lock().expect("threads").push(thread);
+        match &body[..] {
+            b"hold" => async move {
+                self.release.notified().await;
+                body
+            }
+            .boxed(),
+            b"large" => async { Bytes::from(vec![7; 200_000]) }.boxed(),
+            b"push" => {
+                for number in 0..10_u8 {
+                    push.try_send(Bytes::from(vec![number])).expect("room");
+                }
+                async move { body }.boxed()
+            }
+            _ => async move { body }.boxed(),
+        }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.called.lock().expect("called").len()
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.lock().expect("held").len()
+    }
+}
+
+impl Messages for Streams {
+    async fn messages(&self, peer: &Arc<PeerInfo>, batch: &mut Vec<Request>) {
+        for request in batch.drain(..) {
+            match request.envelope.method.as_str() {
+                "hold" => self.held.lock().expect("held").push(request),
+                "drop" => drop(request),
+                _ => {
+                    let Envelope { body, principal, .. } = request.envelope;
+                    let content_type = format!("{principal} by {}", peer.member);
+                    let outcome = Outcome::Result.into();
+                    request.ticket.answer(Reply {
+                        outcome,
+                        content_type,
+                        body,
+                        ..Reply::default()
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What a node's server holds: the streams' own state is shared with the test.
+struct Serving(Arc<Streams>);
+
+impl PeerService for Serving {
+    fn stream(
+        &self,
+        peer: Arc<PeerInfo>,
+        kind: StreamKind,
+        reader: FrameReader,
+        writer: FrameWriter,
+    ) -> BoxFuture<'static, ()> {
+        let streams = Arc::clone(&self.0);
+        streams.peers.lock().expect("peers").push(Arc::clone(&peer));
+        async move {
+            let done = match kind {
+                StreamKind::Messages { messages, bytes } => {
+                    messages::serve(reader, writer, &peer, (messages, bytes), &*streams).await
+                }
+                _ => {
+                    let (push, pushes) = mpsc::channel(100);
+                    let calling = Arc::clone(&streams);
+                    let handler = move |_, body| Arc::clone(&calling).call(body, &push);
+                    serve_calls(reader, writer, &peer, handler, pushes).await
+                }
+            };
+            streams.ended.lock().expect("ended").push(done.err().map(|error| error.code()));
+        }
+        .boxed()
+    }
+
+    fn runtime(&self, alpn: Alpn) -> Handle {
+        match alpn {
+            Alpn::Bulk => self.0.bulk.clone(),
+            Alpn::Control => self.0.control.clone(),
+        }
+    }
+}
+
+pub(crate) struct PeerNode {
+    pub(crate) ca: Arc<Ca>,
+    pub(crate) server: Arc<Server<Echo>>,
+    pub(crate) dialer: PeerDialer,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) address: SocketAddr,
+    tasks: TaskTracker,
+}
+
+pub(crate) fn facts(ca: &Ca, name: &str) -> Facts {
+    Facts {
+        node: NodeFacts {
+            cluster: ca.cluster(),
+            store: 7,
+            node: name.into(),
+            incarnation: Incarnation { counter: 1, nonce: 2 },
+        },
+        roles: Roles { host: true, gateway: true, ..Roles::default() },
+        shards: 256,
+        hash: "murmur3".into(),
+        addresses: vec!["127.0.0.1:9".into()],
+        format: 1,
+    }
+}
+
+/// Small bounds, so that tests reach them.
+pub(crate) fn small() -> Limits {
+    let mut limits = Limits { hello_deadline: Duration::from_secs(3), ..limits() };
+    limits.peers.max_frame = 100_000;
+    limits.peers.calls = 64;
+    limits.peers.messages = 64;
+    limits.peers.pushes = 4;
+    limits
+}
+
+impl PeerNode {
+    pub(crate) fn start(ca: &Arc<Ca>, name: &str) -> Self {
+        let identity = ca.issue_node(name, &[]).expect("identity");
+        Self::start_as(ca, &identity, small(), facts(ca, name), Handle::current())
+    }
+
+    pub(crate) fn start_as(
+        ca: &Arc<Ca>,
+        identity: &Identity,
+        limits: Limits,
+        facts: Facts,
+        control: Handle,
+    ) -> Self {
+        let streams = Arc::new(Streams {
+            bulk: Handle::current(),
+            control,
+            called: Mutex::default(),
+            threads: Mutex::default(),
+            release: Notify::new(),
+            peers: Mutex::default(),
+            held: Mutex::default(),
+            ended: Mutex::default(),
+        });
+        let (server, dialer) = Server::bind_with_peers(
+            "127.0.0.1:0".parse().expect("address"),
+            "listen",
+            identity,
+            &ca.trust().expect("trust"),
+            limits,
+            Peers { facts, service: Arc::new(Serving(Arc::clone(&streams))) },
+            Arc::new(Echo::default()),
+        )
+        .expect("bind");
+        let server = Arc::new(server);
+        let tasks = TaskTracker::new();
+        let running = Arc::clone(&server);
+        tasks.spawn(async move { running.run().await });
+        let address = server.local_addr().expect("address");
+        Self { ca: Arc::clone(ca), server, dialer, streams, address, tasks }
+    }
+
+    pub(crate) async fn to(&self, other: &Self, alpn: Alpn) -> Result<PeerLink, Error> {
+        self.dialer.connect(other.address, alpn, None).await
+    }
+
+    pub(crate) async fn to_node(&self, other: &Self, node: &str) -> Result<PeerLink, Error> {
+        self.dialer.connect(other.address, Alpn::Bulk, Some(NodeId::from(node))).await
+    }
+
+    /// A connection of this identity on which nothing was said.
+    pub(crate) async fn raw(
+        &self,
+        identity: &Identity,
+        alpn: &[u8],
+    ) -> Result<(quinn::Endpoint, quinn::Connection), Error> {
+        let trust = self.ca.trust().expect("trust");
+        let tls = tls::client(Some(identity), &trust, alpn).expect("tls");
+        let config = endpoint::client_config(tls, &Limits::default()).expect("config");
+        let any = "127.0.0.1:0".parse().expect("address");
+        let endpoint = endpoint::bind(any, "test", &Limits::default(), None).expect("bind");
+        let connecting =
+            endpoint.connect_with(config, self.address, tls::SERVER_NAME).expect("connect");
+        Ok((endpoint, connecting.await?))
+    }
+
+    pub(crate) async fn stop(self) {
+        self.server.shut_down(Duration::from_millis(200)).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+pub(crate) fn pair() -> (PeerNode, PeerNode) {
+    let ca = Arc::new(authority());
+    (PeerNode::start(&ca, "one"), PeerNode::start(&ca, "two"))
+}
+
+/// Where a link's replies go, in a test.
+#[derive(Default)]
+pub(crate) struct Sink {
+    pub(crate) replies: Mutex<Vec<(u64, Reply)>>,
+    pub(crate) lost: Mutex<Option<Lost>>,
+}
+
+impl Replies for Sink {
+    fn replies(&self, batch: &mut Vec<(u64, Reply)>) {
+        self.replies.lock().expect("replies").append(batch);
+    }
+
+    fn lost(&self, lost: Lost) {
+        assert_eq!(self.lost.lock().expect("lost").replace(lost), None);
+    }
+}
+
+impl Sink {
+    pub(crate) fn count(&self) -> usize {
+        self.replies.lock().expect("replies").len()
+    }
+}
+
+/// A message as a node passes it on.
+pub(crate) fn forward(tag: u64, method: &str, body: &[u8]) -> Forward {
+    let envelope = Envelope {
+        session: vec![9; 16].into(),
+        principal: "client/alice".into(),
+        origin: "one".into(),
+        hops: 1,
+        route_epoch: 3,
+        ..envelope(tag, method, body)
+    };
+    Forward { tag, envelope }
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(mut so: impl FnMut() -> bool) {
+    while !so() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

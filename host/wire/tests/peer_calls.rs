@@ -1,0 +1,176 @@
+//! Calls between nodes: in order, many at a time, bounded, and each of them ends.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::in_time;
+use common::peers::{PeerNode, pair, until};
+use futures::future::join_all;
+use ostraca_wire::Error;
+use ostraca_wire::peer::calls::Calls;
+use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
+
+async fn calls(from: &PeerNode, to: &PeerNode) -> (PeerLink, Calls) {
+    let link = from.to(to, Alpn::Control).await.expect("link");
+    let calls = link.calls(StreamKind::Cluster).await.expect("calls");
+    (link, calls)
+}
+
+#[tokio::test]
+async fn calls_are_handled_in_the_order_in_which_they_were_made() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, calls) = calls(&one, &two).await;
+        for round in 0..20_u8 {
+            let bodies: Vec<Bytes> = (0..60).map(|n| Bytes::from(vec![round, n])).collect();
+            let mut answers: Vec<_> = bodies.iter().map(|body| calls.call(body.clone())).collect();
+            // When they are awaited does not matter, nor that one is not.
+            drop(answers.remove(30));
+            answers.reverse();
+            let answers: Vec<_> = join_all(answers).await.into_iter().map(Result::unwrap).collect();
+            let mut expected = bodies.clone();
+            expected.remove(30);
+            expected.reverse();
+            assert_eq!(answers, expected);
+            until(|| two.streams.calls() == bodies.len()).await;
+            assert_eq!(std::mem::take(&mut *two.streams.called.lock().expect("called")), bodies);
+        }
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_does_not_wait_for_those_before_it() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, calls) = calls(&one, &two).await;
+        let held = calls.call("hold".into());
+        assert_eq!(calls.call("quick".into()).await.expect("answer"), "quick");
+        two.streams.release.notify_one();
+        assert_eq!(held.await.expect("answer"), "hold");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_link_that_breaks_ends_every_call_and_takes_no_more() {
+    in_time(async {
+        let (one, two) = pair();
+        let (link, calls) = calls(&one, &two).await;
+        let held: Vec<_> = (0..20).map(|_| calls.call("hold".into())).collect();
+        until(|| two.streams.calls() == 20).await;
+        link.close();
+        for answer in join_all(held).await {
+            let error = answer.expect_err("lost");
+            assert!(matches!(error, Error::Lost(_)), "{error:?}");
+        }
+        calls.closed().await;
+        let error = calls.call("late".into()).await.expect_err("closed");
+        assert!(matches!(error, Error::NotSent(_)) && error.is_retryable(), "{error:?}");
+        until(|| !two.streams.ended.lock().expect("ended").is_empty()).await;
+
+        // The other side's end is no different; nor is one that is not heard of.
+        let (_link, calls) = crate::calls(&one, &two).await;
+        let held = calls.call("hold".into());
+        until(|| two.streams.calls() == 21).await;
+        two.stop().await;
+        assert!(matches!(held.await.expect_err("lost"), Error::Lost(_)));
+        one.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_that_were_never_handed_over_are_known_not_to_have_been() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, calls) = calls(&one, &two).await;
+        // On a runtime of one thread, the stream's task has not run since.
+        let late = calls.call("late".into());
+        drop(calls);
+        let error = late.await.expect_err("closed");
+        assert!(matches!(error, Error::NotSent(_)), "{error:?}");
+        assert_eq!(two.streams.calls(), 0);
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, calls) = calls(&one, &two).await;
+        let held: Vec<_> = (0..64).map(|_| calls.call("hold".into())).collect();
+        let error = calls.call("more".into()).await.expect_err("refused");
+        assert_eq!(error.code(), "overloaded");
+        assert!(error.to_string().contains("`peer_calls`") && error.is_retryable(), "{error}");
+        until(|| two.streams.calls() == 64).await;
+        two.streams.release.notify_waiters();
+        join_all(held).await.into_iter().for_each(|answer| assert!(answer.is_ok()));
+        calls.call("more".into()).await.expect("room again");
+
+        let error = calls.call(vec![0; 100_000].into()).await.expect_err("refused");
+        assert_eq!(error.code(), "frame-too-large");
+        assert!(error.to_string().starts_with("a call of 100000 bytes"), "{error}");
+        let error = calls.call("large".into()).await.expect_err("too large");
+        assert!(error.to_string().starts_with("an answer of 200000 bytes"), "{error}");
+        calls.call("more".into()).await.expect("the stream goes on");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_that_nobody_takes_hold_the_stream_and_lose_nothing() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, calls) = calls(&one, &two).await;
+        let mut events = calls.pushes();
+        assert_eq!(calls.pushes().recv().await, None, "there is one receiver");
+        // Ten are pushed, four have room.
+        let pushed = calls.call("push".into());
+        for number in 0..10_u8 {
+            assert_eq!(events.recv().await, Some(Bytes::from(vec![number])));
+        }
+        pushed.await.expect("answer");
+        // Nobody wants them any more: they are thrown away.
+        drop(events);
+        for _ in 0..3 {
+            calls.call("push".into()).await.expect("answer");
+        }
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stopping_node_answers_the_calls_that_it_took() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, calls) = calls(&one, &two).await;
+        let held = calls.call("hold".into());
+        until(|| two.streams.calls() == 1).await;
+        let stopping = {
+            let server = two.server.clone();
+            tokio::spawn(async move { server.shut_down(Duration::from_secs(3)).await })
+        };
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        two.streams.release.notify_one();
+        assert_eq!(held.await.expect("answer"), "hold");
+        stopping.await.expect("stopped");
+        calls.closed().await;
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}

@@ -1,0 +1,269 @@
+//! Messages that nodes pass on to each other: answered each, bounded, and none of them lost from sight.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::peers::{PeerNode, Sink, forward, pair, until};
+use common::{frame, in_time};
+use ostraca_wire::code::Code;
+use ostraca_wire::frame::FrameBuffer;
+use ostraca_wire::peer::messages::{Forward, MessageLink};
+use ostraca_wire::peer::{Alpn, PeerLink};
+use ostraca_wire::proto::{
+    self, Answer, Call, Envelope, Forwarded, MessagesOpen, Outcome, PeerOpen, StoreOpen, TalkOpen,
+    peer_open,
+};
+use ostraca_wire::{ALPN_CONTROL, ALPN_PEER, Limits};
+use prost::Message;
+
+async fn link(from: &PeerNode, to: &PeerNode) -> (PeerLink, MessageLink, Arc<Sink>) {
+    let link = from.to(to, Alpn::Bulk).await.expect("link");
+    let sink = Arc::new(Sink::default());
+    let messages = link.messages(sink.clone()).await.expect("messages");
+    (link, messages, sink)
+}
+
+#[tokio::test]
+async fn each_message_is_answered_under_its_tag() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, messages, sink) = link(&one, &two).await;
+        for round in 0..20 {
+            let tags = round * 60 + 1..=(round + 1) * 60;
+            let mut batch: Vec<Forward> =
+                tags.clone().map(|tag| forward(tag, "echo", &tag.to_be_bytes())).collect();
+            messages.send(&mut batch).expect("room");
+            assert!(batch.is_empty());
+            until(|| sink.count() == 60).await;
+            for ((tag, reply), expected) in
+                sink.replies.lock().expect("replies").drain(..).zip(tags)
+            {
+                assert_eq!((tag, reply.sequence), (expected, expected));
+                assert_eq!(&reply.body[..], tag.to_be_bytes());
+                assert_eq!(reply.content_type, "client/alice by one#1");
+            }
+        }
+        assert_eq!(messages.unanswered(), 0);
+        messages.send(&mut vec![forward(9_999, "drop", b"")]).expect("room");
+        until(|| sink.count() == 1).await;
+        let (_, reply) = sink.replies.lock().expect("replies").remove(0);
+        assert_eq!(reply.outcome(), Outcome::Unknown);
+        assert_eq!(reply.problem.expect("problem").code, "abandoned");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn beyond_the_window_messages_stay_with_their_sender() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, messages, sink) = link(&one, &two).await;
+        let mut batch: Vec<Forward> = (1..=100).map(|tag| forward(tag, "hold", b"")).collect();
+        let error = messages.send(&mut batch).expect_err("full");
+        assert_eq!(error.code(), "overloaded");
+        assert!(error.to_string().contains("`peer_messages`"), "{error}");
+        assert_eq!((batch.len(), batch[0].tag, messages.unanswered()), (36, 65, 64));
+        assert_eq!(batch[0], forward(65, "hold", b""));
+        until(|| two.streams.held() == 64).await;
+        two.streams.held.lock().expect("held").drain(..10).for_each(drop);
+        until(|| sink.count() == 10).await;
+        messages.send(&mut batch).expect_err("full again");
+        assert_eq!(batch.len(), 26);
+        until(|| two.streams.held() == 64).await;
+        let large = forward(1_000, "echo", &[0; 100_000]);
+        let error = messages.send(&mut vec![large]).expect_err("too large");
+        assert_eq!(error.code(), "frame-too-large");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sender_beyond_the_window_is_not_read() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        // It asks for less than the node would give, and sends more than it asked for.
+        let window = MessagesOpen { messages: 5, bytes: 0 };
+        let mut bytes = frame(&PeerOpen { stream: Some(peer_open::Stream::Messages(window)) });
+        for tag in 1..=50 {
+            bytes.extend(framed(forward(tag, "hold", b"")));
+        }
+        send.write_all(&bytes).await.expect("write");
+        send.finish().expect("finish");
+        until(|| two.streams.held() == 5).await;
+        let mut buffer = FrameBuffer::new(10_000);
+        for tag in 1..=50_u64 {
+            until(|| two.streams.held() > 0).await;
+            assert!(two.streams.held() <= 5);
+            drop(two.streams.held.lock().expect("held").remove(0));
+            let reply = loop {
+                if let Some(frame) = buffer.next_frame().expect("frame") {
+                    break Forwarded::decode(frame).expect("reply");
+                }
+                let chunk = recv.read_chunk(10_000, true).await.expect("read").expect("more");
+                buffer.push(&chunk.bytes);
+            };
+            assert_eq!(reply.tag, tag);
+        }
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_broken_link_says_once_which_messages_are_in_doubt_and_which_were_not_sent() {
+    in_time(async {
+        let (one, two) = pair();
+        let (link, messages, sink) = link(&one, &two).await;
+        messages.send(&mut vec![forward(1, "echo", b""), forward(2, "hold", b"")]).expect("room");
+        until(|| sink.count() == 1 && two.streams.held() == 1).await;
+        // On a runtime of one thread, the link's task has not run since.
+        messages.send(&mut vec![forward(3, "hold", b"")]).expect("room");
+        link.close();
+        messages.closed().await;
+        let lost = sink.lost.lock().expect("lost").clone().expect("lost");
+        assert!(lost.in_doubt.contains(&2) && !lost.in_doubt.contains(&1), "{lost:?}");
+        assert!(lost.in_doubt.contains(&3) || lost.not_sent == [3], "{lost:?}");
+        let mut batch = vec![forward(4, "echo", b"")];
+        assert_eq!(messages.send(&mut batch).expect_err("closed").code(), "not-sent");
+        assert_eq!(batch.len(), 1);
+
+        // Dropping it ends it; what was not handed over was not sent.
+        let (_link, messages, sink) = crate::link(&one, &two).await;
+        messages.send(&mut vec![forward(7, "hold", b"")]).expect("room");
+        drop(messages);
+        until(|| sink.lost.lock().expect("lost").is_some()).await;
+        assert_eq!(sink.lost.lock().expect("lost").clone().expect("lost").not_sent, [7]);
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+/// A connection of a node that may say anything.
+async fn greeted(to: &PeerNode, alpn: &[u8]) -> (quinn::Endpoint, quinn::Connection) {
+    let identity = to.ca.issue_node("three", &[]).expect("identity");
+    let (endpoint, connection) = to.raw(&identity, alpn).await.expect("handshake");
+    let hello = common::peers::facts(&to.ca, "three").hello(&Limits::default());
+    let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+    let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
+    send.write_all(&frame(&open)).await.expect("hello");
+    recv.read_to_end(10_000).await.expect("hello");
+    (endpoint, connection)
+}
+
+fn framed(Forward { tag, envelope }: Forward) -> Vec<u8> {
+    frame(&proto::Forward { tag, envelope: Some(envelope) })
+}
+
+#[tokio::test]
+async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
+    in_time(async {
+        let (one, two) = pair();
+        let open = |stream| frame(&PeerOpen { stream: Some(stream) });
+        let messages = open(peer_open::Stream::Messages(MessagesOpen::default()));
+        let store = open(peer_open::Stream::Store(StoreOpen {}));
+        let talk = open(peer_open::Stream::Talk(TalkOpen {}));
+        let hello = open(peer_open::Stream::Hello(Default::default()));
+        let with = |kind: &[u8], more: &[u8]| [kind, more].concat();
+        let garbage = b"\0\0\0\x05GET /";
+        let large = 100_001_u32.to_be_bytes();
+        let untagged = framed(forward(0, "echo", b""));
+        let empty = frame(&proto::Forward { tag: 1, envelope: None });
+        let call = frame(&Call { tag: 0, body: "x".into() });
+        let answer = frame(&Answer { tag: 0, body: "x".into(), too_large: 1 });
+        let cases = [
+            ("garbage", ALPN_PEER, garbage.to_vec(), Code::BadFrame),
+            ("4 GiB at once", ALPN_PEER, vec![0xff; 4], Code::FrameTooLarge),
+            ("a second hello", ALPN_PEER, hello, Code::UnexpectedFrame),
+            ("talk among bulk", ALPN_PEER, talk.clone(), Code::UnexpectedFrame),
+            ("bulk among talk", ALPN_CONTROL, messages.clone(), Code::UnexpectedFrame),
+            ("garbage for a message", ALPN_PEER, with(&messages, garbage), Code::BadFrame),
+            ("a large message", ALPN_PEER, with(&messages, &large), Code::FrameTooLarge),
+            ("a message without a tag", ALPN_PEER, with(&messages, &untagged), Code::BadFrame),
+            ("a tag without a message", ALPN_PEER, with(&messages, &empty), Code::BadFrame),
+            ("half a message", ALPN_PEER, with(&messages, &[0, 0, 0, 9, 1]), Code::FrameDeadline),
+            ("garbage for a call", ALPN_PEER, with(&store, garbage), Code::BadFrame),
+            ("a large call", ALPN_PEER, with(&store, &large), Code::FrameTooLarge),
+            ("a call without a tag", ALPN_PEER, with(&store, &call), Code::BadFrame),
+            ("garbage for talk", ALPN_CONTROL, with(&talk, garbage), Code::BadFrame),
+            ("an answer to nothing", ALPN_CONTROL, with(&talk, &answer), Code::BadFrame),
+        ];
+        for (what, alpn, bytes, code) in cases {
+            let (_endpoint, connection) = greeted(&two, alpn).await;
+            let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+            send.write_all(&bytes).await.expect("write");
+            match recv.read_to_end(1 << 20).await {
+                Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(found))) => {
+                    assert_eq!(Code::from_number(found.into_inner()), Some(code), "{what}");
+                }
+                other => panic!("no reset for {what}: {other:?}"),
+            }
+            // The connection itself goes on.
+            let kind = if alpn == ALPN_PEER { &store } else { &talk };
+            let (mut send, mut recv) = connection.open_bi().await.expect("another stream");
+            let call = frame(&Call { tag: 1, body: "hi".into() });
+            send.write_all(&with(kind, &call)).await.expect("write");
+            send.finish().expect("finish");
+            let bytes = recv.read_to_end(10_000).await.expect("answer");
+            assert_eq!(bytes, frame(&Answer { tag: 1, body: "hi".into(), too_large: 0 }), "{what}");
+        }
+        let (_link, messages, sink) = link(&one, &two).await;
+        messages.send(&mut vec![forward(1, "echo", b"")]).expect("room");
+        until(|| sink.count() == 1).await;
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bad_message_is_refused_alone_and_its_stream_goes_on() {
+    in_time(async {
+        let (one, two) = pair();
+        let (_link, messages, sink) = link(&one, &two).await;
+        let good = forward(1, "echo", b"").envelope;
+        let cases = [
+            (Envelope { session: Vec::new().into(), ..good.clone() }, "bad-message"),
+            (Envelope { principal: String::new(), ..good.clone() }, "bad-message"),
+            (Envelope { hops: 2, ..good.clone() }, "bad-message"),
+            (Envelope { id: String::new(), ..good.clone() }, "bad-entity-id"),
+            (Envelope { method: "m".repeat(256), ..good.clone() }, "bad-message"),
+            (Envelope { body: vec![0; 10_001].into(), ..good.clone() }, "message-too-large"),
+        ];
+        for (tag, (envelope, code)) in (1..).zip(cases) {
+            messages.send(&mut vec![Forward { tag, envelope }]).expect("room");
+            until(|| sink.count() == 1).await;
+            let (found, reply) = sink.replies.lock().expect("replies").remove(0);
+            assert_eq!((found, reply.outcome()), (tag, Outcome::NotRun));
+            assert_eq!(reply.problem.expect("problem").code, code);
+        }
+        messages.send(&mut vec![forward(99, "echo", b"x")]).expect("room");
+        until(|| sink.count() == 1).await;
+        assert_eq!(&sink.replies.lock().expect("replies")[0].1.body[..], b"x");
+
+        // Its text is no UTF-8: whose answer it is can be told all the same.
+        let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        let mut bad = framed(forward(5, "QQQ", b""));
+        let place = bad.windows(3).position(|part| part == b"QQQ").expect("method");
+        bad[place] = 0xff;
+        let open = peer_open::Stream::Messages(MessagesOpen::default());
+        let bytes = [frame(&PeerOpen { stream: Some(open) }), bad].concat();
+        send.write_all(&bytes).await.expect("write");
+        send.finish().expect("finish");
+        let bytes = recv.read_to_end(10_000).await.expect("reply");
+        let reply = Forwarded::decode(&bytes[4..]).expect("reply");
+        assert_eq!((reply.tag, reply.reply.expect("reply").sequence), (5, 5));
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}

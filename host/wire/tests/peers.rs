@@ -1,0 +1,307 @@
+//! Who is a peer: nodes of the cluster that agree in what they must, each known by its certificate.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::peers::{PeerNode, facts, pair, small, until};
+use common::{authority, frame, in_time};
+use ostraca_sharding::ids::Incarnation;
+use ostraca_wire::code::Code;
+use ostraca_wire::hello;
+use ostraca_wire::identity::{Ca, Role};
+use ostraca_wire::peer::{Alpn, Facts, StreamKind};
+use ostraca_wire::proto::{Hello, PeerOpen, peer_open};
+use ostraca_wire::{ALPN_CONTROL, ALPN_PEER, Error, Limits};
+use time::{Duration, OffsetDateTime};
+use tokio::runtime::Handle;
+
+#[tokio::test]
+async fn two_nodes_know_each_other_by_certificate_and_hello() {
+    in_time(async {
+        let (one, two) = pair();
+        for alpn in [Alpn::Bulk, Alpn::Control] {
+            let link = one.to(&two, alpn).await.expect("link");
+            assert_eq!(link.info.member.to_string(), "two#1");
+            assert_eq!(link.info.addresses, ["127.0.0.1:9"]);
+            assert_eq!((link.info.remote, link.info.shards), (two.address, 256));
+            let kind = if alpn == Alpn::Bulk { StreamKind::Store } else { StreamKind::Talk };
+            let calls = link.calls(kind).await.expect("calls");
+            assert_eq!(calls.call("hi".into()).await.expect("answer"), "hi");
+            let peer = two.streams.peers.lock().expect("peers").last().cloned().expect("peer");
+            assert_eq!(peer.member.to_string(), "one#1");
+            assert!(peer.roles.host && peer.roles.gateway && !peer.roles.store);
+            // It dialled from the port on which it listens.
+            assert_eq!(peer.remote, one.address);
+        }
+        // What is said later is heard by later connections.
+        let mut later = facts(&one.ca, "one");
+        later.node.incarnation = Incarnation { counter: 2, nonce: 3 };
+        one.server.set_facts(later.node);
+        let link = two.to(&one, Alpn::Control).await.expect("link");
+        assert_eq!(link.info.member.to_string(), "one#2");
+        assert_eq!(link.info.shards, 256);
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clients_certificate_is_no_peers_and_the_refusal_names_it() {
+    in_time(async {
+        let (one, two) = pair();
+        let alice = one.ca.issue_client("alice").expect("identity");
+        for alpn in [ALPN_PEER, ALPN_CONTROL] {
+            let (_endpoint, connection) = one.raw(&alice, alpn).await.expect("handshake");
+            match Error::from(connection.closed().await) {
+                Error::Closed { code, reason } => {
+                    assert_eq!(code, Code::NodesOnly);
+                    assert_eq!(reason, "client/alice is no node");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // Nor is it one of whom a node dials.
+        let mallory = one.ca.issue_client("mallory").expect("identity");
+        let false_node = PeerNode::start_as(
+            &one.ca,
+            &mallory,
+            small(),
+            facts(&one.ca, "mallory"),
+            Handle::current(),
+        );
+        let error = one.to(&false_node, Alpn::Bulk).await.expect_err("refused");
+        assert_eq!(error.code(), "not-a-node", "{error}");
+        one.to(&two, Alpn::Bulk).await.expect("others are linked");
+        false_node.stop().await;
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_foreign_or_expired_certificate_is_refused_on_both_sides_with_what_to_do() {
+    in_time(async {
+        let (one, two) = pair();
+        // Another cluster's node, dialling and dialled.
+        let other = Arc::new(authority());
+        let foreign = PeerNode::start(&other, "three");
+        for error in [one.to(&foreign, Alpn::Bulk).await, foreign.to(&one, Alpn::Bulk).await] {
+            let error = error.expect_err("refused");
+            assert_eq!(error.code(), "unknown-authority", "{error}");
+            assert!(error.to_string().contains("`join`") && !error.is_retryable(), "{error}");
+        }
+        foreign.stop().await;
+
+        // One that takes the certificate of the node it dials, and whose own is another authority's.
+        let stranger = other.issue_node("three", &[]).expect("identity");
+        let facts = |name: &str| facts(&one.ca, name);
+        let half =
+            PeerNode::start_as(&one.ca, &stranger, small(), facts("three"), Handle::current());
+        let error = half.to(&one, Alpn::Control).await.expect_err("refused");
+        assert_eq!(error.code(), "unknown-authority", "{error}");
+        half.stop().await;
+
+        let now = OffsetDateTime::now_utc();
+        let (from, to) = (now - Duration::days(2), now - Duration::days(1));
+        let old = one.ca.issue(Role::Node, "three", &[], from, to).expect("identity");
+        let old = PeerNode::start_as(&one.ca, &old, small(), facts("three"), Handle::current());
+        for error in [one.to(&old, Alpn::Control).await, old.to(&one, Alpn::Control).await] {
+            let error = error.expect_err("refused");
+            assert_eq!(error.code(), "certificate-expired", "{error}");
+        }
+        old.stop().await;
+        one.to(&two, Alpn::Control).await.expect("others are linked");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_counts_or_hashes_otherwise_is_refused_at_both_ends_with_both_values() {
+    in_time(async {
+        let (one, two) = pair();
+        type Change = fn(&mut Facts);
+        let cases: [(Change, Code, [&str; 2]); 2] = [
+            (|f| f.shards = 128, Code::OtherShardCount, ["256", "128"]),
+            (|f| f.hash = "java".into(), Code::OtherHash, ["murmur3", "java"]),
+        ];
+        for (change, code, values) in cases {
+            let mut other = facts(&one.ca, "three");
+            change(&mut other);
+            let identity = one.ca.issue_node("three", &[]).expect("identity");
+            let three =
+                PeerNode::start_as(&one.ca, &identity, small(), other.clone(), Handle::current());
+            for error in [one.to(&three, Alpn::Bulk).await, three.to(&one, Alpn::Bulk).await] {
+                let error = error.expect_err("refused");
+                assert_eq!(error.code(), code.name());
+                let text = error.to_string();
+                assert!(values.iter().all(|value| text.contains(value)), "{text}");
+            }
+            // What it does not know yet is no difference.
+            (other.shards, other.hash) = (0, String::new());
+            three.server.set_peer_facts(other);
+            let link = three.to(&one, Alpn::Control).await.expect("link");
+            assert_eq!((link.info.shards, link.info.hash.as_str()), (256, "murmur3"));
+            three.stop().await;
+        }
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values() {
+    in_time(async {
+        let (one, two) = pair();
+        let identity = one.ca.issue_node("three", &[]).expect("identity");
+        let cluster = one.ca.cluster().to_string();
+        let refused = async |bytes: Vec<u8>| {
+            let (_endpoint, connection) =
+                one.raw(&identity, ALPN_CONTROL).await.expect("handshake");
+            let (mut send, _recv) = connection.open_bi().await.expect("stream");
+            send.write_all(&bytes).await.expect("write");
+            match Error::from(connection.closed().await) {
+                Error::Closed { code, reason } => (code, reason),
+                other => panic!("{other:?}"),
+            }
+        };
+        type Change = fn(&mut Hello);
+        let cases: [(Change, Code, [&str; 2]); 4] = [
+            (
+                |h| h.cluster_id = 1_u128.to_be_bytes().to_vec().into(),
+                Code::OtherCluster,
+                [&cluster, "00000000000000000000000000000001"],
+            ),
+            (|h| h.protocol_min = 2, Code::UnsupportedProtocol, ["1 to 1", "2 to 1"]),
+            (|h| h.node = "four".into(), Code::OtherNode, ["three", "four"]),
+            (|h| h.store_id.clear(), Code::BadHello, ["store", "0 bytes"]),
+        ];
+        for (change, code, values) in cases {
+            let mut hello = facts(&one.ca, "three").hello(&Limits::default());
+            change(&mut hello);
+            let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
+            let (found, reason) = refused(frame(&open)).await;
+            assert_eq!(found, code);
+            assert!(values.iter().all(|value| reason.contains(value)), "{reason}");
+        }
+        let client = hello::client(Some(one.ca.cluster()), &Limits::default());
+        let open = PeerOpen { stream: Some(peer_open::Stream::Hello(client)) };
+        assert_eq!(refused(frame(&open)).await.0, Code::OtherNode);
+        assert_eq!(refused(vec![0xff; 9]).await.0, Code::FrameTooLarge);
+        assert_eq!(refused(b"\0\0\0\x05GET /".to_vec()).await.0, Code::BadHello);
+        two.to(&one, Alpn::Control).await.expect("others are linked");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_not_expected_is_left_with_both_named() {
+    in_time(async {
+        let (one, two) = pair();
+        one.to_node(&two, "two").await.expect("expected");
+        let error = one.to_node(&two, "three").await.expect_err("not expected");
+        assert_eq!(error.code(), "other-node");
+        let text = error.to_string();
+        assert!(text.contains("three") && text.contains("two"), "{text}");
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_takes_no_nodes_does_not_speak_their_protocols() {
+    in_time(async {
+        let directory = tempfile::tempdir().expect("directory");
+        let alone = common::Node::start();
+        alone.ca.save(directory.path()).expect("saved");
+        let ca = Arc::new(Ca::load(directory.path()).expect("read"));
+        let two = PeerNode::start(&ca, "two");
+        let error = two.dialer.connect(alone.address, Alpn::Bulk, None).await.expect_err("refused");
+        assert_eq!(error.code(), "unknown-protocol", "{error}");
+        alone.answers().await;
+        alone.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+/// The control thread has a runtime of its own, of one thread; so have the streams that it serves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn links_work_from_another_runtime_than_the_endpoints() {
+    in_time(async {
+        let ca = Arc::new(authority());
+        let (give, take) = std::sync::mpsc::channel();
+        let stop = Arc::new(tokio::sync::Notify::new());
+        let stopping = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("runtime");
+            give.send(runtime.handle().clone()).expect("sent");
+            runtime.block_on(stopping.notified());
+        });
+        let control = take.recv().expect("handle");
+        let node = |name| {
+            let identity = ca.issue_node(name, &[]).expect("identity");
+            PeerNode::start_as(&ca, &identity, small(), facts(&ca, name), control.clone())
+        };
+        let (one, two) = (node("one"), node("two"));
+        let (dialer, address) = (one.dialer.clone(), two.address);
+        let work = control.spawn(async move {
+            assert_eq!(std::thread::current().name(), Some("control"));
+            let link = dialer.connect(address, Alpn::Control, None).await.expect("link");
+            let calls = link.calls(StreamKind::Cluster).await.expect("calls");
+            for number in 0..100_u32 {
+                let body = number.to_be_bytes().to_vec();
+                assert_eq!(calls.call(body.clone().into()).await.expect("answer"), body);
+            }
+        });
+        work.await.expect("done");
+        let bulk = one.to(&two, Alpn::Bulk).await.expect("link");
+        let calls = bulk.calls(StreamKind::Store).await.expect("calls");
+        calls.call("bulk".into()).await.expect("answer");
+        let threads = two.streams.threads.lock().expect("threads").clone();
+        assert_eq!(threads.iter().filter(|name| *name == "control").count(), 100);
+        assert_eq!(threads.iter().filter(|name| *name != "control").count(), 1);
+        drop((calls, bulk));
+        one.stop().await;
+        two.stop().await;
+        stop.notify_one();
+        thread.expect("thread").join().expect("joined");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nodes_are_let_in_when_clients_have_all_their_places() {
+    in_time(async {
+        let ca = Arc::new(authority());
+        let limits = Limits { max_connections: 2, ..small() };
+        let identity = ca.issue_node("one", &[]).expect("identity");
+        let facts = |name: &str| facts(&ca, name);
+        let one = PeerNode::start_as(&ca, &identity, limits, facts("one"), Handle::current());
+        let two = PeerNode::start(&ca, "two");
+        let mut clients = Vec::new();
+        for name in ["a", "b"] {
+            let client = ca.issue_client(name).expect("identity");
+            clients.push(one.raw(&client, ostraca_wire::ALPN_CLIENT).await.expect("client"));
+        }
+        let third = ca.issue_client("c").expect("identity");
+        let (_endpoint, connection) =
+            one.raw(&third, ostraca_wire::ALPN_CLIENT).await.expect("handshake");
+        let error = Error::from(connection.closed().await);
+        assert_eq!(error.code(), "too-many-connections");
+        two.to(&one, Alpn::Bulk).await.expect("a node's place");
+        until(|| one.server.connections() <= 4).await;
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
