@@ -194,7 +194,7 @@ pub struct Judged {
 pub async fn judge(recorder: &Arc<Recorder>, asker: &Session) -> Result<Judged> {
     let mut judged = Judged::default();
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
-    for operation in &recorder.operations() {
+    for operation in recorder.operations().iter().filter(|operation| operation.command) {
         let Outcome::Final { value, .. } = &operation.outcome else {
             bail!("no final outcome: {operation:?}")
         };
