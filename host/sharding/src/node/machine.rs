@@ -80,6 +80,8 @@ pub struct Machine {
     manager: Option<Manager>,
     /// Since when the leadership is seen vacant.
     vacant: Option<u64>,
+    /// When a row that was named and not seen may be asked for again.
+    look_at: u64,
     writes: BTreeMap<u64, Purpose>,
     drains: BTreeMap<NodeId, bool>,
     numbers: u64,
@@ -134,6 +136,7 @@ impl Machine {
             store_answered: 0,
             manager: None,
             vacant: None,
+            look_at: 0,
             writes: BTreeMap::new(),
             drains: BTreeMap::new(),
             numbers: 0,
@@ -381,6 +384,17 @@ impl Machine {
     fn say_manager(&mut self, now: Now, talk: Talk) {
         if let Some(holder) = self.view.manager.as_ref().map(|(row, _)| row.holder.node.clone()) {
             self.say(now, &holder, talk);
+        }
+    }
+
+    /// Asks for the rows of nodes that others name and that were not seen yet.
+    fn look_for(&mut self, now: Now, nodes: impl IntoIterator<Item = NodeId>) {
+        if now.mono < self.look_at {
+            return;
+        }
+        for node in nodes {
+            self.look_at = now.mono + self.settings.retry;
+            self.actions.push_back(Action::Read(Key::Node(node)));
         }
     }
 

@@ -90,9 +90,16 @@ impl Machine {
         }
         let span = self.settings.lease + self.settings.margin;
         let holder = self.view.manager.as_ref().map(|(row, _)| row.holder.clone());
-        let over = holder.as_ref().is_none_or(|holder| {
-            !self.view.alive(holder) || self.view.still(&holder.node, now.mono, span)
-        });
+        let over = match holder.as_ref().map(|holder| (holder, self.view.over(holder))) {
+            None => true,
+            Some((holder, Some(over))) => over || self.view.still(&holder.node, now.mono, span),
+            Some((holder, None)) => {
+                // Nobody is dead for want of news: its row may be on its way.
+                let node = holder.node.clone();
+                self.look_for(now, [node]);
+                false
+            }
+        };
         if !over {
             self.vacant = None;
             return;

@@ -23,6 +23,8 @@ pub(super) struct Life {
     pub(super) revision: u64,
     /// When the last renewal that succeeded was sent: the lease counts from there (R8).
     sent: u64,
+    /// When a renewal last ended a lapse.
+    back: u64,
     /// A renewal, or a read after a lost one, is under way.
     pending: bool,
     /// When the next renewal is due.
@@ -146,6 +148,7 @@ impl Machine {
             row: row.clone(),
             revision,
             sent,
+            back: 0,
             pending: false,
             due: sent + self.settings.renew,
             suspended: false,
@@ -213,6 +216,9 @@ impl Machine {
                     life.row = row.clone();
                     life.revision = revision;
                 }
+                if sent.saturating_sub(life.sent) >= self.settings.lease {
+                    life.back = now.mono;
+                }
                 life.sent = life.sent.max(sent);
                 self.actions.push_back(Action::Renewed { sent });
                 self.learn(now, key, Row::Node(row), revision);
@@ -271,6 +277,10 @@ impl Machine {
             self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
             self.finish(shard, own.epoch);
         }
+        if self.suspended() {
+            // Nothing is left that could go on; the shards of the next life are not suspended.
+            self.actions.push_back(Action::Resume);
+        }
         self.refused.clear();
         self.manager = None;
         self.vacant = None;
@@ -288,6 +298,15 @@ impl Machine {
     /// Whether the `EntityStore` answered within the last lease (R9).
     pub(super) fn store_answers(&self, now: Now) -> bool {
         now.mono.saturating_sub(self.store_answered) < self.settings.lease
+    }
+
+    /// Whether a node that could use its `EntityStore` has not been answered for one lease (R9). While its own lease
+    /// is lapsed nobody can say.
+    pub(super) fn without_store(&self, now: Now) -> bool {
+        let lease = self.settings.lease;
+        let Membership::In(life) = &self.membership else { return false };
+        let lapsed = now.mono.saturating_sub(life.sent) >= lease;
+        !lapsed && now.mono.saturating_sub(self.store_answered.max(life.back)) >= lease
     }
 
     /// After a lapse: a renewal of the same life, then its claims read back unchanged (R9).

@@ -69,10 +69,7 @@ impl Machine {
 
     /// A node that could commit nothing for one lease gives its shards up (R9).
     fn give_up_without_store(&mut self, now: Now) {
-        if self.suspended()
-            || self.held.is_empty()
-            || self.store_answers(now)
-            || self.off(Mutation::KeepWithoutStore)
+        if self.held.is_empty() || !self.without_store(now) || self.off(Mutation::KeepWithoutStore)
         {
             return;
         }

@@ -38,6 +38,15 @@ impl View {
         })
     }
 
+    /// Whether this life of a node is over: none if its row was not seen yet, or only one before it.
+    pub(super) fn over(&self, member: &Member) -> Option<bool> {
+        let (row, _) = self.nodes.get(&member.node)?;
+        if row.incarnation == member.incarnation {
+            return Some(row.standing != Standing::Live);
+        }
+        (row.incarnation.counter > member.incarnation.counter).then_some(true)
+    }
+
     /// Whether a node's lease has not been seen to move for `span` (R8).
     pub(super) fn still(&self, node: &NodeId, now: u64, span: u64) -> bool {
         self.moved.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)

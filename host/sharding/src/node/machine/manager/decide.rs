@@ -74,7 +74,8 @@ impl Machine {
     fn above(&self, now: Now, shard: ShardId, row: &ShardRow, revision: u64) -> Option<Epoch> {
         let manager = self.manager.as_ref()?;
         let Some(owner) = &row.owner else { return Some(row.epoch) };
-        if manager.stopped.get(&shard) == Some(&row.epoch) || !self.view.alive(owner) {
+        let over = self.view.over(owner) == Some(true);
+        if manager.stopped.get(&shard) == Some(&row.epoch) || over {
             return Some(row.epoch);
         }
         if self.off(Mutation::AssignWithoutDeath)
@@ -105,14 +106,20 @@ impl Machine {
         let rows = manager.rows();
         let mut needs: BTreeMap<ShardId, (ShardRow, Epoch)> = BTreeMap::new();
         let mut orphans = Vec::new();
+        let mut strange = BTreeSet::new();
         for (shard, _) in &rows {
             let Some((row, revision)) = manager.settled(*shard) else { continue };
+            if let Some(owner) = row.owner.as_ref().filter(|owner| self.view.over(owner).is_none())
+            {
+                strange.insert(owner.node.clone());
+            }
             if let Some(above) = self.above(now, *shard, &row, revision) {
                 needs.insert(*shard, (row, above));
             } else if row.moving.is_some() && !manager.handoffs.contains_key(shard) {
                 orphans.push((*shard, row));
             }
         }
+        self.look_for(now, strange);
         for (shard, row) in orphans {
             self.adopt_hand_off(now, shard, &row);
         }

@@ -99,7 +99,7 @@ impl Machine {
         let Some(hand_off) = manager.handoffs.get_mut(&shard) else { return };
         let over = row.epoch != hand_off.epoch
             || row.owner.as_ref() != Some(&hand_off.from)
-            || !self.view.alive(&hand_off.from);
+            || self.view.over(&hand_off.from) == Some(true);
         let written = row.moving.as_ref().is_some_and(|moving| moving.id == hand_off.id);
         let (term, epoch, id) = (manager.term, hand_off.epoch, hand_off.id);
         let incarnation = hand_off.from.incarnation;
