@@ -32,7 +32,7 @@ use crate::proxy::Network;
 const PORT: u16 = 7411;
 /// Where its proxy does.
 const FRONT: u16 = 7412;
-/// Every role, as `--roles` takes them.
+/// Every role.
 pub const ALL: &str = "store,manager,host,gateway";
 /// Every role but the store.
 pub const NO_STORE: &str = "manager,host,gateway";
@@ -51,7 +51,7 @@ static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 pub struct Options {
     /// For directories.
     pub name: String,
-    /// The roles of each node; the first has the store.
+    /// The roles of each node, with commas between them; the first has the store.
     pub roles: Vec<String>,
     /// How many of them are started with the cluster; the others later, by [`Cluster::start_node`].
     pub at_once: usize,
@@ -136,11 +136,11 @@ impl Cluster {
                     more.extend(["--join".into(), first.reached.to_string(), "--ca".into(), ca]);
                 }
             }
-            more.extend(["--roles".into(), roles.clone()]);
             let more: Vec<&str> = more.iter().map(String::as_str).collect();
             let home = Home::make(&options.name, &more, |_| {})?;
             home.set(&options.settings)?;
-            home.set(&format!("advertise = [\"{reached}\"]"))?;
+            let roles = roles.split(',').collect::<Vec<_>>();
+            home.set(&format!("roles = {roles:?}\nadvertise = [\"{reached}\"]"))?;
             members.push(Member {
                 node: None,
                 watcher: None,

@@ -35,7 +35,7 @@ pub fn prepare(dir: &Path) -> Result<()> {
 pub async fn serve(dir: &Path) -> Result<()> {
     let identity = Identity::load(&dir.join("node.pem"), &dir.join("node.key"))?;
     let limits = Limits::default();
-    let tls = tls::server(&identity, &trust(dir)?, ALPN_CLIENT)?;
+    let tls = tls::server(&identity, &trust(dir)?, &[ALPN_CLIENT])?;
     let config = endpoint::server_config(tls, &limits)?;
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let endpoint = endpoint::bind(any, "listen", &limits, Some(config))?;
