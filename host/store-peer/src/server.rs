@@ -12,9 +12,12 @@ mod watches;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_sharding::ids::ClusterId;
+use ostraca_sharding::ids::NodeId;
+use ostraca_store::StoreIdentity;
 
-use crate::protocol::{self, Answer, Hello, Reply};
+use crate::options::ServerOptions;
+use crate::protocol::{self, Answer, Hello, Reply, Request};
+use fence::{Fence, Pass};
 
 pub use cluster::{ClusterLink, ClusterServer};
 pub use entity::{EntityLink, EntityServer};
@@ -29,13 +32,62 @@ fn refused(why: impl ToString) -> BoxFuture<'static, Bytes> {
     ready(reply(0, Answer::Refused(why.to_string()))).boxed()
 }
 
-/// Whether a hello is for this store.
-fn check_cluster(hello: &Hello, cluster: ClusterId, name: &str) -> Result<(), String> {
-    if hello.cluster == cluster {
-        return Ok(());
+/// One link's way in: what is not greeted, or was given up, gets no further.
+struct Entrance {
+    node: NodeId,
+    pass: Option<Pass>,
+}
+
+impl Entrance {
+    fn new(node: &NodeId) -> Self {
+        Self { node: node.clone(), pass: None }
     }
-    Err(format!(
-        "the store belongs to cluster {cluster} (\"{name}\"), not to cluster {}",
-        hello.cluster
-    ))
+
+    /// Takes a call. `who` is the store, `sequence` its newest one by the time of the answer.
+    fn call(
+        &mut self,
+        body: &[u8],
+        fence: &Fence,
+        options: &ServerOptions,
+        who: impl FnOnce() -> (StoreIdentity, Vec<u64>),
+        sequence: impl FnOnce() -> u64 + Send + 'static,
+        ask: impl FnOnce(Request) -> BoxFuture<'static, Answer>,
+    ) -> BoxFuture<'static, Bytes> {
+        let request = match protocol::decode_request(body, options.max_question) {
+            Ok(Request::Hello(hello)) => {
+                return match self.enter(fence, &hello, who) {
+                    Ok((identity, openings)) => {
+                        let at = identity.sequence;
+                        ready(reply(at, Answer::Hello { identity, openings })).boxed()
+                    }
+                    Err(why) => refused(why),
+                };
+            }
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let Some(pass) = &self.pass else { return refused("the first call of a link is a hello") };
+        match pass.call(|| ask(request)) {
+            Ok(answer) => answer.map(move |answer| reply(sequence(), answer)).boxed(),
+            Err(why) => refused(why),
+        }
+    }
+
+    fn enter(
+        &mut self,
+        fence: &Fence,
+        hello: &Hello,
+        who: impl FnOnce() -> (StoreIdentity, Vec<u64>),
+    ) -> Result<(StoreIdentity, Vec<u64>), String> {
+        let (identity, openings) = who();
+        let StoreIdentity { cluster, cluster_name, .. } = &identity;
+        if hello.cluster != *cluster {
+            let theirs = hello.cluster;
+            return Err(format!(
+                "the store belongs to cluster {cluster} (\"{cluster_name}\"), not to cluster {theirs}"
+            ));
+        }
+        self.pass = Some(fence.enter(&self.node, hello)?);
+        Ok((identity, openings))
+    }
 }

@@ -10,11 +10,11 @@ use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_sharding::rows::Member;
 use ostraca_store::{EntityStore, Scan};
 
+use super::Entrance;
 use super::blobs::Blobs;
-use super::fence::{Fence, Pass};
-use super::{check_cluster, refused, reply};
+use super::fence::Fence;
 use crate::options::ServerOptions;
-use crate::protocol::{self, Answer, Hello, Request};
+use crate::protocol::{Answer, Request};
 
 /// Serves one store to all nodes.
 pub struct EntityServer {
@@ -40,68 +40,52 @@ impl EntityServer {
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> EntityLink {
         let blobs = Arc::new(Blobs::new(&self.options));
-        EntityLink { server: self.clone(), node: peer.node.clone(), pass: None, blobs }
+        EntityLink { server: self.clone(), entrance: Entrance::new(&peer.node), blobs }
     }
 }
 
 /// A link from one node.
 pub struct EntityLink {
     server: Arc<EntityServer>,
-    node: NodeId,
-    pass: Option<Pass>,
+    entrance: Entrance,
     blobs: Arc<Blobs>,
 }
 
 impl std::fmt::Debug for EntityLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EntityLink").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("EntityLink").field("node", &self.entrance.node).finish_non_exhaustive()
     }
 }
 
 impl EntityLink {
     /// Takes a call. What must keep the order of calls is done when this returns.
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
-        let request = match protocol::decode_request(body, self.server.options.max_question) {
-            Ok(Request::Hello(hello)) => return self.hello(&hello),
-            Ok(request) => request,
-            Err(error) => return refused(error),
-        };
-        let Some(pass) = &self.pass else { return refused("the first call of a link is a hello") };
-        match pass.call(|| self.ask(request)) {
-            Ok(answer) => {
-                let store = self.server.store.clone();
-                answer.map(move |answer| reply(store.identity().sequence, answer)).boxed()
-            }
-            Err(why) => refused(why),
-        }
+        let Self { server, entrance, blobs } = self;
+        let (store, node) = (server.store.clone(), entrance.node.clone());
+        let who = || (server.store.identity(), server.store.openings());
+        let sequence = move || store.identity().sequence;
+        let ask = |request| server.ask(request, &node, blobs);
+        entrance.call(body, &server.fence, &server.options, who, sequence, ask)
     }
+}
 
-    fn hello(&mut self, hello: &Hello) -> BoxFuture<'static, Bytes> {
-        let store = &self.server.store;
-        let identity = store.identity();
-        let entered = check_cluster(hello, identity.cluster, &identity.cluster_name)
-            .and_then(|()| self.server.fence.enter(&self.node, hello));
-        match entered {
-            Ok(pass) => {
-                self.pass = Some(pass);
-                let openings = store.openings();
-                ready(reply(identity.sequence, Answer::Hello { identity, openings })).boxed()
-            }
-            Err(why) => refused(why),
-        }
-    }
-
-    fn ask(&self, request: Request) -> BoxFuture<'static, Answer> {
-        let (store, options) = (&self.server.store, &self.server.options);
+impl EntityServer {
+    fn ask(
+        &self,
+        request: Request,
+        node: &NodeId,
+        blobs: &Arc<Blobs>,
+    ) -> BoxFuture<'static, Answer> {
+        let (store, options) = (&self.store, &self.options);
         match request {
             Request::Claim(claims) => {
-                let (own, foreign) = self.own(claims, |claim| claim);
+                let (own, foreign) = own(node, claims, |claim| claim);
                 let answer = store.claim(own);
                 let refusal = ClaimOutcome::Failed;
                 answer.map(move |it| Answer::Claim(merge(it, foreign, refusal))).boxed()
             }
             Request::Commit(turns) => {
-                let (own, foreign) = self.own(turns, |turn| &turn.claim);
+                let (own, foreign) = own(node, turns, |turn| &turn.claim);
                 let answer = store.commit(own);
                 let refusal = |why| CommitOutcome::Refused(Refusal::Limit(why));
                 answer.map(move |it| Answer::Commit(merge(it, foreign, refusal))).boxed()
@@ -114,7 +98,7 @@ impl EntityLink {
                 store.scan(Scan { limit, limit_bytes, ..scan }).map(Answer::Scan).boxed()
             }
             Request::PutBlob { upload, total, offset, bytes } => {
-                match self.blobs.receive(upload, total, offset, &bytes) {
+                match blobs.receive(upload, total, offset, &bytes) {
                     Ok(Some(whole)) => {
                         let kept = store.put_blob(whole);
                         kept.map(|it| Answer::PutBlob(it.map(Some))).boxed()
@@ -124,7 +108,7 @@ impl EntityLink {
                 }
             }
             Request::Blob { digest, offset, limit } => {
-                let piece = self.blobs.clone().piece(store, digest, offset, limit);
+                let piece = blobs.clone().piece(store, digest, offset, limit);
                 piece.map(Answer::Blob).boxed()
             }
             Request::Hello(_)
@@ -138,22 +122,25 @@ impl EntityLink {
             }
         }
     }
+}
 
-    /// What is said in this node's own name, and in which places somebody else's name stands, with a refusal.
-    fn own<T>(&self, all: Vec<T>, claim: impl Fn(&T) -> &Claim) -> (Vec<T>, Vec<(usize, String)>) {
-        let mut foreign = Vec::new();
-        let mut own = Vec::with_capacity(all.len());
-        for (at, one) in all.into_iter().enumerate() {
-            let node = &claim(&one).node;
-            if *node == self.node {
-                own.push(one);
-            } else {
-                let why = format!("node {} may not write in the name of node {node}", self.node);
-                foreign.push((at, why));
-            }
+/// What a node says in its own name, and in which places somebody else's name stands, with a refusal.
+fn own<T>(
+    peer: &NodeId,
+    all: Vec<T>,
+    claim: impl Fn(&T) -> &Claim,
+) -> (Vec<T>, Vec<(usize, String)>) {
+    let mut foreign = Vec::new();
+    let mut own = Vec::with_capacity(all.len());
+    for (at, one) in all.into_iter().enumerate() {
+        let node = &claim(&one).node;
+        if node == peer {
+            own.push(one);
+        } else {
+            foreign.push((at, format!("node {peer} may not write in the name of node {node}")));
         }
-        (own, foreign)
     }
+    (own, foreign)
 }
 
 /// Puts refusals back into their places.

@@ -28,8 +28,8 @@ pub(crate) struct Weather {
     pub(crate) held: AtomicBool,
     /// What lies on the wire, with the link that it is on.
     wire: Mutex<Vec<(Arc<Mutex<Serve>>, Bytes)>>,
-    /// The link that was made last.
-    last: Mutex<Option<Arc<Ends>>>,
+    /// The links that were made.
+    ends: Mutex<Vec<CancellationToken>>,
     /// Bytes of the largest call.
     pub(crate) max_call: AtomicUsize,
     /// Bytes of the largest answer.
@@ -52,10 +52,10 @@ impl Weather {
         (z ^ (z >> 31)) % bound
     }
 
-    /// Breaks the present link.
-    pub(crate) fn break_link(&self) {
-        if let Some(ends) = self.last.lock().unwrap().take() {
-            ends.break_it();
+    /// Breaks all links.
+    pub(crate) fn break_links(&self) {
+        for broken in self.ends.lock().unwrap().drain(..) {
+            broken.cancel();
         }
     }
 
@@ -66,16 +66,6 @@ impl Weather {
             drop((serve.lock().unwrap())(body));
         }
         late.len()
-    }
-}
-
-struct Ends {
-    broken: CancellationToken,
-}
-
-impl Ends {
-    fn break_it(&self) {
-        self.broken.cancel();
     }
 }
 
@@ -92,11 +82,11 @@ impl<F: Fn() -> Serve + Send + Sync + 'static> Connect for Net<F> {
             return ready(Err("the wire is cut".into())).boxed();
         }
         self.weather.links.fetch_add(1, Ordering::Relaxed);
-        let ends = Arc::new(Ends { broken: CancellationToken::new() });
-        *self.weather.last.lock().unwrap() = Some(ends.clone());
+        let broken = CancellationToken::new();
+        self.weather.ends.lock().unwrap().push(broken.clone());
         let channel = InProcess {
             serve: Arc::new(Mutex::new((self.serve)())),
-            ends,
+            broken,
             weather: self.weather.clone(),
             runtime: self.runtime.clone(),
         };
@@ -106,7 +96,7 @@ impl<F: Fn() -> Serve + Send + Sync + 'static> Connect for Net<F> {
 
 struct InProcess {
     serve: Arc<Mutex<Serve>>,
-    ends: Arc<Ends>,
+    broken: CancellationToken,
     weather: Arc<Weather>,
     runtime: Handle,
 }
@@ -114,20 +104,21 @@ struct InProcess {
 impl InProcess {
     fn lost(&self) -> BoxFuture<'static, Result<Bytes, Failure>> {
         self.weather.broken.fetch_add(1, Ordering::Relaxed);
-        self.ends.break_it();
+        self.broken.cancel();
         ready(Err(Failure::Lost("it broke".into()))).boxed()
     }
 }
 
 impl Channel for InProcess {
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
-        if self.ends.broken.is_cancelled() {
+        if self.broken.is_cancelled() {
             return ready(Err(Failure::NotSent("it is broken".into()))).boxed();
         }
         let weather = &self.weather;
         let breaks = weather.breaks.load(Ordering::Relaxed);
-        // Not the hello: a link that is never made shows nothing.
-        if breaks > 0 && body.get(1) != Some(&0) && weather.below(breaks) == 0 {
+        // A link that is never made shows nothing.
+        let hello = body.get(1) == Some(&0);
+        if breaks > 0 && !hello && weather.below(breaks) == 0 {
             match weather.below(3) {
                 0 => return self.lost(),
                 1 => {
@@ -146,14 +137,14 @@ impl Channel for InProcess {
             }
         }
         let (to, answered) = oneshot::channel();
-        if weather.held.load(Ordering::Relaxed) {
+        if weather.held.load(Ordering::Relaxed) && !hello {
             weather.wire.lock().unwrap().push((self.serve.clone(), body));
             std::mem::forget(to);
         } else {
             let answer = (self.serve.lock().unwrap())(&body);
             self.runtime.spawn(async move { to.send(answer.await) });
         }
-        let (broken, most) = (self.ends.broken.clone(), weather.max_answer.load(Ordering::Relaxed));
+        let (broken, most) = (self.broken.clone(), weather.max_answer.load(Ordering::Relaxed));
         let lost = Failure::Lost("it broke".into());
         async move {
             match broken.run_until_cancelled(answered).await {
@@ -172,10 +163,10 @@ impl Channel for InProcess {
     }
 
     fn closed(&self) -> BoxFuture<'static, ()> {
-        self.ends.broken.clone().cancelled_owned().boxed()
+        self.broken.clone().cancelled_owned().boxed()
     }
 
     fn close(&self) {
-        self.ends.break_it();
+        self.broken.cancel();
     }
 }

@@ -1,0 +1,342 @@
+//! What becomes of calls when links break, are slow, or are not there.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use common::remote::{Remote, quick};
+use common::{claim, shard, turn};
+use futures::FutureExt;
+use futures::executor::block_on;
+use ostraca_sharding::ids::{Entity, ShardKey};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey, Refusal, Write,
+};
+use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
+use ostraca_store::{
+    Cas, ClusterStore, Conflict, EntityStore, MemoryStore, Page, RowEvent, Scan, ScanKind,
+    StoreError, StoreFuture, StoreIdentity,
+};
+use ostraca_store_peer::Options;
+
+fn memory() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(1, CLUSTER, CLUSTER_NAME))
+}
+
+/// Until it is so.
+fn wait(what: &str, is: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn links(remote: &Remote) -> usize {
+    remote.weather.links.load(Ordering::Relaxed)
+}
+
+fn answers(remote: &Remote) -> bool {
+    block_on(remote.a.claims(vec![shard()])).is_ok()
+}
+
+fn claimed(remote: &Remote, number: u64) -> Claim {
+    let claim = claim("a", number);
+    assert_eq!(block_on(remote.a.claim(vec![claim.clone()])), [ClaimOutcome::Granted]);
+    claim
+}
+
+fn version(store: &impl EntityStore, id: &str) -> u64 {
+    let loaded = block_on(store.load(vec![(shard(), Entity::new("counter", id))])).remove(0);
+    loaded.unwrap().head.map_or(0, |head| head.version)
+}
+
+#[test]
+fn a_commit_of_a_broken_link_never_takes_effect_after_the_next_link_was_greeted() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let first = claimed(&remote, 1);
+    for claim_again in [true, false] {
+        remote.weather.held.store(true, Ordering::Relaxed);
+        let commits: Vec<_> =
+            (0..3).map(|from| remote.a.commit(vec![turn(&first, "x", from)])).collect();
+        remote.weather.break_links();
+        for commit in commits {
+            assert!(matches!(block_on(commit)[..], [CommitOutcome::Unknown(_)]));
+        }
+        remote.weather.held.store(false, Ordering::Relaxed);
+        wait("the link comes back", || answers(&remote));
+        if claim_again {
+            // The claim alone fences too (R4); the other round has only the links.
+            claimed(&remote, 1);
+        }
+        assert_eq!(remote.weather.deliver_late(), 3);
+        assert_eq!(version(&*store, "x"), 0, "claimed again: {claim_again}");
+    }
+    assert_eq!(block_on(remote.a.commit(vec![turn(&first, "x", 0)])), [CommitOutcome::Done]);
+}
+
+#[test]
+fn a_row_that_may_have_been_written_is_not_written_after_the_next_link_was_greeted() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let make = Cas { key: "row".into(), expected: None, value: Some("late".into()) };
+    remote.control.held.store(true, Ordering::Relaxed);
+    let lost = remote.rows.compare_and_set(make);
+    remote.control.break_links();
+    let unknown = block_on(lost);
+    assert!(matches!(unknown, Err(Conflict::Store(StoreError::Unavailable(_)))), "{unknown:?}");
+    remote.control.held.store(false, Ordering::Relaxed);
+    wait("the link comes back", || block_on(remote.rows.get("row")) == Ok(None));
+    assert_eq!(remote.control.deliver_late(), 1);
+    assert_eq!(block_on(store.get("row")), Ok(None));
+}
+
+#[test]
+fn without_a_link_calls_are_answered_at_once_and_nothing_is_in_doubt() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let claim = claimed(&remote, 1);
+    for weather in [&remote.weather, &remote.control] {
+        weather.cut.store(true, Ordering::Relaxed);
+        weather.break_links();
+    }
+    wait("the link is gone", || !answers(&remote) && block_on(remote.rows.get("a")).is_err());
+    let refused = block_on(remote.a.commit(vec![turn(&claim, "x", 0), turn(&claim, "y", 0)]));
+    assert_eq!(refused.len(), 2);
+    for outcome in refused {
+        let CommitOutcome::Refused(Refusal::Limit(why)) = outcome else { panic!("{outcome:?}") };
+        assert!(why.contains("store"), "{why}");
+    }
+    let failed = block_on(remote.a.claim(vec![claim.clone()]));
+    assert!(matches!(failed[..], [ClaimOutcome::Failed(_)]), "{failed:?}");
+    let loaded = block_on(remote.a.load(vec![(shard(), Entity::new("counter", "x"))]));
+    assert!(matches!(loaded[..], [Err(StoreError::Unavailable(_))]), "{loaded:?}");
+    let cas = Cas { key: "a".into(), expected: None, value: Some("1".into()) };
+    let conflict = block_on(remote.rows.compare_and_set(cas));
+    assert!(matches!(conflict, Err(Conflict::Store(StoreError::Unavailable(_)))), "{conflict:?}");
+    assert_eq!(block_on(remote.rows.watch("", 0).next()), RowEvent::Lost);
+    let blob = block_on(remote.a.put_blob("blob".into()));
+    assert!(matches!(blob, Err(StoreError::Unavailable(_))), "{blob:?}");
+    assert_eq!(version(&*store, "x"), 0);
+
+    remote.weather.cut.store(false, Ordering::Relaxed);
+    wait("the link comes back", || answers(&remote));
+    assert_eq!(block_on(remote.a.commit(vec![turn(&claim, "x", 0)])), [CommitOutcome::Done]);
+}
+
+#[test]
+fn calls_take_effect_in_the_order_in_which_they_were_made() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let first = claimed(&remote, 1);
+    let mut commits = Vec::new();
+    for from in 0..500 {
+        commits.push(remote.a.commit(vec![turn(&first, "x", from)]));
+    }
+    let second = remote.a.claim(vec![claim("a", 2)]);
+    let late = remote.a.commit(vec![turn(&first, "x", 500)]);
+    assert!(matches!(block_on(late)[..], [CommitOutcome::Refused(Refusal::Claim { .. })]));
+    assert_eq!(block_on(second), [ClaimOutcome::Granted]);
+    for commit in commits.into_iter().rev() {
+        assert_eq!(block_on(commit), [CommitOutcome::Done]);
+    }
+}
+
+/// A memory store that does not answer when it is told so.
+struct Stubborn {
+    store: Arc<MemoryStore>,
+    silent: AtomicBool,
+}
+
+impl Stubborn {
+    fn say<T: Send + 'static>(&self, answer: StoreFuture<T>) -> StoreFuture<T> {
+        if self.silent.load(Ordering::Relaxed) {
+            futures::future::pending().boxed()
+        } else {
+            answer
+        }
+    }
+}
+
+impl EntityStore for Stubborn {
+    fn identity(&self) -> StoreIdentity {
+        EntityStore::identity(&*self.store)
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        self.say(self.store.claim(claims))
+    }
+
+    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        self.say(self.store.claims(shards))
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        self.say(self.store.commit(turns))
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        self.say(self.store.load(entities))
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        self.say(self.store.scan(scan))
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        self.say(self.store.put_blob(bytes))
+    }
+
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.say(self.store.blob(digest))
+    }
+}
+
+#[test]
+fn a_call_without_an_answer_is_unknown_in_time_and_ends_its_link() {
+    let store = memory();
+    let stubborn = Arc::new(Stubborn { store: store.clone(), silent: false.into() });
+    let options = Options { call_timeout: Duration::from_millis(200), ..quick() };
+    let remote = Remote::with(stubborn.clone(), store.clone(), 0, options);
+    let claim = claimed(&remote, 1);
+    let before = links(&remote);
+    stubborn.silent.store(true, Ordering::Relaxed);
+    let unanswered = remote.a.commit(vec![turn(&claim, "x", 0)]);
+    let behind = remote.a.load(vec![(shard(), Entity::new("counter", "x"))]);
+    let outcome = block_on(unanswered);
+    let [CommitOutcome::Unknown(why)] = &outcome[..] else { panic!("{outcome:?}") };
+    assert!(!why.is_empty());
+    assert!(matches!(block_on(behind)[..], [Err(StoreError::Unavailable(_))]));
+    stubborn.silent.store(false, Ordering::Relaxed);
+    wait("a new link", || links(&remote) > before && answers(&remote));
+    claimed(&remote, 2);
+    assert_eq!(version(&remote.a, "x"), 1, "after the claim it is known");
+}
+
+#[test]
+fn an_answer_that_nobody_has_looked_at_is_an_answer() {
+    let store = memory();
+    let options = Options { call_timeout: Duration::from_millis(40), ..quick() };
+    let remote = Remote::with(store.clone(), store.clone(), 0, options);
+    let claim = claimed(&remote, 1);
+    let before = links(&remote);
+    let commit = remote.a.commit(vec![turn(&claim, "x", 0)]);
+    let dropped = remote.a.commit(vec![turn(&claim, "y", 0)]);
+    drop(dropped);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(block_on(commit), [CommitOutcome::Done]);
+    assert_eq!(links(&remote), before, "the link is the same");
+    assert_eq!(version(&remote.a, "y"), 1);
+}
+
+#[test]
+fn a_watch_is_lost_with_its_link_and_a_list_gives_all_that_it_missed() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let set = |key: &str| {
+        let cas = Cas { key: key.into(), expected: None, value: Some("v".into()) };
+        block_on(store.compare_and_set(cas)).unwrap()
+    };
+    let (_, from) = block_on(remote.rows.list("")).unwrap();
+    let mut watch = remote.rows.watch("", from);
+    let first = set("one");
+    assert_eq!(block_on(watch.next()).of(), Some(("one", first)));
+    remote.control.break_links();
+    set("two");
+    assert_eq!(block_on(watch.next()), RowEvent::Lost);
+    assert_eq!(block_on(watch.next()), RowEvent::Lost, "after lost only lost");
+    wait("the link comes back", || block_on(remote.rows.list("")).is_ok());
+    let (rows, now) = block_on(remote.rows.list("")).unwrap();
+    assert_eq!(rows.len(), 2);
+    let mut anew = remote.rows.watch("", now);
+    let third = set("three");
+    assert_eq!(block_on(anew.next()).of(), Some(("three", third)));
+}
+
+#[test]
+fn a_watch_waits_longer_than_any_call_may() {
+    let store = memory();
+    let options = Options { call_timeout: Duration::from_millis(80), ..quick() };
+    let remote = Remote::with(store.clone(), store.clone(), 0, options);
+    let mut watch = remote.rows.watch("", 0);
+    let changes = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(400));
+        let cas = Cas { key: "k".into(), expected: None, value: Some("v".into()) };
+        block_on(store.compare_and_set(cas)).unwrap()
+    });
+    let event = block_on(watch.next());
+    assert_eq!(event.of(), Some(("k", changes.join().unwrap())));
+}
+
+#[test]
+fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let claim = claimed(&remote, 1);
+    let with_value = |from: u64, size: usize| {
+        let mut turn = turn(&claim, "x", from);
+        let key = RecordKey::State(Bytes::from(from.to_string()));
+        turn.writes = vec![Write { key, value: Some(vec![7; size].into()) }];
+        turn
+    };
+    remote.weather.max_call.store(3_000, Ordering::Relaxed);
+    remote.weather.max_answer.store(4_000, Ordering::Relaxed);
+    let turns = (0..20).map(|from| with_value(from, 1_000)).collect();
+    assert!(block_on(remote.a.commit(turns)).iter().all(|it| *it == CommitOutcome::Done));
+    let too_large = block_on(remote.a.commit(vec![with_value(20, 1_000), with_value(21, 4_000)]));
+    let [CommitOutcome::Done, CommitOutcome::Refused(Refusal::Limit(why))] = &too_large[..] else {
+        panic!("{too_large:?}")
+    };
+    assert!(why.contains("peer_max_frame"), "{why}");
+
+    let kind = ScanKind::State(Entity::new("counter", "x"));
+    let (limit, limit_bytes) = (1000, usize::MAX);
+    let mut scan = Scan { shard: shard(), kind, after: None, limit, limit_bytes };
+    let mut records = 0;
+    loop {
+        let page = block_on(remote.a.scan(scan.clone())).unwrap();
+        records += page.records.len();
+        scan.after = page.next;
+        if scan.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(records, 21);
+    for id in ["y", "z"] {
+        let mut turn = turn(&claim, id, 0);
+        turn.head.lanes_beside = 1;
+        let lane = ostraca_sharding::records::Lane {
+            session: ostraca_sharding::ids::Session([1; 16]),
+            last: 1,
+            used_at: 1,
+            replies: vec![],
+        };
+        turn.head.lanes = vec![lane; 100];
+        let sent = block_on(store.commit(vec![turn]));
+        assert_eq!(sent, [CommitOutcome::Done]);
+    }
+    let entities = ["y", "z"].map(|id| (shard(), Entity::new("counter", id)));
+    let loaded = block_on(remote.a.load(entities.to_vec()));
+    assert!(loaded.iter().all(Result::is_ok), "one by one they fit: {loaded:?}");
+    remote.weather.max_answer.store(1_000, Ordering::Relaxed);
+    let loaded = block_on(remote.a.load(entities.to_vec()));
+    assert!(loaded.iter().all(|it| matches!(it, Err(StoreError::Limit(_)))), "{loaded:?}");
+}
+
+#[test]
+fn dropping_the_store_ends_its_links() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let mut watch = remote.rows.watch("", 0);
+    assert!(watch.next().now_or_never().is_none());
+    drop(watch);
+    drop(remote);
+    wait("nobody has the backend", || Arc::strong_count(&store) == 1);
+}

@@ -1,0 +1,248 @@
+//! What a serving node refuses, and what an asking node refuses to use.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::net::{Net, Serve, Weather};
+use common::remote::{Remote, quick};
+use common::{claim, member, shard, turn};
+use futures::executor::block_on;
+use ostraca_sharding::ids::ClusterId;
+use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
+use ostraca_store::{EntityStore, MemoryStore, StoreError};
+use ostraca_store_peer::protocol::{Answer, Hello, Reply, Request, VERSION, decode, encode};
+use ostraca_store_peer::{
+    ClusterServer, ConnectError, EntityServer, Known, PeerEntityStore, ServerOptions,
+};
+use ostraca_store_sled::{Options, SledStore};
+use tokio::runtime::Runtime;
+
+fn memory() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(1, CLUSTER, CLUSTER_NAME))
+}
+
+fn answer(bytes: &[u8]) -> Answer {
+    decode::<Reply>(bytes).unwrap().answer
+}
+
+fn hello(cluster: ClusterId) -> Request {
+    Request::Hello(Hello { cluster, client: 1, link: 1 })
+}
+
+#[test]
+fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
+    let store = memory();
+    let entities = EntityServer::new(store.clone(), ServerOptions::default());
+    let rows = ClusterServer::new(store.clone(), ServerOptions::default());
+    let mut entity = entities.link(&member("a"));
+    let mut cluster = rows.link(&member("a"));
+    let mut ask: [Box<dyn FnMut(&[u8]) -> Answer>; 2] = [
+        Box::new(move |body| answer(&block_on(entity.call(body)))),
+        Box::new(move |body| answer(&block_on(cluster.call(body)))),
+    ];
+    let refused = |answer: Answer, says: &str| match answer {
+        Answer::Refused(why) => assert!(why.contains(says), "{why}"),
+        other => panic!("{other:?}"),
+    };
+    for ask in &mut ask {
+        refused(ask(&encode(&Request::Claims(vec![shard()])).unwrap()), "hello");
+        refused(ask(&encode(&hello(ClusterId(9))).unwrap()), CLUSTER_NAME);
+        assert!(matches!(ask(&encode(&hello(CLUSTER)).unwrap()), Answer::Hello { .. }));
+        for rubbish in [&b""[..], &[VERSION], &[VERSION, 99], &[VERSION, 3, 0xff, 0xff], &[0; 1000]]
+        {
+            assert!(matches!(ask(rubbish), Answer::Refused(_)));
+        }
+        refused(ask(&[VERSION + 1, 0]), "version 2");
+        refused(ask(&vec![VERSION; 2 << 20]), "max_question");
+        refused(ask(&encode(&hello(CLUSTER)).unwrap()), "comes after");
+    }
+    let [entity, cluster] = &mut ask;
+    refused(entity(&encode(&Request::Get("k".into())).unwrap()), "control connection");
+    refused(cluster(&encode(&Request::Claims(vec![])).unwrap()), "bulk connection");
+}
+
+#[test]
+fn a_node_may_write_in_its_own_name_only() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let (own, foreign) = (claim("a", 1), claim("b", 1));
+    let outcomes = block_on(remote.a.claim(vec![foreign.clone(), own.clone(), foreign.clone()]));
+    let [ClaimOutcome::Failed(why), ClaimOutcome::Granted, ClaimOutcome::Failed(_)] = &outcomes[..]
+    else {
+        panic!("{outcomes:?}")
+    };
+    assert!(why.contains("node a") && why.contains("node b"), "{why}");
+    let turns = vec![turn(&own, "x", 0), turn(&foreign, "y", 0), turn(&own, "x", 1)];
+    let outcomes = block_on(remote.a.commit(turns));
+    let [CommitOutcome::Done, CommitOutcome::Refused(Refusal::Limit(why)), CommitOutcome::Done] =
+        &outcomes[..]
+    else {
+        panic!("{outcomes:?}")
+    };
+    assert!(why.contains("name of node b"), "{why}");
+    let other_cluster = ostraca_sharding::records::Claim { cluster: ClusterId(9), ..claim("a", 2) };
+    let outcomes = block_on(remote.a.claim(vec![other_cluster]));
+    assert_eq!(outcomes, [ClaimOutcome::OtherCluster { store: CLUSTER }]);
+}
+
+#[test]
+fn watches_beyond_their_limit_are_lost_and_ended_ones_make_room() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let watching = |number: u64| {
+        let mut watch = ostraca_store::ClusterStore::watch(&remote.rows, "", number);
+        assert!(futures::FutureExt::now_or_never(watch.next()).is_none());
+        watch
+    };
+    for _ in 0..2 {
+        let watches: Vec<_> = (0..64).map(|_| watching(0)).collect();
+        let mut beyond = ostraca_store::ClusterStore::watch(&remote.rows, "", 0);
+        assert_eq!(block_on(beyond.next()), ostraca_store::RowEvent::Lost);
+        drop(watches);
+    }
+}
+
+/// A node that reaches whatever store stands there now.
+struct Place {
+    store: Arc<Mutex<Arc<dyn EntityStore>>>,
+    weather: Arc<Weather>,
+    runtime: Runtime,
+}
+
+impl Place {
+    fn new(store: Arc<dyn EntityStore>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        Self { store: Arc::new(Mutex::new(store)), weather: Weather::new(0, 1), runtime }
+    }
+
+    fn put(&self, store: Arc<dyn EntityStore>) {
+        *self.store.lock().unwrap() = store;
+        self.weather.break_links();
+    }
+
+    fn reach(&self, known: &Arc<Known>) -> Result<PeerEntityStore, ConnectError> {
+        let store = self.store.clone();
+        let serve = move || -> Serve {
+            let store = store.lock().unwrap().clone();
+            let mut link = EntityServer::new(store, ServerOptions::default()).link(&member("a"));
+            Box::new(move |body| link.call(body))
+        };
+        let (weather, runtime) = (self.weather.clone(), self.runtime.handle().clone());
+        let made =
+            PeerEntityStore::connect(Net { serve, weather, runtime }, known.clone(), quick());
+        let (store, driver) = self.runtime.block_on(made)?;
+        self.runtime.spawn(driver.run());
+        Ok(store)
+    }
+}
+
+fn known(path: Option<PathBuf>) -> Arc<Known> {
+    Known::open(CLUSTER, path).unwrap()
+}
+
+/// What the store says once it says something else than that there is no link.
+fn says(store: &PeerEntityStore) -> Result<(), StoreError> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match block_on(store.claims(vec![])) {
+            Err(StoreError::Unavailable(why)) => assert!(Instant::now() < until, "{why}"),
+            Err(other) => return Err(other),
+            Ok(_) => return Ok(()),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn another_store_is_refused_after_a_reconnect_and_the_right_one_is_taken_back() {
+    let right = memory();
+    let place = Place::new(right.clone());
+    let store = place.reach(&known(None)).unwrap();
+    assert_eq!(says(&store), Ok(()));
+    let wrong = MemoryStore::new(2, CLUSTER, CLUSTER_NAME);
+    place.put(Arc::new(wrong.clone()));
+    let why = says(&store).unwrap_err();
+    assert!(matches!(&why, StoreError::Stopped(why) if why.contains("another store")), "{why}");
+    let first = claim("a", 1);
+    assert!(matches!(block_on(store.claim(vec![first]))[..], [ClaimOutcome::Failed(_)]));
+    assert_eq!(block_on(wrong.claims(vec![shard()])), Ok(vec![None]), "nothing reached it");
+    place.put(right);
+    let until = Instant::now() + Duration::from_secs(20);
+    while block_on(store.claims(vec![])).is_err() {
+        assert!(Instant::now() < until, "it is not taken back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &target) } else { drop(std::fs::copy(&path, &target)) }
+    }
+}
+
+#[test]
+fn a_store_that_went_back_or_forked_is_refused_over_restarts_of_this_node() {
+    let root = tempfile::tempdir().unwrap();
+    let [dir, old, witness] = ["store", "old", "witness"].map(|name| root.path().join(name));
+    let options = Options::default();
+    drop(SledStore::create(&dir, &options, CLUSTER, CLUSTER_NAME).unwrap());
+    copy(&dir, &old);
+
+    // The node sees an acknowledged turn, and that the store was opened twice more since.
+    for opening in 0..2 {
+        let place = Place::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
+        let known = known(Some(witness.clone()));
+        let store = place.reach(&known).unwrap();
+        if opening == 0 {
+            let claim = claim("a", 1);
+            assert_eq!(block_on(store.claim(vec![claim.clone()])), [ClaimOutcome::Granted]);
+            let turns = (0..3).map(|from| turn(&claim, "x", from)).collect();
+            assert_eq!(block_on(store.commit(turns)), vec![CommitOutcome::Done; 3]);
+            known.refresh().unwrap();
+        }
+        drop(store);
+        place.runtime.shutdown_timeout(Duration::from_secs(10));
+    }
+
+    let refused = |dir: &std::path::Path, says: &str| {
+        let place = Place::new(Arc::new(SledStore::open(dir, &options).unwrap()));
+        match place.reach(&known(Some(witness.clone()))) {
+            Err(ConnectError::Refused(why)) => {
+                assert!(why.contains(says) && why.contains("witness"), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+        place.runtime.shutdown_timeout(Duration::from_secs(10));
+    };
+    refused(&old, "went back");
+    {
+        // The copy goes further by another way.
+        let forked = SledStore::open(&old, &options).unwrap();
+        let claim = claim("a", 1);
+        block_on(forked.claim(vec![claim.clone()]));
+        let turns = (0..50).map(|from| turn(&claim, "x", from)).collect();
+        assert!(block_on(forked.commit(turns)).iter().all(|it| *it == CommitOutcome::Done));
+    }
+    drop(SledStore::open(&old, &options).unwrap());
+    refused(&old, "another way");
+
+    let place = Place::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
+    let store = place.reach(&known(Some(witness.clone()))).expect("what was refused moved nothing");
+    assert_eq!(store.identity().opened, 4);
+    place.runtime.shutdown_timeout(Duration::from_secs(10));
+    assert!(matches!(
+        Known::open(CLUSTER, Some(root.path().to_owned())),
+        Err(ConnectError::Io { .. })
+    ));
+}
