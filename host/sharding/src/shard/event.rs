@@ -87,6 +87,9 @@ pub enum Event {
     Resume,
     /// Give the shard up.
     Stop(StopReason),
+    /// The shard is another's: everything is dropped at once, nobody is told [`Action::Stopped`](super::Action::Stopped)
+    /// or [`Action::Lost`](super::Action::Lost), and what comes later for the machine is ignored.
+    Forget,
 }
 
 /// What became of an activation.

@@ -147,6 +147,7 @@ impl Machine {
             Event::Suspend => self.on_suspend(),
             Event::Resume => self.on_resume(now),
             Event::Stop(reason) => self.on_stop(now, reason),
+            Event::Forget => self.on_forget(),
         }
         // An entity is forgotten only when it has neither an instance nor a commit under way; the unanswered claim
         // and the commits of turns that were given up are counted apart.
@@ -205,6 +206,12 @@ impl Machine {
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         (self.entities.len(), self.entities.values().map(State::waiting).sum())
+    }
+
+    /// Messages that wait for a turn of an entity; none if nothing of it is in memory.
+    #[must_use]
+    pub fn waiting(&self, entity: &Entity) -> Option<usize> {
+        self.entities.get(entity).map(State::waiting)
     }
 
     fn off(&self, mutation: Mutation) -> bool {

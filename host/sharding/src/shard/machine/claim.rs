@@ -88,6 +88,36 @@ impl Machine {
         }
     }
 
+    /// The same when the node knows it, and nothing is waited for: what a commit under way came to is never told here.
+    pub(super) fn on_forget(&mut self) {
+        self.phase = Phase::Lost;
+        self.claim_asked = false;
+        self.claim_at = None;
+        self.stop_at = None;
+        self.wake = None;
+        let ended = Hint { epoch: self.owner.epoch, owner: None };
+        self.standing.get_or_insert(ended);
+        let text = format!("shard {} belongs to another node", self.owner.shard);
+        let outcome = Outcome::later(codes::NOT_OWNER, text, 100).with_hint(self.standing.clone());
+        self.drop_held(None, &outcome);
+        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+            self.give_up(&entity, &outcome);
+            let Some(state) = self.entities.get_mut(&entity) else { continue };
+            for gated in std::mem::take(&mut state.gate) {
+                for (query, ..) in gated.queries {
+                    self.refuse(&entity, &query, outcome.clone(), false);
+                }
+                let message =
+                    "the shard went to another node before the turn was known to be durable";
+                let unknown = Outcome::Unknown { message: message.into() };
+                if let Some(command) = gated.message {
+                    self.refuse(&entity, &command, unknown, false);
+                }
+            }
+        }
+        self.entities.clear();
+    }
+
     pub(super) fn on_stop(&mut self, now: Now, reason: StopReason) {
         if !matches!(self.phase, Phase::Serving | Phase::Claiming) {
             return;

@@ -332,3 +332,78 @@ fn a14_a_stop_that_comes_twice_or_for_a_shard_that_was_lost_changes_nothing() {
     hand.stop();
     assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 1));
 }
+
+#[test]
+fn a_machine_that_is_forgotten_answers_all_it_holds_at_once_and_ignores_the_rest() {
+    let mut hand = Hand::serving();
+    let gated = hand.send(1, 0, Kind::Command);
+    hand.run();
+    let read = hand.send(2, 1, Kind::Query);
+    hand.run();
+    let running = hand.send(3, 2, Kind::Command);
+    let waiting = hand.send(4, 3, Kind::Command);
+    let parked = hand.send(9, 8, Kind::Command);
+    hand.tell(Event::Forget);
+    assert_eq!(hand.code_of(gated).as_deref(), Some("unknown"), "its commit is under way");
+    let ended = Hint { epoch: Epoch(1), owner: None };
+    let late = hand.send(5, 4, Kind::Command);
+    for token in [read, running, waiting, parked, late] {
+        assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
+        assert_eq!(hand.hint_of(token), Some(ended.clone()));
+    }
+    assert_eq!((hand.dropped, hand.rooms), (1, 0), "the instance and its room are given up");
+    let replies = hand.replies.len();
+    hand.settle(CommitOutcome::Done);
+    hand.run();
+    hand.tell(Event::Stop(StopReason::HandedOff));
+    hand.tell(Event::Tick);
+    hand.tell(Event::Forget);
+    assert_eq!((hand.replies.len(), hand.commits.len(), hand.claims.len()), (replies, 0, 1));
+    assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 0));
+    assert_eq!((hand.machine.load(), hand.machine.wake()), ((0, 0), None));
+}
+
+#[test]
+fn a_machine_that_is_forgotten_while_it_claims_hears_no_answer_to_its_claim() {
+    for again in [false, true] {
+        let mut hand = if again { Hand::serving() } else { Hand::new(Settings::default()) };
+        let first = hand.send(1, 0, Kind::Command);
+        if again {
+            hand.run();
+            hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+        }
+        let number = hand.claims.last().expect("a claim").number;
+        let waiting = hand.send(2, 1, Kind::Command);
+        hand.tell(Event::Forget);
+        let standing = standing(&hand, 4);
+        hand.tell(Event::Claimed { number, outcome: ClaimOutcome::Refused { standing } });
+        hand.tell(Event::Claimed { number, outcome: ClaimOutcome::Granted });
+        assert_eq!(
+            hand.code_of(first).as_deref(),
+            Some(if again { "unknown" } else { codes::NOT_OWNER })
+        );
+        assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::NOT_OWNER));
+        assert_eq!((hand.machine.phase(), hand.lost, hand.rooms), (Phase::Lost, 0, 0));
+    }
+}
+
+#[test]
+fn a_machine_that_was_lost_and_is_then_forgotten_tells_what_still_waited_for_its_commit() {
+    let mut hand = Hand::serving();
+    let first = hand.send(1, 0, Kind::Command);
+    hand.run();
+    let second = hand.send(2, 1, Kind::Command);
+    hand.run();
+    let standing = standing(&hand, 2);
+    let refusal = Refusal::Claim { standing: Some(standing.clone()) };
+    hand.settle(CommitOutcome::Refused(refusal));
+    assert_eq!(
+        (hand.code_of(first).as_deref(), hand.code_of(second)),
+        (Some(codes::NOT_OWNER), None)
+    );
+    hand.tell(Event::Forget);
+    assert_eq!(hand.code_of(second).as_deref(), Some("unknown"));
+    let late = hand.send(3, 2, Kind::Command);
+    assert_eq!(hand.hint_of(late), Some(hint_of(&standing)), "what the store told stays known");
+    assert_eq!((hand.lost, hand.rooms), (1, 0));
+}
