@@ -7,25 +7,23 @@
 //! What is confusing: clients and nodes go through the proxies ([`Cluster::network`]), but what the tests
 //! ask ([`Cluster::view`]) goes to the nodes directly, so a node that is cut off can still be looked at.
 
+mod hurt;
+mod look;
 mod view;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::sys::signal::Signal;
+use anyhow::{Context, Result};
 use ostraca_client::{Client, ConnectOptions, Profile};
 use ostraca_wire::Limits;
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::timeout;
 
 pub use self::view::View;
 use crate::home::Home;
-use crate::node::{Node, ended};
-use crate::parts;
+use crate::node::Node;
 use crate::proxy::Network;
 
 /// Where every node listens, at an address of its own.
@@ -36,8 +34,6 @@ const FRONT: u16 = 7412;
 pub const ALL: &str = "store,manager,host,gateway";
 /// Every role but the store.
 pub const NO_STORE: &str = "manager,host,gateway";
-/// What an answer to a look at a node may take.
-const GLANCE: Duration = Duration::from_secs(3);
 /// For whatever is waited for: generous, for a machine that does much else.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -196,112 +192,6 @@ impl Cluster {
         }
     }
 
-    /// Starts a node that does not run, on its address, and waits until it is ready.
-    ///
-    /// # Errors
-    /// What it says.
-    pub fn start_node(&mut self, node: usize) -> Result<()> {
-        let member = &mut self.members[node];
-        ensure!(member.node.is_none(), "n{} runs", node + 1);
-        member.node = Some(Node::start_as(&member.home, |_| {})?);
-        Ok(())
-    }
-
-    /// SIGKILL.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn kill_9(&mut self, node: usize) -> Result<()> {
-        self.take(node)?.kill_9()
-    }
-
-    /// SIGTERM; waits for the end.
-    ///
-    /// # Errors
-    /// If it does not end in good order.
-    pub fn term(&mut self, node: usize) -> Result<()> {
-        let status = self.take(node)?.stop()?;
-        ensure!(status.success(), "n{} ended with {status}", node + 1);
-        Ok(())
-    }
-
-    /// SIGTERM, and does not wait: the node drains.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn tell_to_end(&self, node: usize) -> Result<()> {
-        self.process(node)?.signal(Signal::SIGTERM)
-    }
-
-    /// SIGSTOP: it is there, and does nothing.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn pause(&mut self, node: usize) -> Result<()> {
-        self.process(node)?.signal(Signal::SIGSTOP)?;
-        self.members[node].paused = true;
-        Ok(())
-    }
-
-    /// SIGCONT.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn go_on(&mut self, node: usize) -> Result<()> {
-        self.process(node)?.signal(Signal::SIGCONT)?;
-        self.members[node].paused = false;
-        Ok(())
-    }
-
-    /// Everything as it was: the network is good, every node that was started runs.
-    ///
-    /// # Errors
-    /// What a node says that does not start.
-    pub fn heal(&mut self, nodes: &[usize]) -> Result<()> {
-        if let Some(network) = &self.network {
-            network.heal();
-        }
-        for node in nodes {
-            if self.members[*node].paused {
-                self.go_on(*node)?;
-            }
-            if !self.runs(*node) {
-                drop(self.members[*node].node.take());
-                self.start_node(*node)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether its process is there.
-    #[must_use]
-    pub fn runs(&mut self, node: usize) -> bool {
-        self.members[node].node.as_mut().is_some_and(Node::runs)
-    }
-
-    /// Waits until a node that was told to end has ended.
-    ///
-    /// # Errors
-    /// If it does not.
-    pub fn ended(&mut self, node: usize) -> Result<()> {
-        let status = self.take(node)?.ended(PATIENCE)?;
-        ensure!(status.success(), "n{} ended with {status}", node + 1);
-        Ok(())
-    }
-
-    /// Its process.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn process(&self, node: usize) -> Result<&Node> {
-        self.members[node].node.as_ref().with_context(|| format!("n{} does not run", node + 1))
-    }
-
-    fn take(&mut self, node: usize) -> Result<Node> {
-        self.members[node].paused = false;
-        self.members[node].node.take().with_context(|| format!("n{} does not run", node + 1))
-    }
-
     /// Its directory.
     #[must_use]
     pub fn home(&self, node: usize) -> &Home {
@@ -322,142 +212,6 @@ impl Cluster {
     /// If no node answers.
     pub async fn client(&self, first: usize) -> Result<Client> {
         Ok(Client::connect_with(self.profile(first), impatient()).await?)
-    }
-
-    /// A command of the program, asked of this node directly.
-    ///
-    /// # Errors
-    /// If it cannot be run; that it fails is in the output.
-    pub async fn command(&self, node: usize, arguments: &[&str]) -> Result<Output> {
-        let mut command = self.command_line(node)?;
-        command.args(arguments);
-        Ok(tokio::task::spawn_blocking(move || command.output()).await??)
-    }
-
-    /// The program, with a profile that names this node alone.
-    ///
-    /// # Errors
-    /// If the profile cannot be written.
-    pub fn command_line(&self, node: usize) -> Result<Command> {
-        let mut command = Command::new(parts::ostraca()?);
-        command.arg("--profile").arg(self.profile_file(node)?);
-        Ok(command)
-    }
-
-    /// A profile that names this node alone, in a file.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn profile_file(&self, node: usize) -> Result<PathBuf> {
-        let path = self.members[node].home.dir().with_file_name("direct.toml");
-        self.direct(node).save(&path)?;
-        Ok(path)
-    }
-
-    fn direct(&self, node: usize) -> Profile {
-        let addresses = vec![self.members[node].listen.to_string()];
-        Profile { addresses, ..self.profile.clone() }
-    }
-
-    /// A client of this node alone, past its proxy.
-    ///
-    /// # Errors
-    /// If it does not answer.
-    pub async fn watcher(&mut self, node: usize) -> Result<&Client> {
-        if self.members[node].watcher.is_none() {
-            let connect = Client::connect_with(self.direct(node), impatient());
-            let client = timeout(GLANCE, connect).await.context("no answer")??;
-            self.members[node].watcher = Some(client);
-        }
-        self.members[node].watcher.as_ref().context("no watcher")
-    }
-
-    /// The cluster as this node sees it now.
-    ///
-    /// # Errors
-    /// If it does not answer.
-    pub async fn view_of(&mut self, node: usize) -> Result<View> {
-        self.process(node)?;
-        let client = self.watcher(node).await?;
-        let both =
-            async { Ok::<_, anyhow::Error>((client.nodes().await?, client.shards().await?)) };
-        let (nodes, shards) = timeout(GLANCE, both).await.context("no answer")??;
-        Ok(View { nodes, shards })
-    }
-
-    /// The cluster as the manager sees it, who alone knows what is served; else as whoever answers.
-    ///
-    /// # Errors
-    /// If nobody answers.
-    pub async fn view(&mut self) -> Result<View> {
-        let mut last = anyhow::anyhow!("no node runs");
-        for node in 0..self.len() {
-            if self.members[node].paused || !self.runs(node) {
-                continue;
-            }
-            match self.view_of(node).await {
-                Ok(view) => {
-                    let manager = view.manager().and_then(|name| self.place(name));
-                    let Some(manager) = manager.filter(|manager| *manager != node) else {
-                        return Ok(view);
-                    };
-                    if self.members[manager].paused || !self.runs(manager) {
-                        return Ok(view);
-                    }
-                    return Ok(self.view_of(manager).await.unwrap_or(view));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    /// Looks until what is looked for is there.
-    ///
-    /// # Errors
-    /// After [`PATIENCE`], with what was seen last.
-    pub async fn wait(&mut self, what: &str, mut found: impl FnMut(&View) -> bool) -> Result<View> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let view = self.view().await;
-            match view {
-                Ok(view) if found(&view) => return Ok(view),
-                Ok(view) if Instant::now() > until => {
-                    bail!("waited for {PATIENCE:?} until {what}; at last:\n{view}")
-                }
-                Err(error) if Instant::now() > until => {
-                    return Err(error.context(format!("waited for {PATIENCE:?} until {what}")));
-                }
-                _ => tokio::time::sleep(Duration::from_millis(50)).await,
-            }
-        }
-    }
-
-    /// Waits until every shard has a live owner that serves it, and there is a manager.
-    ///
-    /// # Errors
-    /// As [`Cluster::wait`].
-    pub async fn settled(&mut self) -> Result<View> {
-        let shards = self.shards;
-        self.wait("every shard is served", |view| view.settled(shards)).await
-    }
-
-    /// The manager.
-    ///
-    /// # Errors
-    /// If there is none for long.
-    pub async fn manager(&mut self) -> Result<usize> {
-        let view = self.wait("there is a manager", |view| view.manager().is_some()).await?;
-        view.manager().and_then(|name| self.place(name)).context("no manager")
-    }
-
-    /// Who owns a shard.
-    ///
-    /// # Errors
-    /// If nobody does for long.
-    pub async fn owner_of(&mut self, shard: u32) -> Result<usize> {
-        let view = self.wait("the shard has an owner", |view| view.owner(shard).is_some()).await?;
-        view.owner(shard).and_then(|name| self.place(name)).context("no owner")
     }
 
     /// Everything that its nodes logged, for a failed test.
@@ -502,14 +256,6 @@ impl Cluster {
             })
             .unzip()
     }
-}
-
-/// Waits for a process that was started with [`Cluster::command_line`].
-///
-/// # Errors
-/// If it does not end.
-pub fn finished(child: &mut std::process::Child) -> Result<bool> {
-    Ok(ended(child, PATIENCE)?.success())
 }
 
 /// A client that soon notices a dead node.
