@@ -43,7 +43,7 @@ use crate::tally::Tally;
 use faults::{Fault, Trap};
 use guard::{Applied, Guard};
 use life::Site;
-use net::{Conn, ConnId, Cut, Frame, Way};
+use net::{Conn, ConnId, Cut, Frame, Scope, Way};
 use process::{Pid, Process};
 use rows::Rows;
 use shards::Running;
@@ -114,7 +114,7 @@ enum Happening {
     Ran { pid: Pid, shard: ShardId, epoch: Epoch, running: Running },
     Woke { pid: Pid, stood: u64 },
     PauseFelt { pid: Pid },
-    CutFelt { from: usize, to: usize, entities: bool },
+    CutFelt { from: usize, to: usize, what: Scope },
     Crash { site: usize, back: Option<u64>, power: bool },
     Up { site: usize },
     Strike(Fault),
@@ -209,6 +209,7 @@ struct World {
     loss: u64,
     clocks_stop: bool,
     handoff_timeout: u64,
+    idle: u64,
     revision: u64,
     issued: u64,
     tags: u64,
@@ -322,7 +323,7 @@ impl World {
                     self.break_all(pid, |_| true);
                 }
             }
-            Happening::CutFelt { from, to, entities } => self.cut_ends(from, to, entities),
+            Happening::CutFelt { from, to, what } => self.cut_ends(from, to, what),
             Happening::Crash { site, back, power } => self.crash(site, back, power),
             Happening::Up { site } => self.up(site),
             Happening::Strike(fault) => self.strike(fault),

@@ -1,6 +1,6 @@
 //! A node's control: its machine is told, and its actions are carried out.
 
-use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::ids::{NodeId, ShardId};
 use ostraca_sharding::node::{Action, Event, Notice, Talk, WriteError};
 use ostraca_sharding::rows::{Key, Row, ShardsRow, Standing};
 use ostraca_sharding::shard::Phase;
@@ -82,14 +82,13 @@ impl World {
                 it.member = Some(member.clone());
                 it.suspended = None;
                 self.route_me(pid, Some(member));
-                // A new life is not suspended, whatever the one before it was.
-                self.order(pid, Order::Resume);
             }
             Action::Renewed { sent } => self.order(pid, Order::Renewed(sent)),
             Action::Suspend => {
                 self.tally.count("transition: suspended");
                 let it = &mut self.processes[pid];
                 it.suspended = Some(it.mono(self.now));
+                it.lapsed_at = self.now;
                 it.read_back = false;
                 self.order(pid, Order::Suspend);
             }
@@ -97,7 +96,12 @@ impl World {
                 self.tally.count("transition: resumed");
                 let it = &mut self.processes[pid];
                 it.suspended = None;
-                let serves = it.shards.values().any(|it| it.machine.phase() == Phase::Serving);
+                let going = |shard: &ShardId| {
+                    it.orders.iter().any(|o| matches!(o, Order::Forget(of, _) if of == shard))
+                };
+                let serves = it.shards.iter().any(|(shard, hosted)| {
+                    hosted.machine.phase() == Phase::Serving && !going(shard)
+                });
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
                     self.breaches.push(why);

@@ -31,17 +31,11 @@ pub(super) struct Door {
     pub(super) router: Router<Arc<Message>>,
     /// Requests that are not answered.
     pub(super) open: BTreeMap<Token, Open>,
-    /// Routes as they were last told, to see that none falls (R13).
-    routes: BTreeMap<ShardId, Epoch>,
 }
 
 impl Door {
     pub(super) fn new(settings: Settings, shards: u32) -> Self {
-        Self {
-            router: Router::new(settings, shards),
-            open: BTreeMap::new(),
-            routes: BTreeMap::new(),
-        }
+        Self { router: Router::new(settings, shards), open: BTreeMap::new() }
     }
 }
 
@@ -288,9 +282,11 @@ impl World {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let mut out = Vec::new();
-        it.door.router.update(now, shard, epoch, owner, moving, &mut out);
-        let is = it.door.router.route_of(shard).map_or(Epoch(0), |(epoch, _)| epoch);
-        let was = it.door.routes.insert(shard, is).unwrap_or_default();
+        let router = &mut it.door.router;
+        let epoch_of = |router: &Router<_>| router.route_of(shard).map_or(Epoch(0), |it| it.0);
+        let was = epoch_of(router);
+        router.update(now, shard, epoch, owner, moving, &mut out);
+        let is = epoch_of(router);
         if is > was {
             self.tally.count("route: moved");
         } else if is < was {

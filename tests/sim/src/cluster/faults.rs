@@ -2,7 +2,7 @@
 
 use ostraca_sharding::node::Event;
 
-use super::net::{Cut, Way};
+use super::net::{Cut, Scope, Way};
 use super::process::Pid;
 use super::{Happening, LEASE, World};
 
@@ -46,7 +46,11 @@ pub(super) enum Fault {
     Entities {
         millis: u64,
     },
-    /// The same, to the end of the run.
+    /// A node from the rows only.
+    Rows {
+        millis: u64,
+    },
+    /// A node from the entities' store, to the end of the run.
     EntitiesForGood,
     Links,
     StoreLinks,
@@ -129,7 +133,7 @@ impl World {
                 let (from, to) = (self.any_site(false), self.any_site(false));
                 if from != to {
                     self.tally.count("fault: one-way cut between nodes");
-                    self.cut(from, to, false, millis);
+                    self.cut(from, to, Scope::All, millis);
                 }
             }
             Fault::FromStore { millis, both } => {
@@ -137,10 +141,10 @@ impl World {
                 let site = self.any_site(false);
                 let to = self.rng.chance(50);
                 if both || to {
-                    self.cut(site, 0, false, millis);
+                    self.cut(site, 0, Scope::All, millis);
                 }
                 if both || !to {
-                    self.cut(0, site, false, millis);
+                    self.cut(0, site, Scope::All, millis);
                 }
             }
             Fault::Partition { millis } => {
@@ -149,7 +153,7 @@ impl World {
                 for a in 0..side.len() {
                     for b in 0..side.len() {
                         if side[a] != side[b] {
-                            self.cut(a, b, false, millis);
+                            self.cut(a, b, Scope::All, millis);
                         }
                     }
                 }
@@ -157,14 +161,24 @@ impl World {
             Fault::Entities { millis } => {
                 self.tally.count("fault: entity store cut off, rows reached");
                 let site = self.any_site(false);
-                self.cut(site, 0, true, millis);
+                self.cut(site, 0, Scope::Entities, millis);
+            }
+            Fault::Rows { millis } => {
+                self.tally.count("fault: rows cut off, entity store reached");
+                let site = self.any_site(false);
+                self.cut(site, 0, Scope::Rows, millis);
             }
             Fault::EntitiesForGood => {
                 let site = self.any_site(false);
                 if self.spare(site) {
                     self.tally.count("fault: entity store cut off for good");
-                    self.cuts.push(Cut { from: site, to: 0, entities: true, until: u64::MAX });
-                    self.cut_felt(site, 0, true);
+                    self.cuts.push(Cut {
+                        from: site,
+                        to: 0,
+                        what: Scope::Entities,
+                        until: u64::MAX,
+                    });
+                    self.cut_felt(site, 0, Scope::Entities);
                 }
             }
             Fault::Links => {
@@ -290,32 +304,28 @@ impl World {
     }
 
     /// Frames from one site to another go nowhere; connections end if that lasts.
-    fn cut(&mut self, from: usize, to: usize, entities: bool, millis: u64) {
+    fn cut(&mut self, from: usize, to: usize, what: Scope, millis: u64) {
         if from == to {
             return;
         }
         self.cuts.retain(|cut| cut.until > self.now);
-        self.cuts.push(Cut { from, to, entities, until: self.now + millis });
+        self.cuts.push(Cut { from, to, what, until: self.now + millis });
         self.heal_by(millis);
-        self.cut_felt(from, to, entities);
+        self.cut_felt(from, to, what);
     }
 
-    fn cut_felt(&mut self, from: usize, to: usize, entities: bool) {
+    fn cut_felt(&mut self, from: usize, to: usize, what: Scope) {
         let delay = self.rng.range(100, 400);
-        self.at(delay, Happening::CutFelt { from, to, entities });
+        self.at(delay, Happening::CutFelt { from, to, what });
     }
 
     /// Connections that a cut has silenced for long end.
-    pub(super) fn cut_ends(&mut self, from: usize, to: usize, entities: bool) {
-        let way = if entities { Way::Bulk } else { Way::Control };
-        if !self.is_cut(from, to, way) {
-            return;
-        }
+    pub(super) fn cut_ends(&mut self, from: usize, to: usize, what: Scope) {
         for conn in 0..self.conns.len() {
             let it = &self.conns[conn];
             let sites = it.ends.map(|pid| self.processes[pid].site);
             let between = sites == [from, to] || sites == [to, from];
-            if it.alive && between && (!entities || it.way == Way::Bulk) {
+            if it.alive && between && what.holds(it.way) && self.is_cut(from, to, it.way) {
                 let told = [self.rng.range(0, 200), self.rng.range(0, 200)];
                 self.break_conn(conn, told);
             }

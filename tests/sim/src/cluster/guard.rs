@@ -233,6 +233,7 @@ impl World {
             }
             if before.moving.is_some() && after.moving.is_none() && before.epoch == after.epoch {
                 self.tally.count("transition: hand-off given up");
+                self.guard_acks(applied, shard, before);
             }
             if before.owner != after.owner || before.epoch != after.epoch {
                 self.guard_owner(applied, shard, before, after);
@@ -291,5 +292,20 @@ impl World {
         } else {
             "transition: assigned by silence"
         });
+    }
+
+    /// A hand-off that was given up must have been asked for, whoever did not acknowledge it (R12).
+    fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &ShardRow) {
+        let Some(moving) = &before.moving else { return };
+        let it = &self.processes[applied.by];
+        let Some((begun, told)) = it.begun.get(&moving.id) else { return };
+        let since = it.world_time(*begun);
+        // The manager itself was not held up meanwhile.
+        let steady = it.woke < since && it.control_since < since && it.lapsed_at < since;
+        if !told && steady && applied.at > since + 2 * it.settings.ack_wait {
+            self.breaches.push(format!(
+                "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
+            ));
+        }
     }
 }

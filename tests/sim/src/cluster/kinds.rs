@@ -11,6 +11,7 @@ pub const KINDS: &[&str] = &[
     "fault: partition",
     "fault: entity store cut off, rows reached",
     "fault: entity store cut off for good",
+    "fault: rows cut off, entity store reached",
     "fault: link broken",
     "fault: frame lost with its link",
     "fault: frame delivered after its link was given up",

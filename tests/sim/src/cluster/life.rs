@@ -127,6 +127,8 @@ impl World {
             askers: BTreeMap::new(),
             control: None,
             bulk: None,
+            control_since: 0,
+            lapsed_at: 0,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             store_answered: self.now,

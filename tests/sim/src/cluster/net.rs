@@ -51,13 +51,33 @@ pub(super) struct Conn {
     pumping: [bool; 2],
 }
 
+/// What a cut holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    All,
+    /// Only the way to the entities' store: rows, watches and messages pass.
+    Entities,
+    /// Only the way to the rows.
+    Rows,
+}
+
+impl Scope {
+    pub(super) fn holds(self, way: Way) -> bool {
+        match self {
+            Self::All => true,
+            Self::Entities => way == Way::Bulk,
+            Self::Rows => way == Way::Control,
+        }
+    }
+}
+
 /// Whose frames do not arrive, one way, until when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Only the way to the entities' store: rows, watches and messages pass.
-    pub(super) entities: bool,
+    /// Which frames.
+    pub(super) what: Scope,
     pub(super) until: u64,
 }
 
@@ -65,10 +85,7 @@ impl World {
     pub(super) fn is_cut(&self, from: usize, to: usize, way: Way) -> bool {
         from != to
             && self.cuts.iter().any(|cut| {
-                cut.from == from
-                    && cut.to == to
-                    && cut.until > self.now
-                    && (!cut.entities || way == Way::Bulk)
+                cut.from == from && cut.to == to && cut.until > self.now && cut.what.holds(way)
             })
     }
 

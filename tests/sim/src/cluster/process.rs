@@ -82,6 +82,9 @@ pub(super) struct Process {
     /// Connections to the store: for rows, and for entities.
     pub(super) control: Option<ConnId>,
     pub(super) bulk: Option<ConnId>,
+    /// Since when it has the first, and when its lease last lapsed.
+    pub(super) control_since: u64,
+    pub(super) lapsed_at: u64,
     /// Links to peers, and the addresses that rows gave them.
     pub(super) links: BTreeMap<NodeId, (ConnId, Member)>,
     pub(super) addresses: BTreeMap<NodeId, usize>,

@@ -51,6 +51,7 @@ impl World {
             }
             Order::Forget(shard, epoch) => {
                 if self.hosts(pid, shard, epoch) {
+                    self.tell_shard(pid, shard, Event::Forget);
                     self.drop_shard(pid, shard);
                 }
             }
@@ -132,7 +133,7 @@ impl World {
     pub(super) fn deploy(&mut self, pid: Pid, shard: ShardId) {
         for (kind, has_stop) in [("counter", false), ("starter", true)] {
             let settings =
-                TypeSettings { revision: self.revision, mailbox: 8, idle: 250, has_stop };
+                TypeSettings { revision: self.revision, mailbox: 8, idle: self.idle, has_stop };
             self.tell_shard(pid, shard, Event::Type { kind: kind.into(), settings });
         }
     }

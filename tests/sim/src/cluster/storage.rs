@@ -443,6 +443,11 @@ impl World {
         };
         let conn = self.connect(pid, store, way);
         let it = &mut self.processes[pid];
-        *(if way == Way::Control { &mut it.control } else { &mut it.bulk }) = Some(conn);
+        if way == Way::Control {
+            it.control = Some(conn);
+            it.control_since = self.now;
+        } else {
+            it.bulk = Some(conn);
+        }
     }
 }
