@@ -41,7 +41,7 @@ pub(crate) fn sent(
     session: &[u8; SESSION],
     limits: &Limits,
 ) -> Result<Envelope, Refused> {
-    let alone = |sequence, problem| Err(Refused::Message { tag: sequence, sequence, problem });
+    let alone = |sequence, problem| Err(refused(sequence, sequence, problem));
     let mut envelope = match Envelope::decode(frame.clone()) {
         Ok(envelope) => envelope,
         Err(error) => {
@@ -69,7 +69,7 @@ pub(crate) fn sent(
 
 /// The envelope of a message that a node passes on, and its tag.
 pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Refused> {
-    let alone = |tag, sequence, problem| Err(Refused::Message { tag, sequence, problem });
+    let alone = |tag, sequence, problem| Err(refused(tag, sequence, problem));
     let bad = |text: String| problem("bad-message", text);
     let forward = match Forward::decode(frame.clone()) {
         Ok(forward) => forward,
@@ -102,6 +102,10 @@ pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelop
         Some(problem) => alone(tag, envelope.sequence, problem),
         None => Ok((tag, envelope)),
     }
+}
+
+fn refused(tag: u64, sequence: u64, problem: Problem) -> Refused {
+    Refused::Message { tag, sequence, problem: Box::new(problem) }
 }
 
 fn refusal(envelope: &Envelope, limit: u32) -> Option<Problem> {

@@ -113,7 +113,7 @@ pub(crate) trait Traffic: Sync {
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// It can be told which one it was: it alone is refused.
-    Message { tag: u64, sequence: u64, problem: Problem },
+    Message { tag: u64, sequence: u64, problem: Box<Problem> },
     /// It cannot.
     Stream,
 }
@@ -233,7 +233,7 @@ async fn read<T: Traffic>(
                     batch.push(Request { envelope, received, ticket });
                 }
                 Err(Refused::Message { tag, sequence, problem }) => {
-                    ticket(tag, sequence).not_run(problem);
+                    ticket(tag, sequence).not_run(*problem);
                 }
                 Err(Refused::Stream) => {
                     return Err(Error::violation(Code::BadFrame, "a frame that is no message"));

@@ -175,8 +175,16 @@ impl FrameWriter {
     }
 
     /// Waits until the other side has everything (after [`FrameWriter::finish`]), or wants no more.
-    pub async fn taken(&mut self) {
-        // Either way there is nothing left to wait for.
-        let _ = self.stream.stopped().await;
+    pub async fn taken(&self) {
+        self.unwanted().await;
+    }
+
+    /// The same, apart from the writer. Before [`FrameWriter::finish`]: until nobody listens any more.
+    pub(crate) fn unwanted(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let stopped = self.stream.stopped();
+        async move {
+            // Either way there is nothing left to wait for.
+            let _ = stopped.await;
+        }
     }
 }

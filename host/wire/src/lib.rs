@@ -29,6 +29,7 @@ pub use limits::{Limits, PeerLimits};
 
 /// The messages of `host/wire/proto`, as prost makes them.
 #[allow(missing_docs, reason = "generated; what the .proto files say is all there is")]
+#[allow(clippy::large_enum_variant, reason = "generated; a stream's first frame is not kept")]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/ostraca.v1.rs"));
 }

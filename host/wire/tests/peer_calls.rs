@@ -79,8 +79,11 @@ async fn a_link_that_breaks_ends_every_call_and_takes_no_more() {
         let (_link, calls) = crate::calls(&one, &two).await;
         let held = calls.call("hold".into());
         until(|| two.streams.calls() == 21).await;
+        let streams = two.streams.clone();
         two.stop().await;
         assert!(matches!(held.await.expect_err("lost"), Error::Lost(_)));
+        // Its handler, which does not end, holds nothing up.
+        assert_eq!(streams.ended.lock().expect("ended").len(), 2);
         one.stop().await;
     })
     .await;

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::peers::{PeerNode, facts, pair, small, until};
 use common::{authority, frame, in_time};
@@ -300,6 +302,59 @@ async fn nodes_are_let_in_when_clients_have_all_their_places() {
         assert_eq!(error.code(), "too-many-connections");
         two.to(&one, Alpn::Bulk).await.expect("a node's place");
         until(|| one.server.connections() <= 4).await;
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+/// Passes packets on between whoever sends to it and one node, until it is cut.
+async fn forwarder(to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
+    let address = socket.local_addr().expect("address");
+    let cut = Arc::new(AtomicBool::new(false));
+    let is_cut = Arc::clone(&cut);
+    tokio::spawn(async move {
+        let (mut packet, mut from) = ([0; 65_536], to);
+        while let Ok((size, sender)) = socket.recv_from(&mut packet).await {
+            if is_cut.load(Ordering::Relaxed) {
+                continue;
+            }
+            let target = if sender == to { from } else { to };
+            if sender != to {
+                from = sender;
+            }
+            socket.send_to(&packet[..size], target).await.expect("sent");
+        }
+    });
+    (address, cut)
+}
+
+#[tokio::test]
+async fn a_silent_link_is_kept_while_the_other_node_lives_and_given_up_at_both_ends_when_not() {
+    in_time(async {
+        let ca = Arc::new(authority());
+        let mut limits = small();
+        limits.peers.keep_alive = std::time::Duration::from_millis(50);
+        limits.peers.idle_timeout = std::time::Duration::from_millis(400);
+        let node = |name| {
+            let identity = ca.issue_node(name, &[]).expect("identity");
+            let facts = facts(&ca, name);
+            PeerNode::start_as(&ca, &identity, limits.clone(), facts, Handle::current())
+        };
+        let (one, two) = (node("one"), node("two"));
+        let (address, cut) = forwarder(two.address).await;
+        let link = one.dialer.connect(address, Alpn::Control, None).await.expect("link");
+        let calls = link.calls(StreamKind::Talk).await.expect("calls");
+        tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+        calls.call("still here".into()).await.expect("answer");
+        let held = calls.call("hold".into());
+        until(|| two.streams.calls() == 2).await;
+        cut.store(true, Ordering::Relaxed);
+        let error = held.await.expect_err("lost");
+        assert!(matches!(error, Error::Lost(_)), "{error:?}");
+        assert!(matches!(link.closed().await, Error::Lost(_)));
+        until(|| *two.streams.ended.lock().expect("ended") == [Some("connection-lost")]).await;
         one.stop().await;
         two.stop().await;
     })

@@ -114,6 +114,8 @@ where
         }
         let room = writer.unwritten() < BATCH_BYTES;
         let full = self.is_full();
+        // While nothing is read, this is how the stream's end is heard of.
+        let unwanted = writer.unwanted();
         // In this order answers that are ready go into one write, and the window opens before it is looked at.
         tokio::select! {
             biased;
@@ -142,6 +144,9 @@ where
                 }
             }
             more = reader.fill(), if !self.read_all && !full => self.read_all = !more?,
+            () = unwanted, if self.read_all || full => {
+                return Err(Error::Lost("nobody waits for the answers any more".into()));
+            }
         }
         Ok(true)
     }
