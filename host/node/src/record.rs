@@ -3,29 +3,43 @@
 //! Off by default (`record`). One file a worker: frames of a little-endian `u32` length and a postcard-encoded
 //! [`Frame`]. A file cut off by a crash is whole up to its last whole frame.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
 use ostraca_sharding::message::Now;
-use ostraca_sharding::shard::{Action, Event, Machine, Owner, Settings};
+use ostraca_sharding::shard::{Action, Event, Machine, Owner, Phase, Settings};
 use serde::{Deserialize, Serialize};
 
-/// One frame of a recording.
+/// One frame of a recording. Machines are numbered in the order in which they were made: those of one shard come and
+/// go, and one that was forgotten may still hear something beside the one after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Frame {
-    /// A machine was made; it takes the place of the one before it with the same shard.
-    Machine(Box<(Settings, Owner)>, Vec<Action>),
+    /// A machine was made.
+    Machine {
+        /// Its number in the file.
+        machine: u64,
+        /// What it was made of.
+        made: Box<(Settings, Owner)>,
+        /// What it did first.
+        actions: Vec<Action>,
+    },
     /// A machine was told something.
     Step {
-        /// The shard's number.
-        shard: u32,
+        /// Which.
+        machine: u64,
         /// When.
         now: Now,
         /// What.
         event: Box<Event>,
         /// What it did.
         actions: Vec<Action>,
+    },
+    /// A machine is gone: nothing more is told to it.
+    Gone {
+        /// Which.
+        machine: u64,
     },
 }
 
@@ -61,7 +75,7 @@ pub fn replay(path: &Path) -> Result<u64, String> {
     File::open(path)
         .and_then(|mut file| file.read_to_end(&mut bytes))
         .map_err(|error| format!("{}: {error}", path.display()))?;
-    let mut machines: std::collections::HashMap<u32, Machine> = Default::default();
+    let mut machines: HashMap<u64, Machine> = HashMap::new();
     let mut steps = 0;
     let mut rest = bytes.as_slice();
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
@@ -72,26 +86,36 @@ pub fn replay(path: &Path) -> Result<u64, String> {
         rest = after;
         let frame =
             postcard::from_bytes(frame).map_err(|error| format!("step {steps}: {error}"))?;
-        let (shard, expected) = match frame {
-            Frame::Machine(made, actions) => {
-                let shard = made.1.shard.shard.0;
-                machines.insert(shard, Machine::new(made.0, made.1));
-                (shard, actions)
+        let unknown = |number| format!("step {steps}: machine {number} was not made, or is gone");
+        let (number, expected) = match frame {
+            Frame::Machine { machine, made, actions } => {
+                machines.insert(machine, Machine::new(made.0, made.1));
+                (machine, actions)
             }
-            Frame::Step { shard, now, event, actions } => {
-                let machine = machines.get_mut(&shard).ok_or("a step before its machine")?;
-                machine.handle(now, *event);
-                (shard, actions)
+            Frame::Step { machine, now, event, actions } => {
+                machines.get_mut(&machine).ok_or_else(|| unknown(machine))?.handle(now, *event);
+                (machine, actions)
+            }
+            Frame::Gone { machine } => {
+                let gone = machines.remove(&machine).ok_or_else(|| unknown(machine))?;
+                if !matches!(gone.phase(), Phase::Stopped | Phase::Lost) {
+                    return Err(format!("step {steps}: machine {machine} is not at its end"));
+                }
+                continue;
             }
         };
-        steps += 1;
-        let machine = machines.get_mut(&shard).ok_or("a step before its machine")?;
+        let machine = machines.get_mut(&number).ok_or_else(|| unknown(number))?;
         let mut actions = Vec::new();
         while let Some(action) = machine.poll() {
             actions.push(action);
         }
+        steps += 1;
         if actions != expected {
-            return Err(format!("step {steps}, shard {shard}: {actions:?}, recorded {expected:?}"));
+            let owner = machine.owner();
+            let (shard, epoch) = (&owner.shard, owner.epoch.0);
+            return Err(format!(
+                "step {steps}, shard {shard}, epoch {epoch}: {actions:?}, recorded {expected:?}"
+            ));
         }
     }
     Ok(steps)

@@ -4,34 +4,37 @@
 //! say. Guests run here, off the network's threads; a guest that runs for long yields at each tick of the epoch,
 //! so that the worker's other entities go on. All that one round of the loop asks of the store leaves as one
 //! batch: that is where group commit begins.
+//!
+//! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other nodes at
+//! once; and a machine's slot outlives the machine (see `slots`).
 
 mod act;
 mod done;
+mod shards;
+mod slots;
+mod told;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_sharding::ids::{Entity, ShardId};
-use ostraca_sharding::message::{Kind, Message, Token};
+use ostraca_sharding::ids::{Entity, Epoch, ShardId, ShardKey};
+use ostraca_sharding::message::{Kind, Message, Outcome, Token};
 use ostraca_sharding::records::{Claim, Commit};
-use ostraca_sharding::shard::{
-    Action, Event, LiveCap, Machine, Owner, Phase, Settings, StopReason,
-};
+use ostraca_sharding::shard::{Action, Event, LiveCap, Owner, Settings, StopReason};
 use ostraca_store::EntityStore;
-use ostraca_wasm::{Instance, Interrupt};
 use ostraca_wire::server::Ticket;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
-use crate::record::{Frame, Recorder};
+use crate::record::Recorder;
 use crate::stats::{Gauges, Stats};
 use crate::types::Type;
 use done::Done;
+use slots::{SlotId, Slots};
 
 /// How often the clock is looked at for deadlines and idle instances.
 const TICK: Duration = Duration::from_millis(20);
@@ -40,22 +43,78 @@ const ROUND: usize = 256;
 
 /// What a worker is told.
 pub(crate) enum Input {
-    /// Messages for shards of this worker, in order. Each has a token of its own in this node.
-    Messages(Vec<(ShardId, Arc<Message>, Ticket)>),
+    /// Messages for shards of this worker, in order.
+    Messages(Vec<Delivery>),
     /// A type was deployed.
     Type(Arc<Type>),
     /// The lease was renewed by a request sent then.
     Renewed(u64),
-    /// A shard was assigned.
+    /// A shard was assigned. A machine of a lower epoch is forgotten first; nothing happens if one of this epoch or a
+    /// higher one stands, or if the worker stops.
     Adopt(Box<Owner>),
+    /// Give a shard up; [`Report::Stopped`] follows, at once if there is no machine of that epoch. Not if one of a
+    /// higher epoch stands.
+    StopShard { shard: ShardId, epoch: Epoch, reason: StopReason },
+    /// A shard is another's: its machine is dropped and its instances are interrupted. Nothing is reported.
+    Forget { shard: ShardId, epoch: Epoch },
+    /// The lease lapsed: no turn starts, in machines adopted later neither (R9).
+    Suspend,
+    /// It was renewed in the same life (R9).
+    Resume,
+    /// What is in memory of an entity, or with none of all the shard's?
+    Inspect { shard: ShardId, entity: Option<Entity>, answer: oneshot::Sender<Inspected> },
     /// Give every shard up; answered when no instance lives.
     Stop(oneshot::Sender<()>),
 }
 
+/// One message for a worker.
+pub(crate) struct Delivery {
+    pub(crate) shard: ShardId,
+    /// Its token is unique on the node.
+    pub(crate) message: Arc<Message>,
+    pub(crate) back: Back,
+}
+
+/// Where a message's answer goes.
+pub(crate) enum Back {
+    /// To this node's gateway, under the router's tag.
+    Gateway(u64),
+    /// To the node that sent it, straight.
+    Ticket(Ticket),
+}
+
+/// An answer for this node's gateway.
+pub(crate) struct Answered {
+    pub(crate) tag: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) kind: Kind,
+    /// Of the shard's machine; 0 if there is none here.
+    pub(crate) epoch: Epoch,
+}
+
+/// Takes the answers of a round, all at once.
+pub(crate) trait Answers: Send + Sync {
+    /// Empties the list.
+    fn answered(&self, answers: &mut Vec<Answered>);
+}
+
+/// The answer to [`Input::Inspect`].
+#[derive(Debug, Default)]
+pub(crate) struct Inspected {
+    /// Of the shard's machine; none if there is none here.
+    pub(crate) epoch: Option<Epoch>,
+    /// Entities that have an instance, in no order; of one that was asked for, it alone.
+    pub(crate) live: Vec<Entity>,
+    /// Messages that wait for a turn.
+    pub(crate) waiting: usize,
+}
+
 /// What a worker says.
 pub(crate) enum Report {
-    /// A shard's claim stands.
-    Serving,
+    /// A shard's claim stands; said again when it was claimed anew (R3).
+    Serving(ShardId, Epoch),
+    /// A shard was given up: no instance of it lives, and no commit of it is under way.
+    Stopped(ShardId, Epoch),
     /// A shard was refused: another claim stands.
     Lost(Box<Owner>, Option<Box<Claim>>, String),
     /// The worker panicked, and its shards with it.
@@ -85,38 +144,25 @@ pub(crate) struct Parts {
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-}
-
-/// An instance, where the worker has it.
-enum Live {
-    Idle(Box<Instance>),
-    Busy(Interrupt),
-    /// Being made: nothing to interrupt yet.
-    Starting,
-}
-
-struct Slot {
-    machine: Machine,
-    instances: HashMap<Entity, (u64, Live)>,
-    /// Futures under way that hold an instance: "stopped" is said only when there is none.
-    running: usize,
-    serving: bool,
-    stopped: bool,
+    pub(crate) answers: Arc<dyn Answers>,
 }
 
 struct Worker {
     parts: Parts,
-    /// The machine that a shard's messages go to; those before it stay in `slots`, for what still comes for them.
-    by_shard: HashMap<ShardId, usize>,
-    slots: Vec<Slot>,
+    /// The machine that a shard's messages go to; those before it may stay in `slots`, for what still comes for them.
+    by_shard: HashMap<ShardId, SlotId>,
+    slots: Slots,
     types: HashMap<Arc<str>, Arc<Type>>,
-    tickets: HashMap<Token, (Ticket, Kind)>,
+    tickets: HashMap<Token, (Back, Kind)>,
+    /// The round's answers for the gateway.
+    answers: Vec<Answered>,
     cap: LiveCap,
     tasks: FuturesUnordered<LocalBoxFuture<'static, Done>>,
-    claims: Vec<(usize, Arc<Claim>)>,
-    commits: Vec<(usize, Commit)>,
-    loads: Vec<(usize, Entity, u64)>,
+    claims: Vec<(SlotId, Arc<Claim>)>,
+    commits: Vec<(SlotId, Commit)>,
+    loads: Vec<(SlotId, ShardKey, Entity, u64)>,
     renewed: Option<u64>,
+    suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
 }
@@ -128,14 +174,16 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
         cap: LiveCap::new(parts.cap),
         parts,
         by_shard: HashMap::new(),
-        slots: Vec::new(),
+        slots: Slots::default(),
         types: HashMap::new(),
         tickets: HashMap::new(),
+        answers: Vec::new(),
         tasks: FuturesUnordered::new(),
         claims: Vec::new(),
         commits: Vec::new(),
         loads: Vec::new(),
         renewed: None,
+        suspended: false,
         stopping: None,
         actions: Vec::new(),
     };
@@ -153,14 +201,15 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
             match inputs.try_recv() {
                 Ok(input) => worker.input(input),
                 Err(mpsc::error::TryRecvError::Empty) => break,
-                Err(mpsc::error::TryRecvError::Disconnected) => return,
+                Err(mpsc::error::TryRecvError::Disconnected) => return worker.end(&mut inputs),
             }
             busy = true;
         }
         worker.give_room();
         worker.ask_store();
+        worker.hand_answers();
         if worker.has_stopped() {
-            return;
+            return worker.end(&mut inputs);
         }
         if busy {
             // Time must pass even when there is always something to do. The runtime's timers, guests' among them,
@@ -176,7 +225,7 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
             Some(done) = worker.tasks.next(), if !worker.tasks.is_empty() => worker.done(done),
             input = inputs.recv() => match input {
                 Some(input) => worker.input(input),
-                None => return,
+                None => return worker.end(&mut inputs),
             },
             _ = ticks.tick() => worker.tick(),
         }
@@ -187,180 +236,70 @@ impl Worker {
     fn input(&mut self, input: Input) {
         match input {
             Input::Messages(messages) => {
-                for (shard, message, ticket) in messages {
-                    self.message(shard, message, ticket);
+                for delivery in messages {
+                    self.message(delivery);
                 }
             }
             Input::Type(entry) => {
                 self.types.insert(entry.name.clone(), entry.clone());
-                for slot in 0..self.slots.len() {
-                    let settings = entry.settings();
-                    self.tell(slot, Event::Type { kind: entry.name.clone(), settings });
-                }
+                self.tell_all(&|| Event::Type {
+                    kind: entry.name.clone(),
+                    settings: entry.settings(),
+                });
             }
             Input::Renewed(sent) => {
                 self.renewed = Some(sent);
-                for slot in 0..self.slots.len() {
-                    self.tell(slot, Event::Renewed { sent });
-                }
+                self.tell_all(&|| Event::Renewed { sent });
             }
             // One that comes after the stop would never hear of it.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
             Input::Adopt(_) => {}
+            Input::StopShard { shard, epoch, reason } => self.stop_shard(shard, epoch, reason),
+            Input::Forget { shard, epoch } => self.forget(shard, epoch),
+            Input::Suspend => {
+                self.suspended = true;
+                self.tell_all(&|| Event::Suspend);
+            }
+            Input::Resume => {
+                self.suspended = false;
+                self.tell_all(&|| Event::Resume);
+            }
+            Input::Inspect { shard, entity, answer } => {
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(self.inspect(shard, entity));
+            }
             Input::Stop(done) => {
                 self.stopping = Some(done);
-                for slot in 0..self.slots.len() {
-                    self.tell(slot, Event::Stop(StopReason::HandedOff));
-                }
+                self.stop_all(StopReason::HandedOff);
             }
         }
     }
 
-    fn message(&mut self, shard: ShardId, message: Arc<Message>, ticket: Ticket) {
-        let Some(slot) = self.by_shard.get(&shard).copied() else {
-            return ticket.not_run(crate::service::not_owner(shard));
+    fn message(&mut self, Delivery { shard, message, back }: Delivery) {
+        let Some(id) = self.by_shard.get(&shard).copied() else {
+            return self.not_owner(shard, back, message.kind);
         };
-        self.tickets.insert(message.token, (ticket, message.kind));
-        self.tell(slot, Event::Message(message));
+        self.tickets.insert(message.token, (back, message.kind));
+        self.tell(id, Event::Message(message));
     }
 
-    /// Makes a machine for an assigned shard, in the place of the one before it.
-    fn adopt(&mut self, owner: Owner) {
-        let shard = owner.shard.shard;
-        let machine = Machine::new(self.parts.settings.clone(), owner);
-        self.slots.push(Slot {
-            machine,
-            instances: HashMap::new(),
-            running: 0,
-            serving: false,
-            stopped: false,
-        });
-        let slot = self.slots.len() - 1;
-        self.by_shard.insert(shard, slot);
-        self.carry_out(slot, None);
-        for entry in self.types.values().cloned().collect::<Vec<_>>() {
-            self.tell(slot, Event::Type { kind: entry.name.clone(), settings: entry.settings() });
-        }
-        if let Some(sent) = self.renewed {
-            self.tell(slot, Event::Renewed { sent });
-        }
+    fn has_stopped(&self) -> bool {
+        self.stopping.is_some()
+            && self.slots.iter().all(|(_, slot)| slot.ended() && slot.running == 0)
     }
 
-    /// Tells a machine what happened, and does what it says.
-    fn tell(&mut self, slot: usize, event: Event) {
-        let now = self.parts.clock.now();
-        let recorded = self.parts.recorder.as_ref().map(|_| (now, event.clone()));
-        self.slots[slot].machine.handle(now, event);
-        self.carry_out(slot, recorded);
-    }
-
-    fn carry_out(
-        &mut self,
-        slot: usize,
-        recorded: Option<(ostraca_sharding::message::Now, Event)>,
-    ) {
-        let mut actions = std::mem::take(&mut self.actions);
-        while let Some(action) = self.slots[slot].machine.poll() {
-            actions.push(action);
-        }
-        self.record(slot, recorded, &actions);
-        for action in actions.drain(..) {
-            self.act(slot, action);
-        }
-        self.actions = actions;
-        let serving = self.slots[slot].machine.phase() == Phase::Serving;
-        if serving && !self.slots[slot].serving {
-            // Nobody to hear it: the node is going down.
-            let _ = self.parts.reports.send(Report::Serving);
-        }
-        self.slots[slot].serving = serving;
-    }
-
-    fn record(
-        &mut self,
-        slot: usize,
-        recorded: Option<(ostraca_sharding::message::Now, Event)>,
-        actions: &[Action],
-    ) {
-        let Some(recorder) = &mut self.parts.recorder else { return };
-        let machine = &self.slots[slot].machine;
-        let shard = machine.owner().shard.shard.0;
-        let frame = match recorded {
-            Some((now, event)) => {
-                Frame::Step { shard, now, event: Box::new(event), actions: actions.to_vec() }
-            }
-            None => {
-                let made = (machine.settings().clone(), machine.owner().clone());
-                Frame::Machine(Box::new(made), actions.to_vec())
-            }
-        };
-        if let Err(error) = recorder.write(&frame) {
-            tracing::error!(%error, "recording stopped: it could not be written");
-            self.parts.recorder = None;
-        }
-    }
-
-    /// Hands out the room that there is, and asks for more where it is wished for. Called once a round and never
-    /// from within [`Worker::tell`]: thousands may wait for room that comes all at once, and each would be a call
-    /// deeper on the stack.
-    fn give_room(&mut self) {
-        loop {
-            let (shard, event) = if let Some(((shard, entity), generation)) = self.cap.grant() {
-                (shard, Event::Slot { entity, generation })
-            } else if let Some((shard, entity)) = self.cap.evict() {
-                (shard, Event::Evict { entity })
-            } else {
-                return;
-            };
-            if let Some(slot) = self.by_shard.get(&shard.shard).copied() {
-                self.tell(slot, event);
-            }
-        }
-    }
-
-    fn tick(&mut self) {
-        let now = self.parts.clock.now().mono;
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].machine.wake().is_some_and(|wake| wake <= now) {
-                self.tell(slot, Event::Tick);
-            }
-        }
-        let gauges = &self.parts.gauges;
-        let (mut entities, mut queued, mut serving) = (0, 0, 0);
-        for slot in &self.slots {
-            let load = slot.machine.load();
-            entities += load.0 as u64;
-            queued += load.1 as u64;
-            serving += u64::from(slot.serving);
-        }
-        gauges.entities.store(entities, Ordering::Relaxed);
-        gauges.queued.store(queued, Ordering::Relaxed);
-        gauges.serving.store(serving, Ordering::Relaxed);
-        gauges.shards.store(self.slots.len() as u64, Ordering::Relaxed);
-        gauges.live.store(self.cap.held() as u64, Ordering::Relaxed);
-        if let Some(recorder) = &mut self.parts.recorder
-            && let Err(error) = recorder.flush()
-        {
-            tracing::error!(%error, "the recording could not be flushed");
-        }
-    }
-
-    fn has_stopped(&mut self) -> bool {
-        let at_rest = |slot: &Slot| {
-            slot.running == 0 && (slot.stopped || slot.machine.phase() == Phase::Lost)
-        };
-        if self.stopping.is_none() || !self.slots.iter().all(at_rest) {
-            return false;
+    /// Ends: what came too late is refused, and whoever still waits is told that nobody knows.
+    fn end(mut self, inputs: &mut mpsc::UnboundedReceiver<Input>) {
+        inputs.close();
+        while let Ok(input) = inputs.try_recv() {
+            self.input(input);
         }
         self.tick();
+        self.abandon();
+        self.hand_answers();
         if let Some(stopped) = self.stopping.take() {
             // The node may have stopped waiting.
             let _ = stopped.send(());
         }
-        true
-    }
-
-    fn slot_mut(&mut self, slot: usize) -> &mut Slot {
-        &mut self.slots[slot]
     }
 }

@@ -8,54 +8,59 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_sharding::ids::{Entity, ShardKey, TurnId};
-use ostraca_sharding::message::{Kind, Message, Outcome, Token};
+use ostraca_sharding::message::{Kind, Message};
 use ostraca_sharding::shard::{Action, StartReason, StopReason};
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
 use ostraca_wasm::{Identity, Instance, MessageContext, Spec, StateError, StateSource};
 
 use super::done::{Done, Started};
-use super::{Live, Report, Worker};
+use super::slots::{Live, SlotId};
+use super::{Report, Worker};
 use crate::stats::Stats;
 
 /// Records and bytes of state that are read at once.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
 
 impl Worker {
-    pub(super) fn act(&mut self, slot: usize, action: Action) {
+    pub(super) fn act(&mut self, id: SlotId, action: Action) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let shard = || slot.machine.owner().shard.clone();
         match action {
-            Action::Claim(claim) => self.claims.push((slot, claim)),
-            Action::Commit(commit) => self.commits.push((slot, *commit)),
-            Action::Load { entity, generation } => self.loads.push((slot, entity, generation)),
-            Action::WantSlot { entity, generation } => {
-                self.cap.want((self.shard(slot), entity), generation);
+            Action::Claim(claim) => {
+                slot.asked += 1;
+                self.claims.push((id, claim));
             }
+            Action::Commit(commit) => {
+                slot.asked += 1;
+                self.commits.push((id, *commit));
+            }
+            Action::Load { entity, generation } => {
+                self.loads.push((id, shard(), entity, generation));
+                slot.asked += 1;
+            }
+            Action::WantSlot { entity, generation } => self.cap.want((shard(), entity), generation),
             Action::FreeSlot { entity, generation } => {
-                self.cap.free(&(self.shard(slot), entity), generation);
+                self.cap.free(&(shard(), entity), generation);
             }
-            Action::Busy { entity } => self.cap.refused(&(self.shard(slot), entity)),
-            Action::Idle { entity } => self.cap.idle((self.shard(slot), entity)),
+            Action::Busy { entity } => self.cap.refused(&(shard(), entity)),
+            Action::Idle { entity } => self.cap.idle((shard(), entity)),
             Action::Activate { entity, generation, reason, .. } => {
-                self.activate(slot, entity, generation, reason);
+                self.activate(id, entity, generation, reason);
             }
             Action::Run { generation, turn, version, message } => {
-                self.run(slot, generation, turn, version, message);
+                self.run(id, generation, turn, version, message);
             }
             Action::Stop { entity, generation, turn, reason } => {
-                self.stop(slot, entity, generation, turn, reason);
+                self.stop(id, entity, generation, turn, reason);
             }
-            Action::Drop { entity, generation } => self.drop_instance(slot, &entity, generation),
-            Action::Reply { token, outcome } => self.reply(slot, token, outcome),
+            Action::Drop { entity, generation } => self.drop_instance(id, &entity, generation),
+            Action::Reply { token, outcome } => self.reply(id, token, outcome),
             Action::Lost { standing, message } => {
-                let owner = Box::new(self.slots[slot].machine.owner().clone());
-                // Nobody to hear it: the node is going down.
-                let _ = self.parts.reports.send(Report::Lost(owner, standing, message));
+                let owner = Box::new(slot.machine.owner().clone());
+                self.say(Report::Lost(owner, standing, message));
             }
-            Action::Stopped => self.slots[slot].stopped = true,
+            Action::Stopped => slot.owes_stopped = true,
         }
-    }
-
-    fn shard(&self, slot: usize) -> ShardKey {
-        self.slots[slot].machine.owner().shard.clone()
     }
 
     /// Sends everything that this round asks of the store, as one batch of a kind.
@@ -69,8 +74,8 @@ impl Worker {
         if !self.commits.is_empty() {
             let mut names = Vec::with_capacity(self.commits.len());
             let mut asked = Vec::with_capacity(self.commits.len());
-            for (slot, commit) in self.commits.drain(..) {
-                names.push((slot, commit.entity.clone(), commit.head.turn));
+            for (id, commit) in self.commits.drain(..) {
+                names.push((id, commit.entity.clone(), commit.head.turn));
                 asked.push(commit);
             }
             self.parts.stats.commits.fetch_add(asked.len() as u64, Ordering::Relaxed);
@@ -78,23 +83,28 @@ impl Worker {
             self.tasks.push(answer.map(|outcomes| Done::Commits(names, outcomes)).boxed_local());
         }
         if !self.loads.is_empty() {
-            let loads = std::mem::take(&mut self.loads);
-            let asked =
-                loads.iter().map(|(slot, entity, _)| (self.shard(*slot), entity.clone())).collect();
+            let mut loads = Vec::with_capacity(self.loads.len());
+            let mut asked = Vec::with_capacity(self.loads.len());
+            for (id, shard, entity, generation) in self.loads.drain(..) {
+                loads.push((id, entity.clone(), generation));
+                asked.push((shard, entity));
+            }
             let answer = self.parts.store.load(asked);
             self.tasks.push(answer.map(|results| Done::Loads(loads, results)).boxed_local());
         }
     }
 
-    fn activate(&mut self, slot: usize, entity: Entity, generation: u64, reason: StartReason) {
+    fn activate(&mut self, id: SlotId, entity: Entity, generation: u64, reason: StartReason) {
         Stats::count(&self.parts.stats.activations);
-        let shard = self.shard(slot);
-        let state = &mut self.slots[slot];
+        let Some(state) = self.slots.get_mut(id) else { return };
+        let shard = state.machine.owner().shard.clone();
         state.instances.insert(entity.clone(), (generation, Live::Starting));
         state.running += 1;
-        let Some(entry) = self.types.get(&entity.kind).cloned() else {
-            // The machine asks for a type only after it was told of it.
-            let done = Done::Started(slot, entity, generation, Started::NoType);
+        let entry = self.types.get(&entity.kind);
+        let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
+        let Some((revision, program)) = runs else {
+            // The machine asks for a type only after it was told of it, and is told only of what can run.
+            let done = Done::Started(id, entity, generation, Started::NoType);
             return self.tasks.push(std::future::ready(done).boxed_local());
         };
         let source = Source {
@@ -106,7 +116,7 @@ impl Worker {
             namespace: shard.namespace,
             entity_type: entity.kind.clone(),
             id: entity.id.clone(),
-            revision: entry.revision,
+            revision,
         };
         let reason = match reason {
             StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
@@ -115,24 +125,23 @@ impl Worker {
         self.tasks.push(
             async move {
                 let spec = Spec { identity, state: Box::new(source) };
-                let started = match entry.program.instantiate(spec).await {
+                let started = match program.instantiate(spec).await {
                     Ok(mut instance) => {
                         let turn = instance.start(reason).await;
                         Started::Yes(Box::new(instance), turn)
                     }
                     Err(error) => Started::No(error),
                 };
-                Done::Started(slot, entity, generation, started)
+                Done::Started(id, entity, generation, started)
             }
             .boxed_local(),
         );
     }
 
     /// Takes the idle instance out, to run it.
-    fn take(&mut self, slot: usize, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
-        let shard = self.shard(slot);
-        self.cap.busy(&(shard, entity.clone()));
-        let state = self.slot_mut(slot);
+    fn take(&mut self, id: SlotId, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
+        let state = self.slots.get_mut(id)?;
+        self.cap.busy(&(state.machine.owner().shard.clone(), entity.clone()));
         let (held, live) = state.instances.get_mut(entity)?;
         // Pekko #1463: a message must not reach another's sandbox, nor another life of the same one.
         if *held != generation || !matches!(live, Live::Idle(_)) {
@@ -153,7 +162,7 @@ impl Worker {
 
     fn run(
         &mut self,
-        slot: usize,
+        id: SlotId,
         generation: u64,
         turn: TurnId,
         version: u64,
@@ -161,8 +170,8 @@ impl Worker {
     ) {
         Stats::count(&self.parts.stats.turns);
         let entity = message.target.clone();
-        let Some(mut instance) = self.take(slot, &entity, generation) else {
-            let done = Done::Turn(slot, entity, generation, turn, None, None);
+        let Some(mut instance) = self.take(id, &entity, generation) else {
+            let done = Done::Turn(id, entity, generation, turn, None, None);
             return self.tasks.push(std::future::ready(done).boxed_local());
         };
         let now = self.parts.clock.now().mono;
@@ -182,7 +191,7 @@ impl Worker {
         self.tasks.push(
             async move {
                 let result = instance.message(context, &message.method, message.body.clone()).await;
-                Done::Turn(slot, entity, generation, turn, Some(instance), Some(result))
+                Done::Turn(id, entity, generation, turn, Some(instance), Some(result))
             }
             .boxed_local(),
         );
@@ -190,14 +199,14 @@ impl Worker {
 
     fn stop(
         &mut self,
-        slot: usize,
+        id: SlotId,
         entity: Entity,
         generation: u64,
         turn: TurnId,
         reason: StopReason,
     ) {
-        let Some(mut instance) = self.take(slot, &entity, generation) else {
-            let done = Done::Turn(slot, entity, generation, turn, None, None);
+        let Some(mut instance) = self.take(id, &entity, generation) else {
+            let done = Done::Turn(id, entity, generation, turn, None, None);
             return self.tasks.push(std::future::ready(done).boxed_local());
         };
         let reason = match reason {
@@ -210,30 +219,20 @@ impl Worker {
         self.tasks.push(
             async move {
                 let result = instance.stop(reason).await;
-                Done::Turn(slot, entity, generation, turn, Some(instance), Some(result))
+                Done::Turn(id, entity, generation, turn, Some(instance), Some(result))
             }
             .boxed_local(),
         );
     }
 
-    fn drop_instance(&mut self, slot: usize, entity: &Entity, generation: u64) {
-        let instances = &mut self.slot_mut(slot).instances;
+    fn drop_instance(&mut self, id: SlotId, entity: &Entity, generation: u64) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let instances = &mut slot.instances;
         if instances.get(entity).is_some_and(|(held, _)| *held == generation)
             && let Some((_, Live::Busy(interrupt))) = instances.remove(entity)
         {
             interrupt.interrupt();
         }
-    }
-
-    fn reply(&mut self, slot: usize, token: Token, outcome: Outcome) {
-        let Some((ticket, kind)) = self.tickets.remove(&token) else { return };
-        match &outcome {
-            Outcome::NotRun { .. } => Stats::count(&self.parts.stats.not_run),
-            Outcome::Unknown { .. } => Stats::count(&self.parts.stats.unknown),
-            Outcome::Final { .. } => {}
-        }
-        let epoch = self.slots[slot].machine.owner().epoch;
-        ticket.answer(crate::service::reply(outcome, kind, epoch));
     }
 }
 

@@ -9,17 +9,18 @@ use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 
-use super::{Live, Worker};
+use super::Worker;
+use super::slots::{Live, SlotId};
 use crate::stats::Stats;
 
 /// Something that a worker's future came to.
 pub(super) enum Done {
-    Claims(Vec<(usize, Arc<Claim>)>, Vec<ClaimOutcome>),
-    Commits(Vec<(usize, Entity, TurnId)>, Vec<CommitOutcome>),
-    Loads(Vec<(usize, Entity, u64)>, Vec<Result<Loaded, StoreError>>),
-    Started(usize, Entity, u64, Started),
+    Claims(Vec<(SlotId, Arc<Claim>)>, Vec<ClaimOutcome>),
+    Commits(Vec<(SlotId, Entity, TurnId)>, Vec<CommitOutcome>),
+    Loads(Vec<(SlotId, Entity, u64)>, Vec<Result<Loaded, StoreError>>),
+    Started(SlotId, Entity, u64, Started),
     /// The instance and what it came to; neither if there was no such instance.
-    Turn(usize, Entity, u64, TurnId, Option<Box<Instance>>, Option<ostraca_wasm::Turn>),
+    Turn(SlotId, Entity, u64, TurnId, Option<Box<Instance>>, Option<ostraca_wasm::Turn>),
 }
 
 /// What a machine is told of its commits.
@@ -36,44 +37,51 @@ impl Worker {
     pub(super) fn done(&mut self, done: Done) {
         match done {
             Done::Claims(asked, outcomes) => {
-                for ((slot, claim), outcome) in asked.into_iter().zip(outcomes) {
-                    if *self.slots[slot].machine.claim() == *claim {
-                        self.tell(slot, Event::Claimed { number: claim.number, outcome });
+                for ((id, claim), outcome) in asked.into_iter().zip(outcomes) {
+                    let Some(slot) = self.slots.get_mut(id) else { continue };
+                    slot.asked = slot.asked.saturating_sub(1);
+                    if *slot.machine.claim() == *claim {
+                        self.tell(id, Event::Claimed { number: claim.number, outcome });
                     }
+                    self.settle(id);
                 }
             }
             Done::Commits(asked, outcomes) => self.committed(asked, outcomes),
             Done::Loads(asked, results) => {
-                for ((slot, entity, generation), result) in asked.into_iter().zip(results) {
+                for ((id, entity, generation), result) in asked.into_iter().zip(results) {
+                    let Some(slot) = self.slots.get_mut(id) else { continue };
+                    slot.asked = slot.asked.saturating_sub(1);
                     let result = result.map_err(|error| error.to_string());
-                    self.tell(slot, Event::Loaded { entity, generation, result });
+                    self.tell(id, Event::Loaded { entity, generation, result });
                 }
             }
-            Done::Started(slot, entity, generation, started) => {
-                self.started(slot, entity, generation, started);
+            Done::Started(id, entity, generation, started) => {
+                self.started(id, entity, generation, started);
             }
-            Done::Turn(slot, entity, generation, turn, instance, result) => {
-                self.turned(slot, entity, generation, turn, instance, result);
+            Done::Turn(id, entity, generation, turn, instance, result) => {
+                self.turned(id, entity, generation, turn, instance, result);
             }
         }
     }
 
     /// One event a machine: the outcomes of its commits, in the order in which they were asked for.
-    fn committed(&mut self, asked: Vec<(usize, Entity, TurnId)>, outcomes: Vec<CommitOutcome>) {
-        let mut of_slot: Vec<(usize, Outcomes)> = Vec::new();
-        for ((slot, entity, turn), outcome) in asked.into_iter().zip(outcomes) {
-            match of_slot.iter_mut().find(|(other, _)| *other == slot) {
+    fn committed(&mut self, asked: Vec<(SlotId, Entity, TurnId)>, outcomes: Vec<CommitOutcome>) {
+        let mut of_slot: Vec<(SlotId, Outcomes)> = Vec::new();
+        for ((id, entity, turn), outcome) in asked.into_iter().zip(outcomes) {
+            match of_slot.iter_mut().find(|(other, _)| *other == id) {
                 Some((_, outcomes)) => outcomes.push((entity, turn, outcome)),
-                None => of_slot.push((slot, vec![(entity, turn, outcome)])),
+                None => of_slot.push((id, vec![(entity, turn, outcome)])),
             }
         }
-        for (slot, outcomes) in of_slot {
-            self.tell(slot, Event::Committed(outcomes));
+        for (id, outcomes) in of_slot {
+            let Some(slot) = self.slots.get_mut(id) else { continue };
+            slot.asked = slot.asked.saturating_sub(outcomes.len());
+            self.tell(id, Event::Committed(outcomes));
         }
     }
 
-    fn started(&mut self, slot: usize, entity: Entity, generation: u64, started: Started) {
-        let state = self.slot_mut(slot);
+    fn started(&mut self, id: SlotId, entity: Entity, generation: u64, started: Started) {
+        let Some(state) = self.slots.get_mut(id) else { return };
         state.running = state.running.saturating_sub(1);
         let held = state.instances.get_mut(&entity).filter(|(held, _)| *held == generation);
         let result = match started {
@@ -94,19 +102,19 @@ impl Worker {
                 retry_after: None,
             },
         };
-        self.tell(slot, Event::Activated { entity, generation, result });
+        self.tell(id, Event::Activated { entity, generation, result });
     }
 
     fn turned(
         &mut self,
-        slot: usize,
+        id: SlotId,
         entity: Entity,
         generation: u64,
         turn: TurnId,
         instance: Option<Box<Instance>>,
         result: Option<ostraca_wasm::Turn>,
     ) {
-        let state = self.slot_mut(slot);
+        let Some(state) = self.slots.get_mut(id) else { return };
         if let Some(instance) = instance {
             state.running = state.running.saturating_sub(1);
             if let Some((held, live)) = state.instances.get_mut(&entity)
@@ -128,7 +136,7 @@ impl Worker {
                 passivate: false,
             },
         };
-        self.tell(slot, Event::TurnDone { entity, generation, turn, result });
+        self.tell(id, Event::TurnDone { entity, generation, turn, result });
     }
 
     fn turn(&self, entity: &Entity, turn: ostraca_wasm::Turn) -> Turn {

@@ -1,0 +1,141 @@
+//! Shards that come and go: adopted, stopped, forgotten, looked into.
+//!
+//! "Stopped" is a promise: no instance of the shard's machine is anywhere in this process. One that was interrupted is
+//! gone only when its future has returned, so the report may come later than the machine's own word.
+
+use std::sync::atomic::Ordering;
+
+use ostraca_sharding::ids::{Entity, Epoch, ShardId};
+use ostraca_sharding::shard::{Event, Machine, Owner, Phase, StopReason};
+
+use super::slots::{Slot, SlotId};
+use super::{Inspected, Report, Worker};
+use crate::record::Frame;
+
+impl Worker {
+    /// Makes a machine for an assigned shard, in the place of one of a lower epoch.
+    pub(super) fn adopt(&mut self, owner: Owner) {
+        let shard = owner.shard.shard;
+        let before = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id)).map(Slot::epoch);
+        if let Some(before) = before {
+            if before >= owner.epoch {
+                return;
+            }
+            self.forget(shard, before);
+        }
+        let id = self.slots.insert(Slot::new(Machine::new(self.parts.settings.clone(), owner)));
+        self.by_shard.insert(shard, id);
+        self.carry_out(id, None);
+        for entry in self.types.values().cloned().collect::<Vec<_>>() {
+            self.tell(id, Event::Type { kind: entry.name.clone(), settings: entry.settings() });
+        }
+        if let Some(sent) = self.renewed {
+            self.tell(id, Event::Renewed { sent });
+        }
+        if self.suspended {
+            self.tell(id, Event::Suspend);
+        }
+    }
+
+    /// Has a shard given up. Heard twice or late it is answered again, as the first answer may be lost.
+    pub(super) fn stop_shard(&mut self, shard: ShardId, epoch: Epoch, reason: StopReason) {
+        let present = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id));
+        if present.is_some_and(|slot| slot.epoch() > epoch) {
+            return;
+        }
+        let asked = |slot: &Slot| slot.shard() == shard && slot.epoch() == epoch;
+        let found = self.slots.iter().find(|(_, slot)| asked(slot));
+        let Some((id, ended)) = found.map(|(id, slot)| (id, slot.ended())) else {
+            return self.say(Report::Stopped(shard, epoch));
+        };
+        if !ended {
+            return self.tell(id, Event::Stop(reason));
+        }
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.owes_stopped = true;
+        }
+        self.settle(id);
+    }
+
+    /// Drops a shard's machine; its slot stays, out of the messages' way, until nothing holds an instance of it.
+    pub(super) fn forget(&mut self, shard: ShardId, epoch: Epoch) {
+        let Some(id) = self.by_shard.get(&shard).copied() else { return };
+        if self.slots.get(id).is_some_and(|slot| slot.epoch() == epoch) {
+            self.by_shard.remove(&shard);
+            self.tell(id, Event::Forget);
+        }
+    }
+
+    pub(super) fn stop_all(&mut self, reason: StopReason) {
+        self.tell_all(&|| Event::Stop(reason));
+    }
+
+    /// Tells every machine that is not at its end.
+    pub(super) fn tell_all(&mut self, event: &dyn Fn() -> Event) {
+        for place in 0..self.slots.places() {
+            if let Some(id) = self.slots.standing(place) {
+                self.tell(id, event());
+            }
+        }
+    }
+
+    /// Says that a machine has stopped once that is so, and lets a slot go that nothing can come for any more.
+    pub(super) fn settle(&mut self, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        if !slot.ended() || slot.running > 0 {
+            return;
+        }
+        let (shard, epoch, quiet) = (slot.shard(), slot.epoch(), slot.asked == 0);
+        // A machine that stopped has no commit under way; of one that was lost or forgotten the store must say so.
+        let stopped = quiet || slot.machine.phase() == Phase::Stopped;
+        if stopped && std::mem::take(&mut slot.owes_stopped) {
+            self.say(Report::Stopped(shard, epoch));
+        }
+        if quiet {
+            self.slots.remove(id);
+            if self.by_shard.get(&shard) == Some(&id) {
+                self.by_shard.remove(&shard);
+            }
+            self.write_frame(&Frame::Gone { machine: id.serial });
+        }
+    }
+
+    /// What is in memory of one entity, or of a shard.
+    pub(super) fn inspect(&self, shard: ShardId, entity: Option<Entity>) -> Inspected {
+        let Some(slot) = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id)) else {
+            return Inspected::default();
+        };
+        let (live, waiting) = match entity {
+            Some(entity) => {
+                let waiting = slot.machine.waiting(&entity).unwrap_or(0);
+                let live = slot.instances.contains_key(&entity).then_some(entity);
+                (live.into_iter().collect(), waiting)
+            }
+            None => (slot.instances.keys().cloned().collect(), slot.machine.load().1),
+        };
+        Inspected { epoch: Some(slot.epoch()), live, waiting }
+    }
+
+    pub(super) fn say(&self, report: Report) {
+        // Nobody to hear it: the node is going down.
+        let _ = self.parts.reports.send(report);
+    }
+
+    /// Writes the gauges: what is at its end is no shard of this worker any more.
+    pub(super) fn gauge(&self) {
+        let gauges = &self.parts.gauges;
+        let (mut shards, mut entities, mut queued, mut serving) = (0, 0, 0, 0);
+        for (_, slot) in self.slots.iter() {
+            let load = slot.machine.load();
+            entities += load.0 as u64;
+            queued += load.1 as u64;
+            shards += u64::from(!slot.ended());
+            serving += u64::from(slot.serving);
+        }
+        gauges.entities.store(entities, Ordering::Relaxed);
+        gauges.queued.store(queued, Ordering::Relaxed);
+        gauges.serving.store(serving, Ordering::Relaxed);
+        gauges.shards.store(shards, Ordering::Relaxed);
+        gauges.live.store(self.cap.held() as u64, Ordering::Relaxed);
+    }
+}
