@@ -1,16 +1,20 @@
-//! A link as this crate needs it: over QUIC, or within one process, where it breaks when a test says so.
+//! A link as this crate needs it. [`wire`](crate::wire) has the one over QUIC; tests have one that breaks
+//! when they say so.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
 /// How a call ended without an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The other side never hears of it.
+    #[error("{0}")]
     NotSent(String),
     /// The other side may have heard of it.
+    #[error("{0}")]
     Lost(String),
     /// It was done, but its answer is too large.
+    #[error("{0}")]
     AnswerTooLarge(String),
 }
 

@@ -18,7 +18,8 @@
 //! - A hello names the store. Another one, a fork, or one that went back is refused, and stays so until somebody
 //!   has seen to it (R5); [`Known`] remembers, over restarts too.
 //!
-//! From the bottom up: [`protocol`] (what is said), [`channel`] (a link, as this crate needs it), `client`, [`server`].
+//! From the bottom up: [`protocol`] (what is said), [`channel`] (a link, as this crate needs it), `client`, [`server`],
+//! [`wire`] (links over QUIC).
 
 pub mod channel;
 mod client;
@@ -26,9 +27,11 @@ mod error;
 mod options;
 pub mod protocol;
 pub mod server;
+pub mod wire;
 
 pub use channel::{Channel, Connect, Failure};
 pub use client::{Driver, Known, PeerClusterStore, PeerEntityStore};
 pub use error::ConnectError;
 pub use options::{Options, ServerOptions};
 pub use server::{ClusterServer, EntityServer};
+pub use wire::WireChannel;

@@ -7,11 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::lasting::Lasting;
+use common::lasting::{Lasting, Numbers};
 use common::net::Weather;
+use common::quic;
 use common::remote::Remote;
 use ostraca_store::MemoryStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
+use ostraca_store_sled::{Options, SledStore};
 
 /// One call in so many breaks its link.
 const BREAKS: u64 = 8;
@@ -61,5 +63,59 @@ fn rows_are_kept_while_the_link_breaks_again_and_again() {
     let make = seen.clone();
     let make = move || Lasting::new(make.of(Remote::new(&memory(), BREAKS)));
     conformance::cluster_store(&Factory::new(make), 1025);
+    assert!(seen.breaks() > 100, "{} breaks", seen.breaks());
+}
+
+fn sled_options() -> Options {
+    Options { batch_commits: 4, head_cache: 3, watched_changes: 50, ..Options::default() }
+}
+
+/// New sled stores, each behind what `over` makes of it.
+fn sled<S: 'static>(
+    over: impl Fn(&Arc<SledStore>) -> S + Clone + 'static,
+    close: impl Fn(S) -> SledStore + 'static,
+) -> Factory<S> {
+    let root = tempfile::tempdir().expect("a folder for tests");
+    let count = std::cell::Cell::new(0);
+    let again = over.clone();
+    let make = move || {
+        count.set(count.get() + 1);
+        let dir = root.path().join(count.get().to_string());
+        over(&Arc::new(SledStore::create(&dir, &sled_options(), CLUSTER, CLUSTER_NAME).unwrap()))
+    };
+    Factory::new(make).reopening(move |store| {
+        let store = close(store);
+        let dir = store.dir().to_owned();
+        drop(store);
+        again(&Arc::new(SledStore::open(&dir, &sled_options()).unwrap()))
+    })
+}
+
+#[test]
+fn a_sled_store_keeps_both_contracts_over_quic() {
+    let over = |store: &Arc<SledStore>| quic::remote(store, false);
+    conformance::entity_store(&sled(over, Remote::into_backend));
+    conformance::cluster_store(&sled(over, Remote::into_backend), 51);
+}
+
+#[test]
+fn a_memory_store_keeps_both_contracts_over_quic() {
+    let factory = || Factory::new(|| quic::remote(&memory(), false));
+    conformance::entity_store(&factory());
+    conformance::cluster_store(&factory(), 1025);
+}
+
+#[test]
+fn both_contracts_are_kept_over_quic_while_its_connections_break_again_and_again() {
+    let seen = Seen::default();
+    let make = seen.clone();
+    // Shared by all stores of this test, which only makes them higher than they need be.
+    let numbers = Numbers::default();
+    let over = move |store: &Arc<SledStore>| {
+        Lasting::again(make.of(quic::remote(store, true)), numbers.clone())
+    };
+    let close = |lasting: Lasting<Remote>| lasting.into_inner().into_backend();
+    conformance::entity_store(&sled(over.clone(), close));
+    conformance::cluster_store(&sled(over, close), 51);
     assert!(seen.breaks() > 100, "{} breaks", seen.breaks());
 }

@@ -294,7 +294,7 @@ impl Driver {
             .map_err(|_| {
                 NoLink::ForNow(format!("no hello within {call_timeout:?} (`call_timeout`)"))
             })?
-            .map_err(|failure| NoLink::ForNow(format!("{failure:?}")))?;
+            .map_err(|failure| NoLink::ForNow(failure.to_string()))?;
         let Reply { answer, .. } =
             protocol::decode(&answer).map_err(|error| NoLink::ForNow(error.to_string()))?;
         let (identity, openings) = match answer {

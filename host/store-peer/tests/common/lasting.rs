@@ -26,6 +26,9 @@ use ostraca_store::{
 const ROOM: u32 = 20;
 const MARK: &[u8] = b"\0mark";
 
+/// How often each of the suite's claims was made again.
+pub(crate) type Numbers = Arc<Mutex<HashMap<Claim, u64>>>;
+
 type Job<S> = Box<dyn FnOnce(&Worker<S>) + Send>;
 
 pub(crate) struct Lasting<S> {
@@ -36,23 +39,29 @@ pub(crate) struct Lasting<S> {
 
 struct Worker<S> {
     remote: Arc<S>,
-    numbers: Mutex<HashMap<Claim, u64>>,
+    numbers: Numbers,
     marks: Mutex<u64>,
-    unknown: Mutex<usize>,
 }
 
 impl<S: EntityStore + ClusterStore> Lasting<S> {
     pub(crate) fn new(remote: S) -> Self {
+        Self::again(remote, Numbers::default())
+    }
+
+    /// With the numbers of its life before.
+    pub(crate) fn again(remote: S, numbers: Numbers) -> Self {
         let remote = Arc::new(remote);
         let (jobs, queue) = mpsc::channel::<Job<S>>();
-        let worker = Worker {
-            remote: remote.clone(),
-            numbers: Mutex::default(),
-            marks: Mutex::default(),
-            unknown: Mutex::default(),
-        };
+        let worker = Worker { remote: remote.clone(), numbers, marks: Mutex::default() };
         let thread = std::thread::spawn(move || queue.into_iter().for_each(|job| job(&worker)));
         Self { remote, jobs: Some(jobs), thread: Some(thread) }
+    }
+
+    /// What is behind it, after all that was asked is done.
+    pub(crate) fn into_inner(self) -> S {
+        let remote = self.remote.clone();
+        drop(self);
+        Arc::try_unwrap(remote).unwrap_or_else(|_| panic!("somebody has it still"))
     }
 
     fn run<T: Send + 'static>(
@@ -135,7 +144,6 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
             let asked = Commit { claim: claim.clone(), ..turn.clone() };
             match block_on(self.remote.commit(vec![asked])).remove(0) {
                 CommitOutcome::Unknown(_) => {
-                    *self.unknown.lock().unwrap() += 1;
                     let shard = turn.claim.shard.clone();
                     let stands = self.standing(vec![shard]).unwrap().remove(0);
                     *self.numbers.lock().unwrap().entry((*turn.claim).clone()).or_default() += 1;

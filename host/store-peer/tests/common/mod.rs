@@ -3,6 +3,7 @@
 
 pub(crate) mod lasting;
 pub(crate) mod net;
+pub(crate) mod quic;
 pub(crate) mod remote;
 
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! A backend, and both stores over links to it.
 
+use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use ostraca_sharding::ids::{Entity, ShardKey};
@@ -12,7 +13,8 @@ use ostraca_store::{
     StoreIdentity, Watch,
 };
 use ostraca_store_peer::{
-    ClusterServer, EntityServer, Known, Options, PeerClusterStore, PeerEntityStore, ServerOptions,
+    ClusterServer, Connect, EntityServer, Known, Options, PeerClusterStore, PeerEntityStore,
+    ServerOptions,
 };
 use tokio::runtime::Runtime;
 
@@ -28,7 +30,13 @@ pub(crate) struct Remote {
     pub(crate) weather: Arc<Weather>,
     /// Of the rows.
     pub(crate) control: Arc<Weather>,
+    backend: Arc<dyn Any + Send + Sync>,
     runtime: Option<Runtime>,
+}
+
+pub(crate) fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().unwrap()
 }
 
 pub(crate) fn quick() -> Options {
@@ -41,44 +49,80 @@ pub(crate) fn quick() -> Options {
 
 impl Remote {
     pub(crate) fn new<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaks: u64) -> Self {
-        Self::with(backend.clone(), backend.clone(), breaks, quick())
+        let mut remote = Self::with(backend.clone(), backend.clone(), breaks, quick());
+        remote.backend = backend.clone();
+        remote
     }
 
+    /// Over links within this process.
     pub(crate) fn with(
         entities: Arc<dyn EntityStore>,
         rows: Arc<dyn ClusterStore>,
         breaks: u64,
         options: Options,
     ) -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let runtime = runtime.unwrap();
-        let known = Known::open(CLUSTER, None).unwrap();
+        let runtime = runtime();
         let entity = EntityServer::new(entities, ServerOptions::default());
-        let cluster = ClusterServer::new(rows, ServerOptions::default());
+        let cluster = ClusterServer::new(rows.clone(), ServerOptions::default());
         let (weather, control) = (Weather::new(breaks, 1), Weather::new(breaks, 2));
-        let dial = |node: &'static str| {
-            let (entity, known, options) = (entity.clone(), known.clone(), options.clone());
-            let serve = move || -> Serve {
+        let net = |node: &'static str| {
+            let entity = entity.clone();
+            let serve: Box<dyn Fn() -> Serve + Send + Sync> = Box::new(move || {
                 let mut link = entity.link(&member(node));
                 Box::new(move |body| link.call(body))
-            };
-            let net = Net { serve, weather: weather.clone(), runtime: runtime.handle().clone() };
-            let made = runtime.block_on(PeerEntityStore::connect(net, known, options));
-            let (store, driver) = made.unwrap();
-            runtime.spawn(driver.run());
-            store
+            });
+            Net { serve, weather: weather.clone(), runtime: runtime.handle().clone() }
         };
-        let (a, b) = (dial("a"), dial("b"));
-        let serve = move || -> Serve {
+        let (a, b) = (net("a"), net("b"));
+        let serve: Box<dyn Fn() -> Serve + Send + Sync> = Box::new(move || {
             let mut link = cluster.link(&member("a"));
             Box::new(move |body| link.call(body))
-        };
-        let net = Net { serve, weather: control.clone(), runtime: runtime.handle().clone() };
-        let made = runtime.block_on(PeerClusterStore::connect(net, known.clone(), options));
-        let (rows, driver) = made.unwrap();
+        });
+        let rows_net = Net { serve, weather: control.clone(), runtime: runtime.handle().clone() };
+        Self::reach([a, b], rows_net, options, runtime, [weather, control], Arc::new(rows))
+    }
+
+    /// Over any links.
+    pub(crate) fn reach(
+        [a, b]: [impl Connect; 2],
+        rows: impl Connect,
+        options: Options,
+        runtime: Runtime,
+        [weather, control]: [Arc<Weather>; 2],
+        backend: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let known = Known::open(CLUSTER, None).unwrap();
+        let [a, b] = [a, b].map(|to| {
+            let made = PeerEntityStore::connect(to, known.clone(), options.clone());
+            let (store, driver) = runtime.block_on(made).unwrap();
+            runtime.spawn(driver.run());
+            store
+        });
+        let made = PeerClusterStore::connect(rows, known.clone(), options);
+        let (rows, driver) = runtime.block_on(made).unwrap();
         runtime.spawn(driver.run());
-        Self { a, b, rows, known, weather, control, runtime: Some(runtime) }
+        Self { a, b, rows, known, weather, control, backend, runtime: Some(runtime) }
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.as_ref().unwrap().spawn(task));
+    }
+
+    /// The backend, after everything before it has ended.
+    pub(crate) fn into_backend<B: Send + Sync + 'static>(self) -> B {
+        let backend = self.backend.clone();
+        drop(self);
+        let Ok(backend) = backend.downcast::<B>() else { panic!("another backend") };
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut backend = backend;
+        loop {
+            match Arc::try_unwrap(backend) {
+                Ok(backend) => return backend,
+                Err(shared) => backend = shared,
+            }
+            assert!(Instant::now() < until, "somebody has the backend still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn of(&self, claim: Option<&Claim>) -> &PeerEntityStore {

@@ -1,0 +1,118 @@
+//! Links over QUIC: the asking half as a [`Channel`], the answering half for both servers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ostraca_wire::Error;
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::peer::calls::Calls;
+use ostraca_wire::peer::serve::serve_calls;
+use ostraca_wire::peer::{PeerInfo, PeerLink, StreamKind};
+use tokio::sync::mpsc;
+
+use crate::channel::{Channel, Failure};
+use crate::server::{ClusterServer, EntityServer};
+
+/// Bytes of a call's frame beside the body, rounded up.
+const HEAD: usize = 64;
+
+/// Serves a stream of the bulk connection to its end.
+///
+/// # Errors
+/// How the stream ended, if not in good order.
+pub async fn serve_entity(
+    server: &Arc<EntityServer>,
+    reader: FrameReader,
+    writer: FrameWriter,
+    peer: &PeerInfo,
+) -> Result<(), Error> {
+    let mut link = server.link(&peer.member);
+    let (_, no_events) = mpsc::channel(1);
+    serve_calls(reader, writer, peer, move |_, body| link.call(&body), no_events).await
+}
+
+/// Serves a stream of the control connection to its end.
+///
+/// # Errors
+/// How the stream ended, if not in good order.
+pub async fn serve_cluster(
+    server: &Arc<ClusterServer>,
+    reader: FrameReader,
+    writer: FrameWriter,
+    peer: &PeerInfo,
+) -> Result<(), Error> {
+    let mut link = server.link(&peer.member);
+    let (_, no_events) = mpsc::channel(1);
+    serve_calls(reader, writer, peer, move |_, body| link.call(&body), no_events).await
+}
+
+/// A stream of calls over QUIC.
+pub struct WireChannel {
+    calls: Mutex<Option<Arc<Calls>>>,
+    max_call: usize,
+    _link: PeerLink,
+}
+
+impl std::fmt::Debug for WireChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WireChannel").field("max_call", &self.max_call).finish_non_exhaustive()
+    }
+}
+
+impl WireChannel {
+    /// Opens a stream of calls to the store's node: of [`StreamKind::Store`] or [`StreamKind::Cluster`]. The link is
+    /// kept for as long as the stream.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    pub async fn open(link: &PeerLink, kind: StreamKind) -> Result<Self, Error> {
+        let calls = Mutex::new(Some(Arc::new(link.calls(kind).await?)));
+        let frame = usize::try_from(link.info.bounds.frame).unwrap_or(usize::MAX);
+        Ok(Self { calls, max_call: frame.saturating_sub(HEAD), _link: link.clone() })
+    }
+
+    fn calls(&self) -> Option<Arc<Calls>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Channel for WireChannel {
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
+        match self.calls() {
+            Some(calls) => calls.call(body).map(|answer| answer.map_err(failure)).boxed(),
+            None => {
+                let closed = Failure::NotSent("the link was closed".into());
+                futures::future::ready(Err(closed)).boxed()
+            }
+        }
+    }
+
+    fn max_call(&self) -> usize {
+        self.max_call
+    }
+
+    fn closed(&self) -> BoxFuture<'static, ()> {
+        let calls = self.calls();
+        async move {
+            if let Some(calls) = calls {
+                calls.closed().await;
+            }
+        }
+        .boxed()
+    }
+
+    fn close(&self) {
+        drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match &error {
+        Error::NotSent(_) | Error::Overloaded { .. } => Failure::NotSent(error.to_string()),
+        Error::TooLarge { what: "a call", .. } => Failure::NotSent(error.to_string()),
+        Error::TooLarge { .. } => Failure::AnswerTooLarge(error.to_string()),
+        _ => Failure::Lost(error.to_string()),
+    }
+}

@@ -1,0 +1,169 @@
+//! Real nodes on loopback: one carries the store, `a` and `b` reach it over QUIC.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ostraca_sharding::ids::Incarnation;
+use ostraca_sharding::rows::Roles;
+use ostraca_store::conformance::CLUSTER;
+use ostraca_store::{ClusterStore, EntityStore};
+use ostraca_store_peer::wire::{serve_cluster, serve_entity};
+use ostraca_store_peer::{
+    Channel, ClusterServer, Connect, EntityServer, ServerOptions, WireChannel,
+};
+use ostraca_wire::Limits;
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::identity::Ca;
+use ostraca_wire::peer::{Alpn, Facts, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind};
+use ostraca_wire::proto::Problem;
+use ostraca_wire::server::{
+    Admin, AdminAnswer, Peer, Peers, Request, Server, Service, SessionInfo,
+};
+use tokio::runtime::Handle;
+
+use super::net::Weather;
+use super::remote::{Remote, quick, runtime};
+
+/// Clients find nothing here.
+struct NoClients;
+
+impl Service for NoClients {
+    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+        batch.clear();
+    }
+
+    async fn admin(&self, _: &Arc<Peer>, _: Admin) -> Result<AdminAnswer, Problem> {
+        Err(Problem::default())
+    }
+}
+
+/// Serves the stores, if the node carries them.
+struct Streams {
+    stores: Option<(Arc<EntityServer>, Arc<ClusterServer>)>,
+    runtime: Handle,
+}
+
+impl PeerService for Streams {
+    fn stream(
+        &self,
+        peer: Arc<PeerInfo>,
+        kind: StreamKind,
+        reader: FrameReader,
+        writer: FrameWriter,
+    ) -> BoxFuture<'static, ()> {
+        let stores = self.stores.clone();
+        async move {
+            // How a stream ended is the other side's to tell.
+            let _ = match (stores, kind) {
+                (Some((entity, _)), StreamKind::Store) => {
+                    serve_entity(&entity, reader, writer, &peer).await
+                }
+                (Some((_, cluster)), StreamKind::Cluster) => {
+                    serve_cluster(&cluster, reader, writer, &peer).await
+                }
+                _ => Ok(()),
+            };
+        }
+        .boxed()
+    }
+
+    fn runtime(&self, _: Alpn) -> Handle {
+        self.runtime.clone()
+    }
+}
+
+fn node(ca: &Ca, name: &str, streams: Streams) -> (SocketAddr, PeerDialer) {
+    let facts = Facts {
+        roles: Roles::ALL,
+        ..Facts::from(NodeFacts {
+            cluster: CLUSTER,
+            store: 1,
+            node: name.into(),
+            incarnation: Incarnation { counter: 1, nonce: 11 },
+        })
+    };
+    let runtime = streams.runtime.clone();
+    let (server, dialer) = Server::bind_with_peers(
+        "127.0.0.1:0".parse().unwrap(),
+        "listen",
+        &ca.issue_node(name, &[]).unwrap(),
+        &ca.trust().unwrap(),
+        Limits::default(),
+        Peers { facts, service: Arc::new(streams) },
+        Arc::new(NoClients),
+    )
+    .unwrap();
+    let address = server.local_addr().unwrap();
+    runtime.spawn(async move { server.run().await });
+    (address, dialer)
+}
+
+struct Dial {
+    dialer: PeerDialer,
+    to: SocketAddr,
+    alpn: Alpn,
+    links: Arc<Mutex<Vec<PeerLink>>>,
+}
+
+impl Connect for Dial {
+    fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
+        let (dialer, to, alpn) = (self.dialer.clone(), self.to, self.alpn);
+        let links = self.links.clone();
+        async move {
+            let kind = match alpn {
+                Alpn::Bulk => StreamKind::Store,
+                Alpn::Control => StreamKind::Cluster,
+            };
+            let link = dialer.connect(to, alpn, Some("store".into())).await;
+            let link = link.map_err(|error| error.to_string())?;
+            let channel =
+                WireChannel::open(&link, kind).await.map_err(|error| error.to_string())?;
+            links.lock().unwrap().push(link);
+            Ok(Box::new(channel) as Box<dyn Channel>)
+        }
+        .boxed()
+    }
+}
+
+/// A backend behind QUIC, whose connections are closed again and again if they are to be `breaking`.
+pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: bool) -> Remote {
+    let runtime = runtime();
+    let handle = runtime.handle().clone();
+    let guard = handle.enter();
+    let ca = Ca::create(CLUSTER).unwrap();
+    let entity = EntityServer::new(backend.clone(), ServerOptions::default());
+    let cluster = ClusterServer::new(backend.clone(), ServerOptions::default());
+    let stores = Some((entity, cluster));
+    let (to, _) = node(&ca, "store", Streams { stores, runtime: handle.clone() });
+    let links = Arc::new(Mutex::new(Vec::new()));
+    let streams = || Streams { stores: None, runtime: handle.clone() };
+    let [a, b] = ["a", "b"].map(|name| node(&ca, name, streams()).1);
+    let dial =
+        |dialer: &PeerDialer, alpn| Dial { dialer: dialer.clone(), to, alpn, links: links.clone() };
+    let entities = [dial(&a, Alpn::Bulk), dial(&b, Alpn::Bulk)];
+    let rows = dial(&a, Alpn::Control);
+    let weather = Weather::new(0, 1);
+    drop(guard);
+    let control = Weather::new(0, 2);
+    let weathers = [weather.clone(), control];
+    let remote = Remote::reach(entities, rows, quick(), runtime, weathers, backend.clone());
+    if breaking {
+        // A first link that is not made is nobody's to make again.
+        remote.spawn(async move {
+            // Long enough now and then for the largest call.
+            for millis in (1..=9).map(|power| 1 << power).cycle() {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+                for link in std::mem::take(&mut *links.lock().unwrap()) {
+                    link.close();
+                    weather.broken.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    remote
+}
