@@ -29,6 +29,12 @@ impl Clock {
         Self { started: boot_millis(), base: AtomicU64::new(cluster) }
     }
 
+    /// Goes on from there, unless it is further already.
+    pub fn set(&self, cluster: u64) {
+        let since = boot_millis().saturating_sub(self.started);
+        self.base.fetch_max(cluster.saturating_sub(since), Ordering::Relaxed);
+    }
+
     /// Both times.
     #[must_use]
     pub fn now(&self) -> Now {

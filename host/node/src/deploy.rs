@@ -1,65 +1,49 @@
-//! Deployments: checked, compiled, stored, and only then shown to the workers (R24).
+//! Deployments: checked, compiled, stored, and only then written for all to see (R24).
 //!
-//! A deploy is idempotent by digest: the same manifest and component again change nothing. Revisions only rise;
-//! going back is a new, higher revision with the old component.
+//! Any node may deploy. A deploy is idempotent by digest: the same manifest and component again change nothing. Two at
+//! the same time are told apart by compare-and-set on the type's row. Revisions only rise; going back is a new, higher
+//! revision with the old component. It ends when this node has the type; the others follow the row.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
 use ostraca_sharding::ids::{ShardId, ShardKey};
-use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
+use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
+use ostraca_store::{
+    Cas, ClusterStore, Conflict, EntityStore, Row, Scan, ScanKind, ScannedRecord, StoreError,
+};
 use ostraca_wire::proto::{Deployed, Problem};
 use ostraca_wire::server::Upload;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 
 use crate::error::NodeError;
+use crate::loader::{self, Loader};
 use crate::manifest::Manifest;
-use crate::ownership::{Cluster, NAMESPACE, POOL};
-use crate::rows::{self, TypeRow};
+use crate::ownership::{NAMESPACE, POOL};
+use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
-use crate::types::{Type, Types};
-use crate::worker::Input;
+use crate::types::Types;
+
+/// How long a deploy that changes nothing waits until this node has what stands.
+const HERE: Duration = Duration::from_secs(10);
 
 /// What deploying needs. One deploy at a time.
 pub(crate) struct Deployer {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Arc<dyn ClusterStore>,
     pub(crate) store: Arc<dyn EntityStore>,
+    /// Checks components. A node without the role `host` has one too, with no pool.
     pub(crate) wasm: ostraca_wasm::Host,
     pub(crate) types: Types,
-    pub(crate) workers: Vec<mpsc::UnboundedSender<Input>>,
+    pub(crate) loader: Loader,
     pub(crate) shards: u32,
     pub(crate) turn: Mutex<()>,
 }
 
 impl Deployer {
-    /// Reads what is deployed, and compiles it: called at start, before anything is served.
-    pub(crate) async fn restore(&self) -> Result<(), NodeError> {
-        let (stored, _) = self.cluster.list(&format!("types/{NAMESPACE}/")).await?;
-        for row in stored {
-            let standing: TypeRow = rows::decode(&row)?;
-            let manifest = Manifest::parse(&standing.manifest, &row.key)
-                .map_err(|error| NodeError::Row(format!("`{}`: {error}", row.key)))?;
-            let component = self.store.blob(standing.component).await?.ok_or_else(|| {
-                NodeError::Row(format!("the component of `{}` is not in the store", row.key))
-            })?;
-            let program = self
-                .wasm
-                .prepare(component.to_vec(), manifest.wasm_limits())
-                .await
-                .map_err(|error| NodeError::Row(format!("`{}`: {error}", row.key)))?;
-            let entry = Type::new(
-                standing.revision,
-                manifest,
-                program,
-                standing.component,
-                standing.component_size,
-            );
-            self.show(entry);
-        }
-        Ok(())
-    }
-
     /// Deploys what was uploaded.
+    ///
+    /// # Errors
+    /// A problem with its code; if it is retryable, the same deploy may succeed later, and does no harm if it had.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<Deployed, Problem> {
         let manifest = Manifest::parse(&upload.manifest, "entity.toml").map_err(|error| {
             problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
@@ -72,84 +56,103 @@ impl Deployer {
             ));
         }
         let _one_at_a_time = self.turn.lock().await;
-        let key = format!("types/{NAMESPACE}/{}", manifest.kind);
-        let standing = rows::read::<TypeRow>(&*self.cluster, &key).await.map_err(store_problem)?;
+        let key = rows::type_key(&manifest.kind);
+        let found = self.cluster.get(&key).await.map_err(|error| store_problem(error.into()))?;
+        let standing = found.as_ref().map(loader::parse).transpose().map_err(store_problem)?;
         let revision = standing.as_ref().map_or(0, |(row, _)| row.revision);
         if let Some((row, _)) = &standing
             && row.component == upload.digest
             && row.manifest == upload.manifest
         {
+            if let Some(found) = found {
+                // This node's watch may be behind.
+                self.loader.row(found);
+            }
+            self.types.reached(&manifest.kind, revision, HERE).await;
             return Ok(deployed(&manifest.kind, revision, upload.digest, true));
         }
         if let Some(expected) = upload.expected_revision
             && expected != revision
         {
-            let text = format!("revision {revision} of `{}` stands, not {expected}", manifest.kind);
-            return Err(problem(
-                "revision-changed",
-                text,
-                "look at `ostraca deployments`, then deploy again",
-            ));
+            return Err(changed(&manifest.kind, revision, expected));
         }
-        self.check_binding(&manifest).await?;
+        let before = standing.as_ref().map(|(_, manifest)| manifest);
+        self.check_binding(before, &manifest).await?;
+        let bytes = upload.component.to_vec();
         let program =
-            self.wasm.prepare(upload.component.to_vec(), manifest.wasm_limits()).await.map_err(
-                |error| {
-                    let mut problem = problem(error.code(), error.to_string(), "");
-                    problem.retryable = error.retryable();
-                    problem
-                },
-            )?;
-        let component_size = upload.component.len() as u64;
-        let component: Bytes = upload.component;
-        self.store.put_blob(component).await.map_err(|error| store_problem(error.into()))?;
+            self.wasm.prepare(bytes, manifest.wasm_limits()).await.map_err(|error| {
+                let retryable = error.retryable();
+                Problem { retryable, ..problem(error.code(), error.to_string(), "") }
+            })?;
+        let methods = program.methods().iter().map(|method| MethodRow {
+            name: method.name.clone(),
+            query: matches!(method.kind, ostraca_wasm::Kind::Query),
+        });
         let row = TypeRow {
             revision: revision + 1,
             manifest: upload.manifest,
             component: upload.digest,
-            component_size,
+            component_size: upload.component.len() as u64,
+            methods: methods.collect(),
         };
-        rows::write(&*self.cluster, &key, standing.map(|(_, at)| at), &row)
-            .await
-            .map_err(store_problem)?;
+        let value = rows::encode_value(&row).map_err(store_problem)?;
+        if value.len() > MAX_ROW_VALUE_BYTES {
+            let text = format!(
+                "manifest and names of methods take {} bytes; {MAX_ROW_VALUE_BYTES} are kept",
+                value.len()
+            );
+            return Err(problem("deployment-too-large", text, "shorten the manifest"));
+        }
+        // Before the row: who reads it must find the component.
+        let digest =
+            self.store.put_blob(upload.component).await.map_err(|e| store_problem(e.into()))?;
+        if digest != upload.digest {
+            let text = "the store keeps the component under another digest";
+            return Err(problem("store-failed", text, "report it"));
+        }
+        // Entities may have come while it was compiled.
+        self.check_binding(before, &manifest).await?;
+        let cas = Cas { key, expected: found.map(|row| row.revision), value: Some(value) };
+        let at = match self.cluster.compare_and_set(cas).await {
+            Ok(at) => at,
+            Err(Conflict::Changed(now)) => {
+                return Err(self.overtaken(&manifest.kind, revision, now));
+            }
+            Err(Conflict::Store(error)) => return Err(store_problem(error.into())),
+        };
         tracing::info!(r#type = manifest.kind, revision = row.revision, by, "deployed");
         let answer = deployed(&manifest.kind, row.revision, upload.digest, false);
-        self.show(Type::new(row.revision, manifest, program, upload.digest, component_size));
+        self.loader.deployed(at, loader::entry(&row, manifest, Some(program)));
         Ok(answer)
     }
 
-    /// Workers hear of a type before the door lets messages for it through.
-    fn show(&self, entry: Type) {
-        let entry = Arc::new(entry);
-        for worker in &self.workers {
-            // A worker that has ended serves nothing.
-            let _ = worker.send(Input::Type(entry.clone()));
+    /// Somebody else deployed the type meanwhile.
+    fn overtaken(&self, kind: &str, expected: u64, now: Option<Row>) -> Problem {
+        let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
+        let problem = changed(kind, parsed.map_or(0, |(row, _)| row.revision), expected);
+        if let Some(row) = now {
+            self.loader.row(row);
         }
-        self.types.put(entry);
+        problem
     }
 
     /// R23: what says where a type's entities live is fixed while there are any.
-    async fn check_binding(&self, manifest: &Manifest) -> Result<(), Problem> {
-        let types = self.types.now();
-        let Some(standing) = types.get(manifest.kind.as_str()) else { return Ok(()) };
-        let (old, new) = (&standing.manifest, manifest);
-        if old.pool == new.pool && old.shard_key == new.shard_key {
+    async fn check_binding(&self, old: Option<&Manifest>, new: &Manifest) -> Result<(), Problem> {
+        let same = |old: &Manifest| old.pool == new.pool && old.shard_key == new.shard_key;
+        if old.is_none_or(same) {
             return Ok(());
         }
-        if !self.has_entities(&manifest.kind).await.map_err(|error| store_problem(error.into()))? {
+        if !self.has_entities(&new.kind).await.map_err(|error| store_problem(error.into()))? {
             return Ok(());
         }
         Err(problem(
             "binding-fixed",
-            format!(
-                "`{}` has entities, so its `pool` and `shard-key` cannot change",
-                manifest.kind
-            ),
+            format!("`{}` has entities, so its `pool` and `shard-key` cannot change", new.kind),
             "keep them, or deploy under another type name",
         ))
     }
 
-    async fn has_entities(&self, kind: &str) -> Result<bool, ostraca_store::StoreError> {
+    async fn has_entities(&self, kind: &str) -> Result<bool, StoreError> {
         for shard in 1..=self.shards {
             let shard =
                 ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard: ShardId(shard) };
@@ -183,9 +186,16 @@ fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Dep
     Deployed { r#type: kind.into(), revision, digest: digest.to_vec().into(), unchanged }
 }
 
+fn changed(kind: &str, stands: u64, expected: u64) -> Problem {
+    problem(
+        "revision-changed",
+        format!("revision {stands} of `{kind}` stands, not {expected}"),
+        "look at `ostraca deployments`, then deploy again",
+    )
+}
+
 fn store_problem(error: NodeError) -> Problem {
     let help = "try again; `ostraca status` says how the store does";
-    let mut problem = problem(error.code(), error.to_string(), help);
-    problem.retryable = error.is_retryable();
-    problem
+    let retryable = error.is_retryable();
+    Problem { retryable, ..problem(error.code(), error.to_string(), help) }
 }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use ostraca_store::StoreError;
+use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::OpenError;
 use ostraca_wire::identity::IdentityError;
 
@@ -50,6 +51,33 @@ pub enum NodeError {
     /// The store failed.
     #[error("the store failed: {0}")]
     Store(#[from] StoreError),
+    /// No node of the cluster that is joined answered.
+    #[error("the store of the cluster is not reached: {0}")]
+    Unreached(String),
+    /// Nodes answered, and none of them has the store or knows where it is.
+    #[error("none of the nodes under `join` has the store or says where it is: {0}")]
+    NoStoreNode(String),
+    /// A node of the cluster that is joined was refused, or refused this one.
+    #[error("cannot join the cluster at {place}: {source}")]
+    Join {
+        /// Its `host:port`.
+        place: String,
+        /// Why.
+        source: ostraca_wire::Error,
+    },
+    /// The store of the cluster that is joined is not to be used.
+    #[error(transparent)]
+    Remote(#[from] ConnectError),
+    /// The cluster's pool is not what the configuration says, or not what this program can use.
+    #[error("the pool `default` has {what} {found}, and this node wants {wanted}")]
+    OtherPool {
+        /// `shards` or `hash`.
+        what: &'static str,
+        /// What this node wants.
+        wanted: String,
+        /// What the cluster has.
+        found: String,
+    },
     /// A row of the cluster is missing, or cannot be read.
     #[error("a row of the cluster is of no use: {0}")]
     Row(String),
@@ -88,6 +116,14 @@ impl NodeError {
             Self::OtherIdentity { .. } => "other-identity",
             Self::Open(error) => open_code(error),
             Self::Store(_) => "store-failed",
+            Self::Unreached(_) | Self::Remote(ConnectError::Unreachable(_)) => "store-unreached",
+            Self::NoStoreNode(_) => "no-store-node",
+            Self::Join { source, .. } => source.code(),
+            Self::Remote(ConnectError::Refused(_)) => "store-refused",
+            Self::Remote(ConnectError::BadWitness(_)) => "bad-witness",
+            Self::Remote(ConnectError::Io { .. }) => "store-io",
+            Self::OtherPool { what: "hash", .. } => "other-hash",
+            Self::OtherPool { .. } => "other-shard-count",
             Self::Row(_) => "bad-row",
             Self::Conflict(_) => "conflict",
             Self::Wasm(error) => error.code(),
@@ -111,6 +147,15 @@ impl NodeError {
                 "check `node` and [identity] in the configuration, or issue a certificate for this node"
             }
             Self::Store(_) => "read the reason, mend it, and start the node again",
+            Self::Unreached(_) => {
+                "check the addresses under `join`, and that the node with the role `store` runs"
+            }
+            Self::NoStoreNode(_) => {
+                "name the node with the role `store` under `join`, or start the node again later"
+            }
+            Self::OtherPool { .. } => {
+                "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
+            }
             Self::Conflict(_) => "start the node again",
             Self::Wasm(ostraca_wasm::Error::Setting { setting, .. }) => {
                 let setting = setting.replace('_', "-");
@@ -119,6 +164,8 @@ impl NodeError {
             Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
             Self::Invalid(_)
             | Self::Open(_)
+            | Self::Join { .. }
+            | Self::Remote(_)
             | Self::Row(_)
             | Self::Wasm(_)
             | Self::Wire(_)
@@ -133,6 +180,9 @@ impl NodeError {
         match self {
             Self::Conflict(_) | Self::Thread { .. } | Self::Ended(_) => true,
             Self::Store(StoreError::Unavailable(_)) => true,
+            Self::Unreached(_) | Self::NoStoreNode(_) => true,
+            Self::Remote(error) => error.is_retryable(),
+            Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.retryable(),
             _ => false,
         }

@@ -136,7 +136,8 @@ impl Text<'_> {
 }
 
 /// The name that is most like a mistyped one.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+#[must_use]
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, best) = known
         .into_iter()
         .map(|it| (strsim::damerau_levenshtein(name, it), it))

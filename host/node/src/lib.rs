@@ -5,20 +5,27 @@
 
 pub mod clock;
 pub mod config;
+mod admin;
+mod cache;
+mod control;
 mod deploy;
 pub mod error;
 pub mod init;
 pub mod input;
-mod lease;
+mod gateway;
+mod loader;
 pub mod manifest;
 pub mod node;
 pub mod ownership;
+mod peers;
 pub mod record;
 mod rows;
 mod service;
 mod stats;
 mod status;
+mod stores;
 mod types;
+mod view;
 mod worker;
 
 pub use config::Config;
@@ -26,3 +33,9 @@ pub use error::NodeError;
 pub use init::{InitOptions, Initialised, JoinOptions, Joining, init, join};
 pub use manifest::Manifest;
 pub use node::{Node, Summary};
+
+/// An address with a port, by name or by number; of several the first.
+pub(crate) async fn resolve(address: &str) -> Result<std::net::SocketAddr, String> {
+    let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the name has no address".into())
+}

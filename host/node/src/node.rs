@@ -1,46 +1,68 @@
 //! A running node: its parts, in the order in which they start and stop.
 //!
-//! Starting: store, registration, guests' host, workers with a machine a shard, deployments, lease, claims, and
-//! only then the door. Stopping goes the other way round: the door closes, what was taken is answered, every shard
-//! is given up in good order, the lease says goodbye, the store closes.
+//! Starting: control thread, store (its own, or over links to the node that has it), network, guests' host, workers,
+//! gateway; then the machine registers the node, and the node is ready when every shard has an owner that it
+//! knows. Stopping: the node drains, so that its shards serve elsewhere before they end here (S10); what it
+//! took is answered; the network closes, and the store last.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_sharding::ids::{ClusterId, NodeId};
+use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
+use ostraca_sharding::node::{Event, Identity as Name, Machine};
+use ostraca_sharding::route::Router;
+use ostraca_sharding::rows::Member;
+use ostraca_store::{ClusterStore, EntityStore};
+use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::hello::NodeFacts;
-use ostraca_wire::server::Server;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use ostraca_wire::peer::Facts;
+use ostraca_wire::server::{Peers as PeerSide, Server};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::admin::Desk;
+use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::control::{self, Control};
 use crate::deploy::Deployer;
 use crate::error::NodeError;
-use crate::lease::{Lease, Renewal};
-use crate::ownership::{Cluster, Registration};
+use crate::gateway::{Gateway, Links, Opener};
+use crate::loader::{self, Loader};
+use crate::peers::{Peers, Streams};
 use crate::record::Recorder;
-use crate::service::Door;
+use crate::service::{Door, Open};
 use crate::stats::{Gauges, Stats};
 use crate::status::Status;
+use crate::rows::FORMAT;
+use crate::stores::{self, Found};
 use crate::types::Types;
-use crate::worker::{self, Input, Parts, Report};
+use crate::view::{Events, View};
+use crate::worker::{self, Answers, Input, Parts, Report};
 
-/// How long a start waits for the shards' claims: they are one batch, so this is only a bound.
-const CLAIMS: Duration = Duration::from_secs(60);
+/// How long a start waits until every shard has an owner; then the node is ready all the same, and says so.
+const SETTLE: Duration = Duration::from_secs(30);
+/// How long a start waits for a store that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a start waits for deployed types to be compiled.
+const TYPES: Duration = Duration::from_secs(60);
 
 /// A node that serves.
 pub struct Node {
     server: Arc<Server<Door>>,
     address: SocketAddr,
     summary: Summary,
-    workers: Vec<(mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>)>,
-    lease: Option<Lease>,
+    workers: Vec<Worker>,
+    control: Control,
+    gateway: Arc<Gateway>,
+    view: watch::Receiver<Arc<View>>,
     tasks: TaskTracker,
     failed: mpsc::UnboundedReceiver<NodeError>,
-    _store: Arc<SledStore>,
+    _store: Option<Arc<SledStore>>,
+    _remote: Option<stores::Remote>,
 }
 
 /// What a node is, for the line that says it is ready.
@@ -58,201 +80,292 @@ pub struct Summary {
     pub types: usize,
 }
 
+/// The cluster's store, wherever it is.
+struct Stores {
+    rows: Arc<dyn ClusterStore>,
+    entities: Arc<dyn EntityStore>,
+    found: Found,
+    /// What keeps the links to it, if it is another node's.
+    remote: Option<stores::Remote>,
+}
+
 impl Node {
     /// Starts a node; it serves when this returns. Must be called within a multi-threaded tokio runtime: the network
-    /// runs there, the guests on threads of their own.
+    /// runs there, the guests and the lease on threads of their own.
     ///
     /// # Errors
     /// Whatever keeps it from serving, each with what to do.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
         let (trust, identity) = config.identity()?;
-        let (dir, mut options) = (config.store_dir(), config.store_options());
-        options.cluster = Some(trust.cluster);
-        let store = blocking(move || SledStore::open(&dir, &options)).await??;
-        let store = Arc::new(store);
-        let cluster: Cluster = store.clone();
-        let own = store.identity();
-
+        let roles = config.roles();
         let node = NodeId::from(config.node.as_str());
-        let registration =
-            Registration::take(&*cluster, node.clone(), config.advertise.clone()).await?;
-        let wasm_settings = config.wasm_settings();
-        let wasm = blocking(move || ostraca_wasm::Host::new(&wasm_settings)).await??;
+        let clock = Arc::new(Clock::new(0));
+        let mut control = Control::prepare()?;
 
-        let clock = Arc::new(Clock::new(registration.time));
-        let stats = Arc::new(Stats::default());
-        let count = match config.workers {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            set => set,
+        let local = match roles.store {
+            true => Some(stores::open_local(&config, trust.cluster).await?),
+            false => None,
         };
-        let (reports, mut heard) = mpsc::unbounded_channel();
-        let mut workers = Vec::new();
-        let mut gauges = Vec::new();
-        let cap = (wasm.shape().max_live as usize / count).max(1);
-        for index in 0..count {
-            let gauge = Arc::new(Gauges::default());
-            gauges.push(gauge.clone());
-            let recorder = config
-                .record
-                .as_deref()
-                .map(|dir| Recorder::create(dir, index, registration.incarnation.counter))
-                .transpose()
-                .map_err(|source| NodeError::File {
-                    action: "create",
-                    path: config.record.clone().unwrap_or_default(),
-                    source,
-                })?;
-            let parts = Parts {
-                index,
-                settings: config.shard_settings(),
-                cap,
-                clock: clock.clone(),
-                store: store.clone(),
-                stats: stats.clone(),
-                gauges: gauge,
-                recorder,
-                reports: reports.clone(),
-            };
-            workers.push(spawn_worker(parts)?);
-        }
-        drop(reports);
-        let inputs: Vec<_> = workers.iter().map(|(input, _)| input.clone()).collect();
-
-        let types = Types::default();
-        let deployer = Deployer {
-            cluster: cluster.clone(),
-            store: store.clone(),
-            wasm: wasm.clone(),
-            types: types.clone(),
-            workers: inputs.clone(),
-            shards: registration.shards,
-            turn: Mutex::new(()),
-        };
-        deployer.restore().await?;
-
-        let owners = registration.assign(&*cluster, &own).await?;
-        let shards = registration.shards;
-        for owner in owners {
-            let worker = Door::worker_of(owner.shard.shard, count);
-            // A worker that has ended is noticed below: its shards never serve.
-            let _ = inputs[worker].send(Input::Adopt(Box::new(owner)));
-        }
-        let renewal = Renewal {
-            registration: registration.clone(),
-            cluster: cluster.clone(),
-            store: store.clone(),
-            clock: clock.clone(),
-            stats: stats.clone(),
-            workers: inputs.clone(),
-            every: config.renew,
-        };
-        let lease = blocking(move || Lease::start(renewal)).await??;
-
-        let (failures, failed) = mpsc::unbounded_channel();
-        let mut serving = 0;
-        while serving < shards {
-            match tokio::time::timeout(CLAIMS, heard.recv()).await {
-                Ok(Some(Report::Serving)) => serving += 1,
-                Ok(Some(Report::Lost(owner, standing, why))) => {
-                    let above = standing.map_or(owner.epoch, |standing| standing.epoch);
-                    tracing::warn!(shard = %owner.shard, %why, "claiming above the epoch that stands");
-                    let shard = owner.shard.shard;
-                    let owner = registration.assign_above(&*cluster, &own, shard, above).await?;
-                    let _ =
-                        inputs[Door::worker_of(shard, count)].send(Input::Adopt(Box::new(owner)));
-                }
-                Ok(Some(Report::Panicked(_)) | None) => {
-                    return Err(NodeError::Ended("a worker ended while starting".into()));
-                }
-                Err(_) => {
-                    let text =
-                        format!("only {serving} of {shards} shards could be claimed within 60 s");
-                    return Err(NodeError::Ended(text));
-                }
-            }
-        }
-
-        let facts = NodeFacts {
-            cluster: own.cluster,
-            store: own.store,
-            node,
-            incarnation: registration.incarnation,
-        };
-        let status = Status {
-            node: config.node.as_str().into(),
-            incarnation: registration.incarnation,
+        let door = Arc::new(Door::default());
+        let facts = Facts {
+            node: NodeFacts {
+                cluster: trust.cluster,
+                store: local.as_ref().map_or(0, |store| store.found.identity.store),
+                node: node.clone(),
+                incarnation: Incarnation::default(),
+            },
+            roles,
+            shards: local.as_ref().map_or(config.expected_shards.unwrap_or(0), |own| own.found.shards),
+            hash: match &local {
+                Some(own) => own.found.hash.clone(),
+                None => config.expected_hash.clone().unwrap_or_default(),
+            },
             addresses: config.advertise.clone(),
-            lease: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
-            clock: clock.clone(),
-            store: store.clone(),
-            wasm,
-            stats,
-            gauges,
+            format: FORMAT,
         };
-        let summary = Summary {
-            node: config.node.clone(),
-            cluster: own.cluster,
-            cluster_name: own.cluster_name.clone(),
-            shards,
-            types: types.now().len(),
-        };
-        let door = Door {
-            types,
-            shards,
-            clock,
-            workers: inputs.clone(),
-            deployer,
-            status,
-            tokens: std::sync::atomic::AtomicU64::new(0),
-            content_types: std::sync::Mutex::default(),
-        };
-        let limits = config.wire_limits();
-        let server = Server::bind(
+        let served = ServerOptions::default;
+        let peers = Arc::new(Peers {
+            bulk: Handle::current(),
+            control: control.runtime.clone(),
+            heard: control.input.clone(),
+            entities: local.as_ref().map(|store| EntityServer::new(store.sled.clone(), served())),
+            rows: local.as_ref().map(|store| ClusterServer::new(store.sled.clone(), served())),
+            gateway: OnceLock::new(),
+        });
+        let (server, dialer) = Server::bind_with_peers(
             config.listen,
             "listen",
             &identity,
             &trust,
-            limits,
-            facts,
-            Arc::new(door),
+            config.wire_limits(),
+            PeerSide { facts: facts.clone(), service: Arc::new(Streams(peers.clone())) },
+            door.clone(),
         )?;
         let server = Arc::new(server);
         let address = server.local_addr()?;
         let tasks = TaskTracker::new();
         let running = server.clone();
         tasks.spawn(async move { running.run().await });
-        tasks.spawn(async move {
-            // A shard lost while serving: with one node this is a fault of the store, and the shard is claimed anew.
-            while let Some(report) = heard.recv().await {
-                if let Report::Panicked(worker) = report {
-                    // Nobody to hear it: the node is stopping.
-                    let _ = failures.send(NodeError::Ended(format!("worker {worker} panicked")));
-                }
-                let Report::Lost(owner, standing, why) = report else { continue };
-                tracing::error!(shard = %owner.shard, %why, "a shard was lost; it is claimed anew");
-                let above = standing.map_or(owner.epoch, |standing| standing.epoch);
-                let shard = owner.shard.shard;
-                match registration.assign_above(&*cluster, &own, shard, above).await {
-                    Ok(owner) => {
-                        let _ = inputs[Door::worker_of(shard, count)]
-                            .send(Input::Adopt(Box::new(owner)));
-                    }
-                    Err(error) => tracing::error!(%error, "the shard could not be assigned"),
+
+        let stores = match &local {
+            Some(own) => Stores {
+                rows: own.sled.clone(),
+                entities: own.sled.clone(),
+                found: own.found.clone(),
+                remote: None,
+            },
+            None => {
+                let control = &control.runtime;
+                let remote =
+                    stores::connect(&config, trust.cluster, &dialer, control, PATIENCE).await?;
+                Stores {
+                    rows: remote.cluster.clone(),
+                    entities: remote.entity.clone(),
+                    found: remote.found.clone(),
+                    remote: Some(remote),
                 }
             }
-            // Nobody to hear it: the node is stopping.
-            let _ = failures.send(NodeError::Ended("every worker ended".into()));
+        };
+        let Stores { rows, entities, found, remote } = stores;
+        let own = found.identity.clone();
+        let facts = Facts {
+            node: NodeFacts { store: own.store, ..facts.node },
+            shards: found.shards,
+            hash: found.hash.clone(),
+            ..facts
+        };
+        server.set_peer_facts(facts.clone());
+        clock.set(found.time);
+
+        let mut settings = config.wasm_settings();
+        if !roles.host {
+            // It only checks what is deployed.
+            settings.allocator = ostraca_wasm::Allocator::OnDemand;
+        }
+        let wasm = blocking(move || ostraca_wasm::Host::new(&settings)).await??;
+        let hosting = roles.host.then(|| wasm.clone());
+        let stats = Arc::new(Stats::default());
+        let types = Types::default();
+        let answers = Arc::new(Late::default());
+        let count = match (roles.host, config.workers) {
+            (false, _) => 0,
+            (true, 0) => std::thread::available_parallelism().map_or(1, usize::from),
+            (true, set) => set,
+        };
+        let mut gauges = Vec::new();
+        let mut workers = Vec::new();
+        let most = wasm.shape().max_live as usize;
+        let (reports, heard) = mpsc::unbounded_channel();
+        for index in 0..count {
+            let gauge = Arc::new(Gauges::default());
+            gauges.push(gauge.clone());
+            let parts = Parts {
+                index,
+                settings: config.shard_settings(),
+                cap: (most / count).max(1),
+                clock: clock.clone(),
+                store: entities.clone(),
+                stats: stats.clone(),
+                gauges: gauge,
+                recorder: recorder(&config, index)?,
+                reports: reports.clone(),
+                answers: answers.clone(),
+            };
+            workers.push(spawn_worker(parts)?);
+        }
+        drop(reports);
+        let inputs: Vec<_> = workers.iter().map(|(input, _)| input.clone()).collect();
+
+        let told = inputs.clone();
+        let loader = Loader::new(loader::Parts {
+            types: types.clone(),
+            store: entities.clone(),
+            wasm: hosting.clone(),
+            tell: Box::new(move |entry| {
+                for worker in &told {
+                    // A worker that has ended runs nothing.
+                    let _ = worker.send(Input::Type(entry.clone()));
+                }
+            }),
+            runtime: Handle::current(),
+            budget: loader::BUDGET,
         });
+        let deployer = Deployer {
+            cluster: rows.clone(),
+            store: entities.clone(),
+            wasm: wasm.clone(),
+            types: types.clone(),
+            loader: loader.clone(),
+            shards: found.shards,
+            turn: Mutex::new(()),
+        };
+
+        let (away, mut unreachable) = mpsc::unbounded_channel();
+        let links = Links::new(node.clone(), dialer.clone(), Handle::current(), away);
+        let gateway = Gateway::new(
+            Router::new(config.route_settings(), found.shards),
+            Opener::new(clock.clone()),
+            links,
+            clock.clone(),
+            types.clone(),
+            found.shards,
+            config.node.clone(),
+            inputs.clone(),
+        );
+        gateway.links.serve(&gateway);
+        answers.set(gateway.clone());
+        // Both are set here and nowhere else.
+        let _ = peers.gateway.set(gateway.clone());
+        tasks.spawn(gateway.clone().run());
+        let told = control.input.clone();
+        tasks.spawn(async move {
+            while let Some(node) = unreachable.recv().await {
+                // Nobody to hear it: the node stops.
+                let _ = told.send(control::Input::Event(Event::Unreachable { node }));
+            }
+        });
+
+        let cache = match roles.store {
+            true => None,
+            false => {
+                let (dir, types) = (Cache::place(&config.data), types.clone());
+                blocking(move || Cache::open(&dir, own.cluster, types)).await?
+            }
+        };
+        let (failures, failed) = mpsc::unbounded_channel();
+        let (shown, mut view) = watch::channel(Arc::new(View::default()));
+        let events = Arc::new(Events::default());
+        let naming = server.clone();
+        let registered = move |member: &Member| {
+            let node = NodeFacts { incarnation: member.incarnation, ..facts.node.clone() };
+            naming.set_peer_facts(Facts { node, ..facts.clone() });
+        };
+        let name = Name {
+            node: node.clone(),
+            roles,
+            version: version(),
+            addresses: config.advertise.clone(),
+            shards: found.shards,
+            seed: rand::random(),
+        };
+        let settings = ostraca_sharding::node::Settings {
+            embedded: roles.store,
+            ..config.node_settings()
+        };
+        let mut machine = Machine::new(settings, name, config.strategy());
+        if let Some(cache) = &cache {
+            let known = cache.load();
+            loader.remembered(&known.types);
+            machine.handle(clock.now(), Event::Cached(known.rows));
+        }
+        control.start(control::Parts {
+            machine,
+            cluster: own.cluster,
+            rows,
+            entities: entities.clone(),
+            local: local.as_ref().map(|own| own.sled.clone()),
+            workers: inputs,
+            gateway: gateway.clone(),
+            loader,
+            cache,
+            clock: clock.clone(),
+            stats: stats.clone(),
+            events: events.clone(),
+            view: shown,
+            dialer,
+            registered: Box::new(registered),
+            failures: failures.clone(),
+            every: config.renew,
+        });
+        let told = control.input.clone();
+        tasks.spawn(pass_on(heard, told));
+        let status = Status {
+            node: config.node.as_str().into(),
+            addresses: config.advertise.clone(),
+            lease: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
+            clock,
+            identity: {
+                let entities = entities.clone();
+                Box::new(move || entities.identity())
+            },
+            local: local.as_ref().map(|own| own.sled.clone()),
+            wasm: hosting,
+            stats,
+            gauges,
+            view: view.clone(),
+        };
+        let desk = Desk {
+            deployer,
+            status,
+            store: entities,
+            view: view.clone(),
+            events,
+            control: control.input.clone(),
+            workers: workers.iter().map(|(input, _)| input.clone()).collect(),
+            shards: found.shards,
+        };
+        door.open(Open { gateway: gateway.clone(), desk });
+        settle(&mut view, &types, found.shards).await;
+        let summary = Summary {
+            node: config.node.clone(),
+            cluster: own.cluster,
+            cluster_name: own.cluster_name.clone(),
+            shards: found.shards,
+            types: types.now().len(),
+        };
         tasks.close();
         Ok(Self {
             server,
             address,
             summary,
             workers,
-            lease: Some(lease),
+            control,
+            gateway,
+            view,
             tasks,
             failed,
-            _store: store,
+            _store: local.map(|own| own.sled),
+            _remote: remote,
         })
     }
 
@@ -276,10 +389,20 @@ impl Node {
         }
     }
 
-    /// Stops in good order, within `grace`: takes nothing new, answers what was taken, stops every instance, gives the
-    /// shards and the lease up.
+    /// Stops in good order, within about twice `grace`: hands its shards over, or stops them where nobody takes them;
+    /// answers what was taken, says goodbye, closes the network and the store.
     pub async fn stop(mut self, grace: Duration) {
-        self.server.shut_down(grace).await;
+        self.control.tell(Event::Leave);
+        let left = |view: &Arc<View>| view.left;
+        if tokio::time::timeout(grace, self.view.wait_for(left)).await.is_err() {
+            tracing::warn!("the shards were not handed over within {grace:?}: they stop here");
+            self.control.tell(Event::LeaveNow);
+            if tokio::time::timeout(grace / 2, self.view.wait_for(left)).await.is_err() {
+                tracing::warn!("the node could not say goodbye; its lease lapses by itself");
+            }
+        }
+        self.gateway.close();
+        self.server.shut_down(grace / 2).await;
         let mut stopped = Vec::new();
         for (input, _) in &self.workers {
             let (done, heard) = oneshot::channel();
@@ -288,11 +411,11 @@ impl Node {
             }
         }
         let all = futures::future::join_all(stopped);
-        if tokio::time::timeout(grace, all).await.is_err() {
-            tracing::warn!("some shards did not stop within {grace:?}; what they ran is not lost");
+        if tokio::time::timeout(grace / 2, all).await.is_err() {
+            tracing::warn!("some shards did not stop in time; what they ran is not lost");
         }
         let workers = std::mem::take(&mut self.workers);
-        let lease = self.lease.take();
+        let control = self.control;
         let joined = blocking(move || {
             for (input, thread) in workers {
                 drop(input);
@@ -300,16 +423,73 @@ impl Node {
                     tracing::error!("a worker had panicked");
                 }
             }
-            if let Some(lease) = lease {
-                lease.stop();
-            }
+            control.stop();
         });
         if let Err(error) = joined.await {
             tracing::error!(%error, "the node did not stop in good order");
         }
-        // A worker that cannot end, as on a disk that hangs, must not keep the process.
-        let _ = tokio::time::timeout(grace, self.tasks.wait()).await;
     }
+}
+
+/// Waits until the node knows an owner of every shard and serves its own, and has compiled what is deployed.
+async fn settle(view: &mut watch::Receiver<Arc<View>>, types: &Types, shards: u32) {
+    let settled = tokio::time::timeout(SETTLE, view.wait_for(|view| view.settled(shards))).await;
+    if settled.is_err() {
+        tracing::warn!("not every shard has an owner yet: `ostraca status` says more");
+    }
+    if !types.settled(TYPES).await {
+        tracing::warn!("some types are still being compiled");
+    }
+}
+
+/// What workers say goes to the control thread, until every one of them has ended.
+async fn pass_on(
+    mut heard: mpsc::UnboundedReceiver<Report>,
+    told: mpsc::UnboundedSender<control::Input>,
+) {
+    while let Some(report) = heard.recv().await {
+        // Nobody to hear it: the node stops.
+        let _ = told.send(control::Input::Report(report));
+    }
+}
+
+/// The gateway, for workers that are made before it.
+#[derive(Default)]
+struct Late(OnceLock<Arc<Gateway>>);
+
+impl Late {
+    fn set(&self, gateway: Arc<Gateway>) {
+        // Set once, by the start.
+        let _ = self.0.set(gateway);
+    }
+}
+
+impl Answers for Late {
+    fn answered(&self, answers: &mut Vec<worker::Answered>) {
+        if let Some(gateway) = self.0.get() {
+            gateway.answered(answers);
+        }
+    }
+}
+
+/// The program's version as one number that rises with it: 1.2.3 is 1,002,003.
+fn version() -> u64 {
+    let part = |text: &str| text.parse::<u64>().unwrap_or(0);
+    (part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000 + part(env!("CARGO_PKG_VERSION_MINOR"))) * 1_000
+        + part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+fn recorder(config: &Config, index: usize) -> Result<Option<Recorder>, NodeError> {
+    config
+        .record
+        .as_deref()
+        .map(|dir| Recorder::create(dir, index, crate::clock::boot_millis()))
+        .transpose()
+        .map_err(|source| NodeError::File {
+            action: "create",
+            path: config.record.clone().unwrap_or_default(),
+            source,
+        })
 }
 
 type Worker = (mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>);
@@ -328,7 +508,7 @@ fn spawn_worker(parts: Parts) -> Result<Worker, NodeError> {
 }
 
 /// Runs what blocks on a thread for it.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NodeError> {
     tokio::task::spawn_blocking(work)

@@ -1,157 +1,95 @@
-//! What comes from clients: checked against the deployed types, given its shard, and handed to its worker.
+//! What comes from clients: messages go to the gateway, other requests are answered here or in [`crate::admin`].
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Digest, Entity, Epoch, MessageId, ShardId};
-use ostraca_sharding::message::{Context, Hint, Kind, Message, Outcome, Token, codes};
+use ostraca_sharding::ids::Epoch;
+use ostraca_sharding::message::{Hint, Kind, Outcome, codes};
 use ostraca_sharding::records::Answer;
 use ostraca_wire::proto::{self, Envelope, Problem, Reply};
-use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Service, SessionInfo, Ticket};
-use tokio::sync::mpsc;
+use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Service, SessionInfo};
 
-use crate::clock::Clock;
-use crate::deploy::Deployer;
+use crate::admin::Desk;
+use crate::gateway::Gateway;
 use crate::input::nearest;
-use crate::status::Status;
-use crate::types::{Table, Type, Types};
-use crate::worker::Input;
+use crate::peers::starting;
+use crate::types::{Table, Type};
 
-/// The node, as its network side sees it.
-pub(crate) struct Door {
-    pub(crate) types: Types,
-    pub(crate) shards: u32,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) workers: Vec<mpsc::UnboundedSender<Input>>,
-    pub(crate) deployer: Deployer,
-    pub(crate) status: Status,
-    /// The next token: all the node's requests have tokens of their own, so that they may change workers.
-    pub(crate) tokens: AtomicU64,
-    /// Content types in use, shared: there are few, and each message would else carry a copy.
-    pub(crate) content_types: Mutex<HashMap<String, Arc<str>>>,
+/// How long a message waits for its type to be known: rows travel for a moment after a deploy.
+const TYPE_WAIT: Duration = Duration::from_secs(2);
+
+/// The node, as its network side sees it. Until it is opened it says that the node starts.
+#[derive(Default)]
+pub(crate) struct Door(OnceLock<Open>);
+
+/// What is behind the door.
+pub(crate) struct Open {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) desk: Desk,
 }
 
-/// Content types that are kept shared, and the longest of them in bytes; beyond it each message has its own.
-const CONTENT_TYPES: (usize, usize) = (64, 128);
-
 impl Door {
-    /// The worker that a shard is pinned to.
-    pub(crate) fn worker_of(shard: ShardId, workers: usize) -> usize {
-        shard.0 as usize % workers.max(1)
-    }
-
-    fn content_type(&self, text: &str) -> Arc<str> {
-        if text.len() > CONTENT_TYPES.1 {
-            return text.into();
-        }
-        let mut shared = self.content_types.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = shared.get(text) {
-            return known.clone();
-        }
-        let fresh: Arc<str> = text.into();
-        if shared.len() < CONTENT_TYPES.0 {
-            shared.insert(text.to_owned(), fresh.clone());
-        }
-        fresh
-    }
-
-    fn accept(
-        &self,
-        types: &Table,
-        session: &SessionInfo,
-        envelope: Envelope,
-        held: Duration,
-    ) -> Result<(ShardId, Arc<Message>), Problem> {
-        let (entry, method, kind) = resolve(types, &session.peer.principal, &envelope)?;
-        let now = self.clock.now().mono;
-        let target = Entity { kind: entry.name.clone(), id: envelope.id.as_str().into() };
-        let shard = shard_of(entry.manifest.shard_key.part(&envelope.id), self.shards);
-        let held = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
-        let deadline = (envelope.remaining_ms > 0)
-            .then(|| now.saturating_add(envelope.remaining_ms.saturating_sub(held)));
-        let message = Message {
-            token: Token(self.tokens.fetch_add(1, Ordering::Relaxed)),
-            digest: Digest::of(&target, &method, &envelope.body),
-            target,
-            id: MessageId { session: session.session, sequence: envelope.sequence },
-            after: envelope.after,
-            settled: envelope.settled,
-            kind,
-            method,
-            body: envelope.body,
-            age: envelope.age_ms.saturating_add(held),
-            arrived: now,
-            deadline,
-            context: Arc::new(Context {
-                principal: session.peer.principal.clone(),
-                content_type: self.content_type(&envelope.content_type),
-                traceparent: envelope.traceparent.into(),
-            }),
-        };
-        Ok((shard, Arc::new(message)))
+    pub(crate) fn open(&self, open: Open) {
+        // A second opening is a fault of this program: the first one stays.
+        let _ = self.0.set(open);
     }
 }
 
 impl Service for Door {
     async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
-        let types = self.types.now();
-        let mut of_worker: Vec<Vec<(ShardId, Arc<Message>, Ticket)>> = Vec::new();
-        of_worker.resize_with(self.workers.len(), Vec::new);
-        for request in batch.drain(..) {
-            let held = request.received.elapsed();
-            match self.accept(&types, session, request.envelope, held) {
-                Ok((shard, message)) => {
-                    let worker = Self::worker_of(shard, self.workers.len());
-                    of_worker[worker].push((shard, message, request.ticket));
-                }
-                Err(problem) => request.ticket.not_run(problem),
+        let Some(Open { gateway, .. }) = self.0.get() else {
+            for request in batch.drain(..) {
+                request.ticket.not_run(starting());
             }
+            return;
+        };
+        for request in batch.iter_mut() {
+            // The certificate says who it is.
+            request.envelope.principal = session.peer.principal.to_string();
         }
-        for (worker, messages) in of_worker.into_iter().enumerate() {
-            // A worker that has ended takes its tickets with it: they say `unknown`.
-            if !messages.is_empty() {
-                let _ = self.workers[worker].send(Input::Messages(messages));
-            }
+        gateway.take(session.session, batch);
+        if batch.is_empty() {
+            return;
+        }
+        // Types that are not known: deployed a moment ago elsewhere, or mistyped.
+        for request in batch.iter() {
+            let name = request.envelope.r#type.as_str();
+            gateway.types.wait(name, TYPE_WAIT).await;
+        }
+        gateway.take(session.session, batch);
+        let types = gateway.types.now();
+        for request in batch.drain(..) {
+            let problem = unknown_type(&types, &request.envelope.r#type);
+            request.ticket.not_run(problem);
         }
     }
 
     async fn admin(&self, peer: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
+        let Some(Open { gateway, desk }) = self.0.get() else { return Err(starting()) };
         match request {
             Admin::Deploy(upload) => {
-                self.deployer.deploy(&peer.principal, upload).await.map(AdminAnswer::Deployed)
+                desk.deployer.deploy(&peer.principal, upload).await.map(AdminAnswer::Deployed)
             }
             Admin::Deployments => {
-                let types = self.types.now();
+                let types = gateway.types.now();
                 let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
                 list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
                 Ok(AdminAnswer::Deployments(list))
             }
             Admin::Methods(name) => {
-                let types = self.types.now();
-                let entry = types.get(name.as_str()).ok_or_else(|| unknown_type(&types, &name))?;
-                Ok(AdminAnswer::Methods(methods(entry)))
+                let entry = gateway.types.wait(&name, TYPE_WAIT).await;
+                let entry = entry.ok_or_else(|| unknown_type(&gateway.types.now(), &name))?;
+                Ok(AdminAnswer::Methods(methods(&entry)))
             }
-            Admin::Status => Ok(AdminAnswer::Status(Box::new(self.status.now(&self.types)))),
-            Admin::Node => Ok(AdminAnswer::Node(self.status.node())),
-            Admin::Nodes
-            | Admin::Shards
-            | Admin::Entities(_)
-            | Admin::Inspect(_)
-            | Admin::Drain { .. }
-            | Admin::Plan
-            | Admin::Rebalance
-            | Admin::Events(_) => {
-                Err(problem("not-supported-yet", "this node cannot tell that yet", ""))
-            }
+            Admin::Node => Ok(AdminAnswer::Node(desk.status.node())),
+            other => desk.answer(gateway, other).await,
         }
     }
 }
 
 /// The type and method that an envelope names, if its sender may use them so.
-fn resolve<'a>(
+pub(crate) fn resolve<'a>(
     types: &'a Table,
     principal: &str,
     envelope: &Envelope,
@@ -173,7 +111,8 @@ fn resolve<'a>(
         ));
     }
     let Some((method, kind)) = entry.method(&envelope.method) else {
-        let known: Vec<_> = entry.program.methods().iter().map(|m| m.name.as_str()).collect();
+        let known = entry.methods();
+        let known: Vec<_> = known.iter().map(|(name, _)| &**name).collect();
         let mut problem = problem(
             "unknown-method",
             format!("`{}` has no method `{}`", entry.name, envelope.method),
@@ -207,7 +146,7 @@ fn resolve<'a>(
     Ok((entry, method.clone(), *kind))
 }
 
-fn unknown_type(types: &Table, name: &str) -> Problem {
+pub(crate) fn unknown_type(types: &Table, name: &str) -> Problem {
     let near = nearest(name, types.keys().map(|known| &**known));
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
@@ -232,13 +171,9 @@ fn deployment(entry: &Type) -> proto::Deployment {
 }
 
 fn methods(entry: &Type) -> proto::Methods {
-    let methods = entry.program.methods().iter().map(|method| proto::Method {
-        name: method.name.clone(),
-        kind: match method.kind {
-            ostraca_wasm::Kind::Command => proto::Kind::Command,
-            ostraca_wasm::Kind::Query => proto::Kind::Query,
-        }
-        .into(),
+    let methods = entry.methods().into_iter().map(|(name, kind)| proto::Method {
+        name: name.to_string(),
+        kind: wire_kind(kind).into(),
     });
     proto::Methods {
         r#type: entry.name.to_string(),
@@ -266,17 +201,8 @@ pub(crate) fn problem(code: &str, message: impl Into<String>, help: &str) -> Pro
     Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }
 }
 
-/// The answer for a shard that no machine of this node has.
-pub(crate) fn not_owner(shard: ShardId) -> Problem {
-    Problem {
-        retryable: true,
-        retry_after_ms: 100,
-        ..problem(codes::NOT_OWNER, format!("shard {shard} is not on this node"), "")
-    }
-}
-
 /// What a refusal tells the sender's gateway: `epoch`, and where the owner is known `owner`, `incarnation`, `nonce`.
-fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
+pub(crate) fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
     let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
     if let Some(owner) = &hint.owner {
         details.insert("owner".into(), owner.node.to_string());

@@ -1,52 +1,92 @@
-//! What `ostraca status` shows: whether the node is well, and if not, what to do.
+//! What `ostraca status` shows: whether the node and its cluster are well, and if not, what to do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_sharding::ids::Incarnation;
+use ostraca_sharding::rows::Standing;
+use ostraca_store::StoreIdentity;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
+use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::gateway::Gateway;
 use crate::stats::{Gauges, Stats};
-use crate::types::Types;
+use crate::view::View;
 
 /// Where the figures come from.
-#[derive(Clone)]
 pub(crate) struct Status {
     pub(crate) node: Arc<str>,
-    pub(crate) incarnation: Incarnation,
     pub(crate) addresses: Vec<String>,
     pub(crate) lease: u64,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) store: Arc<SledStore>,
-    pub(crate) wasm: ostraca_wasm::Host,
+    /// The cluster's store, as this node knows it.
+    pub(crate) identity: Box<dyn Fn() -> StoreIdentity + Send + Sync>,
+    /// The store, where it is in this process.
+    pub(crate) local: Option<Arc<SledStore>>,
+    /// None on a node without the role `host`.
+    pub(crate) wasm: Option<ostraca_wasm::Host>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) gauges: Vec<Arc<Gauges>>,
+    pub(crate) view: watch::Receiver<Arc<View>>,
 }
 
 impl Status {
     /// What the node is.
     pub(crate) fn node(&self) -> proto::NodeInfo {
         proto::NodeInfo {
-            cluster: self.store.identity().cluster.to_string(),
+            cluster: (self.identity)().cluster.to_string(),
             node: self.node.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             addresses: self.addresses.clone(),
         }
     }
 
+    /// How the cluster does, as this node sees it.
+    fn cluster(&self, view: &View, lease_age: u64) -> proto::ClusterStatus {
+        let now = self.clock.now().mono;
+        let count = |of: fn(&ostraca_sharding::rows::NodeRow) -> bool| -> u32 {
+            u32::try_from(view.nodes.values().filter(|row| of(row)).count()).unwrap_or(u32::MAX)
+        };
+        let live = |row: &ostraca_sharding::rows::NodeRow| row.standing == Standing::Live;
+        let mut cluster = proto::ClusterStatus {
+            manager_for_ms: now.saturating_sub(view.manager_since),
+            nodes_live: count(|row| row.standing == Standing::Live && !row.draining),
+            nodes_draining: count(|row| row.standing == Standing::Live && row.draining),
+            nodes_dead: count(|row| row.standing == Standing::Dead),
+            shards: u32::try_from(view.shards.len()).unwrap_or(u32::MAX),
+            store_answers: lease_age < self.lease,
+            lease_age_ms: lease_age,
+            lease_ms: self.lease,
+            ..proto::ClusterStatus::default()
+        };
+        if let Some(manager) = view.manager.as_ref().filter(|row| view.alive(&row.holder)) {
+            cluster.manager = manager.holder.node.to_string();
+            cluster.term = manager.term;
+        }
+        for row in &view.shards {
+            match &row.owner {
+                Some(owner) if view.alive(owner) && row.moving.is_some() => cluster.shards_moving += 1,
+                Some(owner) if view.alive(owner) => cluster.shards_assigned += 1,
+                _ => cluster.shards_unassigned += 1,
+            }
+        }
+        let store = view.nodes.iter().find(|(_, row)| row.roles.store && live(row));
+        cluster.store_node = store.map_or_else(String::new, |(node, _)| node.to_string());
+        cluster
+    }
+
     /// How it does.
-    pub(crate) fn now(&self, types: &Types) -> proto::Status {
-        let identity = self.store.identity();
-        let shape = self.wasm.shape();
+    pub(crate) fn now(&self, gateway: &Gateway) -> proto::Status {
+        let view = self.view.borrow().clone();
+        let identity = (self.identity)();
         let sum = |pick: fn(&Gauges) -> &std::sync::atomic::AtomicU64| -> u64 {
             self.gauges.iter().map(|gauges| Stats::get(pick(gauges))).sum()
         };
         let (shards, serving) = (sum(|g| &g.shards), sum(|g| &g.serving));
         let stats = &self.stats;
         let mut problems = Vec::new();
-        if let Some(why) = self.store.stopped() {
+        if let Some(why) = self.local.as_ref().and_then(|store| store.stopped()) {
             problems.push(trouble(
                 "store-stopped",
                 format!("a write to the store failed, and it writes no more: {why}"),
@@ -58,31 +98,56 @@ impl Status {
             problems.push(trouble(
                 "lease-lapsed",
                 format!("the node's lease was last renewed {since} ms ago; nothing is answered until it is"),
-                "look at the store: it is slow or does not answer",
+                "look at the node that carries the store, and at the network to it",
             ));
         }
         if serving < shards {
             problems.push(trouble(
                 "shards-not-serving",
-                format!("{} of {shards} shards do not serve yet", shards - serving),
+                format!("{} of {shards} shards of this node do not serve yet", shards - serving),
                 "wait a little; if it stays so, look at the store",
             ));
         }
-        if let Some(why) = &shape.fell_back {
+        let cluster = self.cluster(&view, since);
+        if cluster.manager.is_empty() {
             problems.push(trouble(
-                "allocator-fell-back",
-                format!("instances are mapped on demand, as there is no pool: {why}"),
-                "set `allocator = \"pooling\"` to make this an error at start",
+                "no-manager",
+                "no live node manages: messages flow, and no shard finds a new owner".into(),
+                "start a node with the role `manager`; a dead manager is followed within seconds",
             ));
         }
-        let numbers = BTreeMap::from([
-            ("types".into(), types.now().len() as u64),
+        if cluster.shards_unassigned > 0 {
+            problems.push(trouble(
+                "shards-unassigned",
+                format!("{} of {} shards have no live owner", cluster.shards_unassigned, cluster.shards),
+                "wait a little; if it stays so, start a node with the role `host`",
+            ));
+        }
+        for (node, row) in &view.nodes {
+            if row.standing == Standing::Dead {
+                problems.push(trouble(
+                    "node-dead",
+                    format!("node {node} was marked dead: its lease lapsed"),
+                    "start it again, or take it out of the cluster",
+                ));
+            }
+        }
+        for (name, why) in gateway.types.broken() {
+            problems.push(trouble(
+                "type-broken",
+                format!("`{name}` cannot be run on this node: {why}"),
+                "deploy it anew",
+            ));
+        }
+        let held = gateway.load();
+        let mut numbers = BTreeMap::from([
+            ("types".into(), gateway.types.now().len() as u64),
             ("shards".into(), shards),
             ("shards_serving".into(), serving),
-            ("live_instances".into(), u64::from(shape.live)),
-            ("max_live_instances".into(), u64::from(shape.max_live)),
             ("entities_in_memory".into(), sum(|g| &g.entities)),
             ("queued".into(), sum(|g| &g.queued)),
+            ("held".into(), held.held as u64),
+            ("passed_on".into(), held.in_flight as u64),
             ("turns".into(), Stats::get(&stats.turns)),
             ("commits".into(), Stats::get(&stats.commits)),
             ("activations".into(), Stats::get(&stats.activations)),
@@ -92,20 +157,33 @@ impl Status {
             ("store_sequence".into(), identity.sequence),
             ("store_opened".into(), identity.opened),
         ]);
-        let texts = BTreeMap::from([
-            ("cluster_name".into(), identity.cluster_name.clone()),
-            ("allocator".into(), shape.allocator.name().into()),
-        ]);
+        let mut texts = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
+        if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::Host::shape) {
+            numbers.insert("live_instances".into(), u64::from(shape.live));
+            numbers.insert("max_live_instances".into(), u64::from(shape.max_live));
+            texts.insert("allocator".into(), shape.allocator.name().into());
+            if let Some(why) = &shape.fell_back {
+                problems.push(trouble(
+                    "allocator-fell-back",
+                    format!("instances are mapped on demand, as there is no pool: {why}"),
+                    "set `allocator = \"pooling\"` to make this an error at start",
+                ));
+            }
+        }
+        let incarnation = view.member.as_ref().map(|member| member.incarnation).unwrap_or_default();
         proto::Status {
             cluster: identity.cluster.to_string(),
             node: self.node.to_string(),
-            incarnation: format!("{}-{:016x}", self.incarnation.counter, self.incarnation.nonce),
+            incarnation: format!("{}-{:016x}", incarnation.counter, incarnation.nonce),
             uptime_ms: self.clock.uptime(),
-            store: format!("sled at {}", self.store.dir().display()),
+            store: match &self.local {
+                Some(store) => format!("sled at {}", store.dir().display()),
+                None => format!("of node {}", cluster.store_node),
+            },
             numbers,
             texts,
             problems,
-            overview: None,
+            overview: Some(cluster),
         }
     }
 }

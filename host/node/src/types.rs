@@ -1,20 +1,38 @@
-//! The entity types that this node runs now: one entry a type, replaced whole at each deploy.
+//! The entity types that this node knows now: one entry a type, replaced whole at each deploy.
+//!
+//! What is confusing: knowing a type is enough to send to its entities, running them takes its compiled component.
+//! Nodes without the role `host` never compile; and what a node remembers from its last life ([`crate::cache`]) is not
+//! compiled yet. Such entries have no program. A host shows a newer revision only when it is compiled: until then the
+//! one before it stands.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ostraca_sharding::message::Kind;
 use ostraca_sharding::shard::TypeSettings;
 use ostraca_wasm::Program;
+use tokio::sync::watch;
 
 use crate::manifest::Manifest;
+use crate::rows::MethodRow;
+
+/// How long a type is waited for that nobody has heard of: rows travel for a moment after their deploy.
+pub(crate) const UNHEARD: Duration = Duration::from_millis(500);
+/// How long a type is waited for whose row was seen (R24), and for which its manifest allows less.
+pub(crate) const LOADING: Duration = Duration::from_secs(10);
+/// A type that was waited for in vain is not waited for again so soon: a mistyped name answers at once, the second time.
+const IN_VAIN: Duration = Duration::from_secs(2);
+/// Names that are remembered for that. Beyond it all are forgotten.
+const NAMES: usize = 1_024;
 
 /// One deployed type.
 pub(crate) struct Type {
     pub(crate) name: Arc<str>,
     pub(crate) revision: u64,
     pub(crate) manifest: Manifest,
-    pub(crate) program: Arc<Program>,
+    /// None where this node cannot run it, or not yet.
+    pub(crate) program: Option<Arc<Program>>,
     pub(crate) component: [u8; 32],
     pub(crate) component_size: u64,
     methods: HashMap<Box<str>, (Arc<str>, Kind)>,
@@ -24,18 +42,15 @@ impl Type {
     pub(crate) fn new(
         revision: u64,
         manifest: Manifest,
-        program: Arc<Program>,
+        methods: &[MethodRow],
+        program: Option<Arc<Program>>,
         component: [u8; 32],
         component_size: u64,
     ) -> Self {
-        let methods = program
-            .methods()
+        let methods = methods
             .iter()
             .map(|method| {
-                let kind = match method.kind {
-                    ostraca_wasm::Kind::Command => Kind::Command,
-                    ostraca_wasm::Kind::Query => Kind::Query,
-                };
+                let kind = if method.query { Kind::Query } else { Kind::Command };
                 (method.name.as_str().into(), (method.name.as_str().into(), kind))
             })
             .collect();
@@ -48,9 +63,21 @@ impl Type {
         self.methods.get(name)
     }
 
+    /// Its methods by name.
+    pub(crate) fn methods(&self) -> Vec<(Arc<str>, Kind)> {
+        let mut methods: Vec<_> = self.methods.values().cloned().collect();
+        methods.sort_by(|a, b| a.0.cmp(&b.0));
+        methods
+    }
+
     /// Whether the manifest lets `principal` send to this type.
     pub(crate) fn admits(&self, principal: &str) -> bool {
         self.manifest.access.allows(principal)
+    }
+
+    /// Whether this node can run it.
+    pub(crate) fn runs_here(&self) -> bool {
+        self.program.is_some()
     }
 
     /// What the core must know of it.
@@ -59,24 +86,258 @@ impl Type {
             revision: self.revision,
             mailbox: usize::try_from(self.manifest.limits.mailbox).unwrap_or(usize::MAX),
             idle: u64::try_from(self.manifest.life.idle.as_millis()).unwrap_or(u64::MAX),
-            has_stop: self.program.has_stop(),
+            has_stop: self.program.as_ref().is_some_and(|program| program.has_stop()),
         }
     }
 }
 
 pub(crate) type Table = HashMap<Arc<str>, Arc<Type>>;
 
+/// Why there is no type to run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Absent {
+    /// Nobody has heard of it.
+    #[error("no type is deployed under that name")]
+    Unknown,
+    /// Its row was seen; its component is not compiled yet. It may be later.
+    #[error("the type is still being loaded on this node")]
+    Loading,
+    /// It cannot be run here until it is deployed anew.
+    #[error("the type cannot be run on this node: {0}")]
+    Broken(Arc<str>),
+}
+
+/// What is going on with a type beside what stands in the table.
+#[derive(Clone)]
+enum State {
+    /// Being loaded; waited for at most so long.
+    Loading(Duration),
+    /// Not to be run, and why.
+    Broken(Arc<str>),
+}
+
 /// The types, shared between threads: readers take the whole table at once.
 #[derive(Clone, Default)]
-pub(crate) struct Types(Arc<RwLock<Arc<Table>>>);
+pub(crate) struct Types(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    table: watch::Sender<Arc<Table>>,
+    states: Mutex<HashMap<Arc<str>, State>>,
+    in_vain: Mutex<HashMap<Box<str>, Instant>>,
+}
 
 impl Types {
+    /// All types, as they are now.
     pub(crate) fn now(&self) -> Arc<Table> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.table.borrow().clone()
     }
 
+    /// A type that can be sent to, compiled here or not.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Type>> {
+        self.0.table.borrow().get(name).cloned()
+    }
+
+    /// The same, and waits for one that is not known yet: at most `most`, and at once after it was waited for in vain.
+    /// Must be called within a tokio runtime.
+    pub(crate) async fn wait(&self, name: &str, most: Duration) -> Option<Arc<Type>> {
+        if let Some(entry) = self.get(name) {
+            return Some(entry);
+        }
+        if lock(&self.0.in_vain).get(name).is_some_and(|last| last.elapsed() < IN_VAIN) {
+            return None;
+        }
+        let found = self.until(most, |types| types.get(name)).await;
+        if found.is_none() {
+            let mut in_vain = lock(&self.0.in_vain);
+            if in_vain.len() >= NAMES {
+                in_vain.clear();
+            }
+            in_vain.insert(name.into(), Instant::now());
+        }
+        found
+    }
+
+    /// A type that this node can run. One whose row was seen and that is not compiled yet is waited for, at most as
+    /// long as its manifest lets an activation take or [`LOADING`], whichever is longer (R24); one that nobody has
+    /// heard of at most [`UNHEARD`]. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`Absent`] says what is known of it.
+    pub(crate) async fn entry_or_wait(&self, name: &str) -> Result<Arc<Type>, Absent> {
+        match self.runnable(name) {
+            Err(Absent::Unknown) => {
+                self.wait(name, UNHEARD).await;
+            }
+            Err(Absent::Loading) => {}
+            known => return known,
+        }
+        let most = match lock(&self.0.states).get(name) {
+            Some(State::Loading(most)) => *most,
+            _ => Duration::ZERO,
+        };
+        let ended = |found: Result<_, Absent>| {
+            (found.as_ref().err() != Some(&Absent::Loading)).then_some(found)
+        };
+        let known = self.until(most, |types| ended(types.runnable(name))).await;
+        known.unwrap_or(Err(Absent::Loading))
+    }
+
+    /// A type that this node can run, without waiting.
+    ///
+    /// # Errors
+    /// As [`Types::entry_or_wait`].
+    pub(crate) fn runnable(&self, name: &str) -> Result<Arc<Type>, Absent> {
+        let entry = self.get(name);
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.runs_here()) {
+            return Ok(entry.clone());
+        }
+        match lock(&self.0.states).get(name) {
+            Some(State::Loading(_)) => Err(Absent::Loading),
+            Some(State::Broken(why)) => Err(Absent::Broken(why.clone())),
+            // Known from the last life: its row was not seen in this one yet.
+            None if entry.is_some() => Err(Absent::Loading),
+            None => Err(Absent::Unknown),
+        }
+    }
+
+    /// Waits until a type has that revision here, or a higher one.
+    pub(crate) async fn reached(&self, name: &str, revision: u64, most: Duration) -> bool {
+        let has = |types: &Self| types.get(name).filter(|entry| entry.revision >= revision);
+        self.until(most, has).await.is_some()
+    }
+
+    /// Waits until nothing is being loaded.
+    pub(crate) async fn settled(&self, most: Duration) -> bool {
+        let settled = |types: &Self| {
+            let states = lock(&types.0.states);
+            (!states.values().any(|state| matches!(state, State::Loading(_)))).then_some(())
+        };
+        self.until(most, settled).await.is_some()
+    }
+
+    /// Types that cannot be run here although they are deployed, and why.
+    pub(crate) fn broken(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let states = lock(&self.0.states);
+        let broken = states.iter().filter_map(|(name, state)| match state {
+            State::Broken(why) => Some((name.clone(), why.clone())),
+            State::Loading(_) => None,
+        });
+        let mut broken: Vec<_> = broken.collect();
+        broken.sort();
+        broken
+    }
+
+    /// Shows a type, in the place of its revision before.
     pub(crate) fn put(&self, entry: Arc<Type>) {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut table).insert(entry.name.clone(), entry);
+        lock(&self.0.states).remove(&entry.name);
+        self.0.table.send_modify(|table| {
+            Arc::make_mut(table).insert(entry.name.clone(), entry);
+        });
+    }
+
+    /// Takes a type away.
+    pub(crate) fn remove(&self, name: &str) {
+        lock(&self.0.states).remove(name);
+        self.0.table.send_modify(|table| {
+            Arc::make_mut(table).remove(name);
+        });
+    }
+
+    /// A newer revision of the type is being loaded.
+    pub(crate) fn loading(&self, name: &Arc<str>, activation_time: Duration) {
+        self.state(name, State::Loading(activation_time.max(LOADING)));
+    }
+
+    /// The newest revision of the type cannot be run here.
+    pub(crate) fn fails(&self, name: &Arc<str>, why: &str) {
+        self.state(name, State::Broken(why.into()));
+    }
+
+    fn state(&self, name: &Arc<str>, state: State) {
+        lock(&self.0.states).insert(name.clone(), state);
+        // Whoever waits looks again.
+        self.0.table.send_modify(|_| ());
+    }
+
+    async fn until<T>(&self, most: Duration, look: impl Fn(&Self) -> Option<T>) -> Option<T> {
+        let mut changes = self.0.table.subscribe();
+        let found = async {
+            loop {
+                changes.mark_unchanged();
+                if let Some(found) = look(self) {
+                    return Some(found);
+                }
+                changes.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(most, found).await.ok().flatten()
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A type as a node without the role `host` knows it.
+    pub(crate) fn known(name: &str, revision: u64) -> Type {
+        let text = format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n");
+        let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
+        let methods = [MethodRow { name: "get".into(), query: true }];
+        Type::new(revision, manifest, &methods, None, [0; 32], 1)
+    }
+
+    #[tokio::test]
+    async fn a_type_that_comes_a_moment_later_is_waited_for_and_a_mistyped_one_only_once() {
+        let types = Types::default();
+        let waits = tokio::spawn({
+            let types = types.clone();
+            async move { types.wait("counter", Duration::from_secs(60)).await }
+        });
+        tokio::task::yield_now().await;
+        types.put(Arc::new(known("counter", 1)));
+        let found = waits.await.expect("waited").expect("found");
+        assert_eq!(found.method("get").map(|(_, kind)| *kind), Some(Kind::Query));
+
+        assert!(types.wait("countr", Duration::from_millis(1)).await.is_none());
+        let again = types.wait("countr", Duration::from_secs(3_600)).await;
+        assert!(again.is_none(), "it answers at once");
+        types.put(Arc::new(known("countr", 1)));
+        assert!(types.wait("countr", Duration::ZERO).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_host_waits_for_what_is_being_loaded_and_not_for_what_is_broken() {
+        let types = Types::default();
+        let name: Arc<str> = "counter".into();
+        types.put(Arc::new(known("counter", 1)));
+        let of_last_life = types.runnable("counter").err();
+        assert_eq!(of_last_life, Some(Absent::Loading), "known, and not compiled");
+        types.loading(&name, Duration::from_secs(60));
+        assert!(!types.settled(Duration::ZERO).await);
+        let waits = tokio::spawn({
+            let types = types.clone();
+            async move { types.entry_or_wait("counter").await.err() }
+        });
+        tokio::task::yield_now().await;
+        types.fails(&name, "it traps");
+        assert_eq!(waits.await.expect("waited"), Some(Absent::Broken("it traps".into())));
+        assert_eq!(types.broken(), [(name, "it traps".into())]);
+        assert!(types.settled(Duration::ZERO).await);
+        types.remove("counter");
+        assert_eq!(types.runnable("counter").err(), Some(Absent::Unknown));
+        assert!(types.broken().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_revision_is_waited_for() {
+        let types = Types::default();
+        types.put(Arc::new(known("counter", 2)));
+        assert!(types.reached("counter", 2, Duration::ZERO).await);
+        assert!(!types.reached("counter", 3, Duration::from_millis(1)).await);
     }
 }

@@ -1,0 +1,91 @@
+//! What operators ask of a node: answered from its picture of the cluster, and from the store.
+
+mod entities;
+mod events;
+mod moves;
+mod rows;
+
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{ShardId, ShardKey};
+use ostraca_store::{EntityStore, StoreError};
+use ostraca_wire::proto::Problem;
+use ostraca_wire::server::{Admin, AdminAnswer};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::control;
+use crate::deploy::Deployer;
+use crate::gateway::Gateway;
+use crate::ownership::{NAMESPACE, POOL};
+use crate::service::problem;
+use crate::status::Status;
+use crate::view::{Events, View};
+use crate::worker;
+
+/// What answers.
+pub(crate) struct Desk {
+    pub(crate) deployer: Deployer,
+    pub(crate) status: Status,
+    pub(crate) store: Arc<dyn EntityStore>,
+    pub(crate) view: watch::Receiver<Arc<View>>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) control: mpsc::UnboundedSender<control::Input>,
+    pub(crate) workers: Vec<mpsc::UnboundedSender<worker::Input>>,
+    pub(crate) shards: u32,
+}
+
+impl Desk {
+    pub(crate) async fn answer(
+        &self,
+        gateway: &Arc<Gateway>,
+        request: Admin,
+    ) -> Result<AdminAnswer, Problem> {
+        match request {
+            Admin::Status => Ok(AdminAnswer::Status(Box::new(self.status.now(gateway)))),
+            Admin::Nodes => Ok(AdminAnswer::Nodes(self.nodes(gateway))),
+            Admin::Shards => Ok(AdminAnswer::Shards(self.shards())),
+            Admin::Entities(request) => self.entities(gateway, request).await,
+            Admin::Inspect(request) => self.inspect(gateway, request).await,
+            Admin::Drain { node, undo } => self.drain(&node, undo),
+            Admin::Plan => self.plan().await,
+            Admin::Rebalance => Ok(self.rebalance()),
+            Admin::Events(request) => Ok(self.events(request)),
+            _ => Err(problem("unknown-request", "this node does not know that request", "")),
+        }
+    }
+
+    fn seen(&self) -> Arc<View> {
+        self.view.borrow().clone()
+    }
+
+    fn tell(&self, event: ostraca_sharding::node::Event) {
+        // A control thread that has ended ends the node.
+        let _ = self.control.send(control::Input::Event(event));
+    }
+
+    /// What the worker of a shard says of it; none where no worker is, or it is too busy to say.
+    async fn look(
+        &self,
+        shard: ShardId,
+        entity: Option<ostraca_sharding::ids::Entity>,
+    ) -> Option<worker::Inspected> {
+        let worker = self.workers.get(Gateway::worker_of(shard, self.workers.len()))?;
+        let (answer, heard) = oneshot::channel();
+        worker.send(worker::Input::Inspect { shard, entity, answer }).ok()?;
+        tokio::time::timeout(std::time::Duration::from_secs(1), heard).await.ok()?.ok()
+    }
+}
+
+fn key_of(shard: ShardId) -> ShardKey {
+    ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
+}
+
+fn store_failed(error: &StoreError) -> Problem {
+    let mut failed = problem(
+        "store-unavailable",
+        format!("the store did not answer: {error}"),
+        "look at the node that carries the store",
+    );
+    failed.retryable = true;
+    failed
+}

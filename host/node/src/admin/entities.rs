@@ -1,0 +1,175 @@
+//! Entities: pages of them, and one in detail.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ostraca_sharding::hash::shard_of;
+use ostraca_sharding::ids::Entity;
+use ostraca_store::{Scan, ScanKind, ScannedRecord};
+use ostraca_wire::proto::{
+    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, StateKey,
+};
+
+use super::*;
+use crate::service::unknown_type;
+
+/// Heads read from the store at a time, and bytes of them.
+const PAGE: (usize, usize) = (512, 1 << 20);
+/// Keys of an entity's state that are shown.
+const KEYS: usize = 50;
+
+impl Desk {
+    /// One page: a cursor is the shard and the store's own cursor within it.
+    pub(super) async fn entities(
+        &self,
+        gateway: &Gateway,
+        request: EntitiesRequest,
+    ) -> Result<AdminAnswer, Problem> {
+        let types = gateway.types.now();
+        if !request.r#type.is_empty() && !types.contains_key(request.r#type.as_str()) {
+            return Err(unknown_type(&types, &request.r#type));
+        }
+        if request.shard > self.shards {
+            let text = format!("there is no shard {}; there are {}", request.shard, self.shards);
+            return Err(problem("no-such-shard", text, "shards are counted from 1"));
+        }
+        let (first, mut after) = match request.shard {
+            0 => (1, None),
+            shard => (shard, None),
+        };
+        let last = if request.shard == 0 { self.shards } else { request.shard };
+        let mut shard = first;
+        if !request.after.is_empty() {
+            let Some((at, rest)) = request.after.split_first_chunk::<4>() else {
+                return Err(problem("bad-cursor", "that is no cursor of a page before", ""));
+            };
+            shard = u32::from_be_bytes(*at).clamp(first, last);
+            after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));
+        }
+        let limit = request.limit as usize;
+        let mut page = Vec::new();
+        while shard <= last {
+            let live = self.look(ShardId(shard), None).await;
+            let live = live.filter(|seen| seen.epoch.is_some());
+            loop {
+                let scan = Scan {
+                    shard: key_of(ShardId(shard)),
+                    kind: ScanKind::Heads,
+                    after: after.take(),
+                    limit: PAGE.0.min(limit - page.len()),
+                    limit_bytes: PAGE.1,
+                };
+                let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
+                for record in found.records {
+                    let ScannedRecord::Head(entity, head) = record else { continue };
+                    if !request.r#type.is_empty() && *entity.kind != *request.r#type {
+                        continue;
+                    }
+                    page.push(EntityInfo {
+                        live: live.as_ref().map(|seen| seen.live.contains(&entity)),
+                        r#type: entity.kind.to_string(),
+                        id: entity.id.to_string(),
+                        shard,
+                        version: head.version,
+                        revision: head.revision,
+                        state_bytes: head.state_bytes,
+                    });
+                }
+                after = found.next;
+                if after.is_none() || page.len() >= limit {
+                    break;
+                }
+            }
+            if page.len() >= limit {
+                break;
+            }
+            shard += 1;
+        }
+        let more = after.is_some() || (page.len() >= limit && shard < last);
+        let mut next = BytesMut::new();
+        if more {
+            next.put_u32(if after.is_some() { shard } else { shard + 1 });
+            next.extend_from_slice(after.as_deref().unwrap_or_default());
+        }
+        Ok(AdminAnswer::Entities(Entities { entities: page, next: next.freeze() }))
+    }
+
+    pub(super) async fn inspect(
+        &self,
+        gateway: &Gateway,
+        request: InspectRequest,
+    ) -> Result<AdminAnswer, Problem> {
+        let types = gateway.types.now();
+        let Some(entry) = types.get(request.r#type.as_str()) else {
+            return Err(unknown_type(&types, &request.r#type));
+        };
+        let shard = shard_of(entry.manifest.shard_key.part(&request.id), self.shards);
+        let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
+        let asked = self.store.load(vec![(key_of(shard), entity.clone())]).await.pop();
+        let loaded = match asked {
+            Some(Ok(loaded)) => loaded,
+            Some(Err(error)) => return Err(store_failed(&error)),
+            None => return Err(problem("store-unavailable", "the store gave no answer", "")),
+        };
+        let view = self.seen();
+        let row = view.shards.get(shard.0 as usize - 1).cloned().unwrap_or_default();
+        let mut detail = EntityDetail {
+            r#type: request.r#type,
+            id: request.id,
+            shard: shard.0,
+            epoch: row.epoch.0,
+            owner: row
+                .owner
+                .filter(|owner| view.alive(owner))
+                .map_or_else(String::new, |owner| owner.node.to_string()),
+            ..EntityDetail::default()
+        };
+        if let Some(seen) = self.look(shard, Some(entity.clone())).await
+            && seen.epoch.is_some()
+        {
+            detail.live = Some(seen.live.contains(&entity));
+            detail.waiting = Some(seen.waiting as u64);
+        }
+        if let Some(head) = loaded.head {
+            detail.exists = true;
+            detail.version = head.version;
+            detail.revision = head.revision;
+            detail.sequence = head.commit_sequence;
+            let lanes = head.lanes.iter().chain(&loaded.lanes);
+            detail.unsettled = lanes.map(|lane| lane.replies.len() as u64).sum();
+            detail.lanes = head.lanes.len() as u64 + u64::from(head.lanes_beside);
+            detail.state_bytes = head.state_bytes;
+            self.keys(shard, &entity, &mut detail).await?;
+        }
+        Ok(AdminAnswer::Entity(Box::new(detail)))
+    }
+
+    async fn keys(
+        &self,
+        shard: ShardId,
+        entity: &Entity,
+        detail: &mut EntityDetail,
+    ) -> Result<(), Problem> {
+        let mut after = None;
+        loop {
+            let scan = Scan {
+                shard: key_of(shard),
+                kind: ScanKind::State(entity.clone()),
+                after,
+                limit: PAGE.0,
+                limit_bytes: PAGE.1,
+            };
+            let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
+            for record in found.records {
+                let ScannedRecord::State(key, value) = record else { continue };
+                detail.keys_total += 1;
+                if detail.keys.len() < KEYS {
+                    let key = String::from_utf8_lossy(&key).into_owned();
+                    detail.keys.push(StateKey { key, size: value.len() as u64 });
+                }
+            }
+            after = found.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}

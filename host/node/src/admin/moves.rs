@@ -1,0 +1,139 @@
+//! Drains and rebalances, with their progress.
+
+use std::time::Duration;
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::node::{Event, Notice};
+use ostraca_sharding::rows::Standing;
+use ostraca_wire::proto::{DrainProgress, Move, RebalancePlan, RebalanceProgress};
+use ostraca_wire::server::{Part, growing};
+
+use super::*;
+use crate::input::nearest;
+
+/// How often progress is told.
+const STEP: Duration = Duration::from_millis(100);
+/// How long a rebalance may show nothing before it counts as done.
+const QUIET: Duration = Duration::from_secs(2);
+
+impl Desk {
+    pub(super) fn drain(&self, node: &str, undo: bool) -> Result<AdminAnswer, Problem> {
+        let view = self.seen();
+        let name = NodeId::from(node);
+        let Some(row) = view.nodes.get(&name) else {
+            let near = nearest(node, view.nodes.keys().map(|known| &*known.0));
+            let help = match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "`ostraca nodes` lists them".into(),
+            };
+            return Err(problem("no-such-node", format!("there is no node `{node}`"), &help));
+        };
+        if row.standing != Standing::Live {
+            let text = format!("node `{node}` does not live: it has nothing to hand over");
+            return Err(problem("node-not-live", text, "`ostraca nodes` shows how nodes stand"));
+        }
+        let others = view.nodes.iter().any(|(other, row)| {
+            *other != name
+                && row.standing == Standing::Live
+                && row.roles.host
+                && row.store_answers
+                && !row.draining
+        });
+        if !undo && !others {
+            let text = format!("no other node can take the shards of `{node}`");
+            let help = "start another node with the role `host`, or undo another drain";
+            return Err(problem("no-other-host", text, help));
+        }
+        self.tell(Event::Drain { node: name.clone(), draining: !undo });
+        let (parts, answer) = growing();
+        let mut pictures = self.view.clone();
+        let total = count(&view, &name).0;
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(STEP);
+            loop {
+                ticks.tick().await;
+                let view = pictures.borrow_and_update().clone();
+                let (left, in_flight) = count(&view, &name);
+                let live = view.nodes.get(&name).filter(|row| row.standing == Standing::Live);
+                let marked = live.is_some_and(|row| row.draining != undo);
+                let done = live.is_none() || (marked && (undo || left == 0));
+                let node = name.to_string();
+                let progress = DrainProgress { node, total, left, in_flight, done };
+                if parts.send(Ok(Part::Drain(progress))).await.is_err() || done {
+                    return;
+                }
+            }
+        });
+        Ok(answer)
+    }
+
+    pub(super) async fn plan(&self) -> Result<AdminAnswer, Problem> {
+        let (answer, heard) = oneshot::channel();
+        // A control thread that has ended drops the answer.
+        let _ = self.control.send(control::Input::Plan(answer));
+        let plan = heard.await.map_err(|_| crate::peers::starting())?;
+        let moves = plan.into_iter().map(|(shard, from, to)| Move {
+            shard: shard.0,
+            from: from.to_string(),
+            to: to.to_string(),
+        });
+        let moves: Vec<_> = moves.collect();
+        let view = self.seen();
+        let mut live = view.nodes.values().filter(|row| row.standing == Standing::Live);
+        let first = live.next().map(|row| row.version);
+        let held_up = match live.any(|row| Some(row.version) != first) {
+            true => "nodes run different versions: nothing is balanced until they are alike",
+            false => "",
+        };
+        Ok(AdminAnswer::Plan(RebalancePlan { moves, held_up: held_up.into() }))
+    }
+
+    pub(super) fn rebalance(&self) -> AdminAnswer {
+        let (parts, answer) = growing();
+        let (pictures, events) = (self.view.clone(), self.events.clone());
+        let mut last = *events.watch().borrow();
+        self.tell(Event::Rebalance);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(STEP);
+            let mut progress = RebalanceProgress::default();
+            let mut quiet = tokio::time::Instant::now();
+            loop {
+                ticks.tick().await;
+                for event in events.after(last, usize::MAX) {
+                    last = event.number;
+                    match event.notice {
+                        Notice::HandOffBegan { .. } => progress.planned += 1,
+                        Notice::HandOffFailed { .. } => progress.failed += 1,
+                        _ => {}
+                    }
+                }
+                let moving = |view: &View| view.shards.iter().filter(|row| row.moving.is_some()).count();
+                progress.in_flight = u32::try_from(moving(&pictures.borrow())).unwrap_or(u32::MAX);
+                progress.moved = progress
+                    .planned
+                    .saturating_sub(progress.failed)
+                    .saturating_sub(progress.in_flight);
+                if progress.in_flight > 0 {
+                    quiet = tokio::time::Instant::now();
+                }
+                progress.done = quiet.elapsed() >= QUIET;
+                if parts.send(Ok(Part::Rebalance(progress))).await.is_err() || progress.done {
+                    return;
+                }
+            }
+        });
+        answer
+    }
+}
+
+/// Shards that a node owns, and those of them that are in a hand-off.
+fn count(view: &View, node: &NodeId) -> (u32, u32) {
+    let (mut left, mut in_flight) = (0, 0);
+    for row in &view.shards {
+        if row.owner.as_ref().is_some_and(|owner| owner.node == *node && view.alive(owner)) {
+            left += 1;
+            in_flight += u32::from(row.moving.is_some());
+        }
+    }
+    (left, in_flight)
+}

@@ -1,0 +1,96 @@
+//! Nodes and shards.
+
+use ostraca_sharding::rows::{NodeRow, Standing};
+use ostraca_wire::proto::{NodeStanding, NodeState, Nodes, ShardInfo, ShardState};
+
+use super::*;
+
+impl Desk {
+    pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
+        let view = self.seen();
+        let now = gateway.clock.now().cluster;
+        let reached = gateway.links.reached();
+        let own = view.member.as_ref().map(|member| member.node.clone());
+        let nodes = view.nodes.iter().map(|(node, row)| {
+            let owned = |shard: &&ostraca_sharding::rows::ShardRow| {
+                shard.owner.as_ref().is_some_and(|owner| {
+                    owner.node == *node && owner.incarnation == row.incarnation
+                })
+            };
+            let answering = own.as_ref() == Some(node);
+            NodeState {
+                name: node.to_string(),
+                incarnation: format!("{}-{:016x}", row.incarnation.counter, row.incarnation.nonce),
+                roles: names(row),
+                addresses: row.addresses.clone(),
+                standing: standing(row).into(),
+                version: version(row.version),
+                age_ms: now.saturating_sub(row.since),
+                renewals: row.renewals,
+                store_answers: row.store_answers,
+                shards: u32::try_from(view.shards.iter().filter(owned).count()).unwrap_or(u32::MAX),
+                answering,
+                reachable: (!answering && row.standing == Standing::Live)
+                    .then(|| reached.contains(node)),
+            }
+        });
+        let manager = view.manager.as_ref().filter(|row| view.alive(&row.holder));
+        Nodes {
+            nodes: nodes.collect(),
+            manager: manager.map_or_else(String::new, |row| row.holder.node.to_string()),
+            term: manager.map_or(0, |row| row.term),
+        }
+    }
+
+    pub(super) fn shards(&self) -> Vec<ShardInfo> {
+        let view = self.seen();
+        let shards = view.shards.iter().zip(1_u32..).map(|(row, shard)| {
+            let owner = row.owner.as_ref().filter(|owner| view.alive(owner));
+            let held = view.held.get(&ShardId(shard));
+            let state = match owner {
+                None => ShardState::Unassigned,
+                Some(_) if row.moving.is_some() => ShardState::Moving,
+                Some(owner) if view.member.as_ref() != Some(owner) => ShardState::Assigned,
+                Some(_) if held.is_some_and(|(_, serving)| *serving) => ShardState::Serving,
+                Some(_) => ShardState::Claiming,
+            };
+            let to = row.moving.as_ref().and_then(|moving| moving.to.as_ref());
+            ShardInfo {
+                shard,
+                epoch: row.epoch.0,
+                owner: owner.map_or_else(String::new, |owner| owner.node.to_string()),
+                state: state.into(),
+                to: to.map_or_else(String::new, ToString::to_string),
+            }
+        });
+        shards.collect()
+    }
+}
+
+fn names(row: &NodeRow) -> Vec<String> {
+    let roles = row.roles;
+    [
+        ("store", roles.store),
+        ("manager", roles.manager),
+        ("host", roles.host),
+        ("gateway", roles.gateway),
+    ]
+    .into_iter()
+    .filter(|(_, has)| *has)
+    .map(|(name, _)| name.to_owned())
+    .collect()
+}
+
+fn standing(row: &NodeRow) -> NodeStanding {
+    match row.standing {
+        Standing::Live if row.draining => NodeStanding::Draining,
+        Standing::Live => NodeStanding::Live,
+        Standing::Dead => NodeStanding::Dead,
+        Standing::Stopped => NodeStanding::Stopped,
+    }
+}
+
+/// As [`crate::node`] made a number of it.
+fn version(number: u64) -> String {
+    format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
+}

@@ -1,0 +1,81 @@
+//! From an envelope to a message of the core: what the type's deployment says of it is checked here (S11.6).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use ostraca_sharding::ids::{Digest, Entity, MessageId, Session};
+use ostraca_sharding::message::{Context, Message, Token};
+use ostraca_wire::proto::Envelope;
+
+use super::{Opened, lock};
+use crate::clock::Clock;
+use crate::service::resolve;
+use crate::types::Table;
+
+/// Content types and principals that are kept shared, and the longest of them in bytes; beyond it each message has its own.
+const SHARED: (usize, usize) = (256, 128);
+
+/// Opens envelopes.
+pub(crate) struct Opener {
+    clock: Arc<Clock>,
+    /// Texts in use, shared: there are few, and each message would else carry a copy.
+    shared: Mutex<HashMap<String, Arc<str>>>,
+}
+
+impl Opener {
+    pub(crate) fn new(clock: Arc<Clock>) -> Self {
+        Self { clock, shared: Mutex::default() }
+    }
+
+    fn share(&self, text: &str) -> Arc<str> {
+        if text.len() > SHARED.1 {
+            return text.into();
+        }
+        let mut shared = lock(&self.shared);
+        if let Some(known) = shared.get(text) {
+            return known.clone();
+        }
+        let fresh: Arc<str> = text.into();
+        if shared.len() < SHARED.0 {
+            shared.insert(text.to_owned(), fresh.clone());
+        }
+        fresh
+    }
+
+    /// The message, or why it may not be run.
+    pub(crate) fn open(
+        &self,
+        types: &Table,
+        session: Session,
+        envelope: &Envelope,
+        received: Instant,
+        token: Token,
+    ) -> Opened {
+        let (entry, method, kind) = resolve(types, &envelope.principal, envelope)?;
+        let now = self.clock.now().mono;
+        let target = Entity { kind: entry.name.clone(), id: envelope.id.as_str().into() };
+        let held = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let deadline = (envelope.remaining_ms > 0)
+            .then(|| now.saturating_add(envelope.remaining_ms.saturating_sub(held)));
+        Ok(Arc::new(Message {
+            token,
+            digest: Digest::of(&target, &method, &envelope.body),
+            target,
+            id: MessageId { session, sequence: envelope.sequence },
+            after: envelope.after,
+            settled: envelope.settled,
+            kind,
+            method,
+            body: envelope.body.clone(),
+            age: envelope.age_ms.saturating_add(held),
+            arrived: now,
+            deadline,
+            context: Arc::new(Context {
+                principal: self.share(&envelope.principal),
+                content_type: self.share(&envelope.content_type),
+                traceparent: envelope.traceparent.as_str().into(),
+            }),
+        }))
+    }
+}

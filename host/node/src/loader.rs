@@ -1,0 +1,286 @@
+//! Types come and go with their rows, which the control thread watches: here they are fetched, compiled and shown.
+//!
+//! Each type has one task while there is something to do for it, and only the newest row of a type counts. Components
+//! are fetched and compiled within a budget, so that a node that starts, or joins, does not run out of memory over all of
+//! them at once (Golem #3643). A row or component that is of no use ends nothing: it is logged, and the status shows it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ostraca_store::{EntityStore, Row};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::error::NodeError;
+use crate::manifest::Manifest;
+use crate::rows::{self, TypeRow};
+use crate::types::{Type, Types};
+
+/// Components that are fetched and compiled at the same time. Memory: each takes its own size, and the compiler's.
+pub(crate) const BUDGET: usize = 2;
+/// The first and the longest pause before a store that does not answer is asked again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Tells all workers of a type, in the order of calls.
+pub(crate) type Tell = Box<dyn Fn(&Arc<Type>) + Send + Sync>;
+
+/// What a loader is made of.
+pub(crate) struct Parts {
+    pub(crate) types: Types,
+    pub(crate) store: Arc<dyn EntityStore>,
+    /// None on a node without the role `host`: it knows types and compiles none.
+    pub(crate) wasm: Option<ostraca_wasm::Host>,
+    pub(crate) tell: Tell,
+    /// Where its tasks run.
+    pub(crate) runtime: Handle,
+    /// Components at a time; [`BUDGET`] unless said.
+    pub(crate) budget: usize,
+}
+
+/// Loads types. Clones share everything; with the last one its tasks end.
+#[derive(Clone)]
+pub(crate) struct Loader {
+    shared: Arc<Shared>,
+    _stop: Arc<DropGuard>,
+}
+
+struct Shared {
+    parts: Parts,
+    budget: Semaphore,
+    rows: Mutex<HashMap<Arc<str>, Seen>>,
+    stop: CancellationToken,
+}
+
+/// What was last seen of a type's row.
+#[derive(Default)]
+struct Seen {
+    /// The row's revision in the store.
+    at: u64,
+    /// To be loaded.
+    row: Option<Row>,
+    /// A task is at work.
+    working: bool,
+}
+
+/// How loading ended.
+enum Loaded {
+    Shown,
+    /// There is a newer row.
+    Outdated,
+    Broken(String),
+}
+
+impl Loader {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let stop = CancellationToken::new();
+        let budget = Semaphore::new(parts.budget.max(1));
+        let (rows, guard) = (Mutex::default(), Arc::new(stop.clone().drop_guard()));
+        Self { shared: Arc::new(Shared { parts, budget, rows, stop }), _stop: guard }
+    }
+
+    /// A row was set, as a watch or a list says. Rows that are no types' are passed over, and so is what is older than
+    /// what was seen. Cheap, and never waits.
+    pub(crate) fn row(&self, row: Row) {
+        let Some(name) = rows::type_name(&row.key) else { return };
+        let name: Arc<str> = name.into();
+        let mut rows = self.shared.rows();
+        let seen = rows.entry(name.clone()).or_default();
+        if row.revision <= seen.at {
+            return;
+        }
+        seen.at = row.revision;
+        seen.row = Some(row);
+        self.shared.parts.types.loading(&name, Duration::ZERO);
+        if !std::mem::replace(&mut seen.working, true) {
+            let shared = self.shared.clone();
+            self.shared.parts.runtime.spawn(async move {
+                let stop = shared.stop.clone();
+                // Whatever it was at, the node goes down.
+                let _ = stop.run_until_cancelled(shared.work(name)).await;
+            });
+        }
+    }
+
+    /// A row was deleted at that revision of the store.
+    pub(crate) fn gone(&self, key: &str, revision: u64) {
+        let Some(name) = rows::type_name(key) else { return };
+        let mut rows = self.shared.rows();
+        let seen = rows.entry(name.into()).or_default();
+        if revision > seen.at {
+            (seen.at, seen.row) = (revision, None);
+            self.shared.parts.types.remove(name);
+        }
+    }
+
+    /// All rows of types, as of that revision: types without one are gone.
+    pub(crate) fn listed(&self, rows: Vec<Row>, revision: u64) {
+        let mut missing: Vec<Arc<str>> = self.shared.parts.types.now().keys().cloned().collect();
+        missing.extend(self.shared.rows().keys().cloned());
+        missing.retain(|name| !rows.iter().any(|row| rows::type_name(&row.key) == Some(name)));
+        for name in missing {
+            self.gone(&rows::type_key(&name), revision);
+        }
+        for row in rows {
+            self.row(row);
+        }
+    }
+
+    /// Shows types as rows from this node's last life say them, to send to. They are overruled by any row of this life.
+    pub(crate) fn remembered(&self, rows: &[Row]) {
+        for row in rows {
+            let known = rows::type_name(&row.key)
+                .is_some_and(|name| self.shared.rows().contains_key(name));
+            match parse(row) {
+                Ok((standing, manifest)) if !known => {
+                    self.shared.parts.types.put(Arc::new(entry(&standing, manifest, None)));
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a remembered type is of no use"),
+            }
+        }
+    }
+
+    /// Shows a type that was just deployed here, whose row has that revision in the store, unless there is a newer one.
+    pub(crate) fn deployed(&self, at: u64, mut entry: Type) {
+        if self.shared.parts.wasm.is_none() {
+            entry.program = None;
+        }
+        let mut rows = self.shared.rows();
+        let seen = rows.entry(entry.name.clone()).or_default();
+        if at >= seen.at {
+            (seen.at, seen.row) = (at, None);
+            self.shared.show(entry);
+        }
+    }
+}
+
+impl Shared {
+    fn rows(&self) -> MutexGuard<'_, HashMap<Arc<str>, Seen>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn work(&self, name: Arc<str>) {
+        loop {
+            let (row, at) = {
+                let mut rows = self.rows();
+                let Some(seen) = rows.get_mut(&name) else { return };
+                let Some(row) = seen.row.take() else {
+                    seen.working = false;
+                    return;
+                };
+                (row, seen.at)
+            };
+            if let Loaded::Broken(why) = self.load(&name, at, &row).await
+                && self.is_newest(&name, at)
+            {
+                tracing::error!(r#type = %name, %why, "a deployed type cannot be run on this node");
+                self.parts.types.fails(&name, &why);
+            }
+        }
+    }
+
+    fn is_newest(&self, name: &str, at: u64) -> bool {
+        self.rows().get(name).is_some_and(|seen| seen.at == at)
+    }
+
+    async fn load(&self, name: &Arc<str>, at: u64, row: &Row) -> Loaded {
+        let (standing, manifest) = match parse(row) {
+            Ok(parsed) => parsed,
+            Err(error) => return Loaded::Broken(error.to_string()),
+        };
+        let Some(wasm) = &self.parts.wasm else {
+            return self.show_newest(at, entry(&standing, manifest, None));
+        };
+        self.parts.types.loading(name, manifest.limits.activation_time);
+        let mut pause = PAUSES.0;
+        loop {
+            if !self.is_newest(name, at) {
+                return Loaded::Outdated;
+            }
+            let why = match self.compile(wasm, &standing, &manifest).await {
+                Ok(program) => {
+                    return self.show_newest(at, entry(&standing, manifest, Some(program)));
+                }
+                Err(Failed::ForGood(why)) => return Loaded::Broken(why),
+                Err(Failed::ForNow(why)) => why,
+            };
+            tracing::warn!(r#type = %name, %why, "a deployed type is tried again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    async fn compile(
+        &self,
+        wasm: &ostraca_wasm::Host,
+        standing: &TypeRow,
+        manifest: &Manifest,
+    ) -> Result<Arc<ostraca_wasm::Program>, Failed> {
+        let _permit = self.budget.acquire().await.map_err(|e| Failed::ForNow(e.to_string()))?;
+        let component = match self.parts.store.blob(standing.component).await {
+            Ok(Some(component)) => component,
+            // It was stored before its row was: a store that has lost it may be restored.
+            Ok(None) => return Err(Failed::ForNow("its component is not in the store".into())),
+            Err(error) => return Err(Failed::ForNow(error.to_string())),
+        };
+        let program = wasm.prepare(component.to_vec(), manifest.wasm_limits()).await;
+        program.map_err(|error| match error.retryable() {
+            true => Failed::ForNow(error.to_string()),
+            false => Failed::ForGood(error.to_string()),
+        })
+    }
+
+    fn show_newest(&self, at: u64, entry: Type) -> Loaded {
+        let rows = self.rows();
+        if rows.get(&entry.name).is_none_or(|seen| seen.at != at) {
+            return Loaded::Outdated;
+        }
+        // Under the lock: a deploy must not be overtaken by what it replaces.
+        self.show(entry);
+        drop(rows);
+        Loaded::Shown
+    }
+
+    /// Workers hear of a type before messages for it are let through.
+    fn show(&self, entry: Type) {
+        let entry = Arc::new(entry);
+        if entry.runs_here() {
+            (self.parts.tell)(&entry);
+        }
+        tracing::info!(r#type = %entry.name, revision = entry.revision, "a type is known");
+        self.parts.types.put(entry);
+    }
+}
+
+/// Why a type was not compiled.
+enum Failed {
+    ForNow(String),
+    ForGood(String),
+}
+
+/// A type's row, and the manifest in it.
+pub(crate) fn parse(row: &Row) -> Result<(TypeRow, Manifest), NodeError> {
+    let standing: TypeRow = rows::decode(row)?;
+    let useless = |why: String| NodeError::Row(format!("`{}`: {why}", row.key));
+    let manifest =
+        Manifest::parse(&standing.manifest, &row.key).map_err(|error| useless(error.to_string()))?;
+    if rows::type_name(&row.key) != Some(&*manifest.kind) {
+        return Err(useless(format!("it holds the type `{}`", manifest.kind)));
+    }
+    Ok((standing, manifest))
+}
+
+/// The entry that a row makes.
+pub(crate) fn entry(
+    standing: &TypeRow,
+    manifest: Manifest,
+    program: Option<Arc<ostraca_wasm::Program>>,
+) -> Type {
+    let TypeRow { revision, component, component_size, methods, .. } = standing;
+    Type::new(*revision, manifest, methods, program, *component, *component_size)
+}
+
+#[cfg(test)]
+mod tests;
