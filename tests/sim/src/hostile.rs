@@ -166,9 +166,15 @@ impl Rig {
             96 if self.rng.chance(30) => self.tell(shard, Event::Stop(StopReason::HandedOff)),
             97 if self.rng.chance(30) => self.steal(shard),
             98 => self.pass(500, 3_000),
+            99 => self.suspend_or_resume(shard),
             _ => self.renew(),
         }
         self.again();
+    }
+
+    fn suspend_or_resume(&mut self, shard: usize) {
+        let suspended = self.shards[shard].machine.suspended();
+        self.tell(shard, if suspended { Event::Resume } else { Event::Suspend });
     }
 
     /// A shard that came to its end is assigned anew.
@@ -420,6 +426,12 @@ impl Rig {
 
     fn act(&mut self, shard: usize, action: Action, commits: &mut Vec<Commit>) {
         let key = self.shards[shard].machine.owner().shard.clone();
+        let starts =
+            matches!(action, Action::Activate { .. } | Action::Run { .. } | Action::Stop { .. });
+        if starts && self.shards[shard].machine.suspended() {
+            let text = format!("a turn started while its shard was suspended: {action:?}");
+            self.report.breaches.push(text);
+        }
         match action {
             Action::Claim(claim) => self.ask(shard, Request::Claim(claim), 0),
             Action::Commit(commit) => commits.push(*commit),
@@ -450,7 +462,23 @@ impl Rig {
                 }
             }
             Action::Reply { token, outcome } => self.reply(token, &outcome),
-            Action::Lost { .. } | Action::Stopped => self.shards[shard].over = true,
+            Action::Lost { .. } => self.end(shard),
+            Action::Stopped => {
+                let it = &self.shards[shard];
+                let asks = it.asked.iter().any(|under| {
+                    matches!(under, Under::Store(Request::Claim(_) | Request::Commit(_), _))
+                });
+                if asks || !commits.is_empty() || !it.instances.is_empty() {
+                    self.report.breaches.push("stopped was said too early".into());
+                }
+                self.end(shard);
+            }
+        }
+    }
+
+    fn end(&mut self, shard: usize) {
+        if std::mem::replace(&mut self.shards[shard].over, true) {
+            self.report.breaches.push("a machine came to its end twice".into());
         }
     }
 
@@ -483,6 +511,9 @@ impl Rig {
     /// Nothing new comes and nothing fails: everything must end.
     fn quiet(&mut self) {
         self.faults = false;
+        for shard in 0..self.shards.len() {
+            self.tell(shard, Event::Resume);
+        }
         for _ in 0..2_000 {
             for shard in 0..self.shards.len() {
                 self.store(shard);

@@ -14,6 +14,14 @@ pub(crate) struct Node {
     pub(crate) incarnation: Incarnation,
     pub(crate) alive: bool,
     pub(crate) paused_until: u64,
+    /// Its renewals do not arrive until then.
+    pub(crate) mute_until: u64,
+    /// When it sent its last successful renewal, by its own clock.
+    pub(crate) renewed: Option<u64>,
+    /// How long after a lapse its shards hear of it.
+    pub(crate) lapse_late: u64,
+    /// Its lease lapsed by its own clock, and it has not read its claims since (R9).
+    pub(crate) suspended: bool,
     /// Its clock starts anywhere and runs a little fast or slow, in thousandths.
     pub(crate) offset: u64,
     pub(crate) rate: u64,

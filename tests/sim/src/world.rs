@@ -2,6 +2,7 @@
 
 mod clients;
 mod faults;
+mod lease;
 mod manager;
 mod nodes;
 mod storage;
@@ -73,6 +74,7 @@ enum Fault {
     SyncFails,
     Reset,
     Pause { millis: u64 },
+    Mute { millis: u64 },
     Move,
     Redeploy,
 }
@@ -137,6 +139,16 @@ enum Happening {
         node: usize,
         incarnation: Incarnation,
         sent: u64,
+    },
+    /// By the node's own clock, a lease would have ended.
+    Lapse {
+        node: usize,
+        incarnation: Incarnation,
+    },
+    /// A suspended node reads the claims that stand.
+    ReadClaims {
+        node: usize,
+        incarnation: Incarnation,
     },
     Manage,
     Assigned {
@@ -265,7 +277,7 @@ impl World {
             self.at(5, Happening::Issue { client });
         }
         for _ in 0..self.rng.range(1, 6) {
-            let fault = match self.rng.range(0, 8) {
+            let fault = match self.rng.range(0, 9) {
                 0 => Fault::NodeCrash,
                 1 => Fault::StoreCrash { power: false },
                 2 => Fault::StoreCrash { power: true },
@@ -273,6 +285,7 @@ impl World {
                 4 => Fault::Reset,
                 5 => Fault::Pause { millis: self.rng.range(50, LEASE * 3) },
                 6 => Fault::Move,
+                7 => Fault::Mute { millis: self.rng.range(LEASE / 2, LEASE * 3) },
                 _ => Fault::Redeploy,
             };
             let when = self.rng.range(50, 2_500);
@@ -288,10 +301,16 @@ impl World {
             self.tally.count("fault: node clock drifts");
             self.rng.range(950, 1051)
         };
+        let late = if self.rng.chance(30) { LEASE } else { 20 };
+        let lapse_late = self.rng.range(0, late);
         Node {
             incarnation: Incarnation { counter: self.incarnations, nonce: self.rng.draw() },
             alive: true,
             paused_until: 0,
+            mute_until: 0,
+            renewed: None,
+            lapse_late,
+            suspended: false,
             offset: self.rng.range(0, 1_000_000),
             rate,
             machine: None,
@@ -393,21 +412,13 @@ impl World {
             }
             Happening::Renew { node } => self.renew(node),
             Happening::RenewalSeen { node, incarnation, sent } => {
-                // A dead incarnation cannot renew, and registering over a live lease waits until it lapses (R7).
-                let held_by_another =
-                    self.owner.is_some_and(|(at, owner)| at == node && owner != incarnation);
-                if self.nodes[node].incarnation == incarnation
-                    && !self.dead.contains(&incarnation.counter)
-                    && !held_by_another
-                {
-                    self.renewed[node] = self.now;
-                    let delay = self.rng.range(1, 10);
-                    self.at(delay, Happening::Renewed { node, incarnation, sent });
-                }
+                self.renewal_seen(node, incarnation, sent);
             }
             Happening::Renewed { node, incarnation, sent } => {
-                self.when_awake(node, incarnation, Event::Renewed { sent });
+                self.renewed(node, incarnation, sent);
             }
+            Happening::Lapse { node, incarnation } => self.lapse(node, incarnation),
+            Happening::ReadClaims { node, incarnation } => self.read_claims(node, incarnation),
             Happening::Manage => self.manage(),
             Happening::Assigned { node, incarnation, epoch } => {
                 self.assigned(node, incarnation, epoch);

@@ -77,6 +77,11 @@ fn r8_a_query_answered_without_a_lease_is_stale() {
 }
 
 #[test]
+fn r9_a_turn_that_starts_while_its_shard_is_suspended_is_seen() {
+    assert!(without(Mutation::RunWhileSuspended));
+}
+
+#[test]
 fn r16_a_refusal_that_is_not_recorded_is_followed_by_the_effect() {
     assert!(without(Mutation::ForgetRefusals));
 }

@@ -36,6 +36,15 @@ impl World {
                 }
                 self.nodes[owner].paused_until = self.now + millis;
             }
+            Fault::Mute { millis } => {
+                self.tally.count("fault: renewals lost");
+                self.nodes[owner].mute_until = self.now + millis;
+                if self.rng.chance(40) {
+                    // Whoever sees that it fails has the shard moved.
+                    let when = self.rng.range(LEASE, LEASE * 2);
+                    self.at(when, Happening::Strike(Fault::Move));
+                }
+            }
             Fault::Move => {
                 if self.nodes[owner].machine.is_some() {
                     self.when_awake(

@@ -1,23 +1,8 @@
-//! The manager's stand-in: leases, assignment, deployment; and the replay of what a machine did.
+//! The manager's stand-in: death, assignment, deployment; and the replay of what a machine did.
 
 use super::*;
 
 impl World {
-    pub(super) fn renew(&mut self, node: usize) {
-        let it = &self.nodes[node];
-        if !it.alive {
-            return;
-        }
-        let delay = it.paused_until.saturating_sub(self.now);
-        if delay > 0 {
-            return self.at(delay, Happening::Renew { node });
-        }
-        let (incarnation, sent) = (it.incarnation, it.mono(self.now));
-        let travel = self.rng.range(1, 20);
-        self.at(travel, Happening::RenewalSeen { node, incarnation, sent });
-        self.at(RENEW, Happening::Renew { node });
-    }
-
     /// The manager's stand-in: gives the shard to somebody once its owner is known to be dead.
     pub(super) fn manage(&mut self) {
         self.at(40, Happening::Manage);
@@ -87,11 +72,15 @@ impl World {
         }
         self.nodes[node].script.clear();
         self.nodes[node].instances.clear();
+        self.nodes[node].starting.clear();
         let most = self.rng.range(1, 5) as usize;
         self.nodes[node].cap = LiveCap::new(most);
         self.deploy(node);
         let sent = self.nodes[node].mono(self.renewed[node].saturating_sub(20));
         self.tell(node, Event::Renewed { sent });
+        if self.nodes[node].suspended {
+            self.tell(node, Event::Suspend);
+        }
     }
 
     pub(super) fn deploy(&mut self, node: usize) {

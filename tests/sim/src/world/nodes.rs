@@ -110,6 +110,11 @@ impl World {
         let Some(shard) = self.nodes[node].machine.as_ref().map(|m| m.owner().shard.clone()) else {
             return;
         };
+        let starts =
+            matches!(action, Action::Activate { .. } | Action::Run { .. } | Action::Stop { .. });
+        if starts && self.nodes[node].suspended {
+            self.breaches.push(format!("a turn started while its shard was suspended: {action:?}"));
+        }
         match action {
             Action::Claim(claim) => self.ask(node, Request::Claim(claim)),
             Action::Commit(commit) => commits.push(*commit),
@@ -164,6 +169,11 @@ impl World {
                 self.start_turn(node, incarnation, entity, generation, turn, None);
             }
             Action::Drop { entity, generation } => {
+                // What is being made for an instance that was given up is nobody's when it comes.
+                let starting = &mut self.nodes[node].starting;
+                if starting.get(&entity) == Some(&generation) {
+                    starting.remove(&entity);
+                }
                 let instances = &mut self.nodes[node].instances;
                 if instances.get(&entity).is_some_and(|instance| instance.generation == generation)
                 {
@@ -179,6 +189,12 @@ impl World {
                 if !self.nodes[node].instances.is_empty() {
                     self.breaches.push("stopped was said while an instance lived".into());
                 }
+                if self.nodes[node].suspended {
+                    self.tally.count("transition: shard stopped while suspended");
+                }
+                if self.asks_the_store(node) {
+                    self.breaches.push("stopped was said while the store was asked".into());
+                }
                 if self.owner == Some((node, incarnation)) {
                     let to = 1 - node;
                     let to = if self.nodes[to].alive { to } else { node };
@@ -186,6 +202,19 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether a claim or commit of the present machine is not answered.
+    fn asks_the_store(&self, node: usize) -> bool {
+        let it = &self.nodes[node];
+        let Some(epoch) = it.machine.as_ref().map(|machine| machine.owner().epoch) else {
+            return false;
+        };
+        it.asked.values().any(|request| match request {
+            Request::Claim(claim) => claim.epoch == epoch,
+            Request::Commit(commits) => commits.iter().any(|commit| commit.claim.epoch == epoch),
+            _ => false,
+        })
     }
 
     pub(super) fn start_turn(
