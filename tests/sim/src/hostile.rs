@@ -165,11 +165,22 @@ impl Rig {
             }
             96 if self.rng.chance(30) => self.tell(shard, Event::Stop(StopReason::HandedOff)),
             97 if self.rng.chance(30) => self.steal(shard),
+            97 if self.rng.chance(30) => self.forget(shard),
             98 => self.pass(500, 3_000),
             99 => self.suspend_or_resume(shard),
             _ => self.renew(),
         }
         self.again();
+    }
+
+    /// The node knows that the shard is another's: nothing is left, whatever was under way.
+    fn forget(&mut self, shard: usize) {
+        self.tell(shard, Event::Forget);
+        let it = &mut self.shards[shard];
+        it.over = true;
+        if it.machine.load().0 > 0 || !it.instances.is_empty() {
+            self.report.breaches.push("a forgotten shard has something left".into());
+        }
     }
 
     fn suspend_or_resume(&mut self, shard: usize) {
