@@ -61,7 +61,8 @@ impl Cache {
 
     /// Opens it, and makes it if it is not there, or not this cluster's, or broken. None: it cannot be had. Blocks.
     pub(crate) fn open(dir: &Path, cluster: ClusterId, types: Types) -> Option<Self> {
-        let warn = |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
+        let warn =
+            |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
         let database = match Database::open(dir, cluster) {
             Ok(database) => database,
             Err(why) => {
@@ -183,10 +184,10 @@ fn picture(view: &View, types: &Types) -> Result<HashMap<String, Bytes>, NodeErr
 }
 
 fn type_row(entry: &Type) -> TypeRow {
-    let methods = entry.methods().into_iter().map(|(name, kind)| MethodRow {
-        name: name.to_string(),
-        query: kind == Kind::Query,
-    });
+    let methods = entry
+        .methods()
+        .into_iter()
+        .map(|(name, kind)| MethodRow { name: name.to_string(), query: kind == Kind::Query });
     TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.text_effective(),

@@ -14,7 +14,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_sharding::ids::{ClusterId, NodeId, ShardId, ShardKey};
-use ostraca_sharding::node::{Action, Event, Machine, Talk, WriteError};
+use ostraca_sharding::node::{Action, Event, Machine, Notice, Talk, WriteError};
 use ostraca_sharding::rows::{Key, Member, Row};
 use ostraca_sharding::shard::Owner;
 use ostraca_store::{Cas, ClusterStore, Conflict, EntityStore, RowEvent};
@@ -32,8 +32,8 @@ use crate::rows;
 use crate::stats::Stats;
 use crate::view::{Events, View};
 use crate::worker;
-pub(crate) use talkers::heard;
 use talkers::Talkers;
+pub(crate) use talkers::heard;
 
 /// How often the picture of the cluster is renewed at most.
 const PICTURE: Duration = Duration::from_millis(20);
@@ -270,7 +270,9 @@ impl Running {
         match action {
             Action::List => self.list(),
             Action::Read(key) => self.read(key),
-            Action::Write { number, key, expected, row } => self.write(number, &key, expected, &row),
+            Action::Write { number, key, expected, row } => {
+                self.write(number, &key, expected, &row)
+            }
             Action::Say { to, talk } => {
                 if let Some(me) = self.parts.machine.member() {
                     self.talkers.say(&to, &me, &talk);
@@ -310,13 +312,20 @@ impl Running {
             Action::Hold { shard, epoch } => self.parts.gateway.hold(shard, epoch),
             Action::Node { member, alive, addresses } => {
                 self.parts.gateway.links.node(&member, alive, &addresses);
-                self.talkers.node(&member, alive, addresses);
+                if self.parts.machine.node() != &member.node {
+                    self.talkers.node(&member, alive, addresses);
+                }
                 if !alive {
                     self.parts.gateway.lost(&member);
                 }
             }
             Action::Note(notice) => {
-                tracing::info!(?notice, "cluster");
+                match &notice {
+                    Notice::Assigned { .. } | Notice::HandOffBegan { .. } => {
+                        tracing::debug!(?notice, "cluster");
+                    }
+                    _ => tracing::info!(?notice, "cluster"),
+                }
                 self.parts.events.put(self.parts.clock.now().cluster, notice);
             }
             Action::Fenced => {
@@ -425,9 +434,7 @@ impl Running {
 
     fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
         let asked = self.parts.entities.claims(shards.into_iter().map(key_of).collect());
-        self.tasks.push(
-            async move { Event::Claims { number, claims: asked.await.ok() } }.boxed(),
-        );
+        self.tasks.push(async move { Event::Claims { number, claims: asked.await.ok() } }.boxed());
     }
 
     /// Asks the entities' store for something small, to know whether it answers (R9).

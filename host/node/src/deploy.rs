@@ -79,11 +79,10 @@ impl Deployer {
         let before = standing.as_ref().map(|(_, manifest)| manifest);
         self.check_binding(before, &manifest).await?;
         let bytes = upload.component.to_vec();
-        let program =
-            self.wasm.prepare(bytes, manifest.wasm_limits()).await.map_err(|error| {
-                let retryable = error.retryable();
-                Problem { retryable, ..problem(error.code(), error.to_string(), "") }
-            })?;
+        let program = self.wasm.prepare(bytes, manifest.wasm_limits()).await.map_err(|error| {
+            let retryable = error.retryable();
+            Problem { retryable, ..problem(error.code(), error.to_string(), "") }
+        })?;
         let methods = program.methods().iter().map(|method| MethodRow {
             name: method.name.clone(),
             query: matches!(method.kind, ostraca_wasm::Kind::Query),

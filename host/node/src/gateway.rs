@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::{Epoch, Session, ShardId};
-use ostraca_sharding::message::{Kind, Message, Outcome, Token, codes};
+use ostraca_sharding::message::{Hint, Kind, Message, Outcome, Token, codes};
 use ostraca_sharding::route::{Load, Refusal, Router, Step, Verdict};
 use ostraca_sharding::rows::Member;
 use ostraca_wire::peer::messages::Forward;
@@ -24,7 +24,7 @@ use ostraca_wire::server::{Request, Ticket};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::service::{problem, reply};
+use crate::service::{hint_details, problem, reply};
 use crate::types::{Absent, Types};
 use crate::worker::{Answered, Answers, Back, Delivery, Input};
 
@@ -119,9 +119,12 @@ impl Gateway {
         shard.0 as usize % workers.max(1)
     }
 
-    /// A shard's route, as it is known here.
-    pub(crate) fn route_of(&self, shard: ShardId) -> Option<(Epoch, Option<Member>)> {
-        self.router().route_of(shard).map(|(epoch, owner)| (epoch, owner.cloned()))
+    /// Whose a shard is by a newer route than the sender's, if it is another node's.
+    fn elsewhere(&self, shard: ShardId, epoch: u64) -> Option<Hint> {
+        let router = self.router();
+        let (known, owner) = router.route_of(shard)?;
+        let owner = owner.filter(|owner| *owner.node.0 != *self.node && known.0 > epoch)?;
+        Some(Hint { epoch: known, owner: Some(owner.clone()) })
     }
 
     /// What is held and in flight.
@@ -168,7 +171,11 @@ impl Gateway {
         for request in batch.drain(..) {
             let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(Session);
             let Ok(session) = session else {
-                request.ticket.not_run(problem("bad-message", "a session of 16 bytes is missing", ""));
+                request.ticket.not_run(problem(
+                    "bad-message",
+                    "a session of 16 bytes is missing",
+                    "",
+                ));
                 continue;
             };
             let Some(entry) = types.get(request.envelope.r#type.as_str()) else {
@@ -177,6 +184,13 @@ impl Gateway {
                 continue;
             };
             let shard = shard_of(entry.manifest.shard_key.part(&request.envelope.id), self.shards);
+            if let Some(hint) = self.elsewhere(shard, request.envelope.route_epoch) {
+                let details = hint_details(&hint);
+                let text = format!("shard {shard} is not on this node");
+                let problem = Problem { details, ..bounced(codes::NOT_OWNER, &text) };
+                request.ticket.not_run(problem);
+                continue;
+            }
             let token = self.token();
             let opened =
                 self.opener.open(&types, session, &request.envelope, request.received, token);
@@ -214,8 +228,7 @@ impl Gateway {
                     Step::Local { shard, tag, item, .. } => {
                         let Inner { session, envelope, received, .. } = &*item.0;
                         let token = self.token();
-                        let opened =
-                            self.opener.open(&types, *session, envelope, *received, token);
+                        let opened = self.opener.open(&types, *session, envelope, *received, token);
                         match opened {
                             Ok(_) if self.loading(&envelope.r#type) => {
                                 failed.push((tag, Verdict::Rebalancing));
@@ -399,7 +412,10 @@ fn doubtful(reply: Reply, in_doubt: bool) -> Reply {
         return reply;
     }
     let problem = reply.problem.map(|told| Problem {
-        message: format!("a former copy of the message may have run; the last one did not: {}", told.message),
+        message: format!(
+            "a former copy of the message may have run; the last one did not: {}",
+            told.message
+        ),
         help: "send it again under the same id".into(),
         retryable: true,
         ..told

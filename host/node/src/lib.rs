@@ -3,16 +3,16 @@
 //! Nothing here decides on ownership, order or duplicates: that is the core's (`ostraca-sharding`), whose actions the
 //! workers carry out.
 
-pub mod clock;
-pub mod config;
 mod admin;
 mod cache;
+pub mod clock;
+pub mod config;
 mod control;
 mod deploy;
 pub mod error;
+mod gateway;
 pub mod init;
 pub mod input;
-mod gateway;
 mod loader;
 pub mod manifest;
 pub mod node;

@@ -118,7 +118,7 @@ impl Loader {
     pub(crate) fn listed(&self, rows: Vec<Row>, revision: u64) {
         let mut missing: Vec<Arc<str>> = self.shared.parts.types.now().keys().cloned().collect();
         missing.extend(self.shared.rows().keys().cloned());
-        missing.retain(|name| !rows.iter().any(|row| rows::type_name(&row.key) == Some(name)));
+        missing.retain(|name| !rows.iter().any(|row| rows::type_name(&row.key) == Some(&**name)));
         for name in missing {
             self.gone(&rows::type_key(&name), revision);
         }
@@ -130,8 +130,8 @@ impl Loader {
     /// Shows types as rows from this node's last life say them, to send to. They are overruled by any row of this life.
     pub(crate) fn remembered(&self, rows: &[Row]) {
         for row in rows {
-            let known = rows::type_name(&row.key)
-                .is_some_and(|name| self.shared.rows().contains_key(name));
+            let known =
+                rows::type_name(&row.key).is_some_and(|name| self.shared.rows().contains_key(name));
             match parse(row) {
                 Ok((standing, manifest)) if !known => {
                     self.shared.parts.types.put(Arc::new(entry(&standing, manifest, None)));
@@ -264,8 +264,8 @@ enum Failed {
 pub(crate) fn parse(row: &Row) -> Result<(TypeRow, Manifest), NodeError> {
     let standing: TypeRow = rows::decode(row)?;
     let useless = |why: String| NodeError::Row(format!("`{}`: {why}", row.key));
-    let manifest =
-        Manifest::parse(&standing.manifest, &row.key).map_err(|error| useless(error.to_string()))?;
+    let manifest = Manifest::parse(&standing.manifest, &row.key)
+        .map_err(|error| useless(error.to_string()))?;
     if rows::type_name(&row.key) != Some(&*manifest.kind) {
         return Err(useless(format!("it holds the type `{}`", manifest.kind)));
     }

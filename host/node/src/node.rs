@@ -21,7 +21,7 @@ use ostraca_wire::peer::Facts;
 use ostraca_wire::server::{Peers as PeerSide, Server};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinSet;
 
 use crate::admin::Desk;
 use crate::cache::Cache;
@@ -34,10 +34,10 @@ use crate::gateway::{Gateway, Links, Opener};
 use crate::loader::{self, Loader};
 use crate::peers::{Peers, Streams};
 use crate::record::Recorder;
+use crate::rows::FORMAT;
 use crate::service::{Door, Open};
 use crate::stats::{Gauges, Stats};
 use crate::status::Status;
-use crate::rows::FORMAT;
 use crate::stores::{self, Found};
 use crate::types::Types;
 use crate::view::{Events, View};
@@ -59,7 +59,8 @@ pub struct Node {
     control: Control,
     gateway: Arc<Gateway>,
     view: watch::Receiver<Arc<View>>,
-    tasks: TaskTracker,
+    /// Ends with the node.
+    _tasks: JoinSet<()>,
     failed: mpsc::UnboundedReceiver<NodeError>,
     _store: Option<Arc<SledStore>>,
     _remote: Option<stores::Remote>,
@@ -115,7 +116,9 @@ impl Node {
                 incarnation: Incarnation::default(),
             },
             roles,
-            shards: local.as_ref().map_or(config.expected_shards.unwrap_or(0), |own| own.found.shards),
+            shards: local
+                .as_ref()
+                .map_or(config.expected_shards.unwrap_or(0), |own| own.found.shards),
             hash: match &local {
                 Some(own) => own.found.hash.clone(),
                 None => config.expected_hash.clone().unwrap_or_default(),
@@ -143,9 +146,10 @@ impl Node {
         )?;
         let server = Arc::new(server);
         let address = server.local_addr()?;
-        let tasks = TaskTracker::new();
+        let mut tasks = JoinSet::new();
         let running = server.clone();
         tasks.spawn(async move { running.run().await });
+        let addresses = announced(&config, address);
 
         let stores = match &local {
             Some(own) => Stores {
@@ -172,6 +176,7 @@ impl Node {
             node: NodeFacts { store: own.store, ..facts.node },
             shards: found.shards,
             hash: found.hash.clone(),
+            addresses: addresses.clone(),
             ..facts
         };
         server.set_peer_facts(facts.clone());
@@ -284,14 +289,12 @@ impl Node {
             node: node.clone(),
             roles,
             version: version(),
-            addresses: config.advertise.clone(),
+            addresses: addresses.clone(),
             shards: found.shards,
             seed: rand::random(),
         };
-        let settings = ostraca_sharding::node::Settings {
-            embedded: roles.store,
-            ..config.node_settings()
-        };
+        let settings =
+            ostraca_sharding::node::Settings { embedded: roles.store, ..config.node_settings() };
         let mut machine = Machine::new(settings, name, config.strategy());
         if let Some(cache) = &cache {
             let known = cache.load();
@@ -321,7 +324,7 @@ impl Node {
         tasks.spawn(pass_on(heard, told));
         let status = Status {
             node: config.node.as_str().into(),
-            addresses: config.advertise.clone(),
+            addresses: addresses,
             lease: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
             clock,
             identity: {
@@ -353,7 +356,6 @@ impl Node {
             shards: found.shards,
             types: types.now().len(),
         };
-        tasks.close();
         Ok(Self {
             server,
             address,
@@ -362,7 +364,7 @@ impl Node {
             control,
             gateway,
             view,
-            tasks,
+            _tasks: tasks,
             failed,
             _store: local.map(|own| own.sled),
             _remote: remote,
@@ -469,6 +471,19 @@ impl Answers for Late {
         if let Some(gateway) = self.0.get() {
             gateway.answered(answers);
         }
+    }
+}
+
+/// Where others reach the node: what `advertise` says, or else where it listens.
+fn announced(config: &Config, bound: SocketAddr) -> Vec<String> {
+    if config.advertise.is_empty() && bound.ip().is_unspecified() {
+        tracing::warn!(
+            "other nodes cannot reach this one: it listens on {bound}; set `advertise` to an address of it"
+        );
+    }
+    match config.advertise.is_empty() {
+        true => vec![bound.to_string()],
+        false => config.advertise.clone(),
     }
 }
 

@@ -90,7 +90,9 @@ impl Streams {
                     match control::heard(&node, &body) {
                         // Nobody to hear it: the node stops.
                         Some((from, talk)) => drop(heard.send(control::Input::Heard(from, talk))),
-                        None => tracing::warn!(%node, "a node says what this one does not understand"),
+                        None => {
+                            tracing::warn!(%node, "a node says what this one does not understand")
+                        }
                     }
                     ready(Bytes::new()).boxed()
                 };

@@ -66,7 +66,9 @@ impl Status {
         }
         for row in &view.shards {
             match &row.owner {
-                Some(owner) if view.alive(owner) && row.moving.is_some() => cluster.shards_moving += 1,
+                Some(owner) if view.alive(owner) && row.moving.is_some() => {
+                    cluster.shards_moving += 1
+                }
                 Some(owner) if view.alive(owner) => cluster.shards_assigned += 1,
                 _ => cluster.shards_unassigned += 1,
             }
@@ -119,7 +121,10 @@ impl Status {
         if cluster.shards_unassigned > 0 {
             problems.push(trouble(
                 "shards-unassigned",
-                format!("{} of {} shards have no live owner", cluster.shards_unassigned, cluster.shards),
+                format!(
+                    "{} of {} shards have no live owner",
+                    cluster.shards_unassigned, cluster.shards
+                ),
                 "wait a little; if it stays so, start a node with the role `host`",
             ));
         }

@@ -131,7 +131,8 @@ async fn reach(
     control: &Handle,
 ) -> Result<(PeerEntityStore, PeerClusterStore, Found), NodeError> {
     let connecting = {
-        let (connector, known, options) = (way.connector(Alpn::Control), known.clone(), options.clone());
+        let (connector, known, options) =
+            (way.connector(Alpn::Control), known.clone(), options.clone());
         control.spawn(PeerClusterStore::connect(connector, known, options))
     };
     let ended = |error| NodeError::Ended(format!("reaching the store: {error}"));
@@ -148,9 +149,8 @@ async fn reach(
 
 /// Reads what is fixed for the cluster's life, and compares it with what this program and the configuration want.
 async fn found(store: &dyn ClusterStore, config: &Config) -> Result<Found, NodeError> {
-    let missing = || {
-        NodeError::Row("the store holds no cluster: create one with `ostraca init`".into())
-    };
+    let missing =
+        || NodeError::Row("the store holds no cluster: create one with `ostraca init`".into());
     let (cluster, _) = rows::read::<ClusterRow>(store, "cluster").await?.ok_or_else(missing)?;
     if cluster.format > FORMAT {
         return Err(NodeError::Row(format!(

@@ -12,6 +12,8 @@ mod act;
 mod done;
 mod shards;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod told;
 
 use std::collections::HashMap;
@@ -170,23 +172,7 @@ struct Worker {
 /// Runs a worker until its inputs end or it was told to stop and has.
 pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>) {
     let _watch = Watch(parts.index, parts.reports.clone());
-    let mut worker = Worker {
-        cap: LiveCap::new(parts.cap),
-        parts,
-        by_shard: HashMap::new(),
-        slots: Slots::default(),
-        types: HashMap::new(),
-        tickets: HashMap::new(),
-        answers: Vec::new(),
-        tasks: FuturesUnordered::new(),
-        claims: Vec::new(),
-        commits: Vec::new(),
-        loads: Vec::new(),
-        renewed: None,
-        suspended: false,
-        stopping: None,
-        actions: Vec::new(),
-    };
+    let mut worker = Worker::new(parts);
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut looked = Instant::now();
@@ -233,6 +219,26 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
 }
 
 impl Worker {
+    fn new(parts: Parts) -> Self {
+        Self {
+            cap: LiveCap::new(parts.cap),
+            parts,
+            by_shard: HashMap::new(),
+            slots: Slots::default(),
+            types: HashMap::new(),
+            tickets: HashMap::new(),
+            answers: Vec::new(),
+            tasks: FuturesUnordered::new(),
+            claims: Vec::new(),
+            commits: Vec::new(),
+            loads: Vec::new(),
+            renewed: None,
+            suspended: false,
+            stopping: None,
+            actions: Vec::new(),
+        }
+    }
+
     fn input(&mut self, input: Input) {
         match input {
             Input::Messages(messages) => {

@@ -69,7 +69,8 @@ fn event(happened: Happened) -> Event {
         }
         Notice::Draining(member, on) => {
             let base = Event { node: node(&member), ..base };
-            let (kind, what) = if on { ("drain-began", "drains") } else { ("drain-undone", "drains no more") };
+            let (kind, what) =
+                if on { ("drain-began", "drains") } else { ("drain-undone", "drains no more") };
             of(kind, format!("node {member} {what}"), base)
         }
         Notice::Manager { holder, term } => {
@@ -82,17 +83,24 @@ fn event(happened: Happened) -> Event {
         }
         Notice::Assigned { shard, epoch, owner } => {
             let base = Event { node: node(&owner), shard: shard.0, epoch: epoch.0, ..base };
-            of("shard-assigned", format!("shard {shard} belongs to {owner}, epoch {}", epoch.0), base)
+            of(
+                "shard-assigned",
+                format!("shard {shard} belongs to {owner}, epoch {}", epoch.0),
+                base,
+            )
         }
         Notice::HandOffFailed { shard, owner } => {
             let base = Event { node: node(&owner), shard: shard.0, ..base };
             of("hand-off-failed", format!("shard {shard} stays with {owner} for now"), base)
         }
-        Notice::Lapsed => of("lease-lapsed", "this node's lease lapsed: its shards wait".into(), base),
+        Notice::Lapsed => {
+            of("lease-lapsed", "this node's lease lapsed: its shards wait".into(), base)
+        }
         Notice::Resumed => of("lease-renewed", "this node's lease is good again".into(), base),
         Notice::NameInUse(member) => {
             let base = Event { node: node(&member), ..base };
-            let text = format!("another process renews the lease of {member}: is its folder a copy?");
+            let text =
+                format!("another process renews the lease of {member}: is its folder a copy?");
             of("name-in-use", text, base)
         }
     }

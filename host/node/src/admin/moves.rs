@@ -107,7 +107,8 @@ impl Desk {
                         _ => {}
                     }
                 }
-                let moving = |view: &View| view.shards.iter().filter(|row| row.moving.is_some()).count();
+                let moving =
+                    |view: &View| view.shards.iter().filter(|row| row.moving.is_some()).count();
                 progress.in_flight = u32::try_from(moving(&pictures.borrow())).unwrap_or(u32::MAX);
                 progress.moved = progress
                     .planned

@@ -68,6 +68,8 @@ async fn a_node_that_runs_no_entities_knows_types_by_their_rows_alone() {
     assert!(types.get("account").is_none() && types.get("counter").is_some());
     loader.gone(&rows::type_key("counter"), 11);
     assert!(types.get("counter").is_none());
+    loader.row(row(12, "counter", 1, [0; 32]));
+    assert!(types.reached("counter", 1, LONG).await, "and deployed again");
 }
 
 #[tokio::test]

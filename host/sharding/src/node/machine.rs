@@ -190,6 +190,12 @@ impl Machine {
         self.wake
     }
 
+    /// Whose machine it is.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.identity.node
+    }
+
     /// Its present life in the cluster, if it is registered.
     #[must_use]
     pub fn member(&self) -> Option<Member> {

@@ -32,6 +32,8 @@ pub(super) struct Life {
     pub(super) suspended: bool,
     /// The claims that are being read before this life goes on, by number; and what they were of.
     claims: Option<(u64, Vec<(ShardId, Epoch)>)>,
+    /// When they may be asked for again.
+    claims_at: u64,
     /// Claims must be read.
     unsure: bool,
 }
@@ -153,6 +155,7 @@ impl Machine {
             due: sent + self.settings.renew,
             suspended: false,
             claims: None,
+            claims_at: 0,
             unsure: false,
         }));
         self.store_answered = now.mono;
@@ -313,17 +316,16 @@ impl Machine {
     fn try_resume(&mut self, now: Now) {
         let lease = self.settings.lease;
         let blindly = self.off(Mutation::ResumeBlindly);
-        let held: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(_, own)| own.serving)
-            .map(|(shard, own)| (*shard, own.epoch))
-            .collect();
+        // Those that claim too: word that a claim was granted may be on its way.
+        let held: Vec<_> = self.held.iter().map(|(shard, own)| (*shard, own.epoch)).collect();
         let Membership::In(life) = &mut self.membership else { return };
         if !life.suspended || now.mono.saturating_sub(life.sent) >= lease || life.claims.is_some() {
             return;
         }
         if life.unsure && !held.is_empty() && !blindly {
+            if now.mono < life.claims_at {
+                return;
+            }
             self.numbers += 1;
             let number = self.numbers;
             let shards = held.iter().map(|(shard, _)| *shard).collect();
@@ -342,8 +344,10 @@ impl Machine {
     pub(super) fn on_claims(&mut self, now: Now, number: u64, claims: Option<Vec<Option<Claim>>>) {
         let Membership::In(life) = &mut self.membership else { return };
         let Some((_, asked)) = life.claims.take_if(|(asked, _)| *asked == number) else { return };
-        // Without an answer the next tick asks again.
-        let Some(claims) = claims else { return };
+        let Some(claims) = claims else {
+            life.claims_at = now.mono + self.settings.retry;
+            return;
+        };
         life.unsure = false;
         let me = life.member.clone();
         let mut changed = Vec::new();
@@ -356,7 +360,9 @@ impl Machine {
             }
         }
         for (shard, epoch, standing) in changed {
-            if self.held.get(&shard).is_some_and(|own| own.epoch == epoch) {
+            // One that claims has not its claim yet, and will be told if another stands above it.
+            let lost = |own: &Own| own.epoch == epoch && (own.serving || standing > Some(epoch));
+            if self.held.get(&shard).is_some_and(lost) {
                 self.actions.push_back(Action::Forget { shard, epoch });
                 self.on_lost(now, shard, epoch, standing);
             }

@@ -54,12 +54,18 @@ impl Machine {
         if row.owner.as_ref() == Some(me)
             && !done
             && !self.held.contains_key(&shard)
-            && self.leaving != Leaving::Now
+            && !self.parting()
         {
             let own = Own { epoch, serving: false, stopping: false, told: None };
             self.held.insert(shard, own);
             self.actions.push_back(Action::Adopt { shard, epoch, member: me.clone() });
         }
+    }
+
+    /// Whether this node leaves, and its row says so: what it is still given goes to others, for its silence.
+    fn parting(&self) -> bool {
+        let drains = matches!(&self.membership, Membership::In(life) if life.row.draining);
+        self.leaving == Leaving::Now || (self.leaving == Leaving::Drained && drains)
     }
 
     pub(super) fn finish(&mut self, shard: ShardId, epoch: Epoch) {

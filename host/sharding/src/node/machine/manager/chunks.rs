@@ -54,7 +54,7 @@ impl Machine {
         {
             chunk.base = Some((row.clone(), *revision));
         }
-        if no_seal && chunk.want.is_empty() {
+        if no_seal && chunk.base.is_some() && chunk.want.is_empty() {
             return;
         }
         let mut row = chunk.base.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();

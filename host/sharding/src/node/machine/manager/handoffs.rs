@@ -58,7 +58,15 @@ impl Machine {
             phase: Phase::Intent,
             give_up_at: now.mono + timeout,
         };
+        let (term, epoch, incarnation) = (id.term, row.epoch, hand_off.from.incarnation);
         manager.handoffs.insert(shard, hand_off);
+        if self.off(Mutation::NotAhead) {
+            let live: Vec<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
+            let talk = Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision: 0 };
+            for to in live {
+                self.say(now, &to, talk.clone());
+            }
+        }
     }
 
     /// Finds a hand-off that another manager began: it goes on from its first step, each being safe twice.
@@ -91,7 +99,6 @@ impl Machine {
 
     fn drive_hand_off(&mut self, now: Now, shard: ShardId) {
         let settings = self.settings.clone();
-        let not_ahead = self.off(Mutation::NotAhead);
         let veto = self.off(Mutation::AcksVeto);
         let live: BTreeSet<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
         let Some(manager) = &mut self.manager else { return };
@@ -115,7 +122,7 @@ impl Machine {
             }
             Phase::GivingUp => manager.want(shard, ShardRow { moving: None, ..row }),
             _ if now.mono >= hand_off.give_up_at => hand_off.phase = Phase::GivingUp,
-            Phase::Intent if written || not_ahead => {
+            Phase::Intent if written => {
                 let until = now.mono + settings.ack_wait;
                 hand_off.phase = Phase::Begin { until, waiting: live.clone() };
                 for to in live {

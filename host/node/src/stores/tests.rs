@@ -1,0 +1,242 @@
+use std::path::Path;
+
+use ostraca_sharding::ids::Incarnation;
+use ostraca_sharding::rows::{Key, NodeRow, Roles};
+use ostraca_store::{Cas, EntityStore, MemoryStore};
+use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
+use ostraca_wire::Limits;
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::identity::Ca;
+use ostraca_wire::peer::serve::serve_calls;
+use ostraca_wire::peer::{Facts, PeerInfo, PeerService};
+use ostraca_wire::proto::Problem;
+use ostraca_wire::server::{
+    Admin, AdminAnswer, Peer, Peers, Request, Server, Service, SessionInfo,
+};
+use tokio::sync::mpsc;
+
+use super::*;
+
+const CLUSTER: ClusterId = ClusterId(7);
+
+/// A node that takes no clients and serves what it has of the stores.
+#[derive(Clone, Default)]
+struct Serves {
+    entities: Option<Arc<EntityServer>>,
+    rows: Option<Arc<ClusterServer>>,
+}
+
+impl Serves {
+    fn store(store: &MemoryStore) -> Self {
+        let store = Arc::new(store.clone());
+        let entities = Some(EntityServer::new(store.clone(), ServerOptions::default()));
+        let rows = Some(ClusterServer::new(store, ServerOptions::default()));
+        Self { entities, rows }
+    }
+}
+
+impl Service for Serves {
+    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+        batch.clear();
+    }
+
+    async fn admin(&self, _: &Arc<Peer>, _: Admin) -> Result<AdminAnswer, Problem> {
+        Err(Problem::default())
+    }
+}
+
+impl PeerService for Serves {
+    fn stream(
+        &self,
+        peer: Arc<PeerInfo>,
+        kind: StreamKind,
+        reader: FrameReader,
+        writer: FrameWriter,
+    ) -> BoxFuture<'static, ()> {
+        let (_, pushes) = mpsc::channel(1);
+        let Self { entities, rows } = self.clone();
+        async move {
+            // How a stream ends is the other side's to see.
+            let _ = match (kind, entities, rows) {
+                (StreamKind::Store, Some(server), _) => {
+                    let mut link = server.link(&peer.member);
+                    serve_calls(reader, writer, &peer, move |_, call| link.call(&call), pushes)
+                        .await
+                }
+                (StreamKind::Cluster, _, Some(server)) => {
+                    let mut link = server.link(&peer.member);
+                    serve_calls(reader, writer, &peer, move |_, call| link.call(&call), pushes)
+                        .await
+                }
+                _ => Ok(()),
+            };
+        }
+        .boxed()
+    }
+
+    fn runtime(&self, _: Alpn) -> Handle {
+        Handle::current()
+    }
+}
+
+struct Running {
+    server: Arc<Server<Serves>>,
+    dialer: PeerDialer,
+    address: String,
+}
+
+fn run(ca: &Ca, name: &str, roles: Roles, serves: Serves) -> Running {
+    let identity = ca.issue_node(name, &["localhost".to_owned()]).expect("an identity");
+    let node = NodeFacts {
+        cluster: ca.cluster(),
+        store: 0,
+        node: name.into(),
+        incarnation: Incarnation::default(),
+    };
+    let facts = Facts { roles, ..Facts::from(node) };
+    let peers = Peers { facts, service: Arc::new(serves.clone()) };
+    let trust = ostraca_wire::identity::Trust::from_pem(ca.certificate_pem()).expect("trust");
+    let listen = ([127, 0, 0, 1], 0).into();
+    let (server, dialer) = Server::bind_with_peers(
+        listen,
+        "listen",
+        &identity,
+        &trust,
+        Limits::default(),
+        peers,
+        Arc::new(serves),
+    )
+    .expect("bound");
+    let (server, address) = {
+        let address = server.local_addr().expect("an address").to_string();
+        (Arc::new(server), address)
+    };
+    let running = server.clone();
+    tokio::spawn(async move { running.run().await });
+    Running { server, dialer, address }
+}
+
+fn config(dir: &Path, join: &[&str], cluster: &str) -> Config {
+    let text =
+        format!("node = \"n2\"\nroles = [\"host\"]\njoin = {join:?}\n[cluster]\n{cluster}\n");
+    let name = dir.join("ostraca.toml");
+    Config::parse(&text, &name.display().to_string()).expect("a configuration")
+}
+
+async fn founded(shards: u32) -> MemoryStore {
+    let store = MemoryStore::new(9, CLUSTER, "test");
+    crate::ownership::found(&store, shards).await.expect("founded");
+    store
+}
+
+async fn register(store: &MemoryStore, name: &str, address: &str) {
+    let row = NodeRow {
+        incarnation: Incarnation::default(),
+        renewals: 0,
+        standing: Standing::Live,
+        draining: false,
+        store_answers: true,
+        roles: Roles { store: true, ..Roles::default() },
+        version: 1,
+        since: 0,
+        addresses: vec![address.into()],
+    };
+    let value = rows::encode_core(&Row::Node(row)).expect("encodes");
+    let key = rows::key_text(&Key::Node(name.into()));
+    store.compare_and_set(Cas { key, expected: None, value: Some(value) }).await.expect("written");
+}
+
+async fn join(config: &Config, from: &Running) -> Result<Remote, NodeError> {
+    connect(config, CLUSTER, &from.dialer, &Handle::current(), Duration::ZERO).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_is_found_by_the_address_of_any_node_and_remembered() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ca = Ca::create(CLUSTER).expect("an authority");
+    let store = founded(64).await;
+    let first = run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&store));
+    register(&store, "n1", &first.address).await;
+    // It has the rows by way of the store, as each node has.
+    let rows = Serves { entities: None, ..Serves::store(&store) };
+    let other = run(&ca, "n3", Roles::default(), rows);
+    let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
+
+    let config = config(dir.path(), &[&other.address], "shards = 64");
+    let remote = join(&config, &own).await.expect("joined");
+    let Found { identity, shards, hash, time } = &remote.found;
+    assert_eq!((identity.store, *shards, hash.as_str(), *time), (9, 64, HASH, 0));
+    let digest = remote.entity.put_blob(Bytes::from_static(b"component")).await.expect("put");
+    let found = store.blob(digest).await.expect("read");
+    assert_eq!(found.as_deref(), Some(&b"component"[..]));
+    let row = remote.cluster.get("cluster").await.expect("read");
+    assert_eq!(row, store.get("cluster").await.expect("read"));
+    drop(remote);
+
+    // Another store in the place of that one (R5).
+    first.server.shut_down(Duration::ZERO).await;
+    let strange = MemoryStore::new(10, CLUSTER, "test");
+    crate::ownership::found(&strange, 64).await.expect("founded");
+    let stranger =
+        run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&strange));
+    let config = self::config(dir.path(), &[&stranger.address], "");
+    let error = join(&config, &own).await.err().expect("another store");
+    assert_eq!((error.code(), error.is_retryable()), ("store-refused", false));
+    assert!(error.to_string().contains("another store"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_differs_is_refused_at_the_join_with_both_values() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ca = Ca::create(CLUSTER).expect("an authority");
+    let store = founded(64).await;
+    let roles = Roles { store: true, ..Roles::default() };
+    let first = run(&ca, "n1", roles, Serves::store(&store));
+    let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
+
+    let shards = config(dir.path(), &[&first.address], "shards = 128");
+    let error = join(&shards, &own).await.err().expect("refused");
+    assert_eq!(error.code(), "other-shard-count");
+    let text = error.to_string();
+    assert!(text.contains("shards 64") && text.contains("wants 128"), "{text}");
+
+    let strange = Ca::create(ClusterId(8)).expect("an authority");
+    let foreigner = run(&strange, "n2", Roles::default(), Serves::default());
+    let plain = config(dir.path(), &[&first.address], "");
+    let error = join(&plain, &foreigner).await.err().expect("refused");
+    assert_eq!((error.code(), error.is_retryable()), ("unknown-authority", false));
+    assert!(error.to_string().contains(&first.address), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_does_not_know_where_the_store_is_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ca = Ca::create(CLUSTER).expect("an authority");
+    let other = run(&ca, "n3", Roles::default(), Serves::default());
+    let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
+    let config = config(dir.path(), &[&other.address], "");
+    let error = join(&config, &own).await.err().expect("no store");
+    assert_eq!((error.code(), error.is_retryable()), ("no-store-node", true));
+    assert!(error.to_string().contains("is node n3"), "{error}");
+
+    let nobody = ["127.0.0.1:9".to_owned()];
+    let way = Way::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
+    let error = way.link(Alpn::Bulk).await.expect_err("nobody is there");
+    assert_eq!((error.code(), error.is_retryable()), ("store-unreached", true));
+    assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
+}
+
+#[test]
+fn what_was_certainly_not_sent_is_told_apart_from_what_may_have_been_done() {
+    use ostraca_wire::Error;
+    let too_large = |what| Error::TooLarge { what, bytes: 2, limit: 1, setting: "peer_max_frame" };
+    assert!(matches!(failure(Error::NotSent("x".into())), Failure::NotSent(_)));
+    let overloaded = Error::Overloaded { what: "calls", limit: 1, setting: "peer_calls" };
+    assert!(matches!(failure(overloaded), Failure::NotSent(_)));
+    assert!(matches!(failure(too_large("a call")), Failure::NotSent(_)));
+    assert!(matches!(failure(too_large("an answer")), Failure::AnswerTooLarge(_)));
+    for in_doubt in [Error::Lost("x".into()), Error::Reset(ostraca_wire::code::Code::Done)] {
+        assert!(matches!(failure(in_doubt), Failure::Lost(_)));
+    }
+}

@@ -1,0 +1,301 @@
+//! A worker by hand, over a store in memory and with a real guest: what is not driven has not happened.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{ClusterId, Digest, Incarnation, MessageId, Session};
+use ostraca_sharding::message::codes;
+use ostraca_store::MemoryStore;
+
+use super::*;
+use crate::manifest::Manifest;
+use crate::record::replay;
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<(u64, Outcome, Epoch)>>);
+
+impl Answers for Heard {
+    fn answered(&self, answers: &mut Vec<Answered>) {
+        let told = answers.drain(..).map(|told| (told.tag, told.outcome, told.epoch));
+        self.0.lock().expect("a lock").extend(told);
+    }
+}
+
+struct Hand {
+    worker: Worker,
+    reports: mpsc::UnboundedReceiver<Report>,
+    heard: Arc<Heard>,
+    sent: u64,
+    folder: tempfile::TempDir,
+}
+
+impl Hand {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (reports, heard_reports) = mpsc::unbounded_channel();
+        let heard = Arc::new(Heard::default());
+        let parts = Parts {
+            index: 0,
+            settings: Settings::default(),
+            cap: 10,
+            clock: Arc::new(Clock::new(0)),
+            store: Arc::new(MemoryStore::new(1, ClusterId(1), "test")),
+            stats: Arc::default(),
+            gauges: Arc::default(),
+            recorder: Some(Recorder::create(folder.path(), 0, 1).expect("a recorder")),
+            reports,
+            answers: heard.clone(),
+        };
+        Self { worker: Worker::new(parts), reports: heard_reports, heard, sent: 0, folder }
+    }
+
+    fn adopt(&mut self, shard: u32, epoch: u64) {
+        let shard = ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
+        let incarnation = Incarnation { counter: 1, nonce: 9 };
+        let (cluster, epoch, node) = (ClusterId(1), Epoch(epoch), "a".into());
+        let owner = Owner { cluster, shard, epoch, node, incarnation };
+        self.worker.input(Input::Adopt(Box::new(owner)));
+    }
+
+    fn stop(&mut self, shard: u32, epoch: u64) {
+        let (shard, epoch) = (ShardId(shard), Epoch(epoch));
+        let reason = StopReason::HandedOff;
+        self.worker.input(Input::StopShard { shard, epoch, reason });
+    }
+
+    fn forget(&mut self, shard: u32, epoch: u64) {
+        self.worker.input(Input::Forget { shard: ShardId(shard), epoch: Epoch(epoch) });
+    }
+
+    fn send(&mut self, shard: u32, method: &str) -> u64 {
+        self.sent += 1;
+        let target = Entity::new("misbehaving", "a");
+        let body = Bytes::new();
+        let message = Message {
+            token: Token(self.sent),
+            digest: Digest::of(&target, method, &body),
+            target,
+            id: MessageId { session: Session::of("client/x", b"s"), sequence: self.sent },
+            after: 0,
+            settled: 0,
+            kind: Kind::Command,
+            method: method.into(),
+            body,
+            age: 0,
+            arrived: self.worker.parts.clock.now().mono,
+            deadline: None,
+            context: Arc::default(),
+        };
+        let back = Back::Gateway(self.sent);
+        let delivery = Delivery { shard: ShardId(shard), message: Arc::new(message), back };
+        self.worker.input(Input::Messages(vec![delivery]));
+        self.sent
+    }
+
+    /// Lets the store and the guests answer until nothing is under way.
+    async fn settle(&mut self) {
+        loop {
+            self.worker.give_room();
+            self.worker.ask_store();
+            self.worker.hand_answers();
+            let Some(done) = self.worker.tasks.next().await else { return };
+            self.worker.done(done);
+        }
+    }
+
+    /// The same until a guest runs a message.
+    async fn until_a_guest_runs(&mut self) {
+        for _ in 0..5_000 {
+            self.worker.give_room();
+            self.worker.ask_store();
+            let busy = |slot: &slots::Slot| {
+                slot.instances.values().any(|(_, live)| matches!(live, slots::Live::Busy(_)))
+            };
+            match self.worker.tasks.next().now_or_never() {
+                Some(Some(done)) => self.worker.done(done),
+                _ if self.worker.slots.iter().any(|(_, slot)| busy(slot)) => return,
+                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+        panic!("no guest runs");
+    }
+
+    fn reports(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Ok(report) = self.reports.try_recv() {
+            all.push(match report {
+                Report::Serving(shard, epoch) => format!("serving {shard} {}", epoch.0),
+                Report::Stopped(shard, epoch) => format!("stopped {shard} {}", epoch.0),
+                Report::Lost(owner, ..) => format!("lost {} {}", owner.shard.shard, owner.epoch.0),
+                Report::Panicked(_) => "panicked".into(),
+            });
+        }
+        all
+    }
+
+    /// What a message was answered, and under which epoch.
+    fn answer(&mut self, tag: u64) -> Option<(String, u64)> {
+        self.worker.hand_answers();
+        let heard = self.heard.0.lock().expect("a lock");
+        heard.iter().find(|(other, ..)| *other == tag).map(|(_, outcome, epoch)| {
+            let text = match outcome {
+                Outcome::Final { .. } => "final".into(),
+                Outcome::NotRun { code, .. } => code.to_string(),
+                Outcome::Unknown { .. } => "unknown".into(),
+            };
+            (text, epoch.0)
+        })
+    }
+
+    fn slots(&self) -> usize {
+        self.worker.slots.iter().count()
+    }
+
+    fn replay(&mut self) -> u64 {
+        self.worker.tick();
+        let path = self.folder.path().join("life-000001-worker-00.events");
+        replay(&path).expect("the same actions")
+    }
+}
+
+/// The guest that misbehaves, with a minute for a turn.
+fn guest(host: &ostraca_wasm::Host) -> Arc<Type> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a root");
+    let target = "wasm32-unknown-unknown";
+    let out = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), PathBuf::from)
+        .join("guests");
+    let built = Command::new(env!("CARGO"))
+        .current_dir(root)
+        .args(["build", "--quiet", "--release", "-p", "misbehaving"])
+        .args(["--target", target, "--target-dir"])
+        .arg(&out)
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .status()
+        .expect("cargo");
+    assert!(built.success(), "the guest did not build");
+    let module = std::fs::read(out.join(target).join("release/misbehaving.wasm")).expect("a file");
+    let component = ostraca_wasm::encode(&module).expect("a component");
+    let limits = ostraca_wasm::Limits {
+        turn_time: Duration::from_secs(60),
+        ..ostraca_wasm::Limits::default()
+    };
+    let program = host.prepare_blocking(&component, limits).expect("a program");
+    let text = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
+    let manifest = Manifest::parse(text, "entity.toml").expect("a manifest");
+    Arc::new(Type::new(1, manifest, &[], Some(program), [0; 32], 0))
+}
+
+fn host() -> ostraca_wasm::Host {
+    let settings = ostraca_wasm::Settings { max_live: Some(10), ..Default::default() };
+    ostraca_wasm::Host::new(&settings).expect("a host")
+}
+
+#[tokio::test]
+async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
+    let mut hand = Hand::new();
+    for round in 0..100 {
+        for shard in 1..=3 {
+            hand.adopt(shard, round * 2 + 1);
+        }
+        // Forgotten while it claims, stopped while it claims, stopped as it serves.
+        hand.forget(1, round * 2 + 1);
+        hand.stop(2, round * 2 + 1);
+        hand.settle().await;
+        hand.stop(3, round * 2 + 1);
+        assert_eq!((hand.slots(), hand.worker.by_shard.len()), (0, 0));
+        let (serving, told) = (format!("serving 3 {}", round * 2 + 1), hand.reports());
+        assert!(told.contains(&serving) && told.len() == 3, "{told:?}");
+        assert_eq!(told.iter().filter(|report| report.starts_with("stopped")).count(), 2);
+    }
+    assert!(hand.worker.slots.places() <= 3, "places are used again");
+    assert!(hand.replay() >= 300);
+}
+
+#[tokio::test]
+async fn r11_a_stop_is_answered_for_its_epoch_alone_and_again_each_time() {
+    let mut hand = Hand::new();
+    hand.stop(1, 4);
+    assert_eq!(hand.reports(), ["stopped 1 4"], "nothing is here");
+    hand.adopt(1, 5);
+    hand.adopt(1, 4);
+    hand.adopt(1, 5);
+    hand.settle().await;
+    hand.stop(1, 4);
+    assert_eq!(hand.reports(), ["serving 1 5"], "a higher epoch stands");
+    hand.stop(1, 6);
+    assert_eq!(hand.reports(), ["stopped 1 6"], "the one that stands is of a lower epoch");
+    hand.stop(1, 5);
+    hand.stop(1, 5);
+    assert_eq!(hand.reports(), ["stopped 1 5", "stopped 1 5"]);
+    hand.adopt(1, 7);
+    hand.adopt(1, 8);
+    hand.settle().await;
+    assert_eq!(hand.reports(), ["serving 1 8"], "the one of the lower epoch was forgotten");
+    assert_eq!(hand.slots(), 1);
+}
+
+#[tokio::test]
+async fn s11_a_message_for_a_shard_that_is_not_here_is_told_so() {
+    let mut hand = Hand::new();
+    let early = hand.send(1, "who");
+    assert_eq!(hand.answer(early), Some((codes::NOT_OWNER.into(), 0)));
+    hand.adopt(1, 3);
+    hand.forget(1, 2);
+    let here = hand.send(1, "who");
+    assert_eq!(hand.answer(here), Some((codes::UNKNOWN_TYPE.into(), 3)));
+    hand.forget(1, 3);
+    let late = hand.send(1, "who");
+    assert_eq!(hand.answer(late), Some((codes::NOT_OWNER.into(), 0)));
+    assert!(hand.worker.tickets.is_empty());
+}
+
+#[tokio::test]
+async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
+    let host = host();
+    let mut hand = Hand::new();
+    hand.worker.input(Input::Type(guest(&host)));
+    let now = hand.worker.parts.clock.now().mono;
+    hand.worker.input(Input::Renewed(now));
+    hand.adopt(1, 1);
+    let runs = hand.send(1, "spin_for_ever");
+    hand.until_a_guest_runs().await;
+    let inside = hand.worker.inspect(ShardId(1), None);
+    assert_eq!((inside.epoch, inside.live.len()), (Some(Epoch(1)), 1));
+    hand.forget(1, 1);
+    assert_eq!(hand.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
+    assert_eq!(hand.worker.cap.held(), 0, "its room is free");
+    hand.stop(1, 1);
+    assert_eq!(hand.reports(), ["serving 1 1"], "its instance is still there");
+    assert_eq!((hand.slots(), host.shape().live), (1, 1));
+    // The next machine of the shard works beside what is left of the one before.
+    hand.adopt(1, 2);
+    hand.settle().await;
+    assert_eq!(hand.reports().iter().filter(|report| *report == "stopped 1 1").count(), 1);
+    assert_eq!((hand.slots(), host.shape().live), (1, 0));
+    let again = hand.send(1, "who");
+    hand.settle().await;
+    assert!(hand.answer(again).is_some_and(|(outcome, epoch)| outcome == "final" && epoch == 2));
+    assert!(hand.replay() > 10);
+}
+
+#[tokio::test]
+async fn r9_a_worker_that_is_suspended_runs_nothing_in_a_shard_adopted_since() {
+    let host = host();
+    let mut hand = Hand::new();
+    hand.worker.input(Input::Type(guest(&host)));
+    let now = hand.worker.parts.clock.now().mono;
+    hand.worker.input(Input::Renewed(now));
+    hand.worker.input(Input::Suspend);
+    hand.adopt(1, 1);
+    let waits = hand.send(1, "who");
+    hand.settle().await;
+    assert_eq!((hand.answer(waits), host.shape().live), (None, 0));
+    assert_eq!(hand.worker.inspect(ShardId(1), Some(Entity::new("misbehaving", "a"))).waiting, 1);
+    hand.worker.input(Input::Resume);
+    hand.settle().await;
+    assert_eq!(hand.answer(waits), Some(("final".into(), 1)));
+}
