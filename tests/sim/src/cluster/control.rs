@@ -1,6 +1,6 @@
 //! A node's control: its machine is told, and its actions are carried out.
 
-use ostraca_sharding::ids::{NodeId, ShardId};
+use ostraca_sharding::ids::NodeId;
 use ostraca_sharding::node::{Action, Event, Notice, Talk, WriteError};
 use ostraca_sharding::rows::{Key, Row, ShardsRow, Standing};
 use ostraca_sharding::shard::Phase;
@@ -66,6 +66,9 @@ impl World {
             Action::Read(key) => self.call(pid, Call::Read(key)),
             Action::Write { number, key, expected, row } => {
                 let step = self.step_of(pid, &key, &row);
+                if let Row::Manager(row) = &row {
+                    self.guard_stand(pid, row.term);
+                }
                 self.writes.insert((pid, number), step);
                 self.call(pid, Call::Write { number, key, expected, row });
                 self.step(pid, step);
@@ -96,12 +99,8 @@ impl World {
                 self.tally.count("transition: resumed");
                 let it = &mut self.processes[pid];
                 it.suspended = None;
-                let going = |shard: &ShardId| {
-                    it.orders.iter().any(|o| matches!(o, Order::Forget(of, _) if of == shard))
-                };
-                let serves = it.shards.iter().any(|(shard, hosted)| {
-                    hosted.machine.phase() == Phase::Serving && !going(shard)
-                });
+                // What the machine was told: word of a claim may be on its way.
+                let serves = it.machine.held().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
                     self.breaches.push(why);

@@ -315,8 +315,13 @@ impl World {
     }
 
     fn cut_felt(&mut self, from: usize, to: usize, what: Scope) {
-        let delay = self.rng.range(100, 400);
+        let delay = self.silence();
         self.at(delay, Happening::CutFelt { from, to, what });
+    }
+
+    /// How long a connection is silent before it is given up: less than a lease or more.
+    fn silence(&mut self) -> u64 {
+        if self.rng.chance(70) { self.rng.range(100, 500) } else { self.rng.range(500, 1_500) }
     }
 
     /// Connections that a cut has silenced for long end.
@@ -380,7 +385,7 @@ impl World {
         }
         self.heal_by(millis);
         self.at(millis, Happening::Woke { pid, stood: if clock { millis } else { 0 } });
-        let idle = self.rng.range(150, 500);
+        let idle = self.silence();
         if idle < millis {
             self.at(idle, Happening::PauseFelt { pid });
         }

@@ -3,7 +3,7 @@
 //! The guard knows every row and every process. It judges what became durable, as of the moment at which it was
 //! applied: what a crash of the store undid was never written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
 use ostraca_sharding::records::Claim;
@@ -15,6 +15,9 @@ use ostraca_sharding::shard::Phase;
 use super::process::{Order, Pid};
 use super::storage::GHOST;
 use super::{LEASE, World};
+
+/// How late a watch may tell of a row.
+const NEWS: u64 = 400;
 
 /// A write that was applied, and what was so at that moment.
 #[derive(Clone, Debug)]
@@ -33,6 +36,10 @@ pub(super) struct Applied {
 pub(super) struct Guard {
     /// When each life's lease was last renewed, as applied.
     renewed: BTreeMap<Member, u64>,
+    /// The last few of them.
+    renewals: BTreeMap<Member, VecDeque<u64>>,
+    /// What is to be said of who stood for the leadership in a term, if it takes it.
+    stood: BTreeMap<(Pid, u64), String>,
     dead: BTreeSet<Member>,
     standing: BTreeMap<NodeId, (Member, Standing)>,
     /// Who was given a shard under which epoch, by which term's row.
@@ -119,7 +126,7 @@ impl World {
                     Some(Row::Manager(old)) => Some(old.clone()),
                     _ => None,
                 };
-                self.guard_manager(applied, old.as_ref(), row);
+                self.guard_manager(applied.by, old.as_ref(), row);
             }
             (Key::Shards(chunk), Row::Shards(row)) => {
                 let old = match &applied.old {
@@ -188,6 +195,11 @@ impl World {
         if old.is_none_or(|old| old.incarnation != row.incarnation || old.renewals != row.renewals)
         {
             self.guard.renewed.insert(member.clone(), applied.at);
+            let last = self.guard.renewals.entry(member.clone()).or_default();
+            last.push_back(applied.at);
+            if last.len() > 8 {
+                last.pop_front();
+            }
         }
         if row.standing != Standing::Live {
             self.guard.dead.insert(member.clone());
@@ -195,19 +207,40 @@ impl World {
         self.guard.standing.insert(node.clone(), (member, row.standing));
     }
 
-    fn guard_manager(&mut self, applied: &Applied, old: Option<&ManagerRow>, row: &ManagerRow) {
+    fn guard_manager(&mut self, by: Pid, old: Option<&ManagerRow>, row: &ManagerRow) {
         self.tally.count("transition: manager taken");
         let Some(old) = old else { return };
         self.tally.count("transition: manager taken from another");
+        self.breaches.extend(self.guard.stood.remove(&(by, row.term)));
         if row.term <= old.term {
             self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
         }
-        let ago = self.renewed_ago(applied, &old.holder);
-        if !self.guard.gone(&old.holder) && ago < LEASE && old.holder.node != row.holder.node {
-            self.breaches.push(format!(
-                "{} took the leadership {ago} ms after {} renewed its lease",
-                row.holder, old.holder
-            ));
+    }
+
+    /// A node stands for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
+    /// have missed while it slept (R8). Who is deaf and awake may: no more than a term is lost.
+    pub(super) fn guard_stand(&mut self, pid: Pid, term: u64) {
+        let Some((Row::Manager(row), _)) = self.rows.applied(&Key::Manager) else { return };
+        let holder = &row.holder;
+        let it = &self.processes[pid];
+        if self.guard.gone(holder) || holder.node == it.node {
+            return;
+        }
+        let now = self.now;
+        let slept = now < it.woke + LEASE || now < it.started + LEASE;
+        let deaf = now > it.heard_at + NEWS / 2;
+        let renewed = self.guard.renewals.get(holder).into_iter().flatten();
+        let told = renewed.copied().find(|at| {
+            let late = if slept { 0 } else { NEWS };
+            now < at + LEASE && *at + late <= now
+        });
+        if let Some(at) = told.filter(|_| slept || !deaf) {
+            let ago = now - at;
+            let why = format!(
+                "{} took the leadership, decided {ago} ms after {holder} renewed its lease (R8)",
+                it.node
+            );
+            self.guard.stood.insert((pid, term), why);
         }
     }
 
@@ -300,6 +333,10 @@ impl World {
         let it = &self.processes[applied.by];
         let Some((begun, told)) = it.begun.get(&moving.id) else { return };
         let since = it.world_time(*begun);
+        if before.owner.as_ref().is_some_and(|owner| owner.node == it.node) {
+            // It tells itself, and nobody hears it.
+            return;
+        }
         // The manager itself was not held up meanwhile.
         let steady = it.woke < since && it.control_since < since && it.lapsed_at < since;
         if !told && steady && applied.at > since + 2 * it.settings.ack_wait {

@@ -58,8 +58,10 @@ pub(super) struct Process {
     pub(super) offset: u64,
     pub(super) rate: u64,
     pub(super) stood: u64,
-    /// When it last woke from a pause.
+    /// When it started, last woke from a pause, and last heard of a row, in the world's time.
+    pub(super) started: u64,
     pub(super) woke: u64,
+    pub(super) heard_at: u64,
     pub(super) machine: node::Machine,
     pub(super) identity: Identity,
     pub(super) settings: node::Settings,

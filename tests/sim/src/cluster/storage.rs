@@ -396,6 +396,7 @@ impl World {
             return;
         }
         let Some(changes) = changes else { return self.tell_node(pid, Event::WatchLost) };
+        self.processes[pid].heard_at = self.now;
         for (key, row, revision) in changes {
             self.tell_node(pid, Event::Row { key, value: Some((row, revision)) });
         }
