@@ -19,7 +19,8 @@ Exit codes:
   4  the entity refused: an application error, final
   5  not run: the message had no effect, and never will
   6  unknown whether the message has run: send it again under its id
-  7  the node could not start, or ended by itself";
+  7  the node could not start, or ended by itself
+  8  the cluster is not well (status)";
 
 /// Hosts durable entities whose logic is a WebAssembly component.
 #[derive(Debug, Parser)]
@@ -58,7 +59,7 @@ pub(crate) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a cluster's first node: authority, certificates, configuration, empty store
+    /// Make a cluster's first node: authority, certificates, configuration, empty store; with --join, one more node
     Init(Init),
     /// Run a node until SIGTERM or SIGINT; a second one ends it at once
     Run(Run),
@@ -80,8 +81,26 @@ pub(crate) enum Command {
     Methods(Methods),
     /// Send a message to an entity and print the result
     Send(Send),
-    /// Say whether the node is well, and what to do if not
+    /// Send a command to an entity, and print only that it is done for good
+    Tell(Tell),
+    /// Say whether the cluster is well, and what to do if not
     Status,
+    /// List the cluster's nodes, and who of them manages
+    Nodes,
+    /// Show which node owns which shard, as a map
+    Shards(Shards),
+    /// List entities
+    Entities(Entities),
+    /// Show how one entity does
+    Inspect(Inspect),
+    /// Hand all shards of a node over to the others, and keep it free of them
+    Drain(Drain),
+    /// Spread the shards evenly over the nodes
+    Rebalance(Rebalance),
+    /// Show what happened in the cluster
+    Events(Events),
+    /// Print a script that completes commands in a shell
+    Completions(Completions),
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,17 +108,40 @@ pub(crate) struct Init {
     /// A directory that is missing or empty
     pub(crate) dir: PathBuf,
     /// The cluster's name
-    #[arg(long, value_name = "NAME", default_value = "ostraca")]
+    #[arg(long, value_name = "NAME", default_value = "ostraca", conflicts_with = "join")]
     pub(crate) cluster: String,
-    /// The node's name
-    #[arg(long, value_name = "NAME", default_value = "node-1")]
-    pub(crate) node: String,
+    /// The node's name [default: node-1; with --join, the directory's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
     /// The address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
     pub(crate) listen: SocketAddr,
     /// Shards of the pool; fixed for the cluster's life
-    #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS)]
+    #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "join")]
     pub(crate) shards: u32,
+    /// Make a node that joins the cluster of this node; may be given more than once
+    #[arg(long, value_name = "HOST:PORT", requires = "ca")]
+    pub(crate) join: Vec<String>,
+    /// Where the cluster's authority is: the directory with ca.pem and ca.key
+    #[arg(long, value_name = "DIR", requires = "join")]
+    pub(crate) ca: Option<PathBuf>,
+    /// What the joining node does for its cluster
+    #[arg(long, value_name = "ROLES", value_enum, value_delimiter = ',', requires = "join",
+          default_values = ["manager", "host", "gateway"])]
+    pub(crate) roles: Vec<NodeRole>,
+}
+
+/// What a node may do for its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NodeRole {
+    /// Keeps the cluster's store: the first node does
+    Store,
+    /// May assign shards
+    Manager,
+    /// Owns shards and runs entities
+    Host,
+    /// Takes clients
+    Gateway,
 }
 
 #[derive(Debug, clap::Args)]
@@ -107,6 +149,9 @@ pub(crate) struct Run {
     /// The node's configuration
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
+    /// A node of the cluster to join, whatever the configuration says; may be given more than once
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) join: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -236,4 +281,98 @@ pub(crate) struct Send {
     /// Refuse to send it if the method is a command
     #[arg(long)]
     pub(crate) query: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Tell {
+    /// The entity, as in counter/alice
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// Its method: a command
+    pub(crate) method: String,
+    /// The arguments; - reads them from standard input
+    #[arg(value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) json: Option<String>,
+    /// Tell again what was told under this id: it runs only if it never did
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<MessageId>,
+    /// How long to wait for the acknowledgement
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) deadline: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Shards {
+    /// A line for each shard instead of the map
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Entities {
+    /// Only of this entity type
+    #[arg(value_name = "TYPE")]
+    pub(crate) kind: Option<String>,
+    /// Only of this shard
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) shard: Option<u32>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Go on where an earlier list ended: it printed the cursor
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Inspect {
+    /// The entity, as in counter/alice
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Drain {
+    /// The node's name
+    pub(crate) node: String,
+    /// Let it have shards again
+    #[arg(long, conflicts_with = "timeout")]
+    pub(crate) undo: bool,
+    /// How long to watch; the drain itself goes on
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rebalance {
+    /// Only say what would be moved
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Events {
+    /// Go on with what happens from now on
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// From this event on [default: all that the node keeps]
+    #[arg(long, value_name = "N")]
+    pub(crate) since: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
 }

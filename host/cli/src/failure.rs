@@ -24,6 +24,7 @@ pub(crate) enum Exit {
     NotRun = 5,
     Unknown = 6,
     Node = 7,
+    Unwell = 8,
     /// As a shell says it: 128 and SIGINT.
     Interrupted = 130,
 }
@@ -172,7 +173,7 @@ impl From<ConnectError> for Failure {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        const INPUT: [&str; 11] = [
+        const INPUT: [&str; 13] = [
             "bad-manifest",
             "not-supported-yet",
             "not-wasm",
@@ -184,8 +185,15 @@ impl From<Problem> for Failure {
             "wrong-signature",
             "bad-methods",
             "unknown-pool",
+            "bad-request",
+            "unknown-node",
         ];
-        let exit = if INPUT.contains(&problem.code.as_str()) { Exit::Usage } else { Exit::NotRun };
+        let exit = match problem.code.as_str() {
+            // It went as far as it could, and somebody has to do something.
+            "no-other-host" => Exit::Unexpected,
+            code if INPUT.contains(&code) => Exit::Usage,
+            _ => Exit::NotRun,
+        };
         Self::new(exit, problem.code, problem.message).help(problem.help).details(problem.details)
     }
 }

@@ -64,6 +64,15 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Deployments => commands::deployments::run(global).await,
         Command::Methods(it) => commands::methods::run(global, &it).await,
         Command::Send(it) => commands::send::run(global, &it).await,
+        Command::Tell(it) => commands::tell::run(global, &it).await,
         Command::Status => commands::status::run(global).await,
+        Command::Nodes => commands::nodes::run(global).await,
+        Command::Shards(it) => commands::shards::run(global, &it).await,
+        Command::Entities(it) => commands::entities::run(global, &it).await,
+        Command::Inspect(it) => commands::inspect::run(global, &it).await,
+        Command::Drain(it) => commands::drain::run(global, &it).await,
+        Command::Rebalance(it) => commands::rebalance::run(global, &it).await,
+        Command::Events(it) => commands::events::run(global, &it).await,
+        Command::Completions(it) => commands::completions::run(&it),
     }
 }

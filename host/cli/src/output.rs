@@ -52,6 +52,11 @@ pub(crate) fn json(value: &Value) {
     line(&format!("{value:#}"));
 }
 
+/// One JSON value in one line: results that come bit by bit.
+pub(crate) fn json_line(value: &Value) {
+    line(&value.to_string());
+}
+
 /// Columns under their headers.
 pub(crate) fn table<const N: usize>(headers: [&str; N], rows: Vec<[String; N]>) {
     line(&columns(headers, rows));
@@ -75,6 +80,24 @@ pub(crate) fn pairs(rows: &[(&str, String)]) {
     }
 }
 
+/// A time, as people say it: its two largest units.
+pub(crate) fn span(ms: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let mut rest = ms / 1_000;
+    if rest == 0 {
+        return format!("{ms} ms");
+    }
+    let mut words = Vec::new();
+    for (unit, name) in UNITS {
+        if rest >= unit || !words.is_empty() {
+            words.push((rest / unit, name));
+            rest %= unit;
+        }
+    }
+    let words = words.into_iter().take(2).filter(|(count, _)| *count > 0);
+    words.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(" ")
+}
+
 /// Bytes, as people say them.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
@@ -87,6 +110,20 @@ pub(crate) fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_told_in_its_two_largest_units() {
+        for (ms, said) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (61_500, "1 min 1 s"),
+            (3_600_000, "1 h"),
+            (3_605_000, "1 h"),
+            (90_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(span(ms), said);
+        }
+    }
 
     #[test]
     fn columns_are_aligned_and_end_without_spaces() {

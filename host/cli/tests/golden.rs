@@ -79,6 +79,9 @@ fn the_help_says_every_command_and_exit_code() {
         ("help", &["--help"][..]),
         ("help-send", &["send", "--help"]),
         ("help-run", &["run", "--help"]),
+        ("help-init", &["init", "--help"]),
+        ("help-drain", &["drain", "--help"]),
+        ("help-entities", &["entities", "--help"]),
     ] {
         let shown = ostraca().args(words).assert().success();
         same(&format!("{name}.txt"), &shown.get_output().stdout);
@@ -104,8 +107,27 @@ fn what_cannot_be_meant_is_wrong_usage() {
         &["init", "."],
         &["run", "--config", "no-such-file"],
         &["status", "--log", "=="],
+        &["inspect", "counter"],
+        &["tell", "counter/alice"],
+        &["entities", "--shard", "0"],
+        &["drain", "n1", "--undo", "--timeout", "1s"],
+        &["completions", "tcsh"],
+        &["init", "n2", "--join", "127.0.0.1:1"],
+        &["init", "n2", "--join", "127.0.0.1:1", "--ca", "ca", "--shards", "8"],
+        &["init", "n2", "--roles", "host"],
     ] {
         ostraca().args(words).assert().code(2).stdout("");
+    }
+}
+
+#[test]
+fn each_shell_gets_a_script_that_knows_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let shown = ostraca().args(["completions", shell]).assert().success();
+        let script = String::from_utf8_lossy(&shown.get_output().stdout).into_owned();
+        for word in ["rebalance", "drain", "undo", "dry-run", "inspect", "completions"] {
+            assert!(script.contains(word), "{shell} does not know {word}");
+        }
     }
 }
 

@@ -313,32 +313,32 @@ impl Client {
 /// What [`Updates`] can be of.
 pub trait Update: Sized {
     #[doc(hidden)]
-    fn of(response: Response) -> Result<Self, Response>;
+    fn of(response: Response) -> Option<Self>;
 }
 
 impl Update for DrainProgress {
-    fn of(response: Response) -> Result<Self, Response> {
+    fn of(response: Response) -> Option<Self> {
         match response {
-            Response::Drain(progress) => Ok(progress),
-            other => Err(other),
+            Response::Drain(progress) => Some(progress),
+            _ => None,
         }
     }
 }
 
 impl Update for RebalanceProgress {
-    fn of(response: Response) -> Result<Self, Response> {
+    fn of(response: Response) -> Option<Self> {
         match response {
-            Response::Rebalance(progress) => Ok(progress),
-            other => Err(other),
+            Response::Rebalance(progress) => Some(progress),
+            _ => None,
         }
     }
 }
 
 impl Update for Events {
-    fn of(response: Response) -> Result<Self, Response> {
+    fn of(response: Response) -> Option<Self> {
         match response {
-            Response::Events(events) => Ok(events),
-            other => Err(other),
+            Response::Events(events) => Some(events),
+            _ => None,
         }
     }
 }
@@ -371,10 +371,9 @@ impl<T: Update> Updates<T> {
                     return Err(AdminError::Refused(Box::new(problem)));
                 }
                 Some(response) => {
-                    return T::of(response).map(Some).map_err(|other| {
-                        self.ended = true;
-                        unexpected(Some(other))
-                    });
+                    let part = T::of(response);
+                    self.ended |= part.is_none();
+                    return part.map(Some).ok_or_else(other_question);
                 }
                 // The end, or something newer than this client.
                 None => {}
@@ -422,9 +421,18 @@ fn too_early() -> AdminError {
 }
 
 fn unexpected(response: Option<Response>) -> AdminError {
-    let text = match response {
-        Some(_) => "the node answered another question",
-        None => "the node answered with something that this client does not know",
-    };
-    AdminError::Refused(Box::new(problem("unexpected-answer", text)))
+    match response {
+        Some(_) => other_question(),
+        None => {
+            let text = "the node answered with something that this client does not know";
+            AdminError::Refused(Box::new(problem("unexpected-answer", text)))
+        }
+    }
+}
+
+fn other_question() -> AdminError {
+    AdminError::Refused(Box::new(problem(
+        "unexpected-answer",
+        "the node answered another question",
+    )))
 }

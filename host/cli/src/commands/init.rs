@@ -1,17 +1,66 @@
-//! `ostraca init`: a cluster's first node.
+//! `ostraca init`: a cluster's first node, or one that joins.
+
+use std::path::Path;
 
 use ostraca_client::Profile;
-use ostraca_node::{InitOptions, Initialised};
+use ostraca_node::config::Role;
+use ostraca_node::{InitOptions, Initialised, JoinOptions, Joining};
 use serde_json::json;
 
-use crate::args::{Format, Global, Init};
+use crate::args::{Format, Global, Init, NodeRole};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
 
 pub(crate) fn run(global: &Global, args: &Init) -> Result<Exit, Failure> {
+    match &args.ca {
+        Some(ca) => join(global, args, ca),
+        None => first(global, args),
+    }
+}
+
+/// A node that joins.
+fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
+    let named = || args.dir.file_name().map(|name| name.to_string_lossy().into_owned());
+    let node = args.node.clone().or_else(named).unwrap_or_default();
+    let roles = args.roles.iter().map(|role| match role {
+        NodeRole::Store => Role::Store,
+        NodeRole::Manager => Role::Manager,
+        NodeRole::Host => Role::Host,
+        NodeRole::Gateway => Role::Gateway,
+    });
+    let options = JoinOptions {
+        node: node.clone(),
+        listen: args.listen,
+        roles: roles.collect(),
+        join: args.join.clone(),
+        ca: ca.to_owned(),
+    };
+    let Joining { cluster, config } = ostraca_node::join(&args.dir, &options)?;
+    let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
+    if global.output == Format::Json {
+        output::json(&json!({
+            "cluster": cluster.to_string(), "node": node, "config": config,
+            "roles": roles, "join": args.join,
+        }));
+        return Ok(Exit::Done);
+    }
+    output::line(&format!("made node {node}, which joins the cluster {cluster}"));
+    output::pairs(&[
+        ("configuration", config.display().to_string()),
+        ("roles", roles.join(", ")),
+        ("joins", args.join.join(", ")),
+    ]);
+    output::line("next, while one of those nodes runs:");
+    output::line(&format!("  ostraca run --config {}", quote::word(&config.display().to_string())));
+    Ok(Exit::Done)
+}
+
+/// A cluster's first node.
+fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
+    let node = args.node.as_deref().unwrap_or("node-1");
     let options = InitOptions {
         cluster_name: args.cluster.clone(),
-        node: args.node.clone(),
+        node: node.into(),
         listen: args.listen,
         shards: args.shards,
     };
@@ -25,15 +74,12 @@ pub(crate) fn run(global: &Global, args: &Init) -> Result<Exit, Failure> {
     Profile::new(vec![reached.to_string()], &ca_pem, &admin).save(&profile)?;
     if global.output == Format::Json {
         output::json(&json!({
-            "cluster": cluster.to_string(), "cluster_name": args.cluster, "node": args.node,
+            "cluster": cluster.to_string(), "cluster_name": args.cluster, "node": node,
             "config": config, "profile": profile, "shards": args.shards,
         }));
         return Ok(Exit::Done);
     }
-    output::line(&format!(
-        "made node {} of the new cluster {} ({cluster})",
-        args.node, args.cluster
-    ));
+    output::line(&format!("made node {node} of the new cluster {} ({cluster})", args.cluster));
     output::pairs(&[
         ("configuration", config.display().to_string()),
         ("profile", format!("{}, for client/admin", profile.display())),

@@ -2,13 +2,22 @@
 
 pub(crate) mod build;
 pub(crate) mod ca;
+pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod deploy;
 pub(crate) mod deployments;
 pub(crate) mod dev;
+pub(crate) mod drain;
+pub(crate) mod entities;
+pub(crate) mod events;
 pub(crate) mod init;
+pub(crate) mod inspect;
 pub(crate) mod methods;
 pub(crate) mod new;
+pub(crate) mod nodes;
+pub(crate) mod rebalance;
 pub(crate) mod run;
 pub(crate) mod send;
+pub(crate) mod shards;
 pub(crate) mod status;
+pub(crate) mod tell;

@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let mut stop = Stop::listen()?;
-    let config = Config::load(&args.config)?;
+    let config = Config::load_to_join(&args.config, &args.join)?;
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
         // It served nobody yet, and its store may be left at any moment.

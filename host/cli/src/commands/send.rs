@@ -40,7 +40,14 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             Ok(Exit::Done)
         }
         Err(error @ CallError::Unknown { id, .. }) => {
-            let again = command_line(global, args, &body, id);
+            let flags: &[&str] = match (args.command, args.query) {
+                (true, _) => &["--command"],
+                (_, true) => &["--query"],
+                _ => &[],
+            };
+            let words = [&args.entity, &args.method];
+            let json = args.json.is_some().then_some(&body[..]);
+            let again = command_line(global, "send", words, json, flags, id);
             let help = format!("send it again under its id, which never runs it twice:\n{again}");
             Err(Failure::from(error).help(help))
         }
@@ -48,7 +55,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     }
 }
 
-fn entity(text: &str) -> Result<Entity, Failure> {
+pub(super) fn entity(text: &str) -> Result<Entity, Failure> {
     let bad = |text: String| {
         Failure::usage("bad-entity", text).help("write TYPE/ID, as in counter/alice")
     };
@@ -64,7 +71,7 @@ fn entity(text: &str) -> Result<Entity, Failure> {
 }
 
 /// The arguments, checked to be JSON before anything is sent, and sent as they are.
-fn body(json: Option<&str>) -> Result<Bytes, Failure> {
+pub(super) fn body(json: Option<&str>) -> Result<Bytes, Failure> {
     let (name, text) = match json {
         None => return Ok(Bytes::new()),
         Some("-") => ("standard input", stdin()?),
@@ -130,17 +137,21 @@ fn print(global: &Global, answer: &Answer) {
 }
 
 /// What to type to send the very same again.
-fn command_line(global: &Global, args: &Send, body: &[u8], id: MessageId) -> String {
-    let mut words = vec!["ostraca".to_owned(), "send".into()];
+pub(super) fn command_line(
+    global: &Global,
+    verb: &str,
+    [entity, method]: [&String; 2],
+    body: Option<&[u8]>,
+    flags: &[&str],
+    id: MessageId,
+) -> String {
+    let mut words = vec!["ostraca".to_owned(), verb.into()];
     if let Some(profile) = &global.profile {
         words.extend(["--profile".into(), quote::word(&profile.display().to_string())]);
     }
-    words.extend([quote::word(&args.entity), quote::word(&args.method)]);
-    if args.json.is_some() {
-        words.push(quote::word(&String::from_utf8_lossy(body)));
-    }
-    words.extend(args.command.then(|| "--command".into()));
-    words.extend(args.query.then(|| "--query".into()));
+    words.extend([quote::word(entity), quote::word(method)]);
+    words.extend(body.map(|body| quote::word(&String::from_utf8_lossy(body))));
+    words.extend(flags.iter().map(|flag| (*flag).to_owned()));
     words.extend(["--id".into(), id.to_string()]);
     words.join(" ")
 }

@@ -1,9 +1,9 @@
-//! `ostraca status`: whether the node is well, in one screen.
+//! `ostraca status`: whether the cluster is well, and what to do if not, in one screen.
+//!
+//! What is wrong comes last, where a terminal shows it; whether anything is stands in the exit code, for monitors.
 
-use std::time::Duration;
-
-use ostraca_client::Status;
-use serde_json::json;
+use ostraca_client::{ClusterStatus, Status};
+use serde_json::{Value, json};
 
 use crate::args::{Format, Global};
 use crate::failure::{Exit, Failure};
@@ -16,6 +16,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let address = client.connected_to().map(|(_, address)| address.to_string());
     dial::part(client).await;
     let well = status.problems.is_empty();
+    let exit = if well { Exit::Done } else { Exit::Unwell };
     if global.output == Format::Json {
         let problems: Vec<_> = status
             .problems
@@ -27,16 +28,21 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
             "version": node.version, "address": address, "addresses": node.addresses,
             "incarnation": status.incarnation, "uptime_ms": status.uptime_ms,
             "store": status.store, "numbers": status.numbers, "texts": status.texts,
-            "problems": problems,
+            "overview": status.overview.as_ref().map(overview), "problems": problems,
         }));
-        return Ok(Exit::Done);
+        return Ok(exit);
     }
     let name = status.texts.get("cluster_name").map_or("", String::as_str);
-    output::line(&format!("node {} of cluster {name} ({})", status.node, status.cluster));
-    let up = Duration::from_secs(status.uptime_ms / 1_000);
+    output::line(&format!("cluster {name} ({}), as node {} sees it", status.cluster, status.node));
+    if let Some(it) = &status.overview {
+        output::pairs(&cluster(it));
+    }
+    output::line("");
+    output::line(&format!("node {}", status.node));
+    let up = output::span(status.uptime_ms);
     let mut rows = vec![
         ("at", address.unwrap_or_default()),
-        ("up", format!("{} (life {})", humantime::format_duration(up), status.incarnation)),
+        ("up", format!("{up} (life {})", status.incarnation)),
         ("version", node.version),
         ("store", status.store.clone()),
     ];
@@ -55,7 +61,55 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
             output::line(&format!("  to do: {}", it.help));
         }
     }
-    Ok(Exit::Done)
+    Ok(exit)
+}
+
+fn overview(it: &ClusterStatus) -> Value {
+    let some = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
+    json!({
+        "manager": some(&it.manager), "term": it.term, "manager_for_ms": it.manager_for_ms,
+        "nodes_live": it.nodes_live, "nodes_draining": it.nodes_draining,
+        "nodes_dead": it.nodes_dead, "shards": it.shards, "shards_assigned": it.shards_assigned,
+        "shards_unassigned": it.shards_unassigned, "shards_moving": it.shards_moving,
+        "store_node": some(&it.store_node), "store_answers": it.store_answers,
+        "lease_age_ms": it.lease_age_ms, "lease_ms": it.lease_ms,
+    })
+}
+
+/// The cluster in four lines.
+fn cluster(it: &ClusterStatus) -> [(&'static str, String); 4] {
+    let manager = match it.manager.as_str() {
+        "" => "none is known".into(),
+        name => format!("{name}, term {}, for {}", it.term, output::span(it.manager_for_ms)),
+    };
+    let others = |count: u32, word: &str| match count {
+        0 => String::new(),
+        count => format!(", {count} {word}"),
+    };
+    let nodes = format!(
+        "{} live{}{}",
+        it.nodes_live,
+        others(it.nodes_draining, "draining"),
+        others(it.nodes_dead, "dead")
+    );
+    let shards = format!(
+        "{} of {} assigned{}{}",
+        it.shards_assigned,
+        it.shards,
+        others(it.shards_moving, "moving"),
+        others(it.shards_unassigned, "without a live owner")
+    );
+    let at = match it.store_node.as_str() {
+        "" => String::new(),
+        node => format!("on {node}, "),
+    };
+    let store = format!(
+        "{at}{}; lease renewed {} ago, good for {}",
+        if it.store_answers { "answers" } else { "does not answer" },
+        output::span(it.lease_age_ms),
+        output::span(it.lease_ms),
+    );
+    [("manager", manager), ("nodes", nodes), ("shards", shards), ("store", store)]
 }
 
 /// Two columns of numbers: one screen.

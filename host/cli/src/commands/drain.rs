@@ -1,0 +1,130 @@
+//! `ostraca drain NODE`: a node without shards, so that it can be stopped.
+//!
+//! The drain is a mark in the node's row, and goes on whoever watches (R12). So a connection that breaks
+//! meanwhile is made again, and a watch that ends early says how to go on.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use ostraca_client::{AdminError, Client, DrainProgress};
+use ostraca_node::input::nearest;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::args::{Drain, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output, quote};
+
+/// How often a broken connection is tolerated, and the wait after it.
+const AGAIN: (u32, Duration) = (10, Duration::from_millis(500));
+
+pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> {
+    let client = dial::connect(global).await?;
+    known(&client, &args.node).await?;
+    let bar = progress(args);
+    let mut last = None;
+    let watched =
+        timeout_at(Instant::now() + args.timeout, watch(&client, args, &bar, &mut last)).await;
+    bar.finish_and_clear();
+    dial::part(client).await;
+    let Ok(total) = watched else { return Err(unfinished(args, last.as_ref())) };
+    let total = total?;
+    let left = last.map_or(0, |last| last.left);
+    if global.output == Format::Json {
+        output::json(&json!({
+            "node": args.node, "undone": args.undo, "shards": total,
+            "moved": total.saturating_sub(left), "left": left,
+        }));
+    } else if args.undo {
+        output::line(&format!("{} may own shards again", args.node));
+    } else {
+        output::line(&format!("{} is drained: {total} shards were handed over", args.node));
+        output::line(&format!(
+            "it gets none until it is started again, or `ostraca drain {} --undo`",
+            quote::word(&args.node)
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+/// Follows the drain to its end, through connections that break. The shards that the node had at first.
+async fn watch(
+    client: &Client,
+    args: &Drain,
+    bar: &ProgressBar,
+    last: &mut Option<DrainProgress>,
+) -> Result<u32, Failure> {
+    let (mut total, mut broken) = (0, 0);
+    loop {
+        let lost = match follow(client, args, bar, last, &mut total).await {
+            Ok(true) => return Ok(total),
+            Ok(false) => "the node told no more of the drain".into(),
+            Err(AdminError::Connection(text)) => text,
+            Err(error) => return Err(error.into()),
+        };
+        broken += 1;
+        if broken > AGAIN.0 {
+            return Err(AdminError::Connection(lost).into());
+        }
+        sleep(AGAIN.1).await;
+    }
+}
+
+/// Whether it was followed to its end.
+async fn follow(
+    client: &Client,
+    args: &Drain,
+    bar: &ProgressBar,
+    last: &mut Option<DrainProgress>,
+    total: &mut u32,
+) -> Result<bool, AdminError> {
+    let mut updates = client.drain(&args.node, args.undo).await?;
+    while let Some(now) = updates.next().await? {
+        *total = now.total.max(*total);
+        bar.set_length((*total).into());
+        bar.set_position(total.saturating_sub(now.left).into());
+        bar.set_message(format!("{} under way", now.in_flight));
+        let done = now.done;
+        *last = Some(now);
+        if done {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A mistyped name is told before anything is asked for.
+async fn known(client: &Client, name: &str) -> Result<(), Failure> {
+    let nodes = client.nodes().await?.nodes;
+    let names = || nodes.iter().map(|node| node.name.as_str());
+    if names().any(|known| known == name) {
+        return Ok(());
+    }
+    let help = match nearest(name, names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+    };
+    Err(Failure::usage("unknown-node", format!("the cluster has no node `{name}`")).help(help))
+}
+
+fn progress(args: &Drain) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len} shards, {msg}");
+    let bar = ProgressBar::new(0).with_prefix(format!("draining {}", args.node));
+    // The template is a constant; without it the default style is shown.
+    match style {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+fn unfinished(args: &Drain, last: Option<&DrainProgress>) -> Failure {
+    let after = humantime::format_duration(args.timeout);
+    let text = match last {
+        Some(last) => format!("{} still owns {} shards after {after}", args.node, last.left),
+        None => format!("nothing was heard of the drain of {} for {after}", args.node),
+    };
+    let node = quote::word(&args.node);
+    Failure::unexpected("drain-unfinished", text).help(format!(
+        "it goes on by itself: `ostraca drain {node}` shows how far it is, `ostraca drain {node} --undo` ends it"
+    ))
+}

@@ -1,0 +1,95 @@
+//! `ostraca entities`: which there are.
+
+use bytes::Bytes;
+use ostraca_client::{EntitiesRequest, EntityInfo};
+use serde_json::json;
+
+use super::deployments::hex;
+use crate::args::{Entities, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output, quote};
+
+pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failure> {
+    let mut request = EntitiesRequest {
+        r#type: args.kind.clone().unwrap_or_default(),
+        shard: args.shard.unwrap_or(0),
+        limit: 0,
+        after: args.after.as_deref().map(cursor).transpose()?.unwrap_or_default(),
+    };
+    let client = dial::connect(global).await?;
+    let mut all: Vec<EntityInfo> = Vec::new();
+    // A page may have fewer than were asked for, and still not be the last.
+    loop {
+        let left = (args.limit as usize).saturating_sub(all.len());
+        request.limit = u32::try_from(left).unwrap_or(u32::MAX);
+        let page = dial::patiently("asking the node", client.entities(request.clone())).await?;
+        all.extend(page.entities);
+        request.after = page.next;
+        if request.after.is_empty() || all.len() >= args.limit as usize {
+            break;
+        }
+    }
+    dial::part(client).await;
+    let next = Some(hex(&request.after)).filter(|next| !next.is_empty());
+    if global.output == Format::Json {
+        let entities: Vec<_> = all
+            .iter()
+            .map(|it| {
+                json!({
+                    "type": it.r#type, "id": it.id, "shard": it.shard, "version": it.version,
+                    "revision": it.revision, "state_bytes": it.state_bytes, "live": it.live,
+                })
+            })
+            .collect();
+        output::json(&json!({ "entities": entities, "next": next }));
+        return Ok(Exit::Done);
+    }
+    if all.is_empty() {
+        output::line("no entity is stored there");
+        return Ok(Exit::Done);
+    }
+    let rows = all.iter().map(|it| {
+        [
+            format!("{}/{}", it.r#type, it.id),
+            it.shard.to_string(),
+            it.version.to_string(),
+            it.revision.to_string(),
+            output::size(it.state_bytes),
+            life(it.live).into(),
+        ]
+    });
+    output::table(["ENTITY", "SHARD", "VERSION", "REVISION", "STATE", ""], rows.collect());
+    if let Some(next) = next {
+        output::line("");
+        output::line(&format!("there are more: {}", again(args, &next)));
+    }
+    Ok(Exit::Done)
+}
+
+/// The word for whether an entity's instance is live.
+pub(crate) fn life(live: Option<bool>) -> &'static str {
+    match live {
+        Some(true) => "live",
+        Some(false) => "asleep",
+        None => "not known here",
+    }
+}
+
+fn cursor(text: &str) -> Result<Bytes, Failure> {
+    let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(digit).collect();
+    bytes.map(Bytes::from).ok_or_else(|| {
+        Failure::usage("bad-cursor", format!("{text:?} is no cursor"))
+            .help("take what an earlier `ostraca entities` printed, or leave it out")
+    })
+}
+
+/// What to type for the next page.
+fn again(args: &Entities, next: &str) -> String {
+    let mut words = vec!["ostraca".to_owned(), "entities".into()];
+    words.extend(args.kind.as_deref().map(quote::word));
+    words.extend(args.shard.map(|shard| format!("--shard {shard}")));
+    words.extend((args.limit != 100).then(|| format!("--limit {}", args.limit)));
+    words.push(format!("--after {next}"));
+    words.join(" ")
+}

@@ -1,0 +1,109 @@
+//! `ostraca shards`: who owns what, as a map of letters.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ostraca_client::{ShardInfo, ShardState};
+use serde_json::json;
+
+use crate::args::{Format, Global, Shards};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output};
+
+/// Shards a line of the map.
+const LINE: usize = 64;
+/// Owners that have a letter of their own; those after them share one sign.
+const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {
+    let client = dial::connect(global).await?;
+    let all = dial::patiently("asking the node", client.shards()).await?;
+    dial::part(client).await;
+    if global.output == Format::Json {
+        let shards: Vec<_> = all
+            .iter()
+            .map(|it| {
+                json!({
+                    "shard": it.shard, "epoch": it.epoch, "owner": some(&it.owner),
+                    "state": state(it), "to": some(&it.to),
+                })
+            })
+            .collect();
+        output::json(&json!({ "counts": counts(&all), "shards": shards }));
+    } else if args.list {
+        let rows = all.iter().map(|it| {
+            let to = some(&it.to).map(|to| format!(" to {to}")).unwrap_or_default();
+            let state = format!("{}{to}", state(it));
+            [it.shard.to_string(), it.epoch.to_string(), it.owner.clone(), state]
+        });
+        output::table(["SHARD", "EPOCH", "OWNER", "STATE"], rows.collect());
+    } else {
+        output::text(&map(&all));
+    }
+    Ok(Exit::Done)
+}
+
+fn some(name: &str) -> Option<&str> {
+    Some(name).filter(|name| !name.is_empty())
+}
+
+fn state(it: &ShardInfo) -> &'static str {
+    match it.state() {
+        ShardState::Unassigned => "unassigned",
+        ShardState::Assigned => "assigned",
+        ShardState::Claiming => "claiming",
+        ShardState::Serving => "serving",
+        ShardState::Moving => "moving",
+        ShardState::Unspecified => "unknown",
+    }
+}
+
+/// Shards by owner. An owner that is dead has some until they are assigned anew.
+fn counts(all: &[ShardInfo]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for owner in all.iter().filter_map(|it| some(&it.owner)) {
+        *counts.entry(owner).or_default() += 1;
+    }
+    counts
+}
+
+/// A letter for each shard, and what the letters mean.
+fn map(all: &[ShardInfo]) -> String {
+    let counts = counts(all);
+    let letter = |owner: &str| {
+        let at = counts.keys().position(|name| *name == owner).unwrap_or(LETTERS.len());
+        LETTERS.get(at).map_or('#', |letter| char::from(*letter))
+    };
+    let (mut text, mut moving, mut unassigned) = (String::new(), 0, 0);
+    for line in all.chunks(LINE) {
+        let signs = line.iter().map(|it| match it.state() {
+            ShardState::Unassigned => {
+                unassigned += 1;
+                '.'
+            }
+            ShardState::Moving => {
+                moving += 1;
+                letter(&it.owner).to_ascii_lowercase()
+            }
+            _ => letter(&it.owner),
+        });
+        let signs: String = signs.collect();
+        let first = line.first().map_or(0, |it| it.shard);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{first:>6}  {signs}");
+    }
+    let mut rows: Vec<(char, String, usize)> =
+        counts.iter().map(|(name, count)| (letter(name), (*name).to_owned(), *count)).collect();
+    if moving > 0 {
+        rows.push(('a', "small letters: being handed over".into(), moving));
+    }
+    if unassigned > 0 {
+        rows.push(('.', "no live owner".into(), unassigned));
+    }
+    let width = rows.iter().map(|(_, name, _)| name.chars().count()).max().unwrap_or(0);
+    text.push('\n');
+    for (sign, name, count) in rows {
+        let _ = writeln!(text, "     {sign}  {name:width$}  {count:>6}");
+    }
+    text
+}

@@ -1,0 +1,49 @@
+//! `ostraca tell`: a command, and only that it is done for good (R19).
+
+use ostraca_client::{CallError, Kind, MessageId, Options, SessionId};
+use serde_json::json;
+
+use super::send;
+use crate::args::{Format, Global, Tell};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output};
+
+pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
+    let entity = send::entity(&args.entity)?;
+    let body = send::body(args.json.as_deref())?;
+    let id = args.id.unwrap_or_else(|| MessageId { session: SessionId::random(), sequence: 1 });
+    let options = Options {
+        deadline: args.deadline,
+        kind: Kind::Command,
+        again: args.id.map(|id| id.sequence),
+        ..Options::default()
+    };
+    let client = dial::connect(global).await?;
+    let session = client.session_with_id(id.session, id.sequence);
+    let call = session.send(&entity, &args.method, body.clone(), &options);
+    let outcome = dial::patiently("waiting for the acknowledgement", call).await;
+    dial::part(client).await;
+    match outcome {
+        Ok(answer) => {
+            match global.output {
+                Format::Table => output::line(&format!("done, version {}", answer.version)),
+                Format::Json => {
+                    output::json(&json!({ "version": answer.version, "id": answer.id.to_string() }))
+                }
+            }
+            Ok(Exit::Done)
+        }
+        Err(error @ CallError::Unknown { id, .. }) => {
+            let words = [&args.entity, &args.method];
+            let json = args.json.is_some().then_some(&body[..]);
+            let again = send::command_line(global, "tell", words, json, &[], id);
+            let help = format!("tell it again under its id, which never runs it twice:\n{again}");
+            Err(Failure::from(error).help(help))
+        }
+        Err(CallError::NotRun { code, .. }) if &*code == "wrong-kind" => {
+            let text = format!("not run: {} is a query, and a tell is a command", args.method);
+            Err(Failure::new(Exit::NotRun, "wrong-kind", text).help("ask with `ostraca send`"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
