@@ -407,3 +407,21 @@ fn a_machine_that_was_lost_and_is_then_forgotten_tells_what_still_waited_for_its
     assert_eq!(hand.hint_of(late), Some(hint_of(&standing)), "what the store told stays known");
     assert_eq!((hand.lost, hand.rooms), (1, 0));
 }
+
+#[test]
+fn a15_an_instance_that_fails_outside_a_stop_is_dropped_and_the_next_message_starts_another() {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    let (generation, id, _) = hand.running.take().expect("a running turn");
+    let failed =
+        TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
+    let result = Turn { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+    hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    assert_eq!((hand.dropped, hand.rooms, hand.machine.load()), (1, 0, (0, 0)));
+    assert_eq!(hand.machine.phase(), Phase::Serving);
+    let next = hand.send(2, 0, Kind::Command);
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(next).as_deref(), Some("final 1"));
+    assert_eq!((hand.loads, hand.starts), (2, 2));
+}
