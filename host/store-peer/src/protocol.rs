@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// The version that this release speaks.
 pub const VERSION: u8 = 1;
 
+/// The most entities of one [`Request::Load`]: their records are all in memory at once.
+pub const MAX_LOADS: usize = 1024;
+
 /// The number of [`Request::Commit`] on the wire.
 const COMMIT: u8 = 3;
 /// The number of [`Request::PutBlob`] on the wire.
@@ -28,7 +31,7 @@ pub enum Request {
     Claims(Vec<ShardKey>),
     /// [`EntityStore::commit`](ostraca_store::EntityStore::commit).
     Commit(Vec<Commit>),
-    /// [`EntityStore::load`](ostraca_store::EntityStore::load).
+    /// [`EntityStore::load`](ostraca_store::EntityStore::load), of at most [`MAX_LOADS`].
     Load(Vec<(ShardKey, Entity)>),
     /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than asked for.
     Scan(Scan),

@@ -1,4 +1,5 @@
 //! What becomes of calls when links break, are slow, or are not there.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -325,6 +326,10 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
     let entities = ["y", "z"].map(|id| (shard(), Entity::new("counter", id)));
     let loaded = block_on(remote.a.load(entities.to_vec()));
     assert!(loaded.iter().all(Result::is_ok), "one by one they fit: {loaded:?}");
+    remote.weather.max_call.store(1 << 20, Ordering::Relaxed);
+    remote.weather.max_answer.store(20 << 20, Ordering::Relaxed);
+    let many = (0..3_000).map(|n| (shard(), Entity::new("counter", n.to_string()))).collect();
+    assert_eq!(block_on(remote.a.load(many)), vec![Ok(Loaded::default()); 3_000]);
     remote.weather.max_answer.store(1_000, Ordering::Relaxed);
     let loaded = block_on(remote.a.load(entities.to_vec()));
     assert!(loaded.iter().all(|it| matches!(it, Err(StoreError::Limit(_)))), "{loaded:?}");

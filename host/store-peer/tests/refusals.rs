@@ -1,4 +1,5 @@
 //! What a serving node refuses, and what an asking node refuses to use.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -10,11 +11,13 @@ use common::net::{Net, Serve, Weather};
 use common::remote::{Remote, quick};
 use common::{claim, member, shard, turn};
 use futures::executor::block_on;
-use ostraca_sharding::ids::ClusterId;
+use ostraca_sharding::ids::{ClusterId, Entity};
 use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store::{EntityStore, MemoryStore, StoreError};
-use ostraca_store_peer::protocol::{Answer, Hello, Reply, Request, VERSION, decode, encode};
+use ostraca_store_peer::protocol::{
+    Answer, Hello, MAX_LOADS, Reply, Request, VERSION, decode, encode,
+};
 use ostraca_store_peer::{
     ClusterServer, ConnectError, EntityServer, Known, PeerEntityStore, ServerOptions,
 };
@@ -33,6 +36,9 @@ fn hello(cluster: ClusterId) -> Request {
     Request::Hello(Hello { cluster, client: 1, link: 1 })
 }
 
+/// One link's calls.
+type Ask = Box<dyn FnMut(&[u8]) -> Answer>;
+
 #[test]
 fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
     let store = memory();
@@ -40,7 +46,7 @@ fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
     let rows = ClusterServer::new(store.clone(), ServerOptions::default());
     let mut entity = entities.link(&member("a"));
     let mut cluster = rows.link(&member("a"));
-    let mut ask: [Box<dyn FnMut(&[u8]) -> Answer>; 2] = [
+    let mut ask: [Ask; 2] = [
         Box::new(move |body| answer(&block_on(entity.call(body)))),
         Box::new(move |body| answer(&block_on(cluster.call(body)))),
     ];
@@ -61,6 +67,8 @@ fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
         refused(ask(&encode(&hello(CLUSTER)).unwrap()), "comes after");
     }
     let [entity, cluster] = &mut ask;
+    let many = vec![(shard(), Entity::new("counter", "x")); MAX_LOADS + 1];
+    refused(entity(&encode(&Request::Load(many)).unwrap()), "at most 1024 entities");
     refused(entity(&encode(&Request::Get("k".into())).unwrap()), "control connection");
     refused(cluster(&encode(&Request::Claims(vec![])).unwrap()), "bulk connection");
 }

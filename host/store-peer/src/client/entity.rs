@@ -16,7 +16,7 @@ use super::line::{Driver, Line};
 use crate::channel::Connect;
 use crate::error::{ConnectError, Failed};
 use crate::options::Options;
-use crate::protocol::{self, Answer, Request};
+use crate::protocol::{self, Answer, MAX_LOADS, Request};
 
 /// The cluster's `EntityStore`, carried by another node. Its futures may be awaited under any executor.
 pub struct PeerEntityStore {
@@ -72,6 +72,15 @@ impl PeerEntityStore {
         calls
     }
 
+    /// Asks for entities, in one call if their records fit into its answer.
+    fn load_some(
+        &self,
+        entities: &[(ShardKey, Entity)],
+    ) -> impl Future<Output = Vec<Result<Loaded, StoreError>>> + Send + 'static + use<> {
+        let first = self.line.ask(&Request::Load(entities.to_vec()));
+        load_all(self.line.clone(), entities.to_vec(), first)
+    }
+
     fn committed(
         &self,
         count: usize,
@@ -102,14 +111,14 @@ async fn load_all(
         Ok(Answer::Load(loaded)) if loaded.len() == count => loaded,
         // Together they are more than one frame: one by one.
         Err(Failed::TooLarge(_)) if count > 1 => {
-            let calls = entities.into_iter().map(|entity| {
-                let answer = line.ask(&Request::Load(vec![entity]));
-                answer.map(|answer| match answer {
+            let mut all = Vec::with_capacity(count);
+            for entity in entities {
+                all.push(match line.ask(&Request::Load(vec![entity])).await {
                     Ok(Answer::Load(mut loaded)) if loaded.len() == 1 => loaded.remove(0),
                     other => Err(no(other)),
-                })
-            });
-            join_all(calls).await
+                });
+            }
+            all
         }
         other => vec![Err(no(other)); count],
     }
@@ -180,10 +189,8 @@ impl EntityStore for PeerEntityStore {
         &self,
         entities: Vec<(ShardKey, Entity)>,
     ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
-        let request = Request::Load(entities);
-        let first = self.line.ask(&request);
-        let Request::Load(entities) = request else { return ready(Vec::new()).boxed() };
-        load_all(self.line.clone(), entities, first).boxed()
+        let calls: Vec<_> = entities.chunks(MAX_LOADS).map(|some| self.load_some(some)).collect();
+        join_all(calls).map(|all| all.concat()).boxed()
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {

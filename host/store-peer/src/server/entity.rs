@@ -14,7 +14,7 @@ use super::Entrance;
 use super::blobs::Blobs;
 use super::fence::Fence;
 use crate::options::ServerOptions;
-use crate::protocol::{Answer, Request};
+use crate::protocol::{Answer, MAX_LOADS, Request};
 
 /// Serves one store to all nodes.
 pub struct EntityServer {
@@ -91,6 +91,10 @@ impl EntityServer {
                 answer.map(move |it| Answer::Commit(merge(it, foreign, refusal))).boxed()
             }
             Request::Claims(shards) => store.claims(shards).map(Answer::Claims).boxed(),
+            Request::Load(entities) if entities.len() > MAX_LOADS => {
+                let why = format!("a call loads at most {MAX_LOADS} entities");
+                ready(Answer::Refused(why)).boxed()
+            }
             Request::Load(entities) => store.load(entities).map(Answer::Load).boxed(),
             Request::Scan(scan) => {
                 let limit = scan.limit.min(options.page_records);
