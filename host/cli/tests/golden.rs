@@ -51,6 +51,24 @@ fn a_wrong_configuration_is_refused_with_its_line_marked() {
 }
 
 #[test]
+fn the_demos_configurations_are_good_and_fit_each_other() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/demo");
+    for name in ["n1", "n2", "n3"] {
+        let file = demo.join(format!("{name}.toml"));
+        ostraca().args(["config", "check"]).arg(&file).assert().success();
+        let shown = ostraca().args(["config", "show"]).arg(&file).assert().success();
+        let config: toml::Table =
+            String::from_utf8_lossy(&shown.get_output().stdout).parse().expect("TOML");
+        assert_eq!(config["node"].as_str(), Some(name));
+        let listen = config["listen"].as_str().expect("an address").to_owned();
+        assert_eq!(listen, format!("127.0.0.1:741{}", &name[1..]));
+        let joins = config["join"].as_array().expect("a list");
+        assert_eq!(joins.is_empty(), name == "n1");
+        assert!(joins.iter().all(|it| it.as_str() != Some(&listen)), "{name} joins itself");
+    }
+}
+
+#[test]
 fn arguments_that_are_no_json_are_refused_with_their_place_marked() {
     for (name, json) in [
         ("json-ends-early", "{\"by\": 3"),
