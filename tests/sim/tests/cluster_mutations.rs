@@ -1,6 +1,6 @@
 //! Each rule of the cluster switched off, to see a run fail: an oracle that has never failed proves nothing.
 
-use ostraca_sharding::{node, route};
+use ostraca_sharding::{node, route, shard};
 use ostraca_sim::cluster::{Options, run};
 
 /// Runs seeds until one breaks a promise in the way that is looked for: a breach of another kind proves nothing.
@@ -77,8 +77,18 @@ fn r5_an_epoch_used_twice_is_seen() {
 }
 
 #[test]
-fn r9_a_node_that_goes_on_after_its_lease_is_seen() {
+fn r9_a_node_that_does_not_know_that_its_lease_lapsed_is_seen() {
     assert!(without(node::Mutation::NoSuspend, "(R9)"));
+}
+
+#[test]
+fn r9_turns_of_a_lapsed_node_start_only_if_node_and_shard_both_forget_the_lease() {
+    let options = Options {
+        node: vec![node::Mutation::NoSuspend],
+        shard: vec![shard::Mutation::QueryWithoutLease],
+        ..Options::default()
+    };
+    assert!(caught(&options, "started a turn"));
 }
 
 #[test]

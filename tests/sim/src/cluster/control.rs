@@ -148,6 +148,7 @@ impl World {
                 let it = &mut self.processes[pid];
                 it.member = None;
                 it.suspended = None;
+                it.lease_sent = None;
                 self.route_me(pid, None);
             }
             Action::Left => self.left(pid),

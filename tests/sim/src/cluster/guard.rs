@@ -73,6 +73,12 @@ impl Guard {
         self.highest.insert(shard, (claim.epoch, owner));
     }
 
+    /// The highest epoch that a row ever gave a shard.
+    pub(super) fn newest(&self, shard: ShardId) -> Option<Epoch> {
+        let of_shard = (shard, Epoch(0))..=(shard, Epoch(u64::MAX));
+        self.owners.range(of_shard).next_back().map(|((_, epoch), _)| *epoch)
+    }
+
     fn gone(&self, member: &Member) -> bool {
         self.dead.contains(member)
             || self

@@ -107,6 +107,7 @@ impl World {
     /// Looks whether all is as it should be.
     pub(super) fn look(&mut self) {
         self.at(50, Happening::Look);
+        self.check_lapses();
         if self.now < self.healed {
             self.served_at = None;
             return;

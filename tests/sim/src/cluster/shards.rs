@@ -315,6 +315,22 @@ impl World {
         }
     }
 
+    /// A node whose lease lapsed by its own clock knows it, and is suspended (R9).
+    pub(super) fn check_lapses(&mut self) {
+        for it in self.processes.iter().filter(|it| it.awake(self.now) && it.member.is_some()) {
+            let Some(sent) = it.lease_sent else { continue };
+            let since = it.mono(self.now).saturating_sub(sent);
+            let slept = self.now.saturating_sub(it.woke) <= SLACK;
+            let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(_)));
+            if since >= LEASE + SLACK && !slept && !news && !it.machine.suspended() {
+                self.breaches.push(format!(
+                    "{} is not suspended {since} ms after it renewed its lease (R9)",
+                    it.node
+                ));
+            }
+        }
+    }
+
     fn start_turn(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
         let delay = self.rng.range(0, 12);
         self.at(delay, Happening::Ran { pid, shard, epoch, running });

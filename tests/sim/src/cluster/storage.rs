@@ -135,6 +135,8 @@ impl World {
                 }
                 if let Request::Claim(claim) = &request
                     && self.ghosts > 0
+                    && self.conns[conn].alive
+                    && self.guard.newest(shard) == Some(epoch)
                 {
                     self.ghosts -= 1;
                     self.haunt(shard, claim);
