@@ -5,7 +5,8 @@ use std::sync::Arc;
 use prost::Message;
 use tracing::{debug, warn};
 
-use super::{Counted, Service, Shared, give_up};
+use super::connection::{Counted, give_up};
+use super::{Service, Shared};
 use crate::code::Code;
 use crate::error::Error;
 use crate::framed::{FrameReader, FrameWriter};

@@ -1,0 +1,229 @@
+//! Connections and their streams: the handshake's end, the hello, and a task a stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use ostraca_sharding::ids::Session;
+use prost::Message;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+use super::{Peer, Service, SessionInfo, Shared, admin, peers, session};
+use crate::code::Code;
+use crate::error::Error;
+use crate::framed::{FrameReader, FrameWriter};
+use crate::peer::Alpn;
+use crate::proto::{Open, open};
+use crate::{dial, hello, tls};
+
+/// One connection more, until it is dropped.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    /// `None` if there are `most` already.
+    fn one_more(of: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let counted = Self(Arc::clone(of));
+        (of.fetch_add(1, Ordering::Relaxed) < most).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<S: Service> Shared<S> {
+    /// All connections that there may be. Which of them are nodes' is known after their handshakes; as
+    /// many as are taken may be dialled.
+    pub(super) fn most_connections(&self) -> usize {
+        let nodes = self.peers.as_ref().map_or(0, |_| 2 * self.limits.peers.connections);
+        self.limits.max_connections.saturating_add(nodes)
+    }
+
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+        incoming: quinn::Incoming,
+    ) -> Result<(), Error> {
+        let connecting = incoming.accept()?;
+        let connection = timeout(self.limits.hello_deadline, connecting)
+            .await
+            .map_err(|_| Error::Lost("the handshake was not done in time".into()))??;
+        let alpn = Alpn::from_name(&tls::alpn(&connection));
+        let (counter, most, setting) = match alpn {
+            None => (&self.clients, self.limits.max_connections, "max_connections"),
+            Some(_) => (&self.nodes, self.limits.peers.connections, "peer_connections"),
+        };
+        let Some(counted) = Counted::one_more(counter, most) else {
+            let text = format!("the node takes no more connections now (`{setting}`)");
+            return Err(dial::refuse(&connection, Code::TooManyConnections, text));
+        };
+        if let (Some(alpn), Some(service)) = (alpn, &self.peers) {
+            let (runtime, service) = (service.runtime(alpn), Arc::clone(service));
+            let serving = peers::connection(Arc::clone(self), service, alpn, connection, counted);
+            self.tasks.spawn_on(serving, &runtime);
+            return Ok(());
+        }
+        let peer = self.greet(&connection, self.hello(&connection)).await?;
+        debug!(principal = %peer.principal, address = %peer.address, "a connection began");
+        self.streams(&connection, |send, recv| {
+            let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
+            async move { shared.stream(&peer, send, recv).await }
+        })
+        .await
+    }
+
+    /// Gives a hello its time, and closes the connection if it is none.
+    pub(super) async fn greet<P>(
+        &self,
+        connection: &quinn::Connection,
+        hello: impl Future<Output = Result<P, Error>>,
+    ) -> Result<P, Error> {
+        let deadline = self.limits.hello_deadline;
+        match timeout(deadline, hello).await {
+            Ok(Ok(peer)) => Ok(peer),
+            Ok(Err(error)) => {
+                let (code, text) = match &error {
+                    Error::Violation { code, text } => (*code, text.clone()),
+                    other => (Code::BadHello, other.to_string()),
+                };
+                connection.close(code.into(), text.as_bytes());
+                Err(error)
+            }
+            Err(_) => {
+                let text = format!("no hello within {deadline:?} (`hello_deadline`)");
+                Err(dial::refuse(connection, Code::HelloDeadline, text))
+            }
+        }
+    }
+
+    /// Serves a connection's streams until it or the node ends.
+    pub(super) async fn streams<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        connection: &quinn::Connection,
+        serve: impl Fn(quinn::SendStream, quinn::RecvStream) -> F,
+    ) -> Result<(), Error> {
+        let streams = TaskTracker::new();
+        let ended = loop {
+            let stream = tokio::select! {
+                () = self.stopping.cancelled() => break None,
+                stream = connection.accept_bi() => stream,
+            };
+            match stream {
+                Ok((send, recv)) => {
+                    streams.spawn(self.tasks.track_future(serve(send, recv)));
+                }
+                Err(error) => break Some(error),
+            }
+        };
+        streams.close();
+        match ended {
+            Some(error) => Err(error.into()),
+            None => {
+                // The answers on their way arrive before the close does.
+                streams.wait().await;
+                connection.close(Code::ShuttingDown.into(), b"the node stops");
+                Ok(())
+            }
+        }
+    }
+
+    /// The first frame of a connection, and the way to answer it.
+    pub(super) async fn hear(
+        &self,
+        connection: &quinn::Connection,
+    ) -> Result<(Bytes, FrameWriter), Error> {
+        let (send, recv) = connection.accept_bi().await?;
+        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
+        let empty = || Error::violation(Code::BadHello, "the first stream was empty");
+        Ok((reader.next().await?.ok_or_else(empty)?, FrameWriter::new(send)))
+    }
+
+    /// Hears the client's hello and answers it.
+    async fn hello(&self, connection: &quinn::Connection) -> Result<Arc<Peer>, Error> {
+        let identity = tls::peer(connection)?;
+        let (frame, mut writer) = self.hear(connection).await?;
+        let bad = |text: &str| Error::violation(Code::BadHello, text);
+        let open = Open::decode(frame).map_err(|e| bad(&format!("unreadable: {e}")))?;
+        let Some(open::Stream::Hello(theirs)) = open.stream else {
+            return Err(bad("the first stream is for the hello"));
+        };
+        let own = self.facts.now().node;
+        hello::agree(Some(own.cluster), &theirs)
+            .map_err(|(code, text)| Error::violation(code, text))?;
+        writer.put(&own.hello(&self.limits));
+        writer.flush().await?;
+        writer.finish();
+        Ok(Arc::new(Peer {
+            principal: identity.to_string().into(),
+            identity,
+            address: connection.remote_address(),
+            limits: theirs.limits.unwrap_or_default(),
+        }))
+    }
+
+    /// Finds out what a stream is for, and serves it to its end.
+    async fn stream(&self, peer: &Arc<Peer>, send: quinn::SendStream, recv: quinn::RecvStream) {
+        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
+        let mut writer = FrameWriter::new(send);
+        if let Err(error) = self.serve(peer, &mut reader, &mut writer).await {
+            give_up(&error, &mut reader, &mut writer);
+        }
+    }
+
+    /// The first frame of a stream, which says what it is for.
+    pub(super) async fn first(&self, reader: &mut FrameReader) -> Result<Bytes, Error> {
+        let deadline = self.limits.open_deadline;
+        let first = tokio::select! {
+            () = self.stopping.cancelled() => return Err(stopping()),
+            first = timeout(deadline, reader.next()) => first,
+        };
+        let first = first.map_err(|_| {
+            let text = format!("a stream said nothing for {deadline:?} (`open_deadline`)");
+            Error::violation(Code::OpenDeadline, text)
+        })?;
+        first?.ok_or_else(|| Error::violation(Code::HalfFrame, "an empty stream"))
+    }
+
+    async fn serve(
+        &self,
+        peer: &Arc<Peer>,
+        reader: &mut FrameReader,
+        writer: &mut FrameWriter,
+    ) -> Result<(), Error> {
+        let frame = self.first(reader).await?;
+        let open = Open::decode(frame)
+            .map_err(|e| Error::violation(Code::BadFrame, format!("unreadable: {e}")))?;
+        match open.stream {
+            Some(open::Stream::Session(open)) => {
+                let Ok(id) = <[u8; 16]>::try_from(&open.session[..]) else {
+                    let text = format!("a session id of {} bytes", open.session.len());
+                    return Err(Error::violation(Code::UnexpectedFrame, text));
+                };
+                let session = Session::of(&peer.principal, &id);
+                let info = Arc::new(SessionInfo { peer: Arc::clone(peer), id, session });
+                session::serve(self, &info, reader, writer).await
+            }
+            Some(open::Stream::Admin(request)) => {
+                admin::serve(self, peer, request, reader, writer).await
+            }
+            Some(open::Stream::Hello(_)) => {
+                Err(Error::violation(Code::UnexpectedFrame, "a second hello"))
+            }
+            None => Err(Error::violation(Code::BadFrame, "a stream for nothing that is known")),
+        }
+    }
+}
+
+pub(super) fn stopping() -> Error {
+    Error::violation(Code::ShuttingDown, "the node stops")
+}
+
+/// Resets a stream with the error's code.
+pub(super) fn give_up(error: &Error, reader: &mut FrameReader, writer: &mut FrameWriter) {
+    debug!(%error, "a stream ended");
+    reader.stop(error.reset_code());
+    writer.reset(error.reset_code());
+}
