@@ -36,7 +36,7 @@ impl World {
         self.arm_node(pid);
     }
 
-    fn arm_node(&mut self, pid: Pid) {
+    pub(super) fn arm_node(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         let Some(wake) = it.machine.wake() else { return };
         let when = it.world_time(wake).max(self.now + 1);

@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    fn arm_router(&mut self, pid: Pid) {
+    pub(super) fn arm_router(&mut self, pid: Pid) {
         let it = &self.processes[pid];
         if let Some(wake) = it.door.router.wake() {
             let delay = it.world_time(wake).max(self.now + 1) - self.now;

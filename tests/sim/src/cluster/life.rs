@@ -256,6 +256,7 @@ impl World {
             for hosted in it.shards.values_mut() {
                 hosted.armed = None;
             }
+            self.arm_all(pid);
         }
     }
 }

@@ -200,6 +200,15 @@ impl World {
         self.at(when - self.now, Happening::ShardTick { pid, shard });
     }
 
+    /// Sets every timer of a process anew: its clock stood still.
+    pub(super) fn arm_all(&mut self, pid: Pid) {
+        for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
+            self.arm_shard(pid, shard);
+        }
+        self.arm_node(pid);
+        self.arm_router(pid);
+    }
+
     pub(super) fn shard_tick(&mut self, pid: Pid, shard: ShardId) {
         let it = &mut self.processes[pid];
         let mono = it.mono(self.now);
