@@ -38,7 +38,10 @@ fn refused(dir: &Path, exit: i32, code: &str, words: &[&str]) -> String {
 }
 
 /// A node in a process of its own; killed if the test fails.
-struct Node(Child);
+struct Node {
+    process: Child,
+    address: String,
+}
 
 impl Node {
     fn start(dir: &Path, words: &[&str]) -> Self {
@@ -48,9 +51,10 @@ impl Node {
             .spawn()
             .expect("starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let node = Self(child);
+        let mut node = Self { process: child, address: String::new() };
         let first = lines.next().expect("a line").expect("text");
         assert!(first.starts_with("ready: node "), "{first}");
+        node.address = first.rsplit(' ').next().expect("its address").into();
         // Read on, or the node would wait for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         node
@@ -58,11 +62,11 @@ impl Node {
 
     /// Asks it to stop, and gives its exit code.
     fn stop(mut self) -> Option<i32> {
-        let pid = self.0.id().to_string();
+        let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if let Some(status) = self.0.try_wait().expect("waits") {
+            if let Some(status) = self.process.try_wait().expect("waits") {
                 return status.code();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -73,8 +77,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -156,6 +160,63 @@ fn outcome_in_doubt(dir: &Path) {
     assert_eq!(ok(dir, &words), "2\n");
     let id = words[5];
     refused(dir, 5, "id-reused", &["send", "hello/alice", "greet", "\"other\"", "--id", id]);
+}
+
+/// Asks until the answer is as wanted.
+fn until(dir: &Path, words: &[&str], wanted: impl Fn(Option<i32>, &serde_json::Value) -> bool) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let (code, out, err) = run(dir, &[words, &["--output", "json"]].concat());
+        let value = serde_json::from_str(&out).unwrap_or_default();
+        if wanted(code, &value) {
+            return;
+        }
+        assert!(Instant::now() < until, "{words:?}: {code:?} {out}{err}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_second_node_joins_is_drained_dies_and_comes_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(dir, &["init", "n1", "--node", "n1", "--listen", "127.0.0.1:0", "--shards", "16"]);
+    let first = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
+    let at = first.address.as_str();
+    ok(dir, &["ca", "issue", "client", "me", "--ca", "n1/ca", "--out", "me", "--address", at]);
+    let ask = |words: &[&'static str]| [words, &["--profile", "me/me.toml"]].concat();
+    let shares = |of: [u32; 2]| {
+        move |_: Option<i32>, it: &serde_json::Value| {
+            it["counts"] == serde_json::json!({ "n1": of[0], "n2": of[1] })
+        }
+    };
+    ok(dir, &["init", "n2", "--join", at, "--ca", "n1/ca", "--listen", "127.0.0.1:0"]);
+    let second = Node::start(dir, &["run", "--config", "n2/ostraca.toml"]);
+    until(dir, &ask(&["shards"]), shares([8, 8]));
+
+    let drained = ok(dir, &ask(&["drain", "n2"]));
+    assert!(drained.starts_with("n2 is drained: 8 shards"), "{drained}");
+    let err = refused(dir, 1, "no-other-host", &ask(&["drain", "n1"]));
+    assert!(err.contains("help:"), "{err}");
+    ok(dir, &ask(&["drain", "n1", "--undo"]));
+    ok(dir, &ask(&["drain", "n2", "--undo"]));
+    until(dir, &ask(&["shards"]), shares([8, 8]));
+    refused(dir, 2, "unknown-node", &ask(&["drain", "n3"]));
+
+    // Killed: its shards go to the other one, and the cluster is not well until it is back.
+    drop(second);
+    until(dir, &ask(&["status"]), |code, status| {
+        code == Some(8) && status["problems"][0]["code"] == "node-dead"
+    });
+    until(dir, &ask(&["shards"]), |_, it| it["counts"] == serde_json::json!({ "n1": 16 }));
+    let words = ["run", "--config", "n2/ostraca.toml", "--join", at];
+    let second = Node::start(dir, &words);
+    until(dir, &ask(&["shards"]), shares([8, 8]));
+    until(dir, &ask(&["status"]), |code, status| code == Some(0) && status["well"] == true);
+
+    assert_eq!(second.stop(), Some(0));
+    until(dir, &ask(&["nodes"]), |_, it| it["nodes"][1]["standing"] == "stopped");
+    assert_eq!(first.stop(), Some(0));
 }
 
 #[test]
