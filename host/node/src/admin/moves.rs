@@ -26,7 +26,7 @@ impl Desk {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "`ostraca nodes` lists them".into(),
             };
-            return Err(problem("no-such-node", format!("there is no node `{node}`"), &help));
+            return Err(problem("unknown-node", format!("there is no node `{node}`"), &help));
         };
         if row.standing != Standing::Live {
             let text = format!("node `{node}` does not live: it has nothing to hand over");
