@@ -92,7 +92,7 @@ impl Loader {
         }
         seen.at = row.revision;
         seen.row = Some(row);
-        self.shared.parts.types.loading(&name, Duration::ZERO);
+        self.shared.parts.types.loading(&name);
         if !std::mem::replace(&mut seen.working, true) {
             let shared = self.shared.clone();
             self.shared.parts.runtime.spawn(async move {
@@ -193,7 +193,6 @@ impl Shared {
         let Some(wasm) = &self.parts.wasm else {
             return self.show_newest(at, entry(&standing, manifest, None));
         };
-        self.parts.types.loading(name, manifest.limits.activation_time);
         let mut pause = PAUSES.0;
         loop {
             if !self.is_newest(name, at) {

@@ -17,10 +17,6 @@ use tokio::sync::watch;
 use crate::manifest::Manifest;
 use crate::rows::MethodRow;
 
-/// How long a type is waited for that nobody has heard of: rows travel for a moment after their deploy.
-pub(crate) const UNHEARD: Duration = Duration::from_millis(500);
-/// How long a type is waited for whose row was seen (R24), and for which its manifest allows less.
-pub(crate) const LOADING: Duration = Duration::from_secs(10);
 /// A type that was waited for in vain is not waited for again so soon: a mistyped name answers at once, the second time.
 const IN_VAIN: Duration = Duration::from_secs(2);
 /// Names that are remembered for that. Beyond it all are forgotten.
@@ -110,8 +106,8 @@ pub(crate) enum Absent {
 /// What is going on with a type beside what stands in the table.
 #[derive(Clone)]
 enum State {
-    /// Being loaded; waited for at most so long.
-    Loading(Duration),
+    /// Being loaded.
+    Loading,
     /// Not to be run, and why.
     Broken(Arc<str>),
 }
@@ -158,42 +154,18 @@ impl Types {
         found
     }
 
-    /// A type that this node can run. One whose row was seen and that is not compiled yet is waited for, at most as
-    /// long as its manifest lets an activation take or [`LOADING`], whichever is longer (R24); one that nobody has
-    /// heard of at most [`UNHEARD`]. Must be called within a tokio runtime.
+    /// A type that this node can run. Whoever has a message for one that is being loaded keeps it for a while (R24): the
+    /// sender's gateway holds it, as in a hand-off.
     ///
     /// # Errors
     /// [`Absent`] says what is known of it.
-    pub(crate) async fn entry_or_wait(&self, name: &str) -> Result<Arc<Type>, Absent> {
-        match self.runnable(name) {
-            Err(Absent::Unknown) => {
-                self.wait(name, UNHEARD).await;
-            }
-            Err(Absent::Loading) => {}
-            known => return known,
-        }
-        let most = match lock(&self.0.states).get(name) {
-            Some(State::Loading(most)) => *most,
-            _ => Duration::ZERO,
-        };
-        let ended = |found: Result<_, Absent>| {
-            (found.as_ref().err() != Some(&Absent::Loading)).then_some(found)
-        };
-        let known = self.until(most, |types| ended(types.runnable(name))).await;
-        known.unwrap_or(Err(Absent::Loading))
-    }
-
-    /// A type that this node can run, without waiting.
-    ///
-    /// # Errors
-    /// As [`Types::entry_or_wait`].
     pub(crate) fn runnable(&self, name: &str) -> Result<Arc<Type>, Absent> {
         let entry = self.get(name);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.runs_here()) {
             return Ok(entry.clone());
         }
         match lock(&self.0.states).get(name) {
-            Some(State::Loading(_)) => Err(Absent::Loading),
+            Some(State::Loading) => Err(Absent::Loading),
             Some(State::Broken(why)) => Err(Absent::Broken(why.clone())),
             // Known from the last life: its row was not seen in this one yet.
             None if entry.is_some() => Err(Absent::Loading),
@@ -211,7 +183,7 @@ impl Types {
     pub(crate) async fn settled(&self, most: Duration) -> bool {
         let settled = |types: &Self| {
             let states = lock(&types.0.states);
-            (!states.values().any(|state| matches!(state, State::Loading(_)))).then_some(())
+            (!states.values().any(|state| matches!(state, State::Loading))).then_some(())
         };
         self.until(most, settled).await.is_some()
     }
@@ -221,7 +193,7 @@ impl Types {
         let states = lock(&self.0.states);
         let broken = states.iter().filter_map(|(name, state)| match state {
             State::Broken(why) => Some((name.clone(), why.clone())),
-            State::Loading(_) => None,
+            State::Loading => None,
         });
         let mut broken: Vec<_> = broken.collect();
         broken.sort();
@@ -245,8 +217,8 @@ impl Types {
     }
 
     /// A newer revision of the type is being loaded.
-    pub(crate) fn loading(&self, name: &Arc<str>, activation_time: Duration) {
-        self.state(name, State::Loading(activation_time.max(LOADING)));
+    pub(crate) fn loading(&self, name: &Arc<str>) {
+        self.state(name, State::Loading);
     }
 
     /// The newest revision of the type cannot be run here.
@@ -311,23 +283,23 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_waits_for_what_is_being_loaded_and_not_for_what_is_broken() {
+    async fn a_host_tells_what_is_being_loaded_from_what_is_broken() {
         let types = Types::default();
         let name: Arc<str> = "counter".into();
         types.put(Arc::new(known("counter", 1)));
         let of_last_life = types.runnable("counter").err();
         assert_eq!(of_last_life, Some(Absent::Loading), "known, and not compiled");
-        types.loading(&name, Duration::from_secs(60));
+        types.loading(&name);
         assert!(!types.settled(Duration::ZERO).await);
         let waits = tokio::spawn({
             let types = types.clone();
-            async move { types.entry_or_wait("counter").await.err() }
+            async move { types.settled(Duration::from_secs(60)).await }
         });
         tokio::task::yield_now().await;
         types.fails(&name, "it traps");
-        assert_eq!(waits.await.expect("waited"), Some(Absent::Broken("it traps".into())));
+        assert!(waits.await.expect("waited"));
+        assert_eq!(types.runnable("counter").err(), Some(Absent::Broken("it traps".into())));
         assert_eq!(types.broken(), [(name, "it traps".into())]);
-        assert!(types.settled(Duration::ZERO).await);
         types.remove("counter");
         assert_eq!(types.runnable("counter").err(), Some(Absent::Unknown));
         assert!(types.broken().is_empty());
