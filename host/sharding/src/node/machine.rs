@@ -150,6 +150,8 @@ impl Machine {
     pub fn handle(&mut self, now: Now, event: Event) {
         self.slept(now);
         self.check_lapse(now);
+        // A thousand of these come at once, and change nothing that the manager decides from: its next event does.
+        let minor = matches!(event, Event::Serving { .. } | Event::StoreAnswered { .. });
         match event {
             Event::Tick => {}
             Event::Listed(rows) => self.on_listed(now, rows),
@@ -176,7 +178,7 @@ impl Machine {
             Event::Leave => self.leaving = self.leaving.max(Leaving::Drained),
             Event::LeaveNow => self.leaving = Leaving::Now,
         }
-        self.drive(now);
+        self.drive(now, minor);
     }
 
     /// The next thing to do.
@@ -251,7 +253,7 @@ impl Machine {
     }
 
     /// Everything that may be due.
-    fn drive(&mut self, now: Now) {
+    fn drive(&mut self, now: Now, minor: bool) {
         if !self.watching && !self.listing && now.mono >= self.list_at {
             self.listing = true;
             self.actions.push_back(Action::List);
@@ -259,7 +261,9 @@ impl Machine {
         self.drive_membership(now);
         self.drive_shards(now);
         self.drive_drains();
-        self.drive_manager(now);
+        if !minor {
+            self.drive_manager(now);
+        }
         self.drive_report(now);
         self.drive_leaving(now);
         let beat = (self.settings.renew / 4).max(1);
