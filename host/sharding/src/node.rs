@@ -14,7 +14,7 @@ mod talk;
 
 pub use action::{Action, Notice};
 pub use event::{Event, WriteError};
-pub use machine::{Identity, Machine};
+pub use machine::{Identity, Machine, Relative};
 pub use settings::{Mutation, Settings};
 pub use talk::{Held, Report, Talk};
 

@@ -28,7 +28,7 @@ impl fmt::Display for Member {
 }
 
 /// What a node does for its cluster, in any mix.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     /// It keeps the cluster's store and serves it to the others.
     pub store: bool,
@@ -46,7 +46,7 @@ impl Roles {
 }
 
 /// Where a life of a node stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Standing {
     /// It renews its lease.
     #[default]
@@ -58,7 +58,7 @@ pub enum Standing {
 }
 
 /// `nodes/<node>`: a node's life and its lease. Death and renewal compete for this one row (R7).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeRow {
     /// Which life.
     pub incarnation: Incarnation,
@@ -81,7 +81,7 @@ pub struct NodeRow {
 }
 
 /// `manager`: who assigns, and in which term. The lease of the leadership is the holder's own lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ManagerRow {
     /// Rises with each new holder (R10).
     pub term: u64,
@@ -90,7 +90,7 @@ pub struct ManagerRow {
 }
 
 /// `shards/<pool>/<chunk>`: who owns [`CHUNK`] shards, under the term of who wrote it (R10).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardsRow {
     /// The term of the manager that wrote it.
     pub term: u64,
@@ -99,7 +99,7 @@ pub struct ShardsRow {
 }
 
 /// One shard's owner, and where it is going.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardRow {
     /// Raised at each change of owner.
     pub epoch: Epoch,
@@ -110,7 +110,7 @@ pub struct ShardRow {
 }
 
 /// A hand-off under way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Moving {
     /// Names it: (term, count) of the manager that began it, so no two are alike (R11).
     pub id: HandOffId,
@@ -149,7 +149,7 @@ impl Key {
 }
 
 /// A row's value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Row {
     /// Of [`Key::Node`].
     Node(NodeRow),

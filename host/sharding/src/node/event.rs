@@ -8,7 +8,7 @@ use crate::records::Claim;
 use crate::rows::{Key, Member, Row};
 
 /// One thing that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
     /// Time passed: [`Machine::wake`](super::Machine::wake) said so.
     Tick,
@@ -96,7 +96,7 @@ pub enum Event {
 }
 
 /// Why a write was not made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WriteError {
     /// The row had another revision: this is how it is (`None`: it is not there).
     Conflict(Option<(Row, u64)>),

@@ -7,10 +7,12 @@
 
 mod manager;
 mod member;
+mod relative;
 mod shards;
 mod view;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +31,7 @@ use crate::rows::{
 use crate::shard::StopReason;
 use manager::Manager;
 use member::Membership;
+pub use relative::Relative;
 use shards::Own;
 use view::View;
 
@@ -50,11 +53,11 @@ pub struct Identity {
 }
 
 /// One node's machine. Deterministic: the same events give the same actions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     settings: Settings,
     identity: Identity,
-    strategy: Box<dyn AllocationStrategy>,
+    strategy: Arc<dyn AllocationStrategy>,
     view: View,
     /// A watch runs, begun with the last list.
     watching: bool,
@@ -90,7 +93,7 @@ pub struct Machine {
     actions: VecDeque<Action>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Leaving {
     No,
     Drained,
@@ -98,7 +101,7 @@ enum Leaving {
 }
 
 /// What a write under way is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Purpose {
     Register(NodeRow, u64),
     Renew(NodeRow, u64),
@@ -121,7 +124,7 @@ impl Machine {
             view: View::new(identity.shards),
             settings,
             identity,
-            strategy,
+            strategy: strategy.into(),
             watching: false,
             listing: true,
             list_at: 0,

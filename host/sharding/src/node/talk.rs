@@ -6,7 +6,7 @@ use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::rows::{HandOffId, Key, Row};
 
 /// One thing said by a node to another. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Talk {
     /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
     Wrote {
@@ -82,7 +82,7 @@ pub enum Talk {
 }
 
 /// All that a node holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Report {
     /// Which life of the node.
     pub incarnation: Incarnation,
@@ -96,7 +96,7 @@ pub struct Report {
 }
 
 /// A shard that a node holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// Which.
     pub shard: ShardId,

@@ -15,7 +15,7 @@ use chunks::Chunk;
 use handoffs::HandOff;
 
 /// The work of one term.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Manager {
     pub(super) term: u64,
     chunks: Vec<Chunk>,
@@ -25,7 +25,7 @@ pub(super) struct Manager {
     /// Owners that said "stopped", for this epoch.
     stopped: BTreeMap<ShardId, Epoch>,
     /// The last report of each node.
-    reports: BTreeMap<NodeId, Report>,
+    pub(super) reports: BTreeMap<NodeId, Report>,
     /// When to balance next.
     pub(super) balance_at: u64,
     /// Hosts at the last decision: a change balances at once (S13).
@@ -46,6 +46,27 @@ impl Manager {
             balance_at: now,
             hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn make_relative(&mut self, to: &dyn Relative) {
+        self.balance_at = to.time(self.balance_at);
+        for until in self.unreachable.values_mut() {
+            *until = to.time(*until);
+        }
+        for hand_off in self.handoffs.values_mut() {
+            hand_off.make_relative(to);
+        }
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            chunk.read_at = chunk.read_at.map(|at| to.time(at));
+            if let Some((_, at)) = &mut chunk.base {
+                *at = to.revision(&Key::Shards(number as u32), *at);
+            }
+        }
+        for report in self.reports.values_mut() {
+            for (chunk, at) in &mut report.seen {
+                *at = to.revision(&Key::Shards(*chunk), *at);
+            }
         }
     }
 

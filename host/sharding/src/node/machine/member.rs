@@ -3,7 +3,7 @@
 use super::*;
 
 /// Where this node stands in the cluster.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Membership {
     /// Not registered, and nothing about it under way.
     Outside,
@@ -16,7 +16,7 @@ pub(super) enum Membership {
 }
 
 /// One registered life.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Life {
     pub(super) member: Member,
     pub(super) row: NodeRow,
@@ -54,6 +54,19 @@ impl Membership {
         match self {
             Self::In(life) if !life.pending => life.due,
             _ => u64::MAX,
+        }
+    }
+
+    pub(super) fn reads_claims(&self) -> bool {
+        matches!(self, Self::In(life) if life.claims.is_some())
+    }
+
+    pub(super) fn make_relative(&mut self, me: &NodeId, to: &dyn Relative) {
+        let Self::In(life) = self else { return };
+        life.row.renewals = to.renewals(me, life.row.renewals);
+        life.revision = to.revision(&Key::Node(me.clone()), life.revision);
+        for at in [&mut life.sent, &mut life.back, &mut life.due, &mut life.claims_at] {
+            *at = to.time(*at);
         }
     }
 }

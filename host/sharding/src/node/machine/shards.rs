@@ -3,7 +3,7 @@
 use super::*;
 
 /// A shard that this node holds.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Own {
     pub(super) epoch: Epoch,
     pub(super) serving: bool,

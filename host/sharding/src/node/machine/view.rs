@@ -2,7 +2,7 @@
 
 use super::*;
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct View {
     pub(super) nodes: BTreeMap<NodeId, (NodeRow, u64)>,
     pub(super) manager: Option<(ManagerRow, u64)>,
@@ -21,6 +21,22 @@ impl View {
             chunks: BTreeMap::new(),
             moved: BTreeMap::new(),
             routes: vec![(Epoch(0), None, false); shards as usize],
+        }
+    }
+
+    pub(super) fn make_relative(&mut self, to: &dyn Relative) {
+        for (node, (row, at)) in &mut self.nodes {
+            row.renewals = to.renewals(node, row.renewals);
+            *at = to.revision(&Key::Node(node.clone()), *at);
+        }
+        if let Some((_, at)) = &mut self.manager {
+            *at = to.revision(&Key::Manager, *at);
+        }
+        for (chunk, (_, at)) in &mut self.chunks {
+            *at = to.revision(&Key::Shards(*chunk), *at);
+        }
+        for at in self.moved.values_mut() {
+            *at = to.time(*at);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// One row of assignments, as the manager has it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Chunk {
     /// As it was last written or found.
     pub(super) base: Option<(ShardsRow, u64)>,
@@ -14,7 +14,7 @@ pub(super) struct Chunk {
     /// What is being written.
     writing: Option<ShardsRow>,
     /// The answer to a write was lost: when to read the row again.
-    read_at: Option<u64>,
+    pub(super) read_at: Option<u64>,
 }
 
 impl Chunk {

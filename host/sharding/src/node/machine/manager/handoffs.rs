@@ -3,7 +3,7 @@
 use super::*;
 
 /// One hand-off.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct HandOff {
     pub(super) id: HandOffId,
     pub(super) from: Member,
@@ -14,13 +14,13 @@ pub(super) struct HandOff {
     give_up_at: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Why {
     Drain,
     Balance,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Phase {
     /// The row is to say so first (S15).
     Intent,
@@ -30,6 +30,16 @@ enum Phase {
     Stopping { again: u64 },
     /// It did not stop in time: the intent is taken out of the row (A10).
     GivingUp,
+}
+
+impl HandOff {
+    pub(super) fn make_relative(&mut self, to: &dyn Relative) {
+        self.give_up_at = to.time(self.give_up_at);
+        match &mut self.phase {
+            Phase::Begin { until: at, .. } | Phase::Stopping { again: at } => *at = to.time(*at),
+            Phase::Intent | Phase::GivingUp => {}
+        }
+    }
 }
 
 impl Machine {
