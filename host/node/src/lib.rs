@@ -13,6 +13,7 @@ pub mod error;
 mod gateway;
 pub mod init;
 pub mod input;
+mod late;
 mod loader;
 pub mod manifest;
 pub mod node;

@@ -13,11 +13,11 @@ use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
 use ostraca_sharding::node::{Event, Identity as Name, Machine};
 use ostraca_sharding::route::Router;
 use ostraca_sharding::rows::Member;
-use ostraca_store::{ClusterStore, EntityStore};
+use ostraca_store::{ClusterStore, EntityStore, StoreIdentity};
 use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::hello::NodeFacts;
-use ostraca_wire::peer::Facts;
+use ostraca_wire::peer::{Facts, PeerDialer};
 use ostraca_wire::server::{Peers as PeerSide, Server};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
@@ -31,10 +31,11 @@ use crate::control::{self, Control};
 use crate::deploy::Deployer;
 use crate::error::NodeError;
 use crate::gateway::{Gateway, Links, Opener};
+use crate::late::{Late, LateEntities, LateRows};
 use crate::loader::{self, Loader};
 use crate::peers::{Peers, Streams};
 use crate::record::Recorder;
-use crate::rows::FORMAT;
+use crate::rows::{FORMAT, PoolRow};
 use crate::service::{Door, Open};
 use crate::stats::{Gauges, Stats};
 use crate::status::Status;
@@ -47,6 +48,8 @@ use crate::worker::{self, Answers, Input, Parts, Report};
 const SETTLE: Duration = Duration::from_secs(30);
 /// How long a start waits for a store that does not answer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The same where it can send by what it remembers.
+const PATIENCE_REMEMBERED: Duration = Duration::from_secs(3);
 /// How long a start waits for deployed types to be compiled.
 const TYPES: Duration = Duration::from_secs(60);
 
@@ -63,7 +66,6 @@ pub struct Node {
     _tasks: JoinSet<()>,
     failed: mpsc::UnboundedReceiver<NodeError>,
     _store: Option<Arc<SledStore>>,
-    _remote: Option<stores::Remote>,
 }
 
 /// What a node is, for the line that says it is ready.
@@ -86,8 +88,79 @@ struct Stores {
     rows: Arc<dyn ClusterStore>,
     entities: Arc<dyn EntityStore>,
     found: Found,
-    /// What keeps the links to it, if it is another node's.
-    remote: Option<stores::Remote>,
+    /// It does not answer yet.
+    away: bool,
+}
+
+/// What reaches another node's store.
+struct Joining {
+    config: Config,
+    cluster: ClusterId,
+    dialer: PeerDialer,
+    control: Handle,
+}
+
+impl Joining {
+    async fn connect(&self, patience: Duration) -> Result<stores::Remote, NodeError> {
+        let Self { config, cluster, dialer, control } = self;
+        stores::connect(config, *cluster, dialer, control, patience).await
+    }
+
+    /// Reaches the store. Where it is away and the pool is remembered, the node starts without it, and goes on trying.
+    async fn reach(
+        self,
+        pool: Option<PoolRow>,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<Stores, NodeError> {
+        let pool = pool.filter(|_| self.config.roles().gateway);
+        let patience = if pool.is_some() { PATIENCE_REMEMBERED } else { PATIENCE };
+        let error = match self.connect(patience).await {
+            Ok(remote) => {
+                let stores = Stores {
+                    rows: remote.cluster.clone(),
+                    entities: remote.entity.clone(),
+                    found: remote.found.clone(),
+                    away: false,
+                };
+                tasks.spawn(keep(remote));
+                return Ok(stores);
+            }
+            Err(error) => error,
+        };
+        let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
+        tracing::warn!(%error, "the store is away: messages go by remembered routes until it is back");
+        let identity = StoreIdentity {
+            store: 0,
+            cluster: self.cluster,
+            cluster_name: String::new(),
+            opened: 0,
+            nonce: 0,
+            sequence: 0,
+        };
+        let late = Late::new(identity.clone());
+        let found = Found { identity, shards: pool.shards, hash: pool.hash, time: 0 };
+        let rows: Arc<dyn ClusterStore> = Arc::new(LateRows(late.clone()));
+        let entities: Arc<dyn EntityStore> = Arc::new(LateEntities(late.clone()));
+        tasks.spawn(async move {
+            loop {
+                match self.connect(PATIENCE).await {
+                    Ok(remote) => {
+                        late.reach(remote.cluster.clone(), remote.entity.clone());
+                        return keep(remote).await;
+                    }
+                    Err(error) => tracing::warn!(%error, "the store is still away"),
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        Ok(Stores { rows, entities, found, away: true })
+    }
+}
+
+/// Keeps what writes the store's witness, until the node ends.
+async fn keep(remote: stores::Remote) {
+    std::future::pending::<()>().await;
+    drop(remote);
 }
 
 impl Node {
@@ -132,7 +205,7 @@ impl Node {
             control: control.runtime.clone(),
             heard: control.input.clone(),
             entities: local.as_ref().map(|store| EntityServer::new(store.sled.clone(), served())),
-            rows: local.as_ref().map(|store| ClusterServer::new(store.sled.clone(), served())),
+            rows: OnceLock::new(),
             gateway: OnceLock::new(),
         });
         let (server, dialer) = Server::bind_with_peers(
@@ -151,26 +224,35 @@ impl Node {
         tasks.spawn(async move { running.run().await });
         let addresses = announced(&config, address);
 
+        let types = Types::default();
+        let cache = match roles.store {
+            true => None,
+            false => {
+                let (dir, types) = (Cache::place(&config.data), types.clone());
+                blocking(move || Cache::open(&dir, trust.cluster, types)).await?
+            }
+        };
+        let remembered = cache.as_ref().map(Cache::load).unwrap_or_default();
         let stores = match &local {
             Some(own) => Stores {
                 rows: own.sled.clone(),
                 entities: own.sled.clone(),
                 found: own.found.clone(),
-                remote: None,
+                away: false,
             },
             None => {
-                let control = &control.runtime;
-                let remote =
-                    stores::connect(&config, trust.cluster, &dialer, control, PATIENCE).await?;
-                Stores {
-                    rows: remote.cluster.clone(),
-                    entities: remote.entity.clone(),
-                    found: remote.found.clone(),
-                    remote: Some(remote),
-                }
+                let joining = Joining {
+                    config: config.clone(),
+                    cluster: trust.cluster,
+                    dialer: dialer.clone(),
+                    control: control.runtime.clone(),
+                };
+                joining.reach(remembered.pool.clone(), &mut tasks).await?
             }
         };
-        let Stores { rows, entities, found, remote } = stores;
+        let Stores { rows, entities, found, away: store_away } = stores;
+        // Set here and nowhere else.
+        let _ = peers.rows.set(ClusterServer::new(rows.clone(), served()));
         let own = found.identity.clone();
         let facts = Facts {
             node: NodeFacts { store: own.store, ..facts.node },
@@ -190,8 +272,7 @@ impl Node {
         let wasm = blocking(move || ostraca_wasm::Host::new(&settings)).await??;
         let hosting = roles.host.then(|| wasm.clone());
         let stats = Arc::new(Stats::default());
-        let types = Types::default();
-        let answers = Arc::new(Late::default());
+        let answers = Arc::new(Answerer::default());
         let count = match (roles.host, config.workers) {
             (false, _) => 0,
             (true, 0) => std::thread::available_parallelism().map_or(1, usize::from),
@@ -270,13 +351,6 @@ impl Node {
             }
         });
 
-        let cache = match roles.store {
-            true => None,
-            false => {
-                let (dir, types) = (Cache::place(&config.data), types.clone());
-                blocking(move || Cache::open(&dir, own.cluster, types)).await?
-            }
-        };
         let (failures, failed) = mpsc::unbounded_channel();
         let (shown, mut view) = watch::channel(Arc::new(View::default()));
         let events = Arc::new(Events::default());
@@ -296,10 +370,9 @@ impl Node {
         let settings =
             ostraca_sharding::node::Settings { embedded: roles.store, ..config.node_settings() };
         let mut machine = Machine::new(settings, name, config.strategy());
-        if let Some(cache) = &cache {
-            let known = cache.load();
-            loader.remembered(&known.types);
-            machine.handle(clock.now(), Event::Cached(known.rows));
+        if !remembered.rows.is_empty() {
+            loader.remembered(&remembered.types);
+            machine.handle(clock.now(), Event::Cached(remembered.rows));
         }
         control.start(control::Parts {
             machine,
@@ -324,7 +397,7 @@ impl Node {
         tasks.spawn(pass_on(heard, told));
         let status = Status {
             node: config.node.as_str().into(),
-            addresses: addresses,
+            addresses,
             lease: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
             clock,
             identity: {
@@ -348,7 +421,9 @@ impl Node {
             shards: found.shards,
         };
         door.open(Open { gateway: gateway.clone(), desk });
-        settle(&mut view, &types, found.shards).await;
+        if !store_away {
+            settle(&mut view, &types, found.shards).await;
+        }
         let summary = Summary {
             node: config.node.clone(),
             cluster: own.cluster,
@@ -367,7 +442,6 @@ impl Node {
             _tasks: tasks,
             failed,
             _store: local.map(|own| own.sled),
-            _remote: remote,
         })
     }
 
@@ -457,16 +531,16 @@ async fn pass_on(
 
 /// The gateway, for workers that are made before it.
 #[derive(Default)]
-struct Late(OnceLock<Arc<Gateway>>);
+struct Answerer(OnceLock<Arc<Gateway>>);
 
-impl Late {
+impl Answerer {
     fn set(&self, gateway: Arc<Gateway>) {
         // Set once, by the start.
         let _ = self.0.set(gateway);
     }
 }
 
-impl Answers for Late {
+impl Answers for Answerer {
     fn answered(&self, answers: &mut Vec<worker::Answered>) {
         if let Some(gateway) = self.0.get() {
             gateway.answered(answers);

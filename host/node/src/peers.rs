@@ -25,7 +25,8 @@ pub(crate) struct Peers {
     pub(crate) heard: mpsc::UnboundedSender<control::Input>,
     /// Where the store is here.
     pub(crate) entities: Option<Arc<EntityServer>>,
-    pub(crate) rows: Option<Arc<ClusterServer>>,
+    /// The rows, here or passed on: whoever joins may ask any node where the store is.
+    pub(crate) rows: OnceLock<Arc<ClusterServer>>,
     /// Set when the node can take messages.
     pub(crate) gateway: OnceLock<Arc<Gateway>>,
 }
@@ -80,7 +81,7 @@ impl Streams {
                 serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
             StreamKind::Cluster => {
-                let Some(server) = &self.0.rows else { return no_store(reader, writer) };
+                let Some(server) = self.0.rows.get() else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
                 serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }

@@ -1,0 +1,168 @@
+//! The stores of a node that starts while they are away: it sends by the routes that it remembers (S8, R13), and has the
+//! stores as soon as they answer.
+//!
+//! Until then every call is answered at once, as over a link that is broken: nothing was sent.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::ready;
+use ostraca_sharding::ids::{Entity, ShardKey};
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, Refusal};
+use ostraca_store::{
+    Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
+    StoreIdentity, Watch,
+};
+
+/// Both stores, once they were reached.
+pub(crate) struct Late {
+    /// What is known of the store before.
+    pub(crate) identity: StoreIdentity,
+    reached: OnceLock<(Arc<dyn ClusterStore>, Arc<dyn EntityStore>)>,
+}
+
+/// The rows of [`Late`].
+pub(crate) struct LateRows(pub(crate) Arc<Late>);
+
+/// The entities of [`Late`].
+pub(crate) struct LateEntities(pub(crate) Arc<Late>);
+
+impl Late {
+    pub(crate) fn new(identity: StoreIdentity) -> Arc<Self> {
+        Arc::new(Self { identity, reached: OnceLock::new() })
+    }
+
+    /// They answer. Told once.
+    pub(crate) fn reach(&self, rows: Arc<dyn ClusterStore>, entities: Arc<dyn EntityStore>) {
+        // A second time is a fault of this program: the first stands.
+        let _ = self.reached.set((rows, entities));
+    }
+
+    fn rows(&self) -> Result<&dyn ClusterStore, StoreError> {
+        self.reached.get().map(|(rows, _)| &**rows).ok_or_else(away)
+    }
+
+    fn entities(&self) -> Result<&dyn EntityStore, StoreError> {
+        self.reached.get().map(|(_, entities)| &**entities).ok_or_else(away)
+    }
+
+    fn identity(&self) -> StoreIdentity {
+        self.rows().map_or_else(|_| self.identity.clone(), ClusterStore::identity)
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Unavailable("the store was not reached yet since this node started".into())
+}
+
+fn at_once<T: Send + 'static>(value: T) -> StoreFuture<T> {
+    ready(value).boxed()
+}
+
+impl ClusterStore for LateRows {
+    fn identity(&self) -> StoreIdentity {
+        self.0.identity()
+    }
+
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+        match self.0.rows() {
+            Ok(rows) => rows.get(key),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+        match self.0.rows() {
+            Ok(rows) => rows.list(prefix),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+        match self.0.rows() {
+            Ok(rows) => rows.compare_and_set(cas),
+            Err(error) => at_once(Err(Conflict::Store(error))),
+        }
+    }
+
+    fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
+        match self.0.rows() {
+            Ok(rows) => rows.watch(prefix, revision),
+            Err(_) => Box::new(Nothing),
+        }
+    }
+}
+
+/// A watch of nothing: list again.
+struct Nothing;
+
+impl Watch for Nothing {
+    fn next(&mut self) -> futures::future::BoxFuture<'_, RowEvent> {
+        ready(RowEvent::Lost).boxed()
+    }
+}
+
+impl EntityStore for LateEntities {
+    fn identity(&self) -> StoreIdentity {
+        self.0.identity()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        match self.0.entities() {
+            Ok(store) => store.claim(claims),
+            Err(error) => {
+                let failed = |_| ClaimOutcome::Failed(error.to_string());
+                at_once(claims.iter().map(failed).collect())
+            }
+        }
+    }
+
+    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        match self.0.entities() {
+            Ok(store) => store.claims(shards),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        match self.0.entities() {
+            Ok(store) => store.commit(turns),
+            Err(error) => {
+                let refused = |_| CommitOutcome::Refused(Refusal::Limit(error.to_string()));
+                at_once(turns.iter().map(refused).collect())
+            }
+        }
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        match self.0.entities() {
+            Ok(store) => store.load(entities),
+            Err(error) => at_once(entities.iter().map(|_| Err(error.clone())).collect()),
+        }
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        match self.0.entities() {
+            Ok(store) => store.scan(scan),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        match self.0.entities() {
+            Ok(store) => store.put_blob(bytes),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        match self.0.entities() {
+            Ok(store) => store.blob(digest),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+}
