@@ -10,11 +10,11 @@ WASM = wasm32-unknown-unknown wasm32-wasip2
 .PHONY: help setup demo test lint bench soak
 
 help:
-	@echo 'make demo    a real node, 20,000 commands, a kill -9 under load, nothing lost    KEEP=1 leaves it running'
+	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
 	@echo 'make test    every test, none skipped'
 	@echo 'make lint    formatting, clippy, documentation, licences and sources of the dependencies'
-	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P1,P2 measures these'
-	@echo 'make soak    long simulations and many kills                        SEEDS=20000 ROUNDS=200'
+	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these'
+	@echo 'make soak    long simulations, many kills, many rounds of each attack  SEEDS=20000 ROUNDS=50'
 	@echo 'make setup   checks the tools, and says what to type for what is missing'
 
 # A rustup that cannot install a target (no network) leaves Debian's packages: see the text that is printed.
@@ -37,7 +37,7 @@ setup:
 	done
 
 demo: setup
-	@echo 'demo: building the node and the demo (the first time 6 to 8 minutes on two processors, then seconds)'
+	@echo 'demo: building the nodes and the demo (the first time 6 to 8 minutes on two processors, then seconds)'
 	@$(CARGO) build --package ostraca --package ostraca-process-tests --bins
 	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/debug/demo"
 
@@ -60,11 +60,13 @@ lint: setup
 	else echo 'lint: advisories are not checked, for want of cargo-deny (cargo install cargo-deny --locked)'; fi
 
 bench: setup
-	@echo 'bench: a release build (the first time about 8 minutes on two processors), then about 2 minutes of measuring'
+	@echo 'bench: a release build (the first time about 8 minutes on two processors), then about 6 minutes of measuring'
 	@$(CARGO) build --release --package ostraca --package ostraca-process-tests --bins
 	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/release/bench"
 
 soak: setup
-	@echo 'soak: simulations, then kills of a real node; about an hour by default'
+	@echo 'soak: simulations, then kills of a real node, then attacks on a real cluster; some hours by default'
 	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
+	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
+	  --test fail_over --test pauses --test cuts --test hand_off --test manager_away -- --nocapture --test-threads 1

@@ -57,6 +57,8 @@ pub struct Scene {
     pub round: u64,
     /// How many commands must be in doubt at a strike.
     pub least: usize,
+    /// The load of each round.
+    pub size: Size,
     load: Option<Load>,
     doubtful: usize,
     struck: Instant,
@@ -108,6 +110,7 @@ impl Scene {
             rng: StdRng::seed_from_u64(seed),
             round: 0,
             least: DOUBTFUL,
+            size: Size::default(),
             load: None,
             doubtful: 0,
             struck: Instant::now(),
@@ -166,7 +169,7 @@ impl Scene {
         attack: &mut impl AsyncFnMut(&mut Scene) -> Result<Fell>,
     ) -> Result<()> {
         self.balanced().await?;
-        let load = Load::start(&self.clients, self.rng.random(), self.round, Size::default());
+        let load = Load::start(&self.clients, self.rng.random(), self.round, self.size);
         self.load = Some(load);
         self.flows(WARM).await?;
         // Not always at the same moment of a node's intervals.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -27,11 +28,13 @@ pub struct Size {
     pub counters: u64,
     /// Accounts.
     pub accounts: u64,
+    /// How long a session waits after each answer; for loads that last, whose histories are long.
+    pub pace: Duration,
 }
 
 impl Default for Size {
     fn default() -> Self {
-        Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24 }
+        Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO }
     }
 }
 
@@ -159,6 +162,9 @@ impl Sender {
             }
             self.books.waiting().remove(&number);
             self.books.done.fetch_add(1, Ordering::SeqCst);
+            if !self.size.pace.is_zero() {
+                tokio::time::sleep(self.size.pace).await;
+            }
         }
     }
 

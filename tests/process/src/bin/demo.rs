@@ -1,31 +1,37 @@
-//! `make demo`: a real node, many clients, a kill -9 in the middle, and everything accounted for.
+//! `make demo`: three real nodes, many clients on each, a drain and two kills in the middle, and everything
+//! accounted for.
 //!
 //! It shows on real input what the README promises. What it writes lies in the target directory, and
-//! is removed at the end; `KEEP=1` leaves the node running, to play with.
+//! is removed at the end; `KEEP=1` leaves the nodes running, to play with.
 #![allow(clippy::print_stdout, reason = "it shows what it does")]
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use hdrhistogram::Histogram;
-use ostraca_client::{CallError, Client, Entity, Session};
-use ostraca_process_tests::history::until_answered;
+use anyhow::{Context, Result, bail, ensure};
+use ostraca_client::Client;
+use ostraca_oracle::{Operation, Outcome};
+use ostraca_process_tests::attack::{Load, Size, judge};
+use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::history::now;
 use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::load::{UnderWay, histogram};
-use ostraca_process_tests::{Home, Node, parts};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use tokio::task::JoinSet;
+use ostraca_process_tests::pulse::spread;
+use ostraca_process_tests::{Cluster, parts};
+use ostraca_sharding::hash::shard_of;
 
-const COMMANDS: u64 = 24_000;
-const COUNTERS: u64 = 2_000;
-const ACCOUNTS: u64 = 1_000;
-const SESSIONS: u64 = 32;
-/// Of each session. All of them together are what the kill finds under way.
-const IN_FLIGHT: usize = 4;
+/// At least.
+const COMMANDS: u64 = 36_000;
+const SIZE: Size =
+    Size { sessions: 36, in_flight: 8, counters: 2_000, accounts: 1_000, pace: Duration::ZERO };
+const SHARDS: u32 = 60;
+/// In doubt on the killed manager's clients, at least.
+const DOUBTFUL: usize = 64;
+/// Nobody waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Replies that had left a node before it died arrive within this time.
+const ARRIVAL: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -41,31 +47,23 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What the acknowledged commands should have left, and how commands ended.
-#[derive(Default)]
-struct Books {
-    expected: BTreeMap<String, i64>,
-    results: u64,
-    refusals: u64,
-    doubtful_results: u64,
-    doubtful_refusals: u64,
-}
-
 struct Demo {
-    books: Mutex<Books>,
-    under_way: UnderWay,
-    /// When the node was killed: what was sent before and answered after was in doubt.
-    killed: Mutex<Option<Instant>>,
+    cluster: Cluster,
+    clients: Vec<Client>,
+    load: Load,
+    began: Instant,
+    /// Epochs that shards have gone up by.
+    epochs: BTreeMap<u32, u64>,
 }
 
-impl Demo {
-    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn killed_at(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.killed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// A node that was killed.
+struct Kill {
+    node: usize,
+    /// On the history's clock.
+    at: u64,
+    doubtful: usize,
+    /// Its shards.
+    shards: Vec<u32>,
 }
 
 async fn run() -> Result<()> {
@@ -73,213 +71,298 @@ async fn run() -> Result<()> {
     let began = Instant::now();
     parts::module("counter")?;
     println!("demo: built in {:.1} s", began.elapsed().as_secs_f64());
-    let home = Home::init("demo")?;
-    let node = Node::start(&home)?;
-    println!("demo: {}", node.ready);
-    let client = Client::connect(home.profile(node.address)?).await?;
+    // The store is on the first node; each of the others may become the manager.
+    let roles = ["store,host,gateway", "manager,host,gateway", "manager,host,gateway"];
+    let options = Options { shards: SHARDS, proxied: false, ..Options::new("demo", &roles) };
+    let mut cluster = Cluster::start(&options).await?;
+    for (node, roles) in roles.iter().enumerate() {
+        println!("demo: {} ({roles})", cluster.process(node)?.ready);
+    }
+    let before = cluster.settled().await?;
+    let mut clients = Vec::new();
+    for node in 0..cluster.len() {
+        clients.push(cluster.client(node).await?);
+    }
     for example in ["counter", "account"] {
-        let revision = deploy_example(&client, example).await?;
+        let revision = deploy_example(&clients[0], example).await?;
         println!("demo: deployed {example}, revision {revision}");
     }
     println!(
-        "demo: {COMMANDS} commands to {COUNTERS} counters and {ACCOUNTS} accounts, from {SESSIONS} sessions"
+        "demo: at least {COMMANDS} commands to {} counters and {} accounts, from {} sessions on {} nodes, {} under way",
+        SIZE.counters,
+        SIZE.accounts,
+        SIZE.sessions,
+        clients.len(),
+        SIZE.sessions * SIZE.in_flight
     );
-    let demo = Arc::new(Demo {
-        books: Mutex::default(),
-        under_way: UnderWay::default(),
-        killed: Mutex::default(),
-    });
-    let began = Instant::now();
-    let mut senders = JoinSet::new();
-    for number in 0..SESSIONS {
-        let (session, demo) = (client.session(), Arc::clone(&demo));
-        senders.spawn(sender(demo, session, number));
-    }
+    let load = Load::start(&clients, 3, 1, SIZE);
+    let epochs = before.shards.iter().map(|shard| (shard.shard, shard.epoch)).collect();
+    let mut demo = Demo { cluster, clients, load, began: Instant::now(), epochs };
+    show(&before);
 
-    progress(&demo, COMMANDS / 2, began, &mut senders).await?;
-    let before = (demo.under_way.done(), began.elapsed());
-    *demo.killed_at() = Some(Instant::now());
-    let kill = node.pid();
-    node.kill_9()?;
-    // Replies that had left the node before it died are no longer under way.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let doubtful = demo.under_way.now();
-    println!("demo: killed process {kill} with SIGKILL, {doubtful} commands under way");
-    ensure!(doubtful >= 64, "only {doubtful} commands were under way at the kill");
-    let restarted = Instant::now();
-    let node = Node::start(&home)?;
-    println!("demo: started again in {:.2} s: {}", restarted.elapsed().as_secs_f64(), node.ready);
-    progress(&demo, COMMANDS, began, &mut senders).await?;
-
-    let mut waits = histogram()?;
-    while let Some(sender) = senders.join_next().await {
-        waits.add(sender??)?;
-    }
-    let took = began.elapsed();
-    let wrong = audit(&client, &demo).await?;
-    let books = std::mem::take(&mut *demo.books());
-    println!("demo: summary");
-    println!(
-        "  {:<34}{} commands, {} results and {} refusals",
-        "answered",
-        books.results + books.refusals,
-        books.results,
-        books.refusals
-    );
-    println!(
-        "  {:<34}{:.0} a second before the kill, {:.0} over all",
-        "rate",
-        before.0 as f64 / before.1.as_secs_f64(),
-        COMMANDS as f64 / took.as_secs_f64()
-    );
-    let at = |quantile| waits.value_at_quantile(quantile) as f64 / 1_000.0;
-    println!("  {:<34}p50 {:.1} ms, p99 {:.1} ms", "from sending to answer", at(0.5), at(0.99));
-    println!(
-        "  {:<34}{doubtful}, sent again under their ids: {} results, {} refusals, 0 lost",
-        "in doubt at the kill", books.doubtful_results, books.doubtful_refusals
-    );
-    println!(
-        "  {:<34}{} of {} entities",
-        "hold what was acknowledged",
-        books.expected.len() - wrong,
-        books.expected.len()
-    );
-    ensure!(wrong == 0, "{wrong} entities hold something else than was acknowledged");
-    ensure!(books.results + books.refusals == COMMANDS, "not every command was answered");
-    client.close().await;
-    finish(home, node)
+    demo.progress(COMMANDS / 5).await?;
+    let drained = demo.drain().await?;
+    demo.progress(2 * COMMANDS / 5).await?;
+    let manager = demo.kill_the_manager().await?;
+    demo.progress(3 * COMMANDS / 5).await?;
+    let store = demo.kill(0).await?;
+    demo.start_again(0).await?;
+    demo.progress(COMMANDS).await?;
+    demo.finish(drained, &[manager, store]).await
 }
 
-/// Shows how far the commands are, each second, until so many have ended.
-async fn progress(
-    demo: &Demo,
-    until: u64,
-    began: Instant,
-    senders: &mut JoinSet<Result<Histogram<u64>>>,
-) -> Result<()> {
-    let mut shown = Instant::now();
-    while demo.under_way.done() < until {
-        if let Some(ended) = senders.try_join_next() {
-            // One that ends before the others have sent all has failed, or is done early.
-            let waits = ended??;
-            senders.spawn(async move { Ok(waits) });
+/// One character a shard: the number of the node that owns it.
+fn show(view: &View) {
+    let of = |shard| view.owner(shard).map_or("-", |name| name.trim_start_matches('n'));
+    let line: String = (1..=SHARDS).map(of).collect();
+    let owned = view.owned();
+    let each: Vec<_> = owned.iter().map(|(name, shards)| format!("{name} {shards}")).collect();
+    println!("demo: shards 1 to {SHARDS}, each with its node: {line}   {}", each.join(", "));
+}
+
+impl Demo {
+    /// Shows how far the commands are, each second, until so many have ended.
+    async fn progress(&self, until: u64) -> Result<()> {
+        let mut shown = Instant::now();
+        while self.load.done() < until {
+            self.load.failed()?;
+            if shown.elapsed() >= Duration::from_secs(1) {
+                shown = Instant::now();
+                self.say_progress();
+                ensure!(self.began.elapsed() < PATIENCE, "no end in sight");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        if shown.elapsed() >= Duration::from_secs(1) {
-            shown = Instant::now();
-            let seconds = began.elapsed().as_secs();
-            println!("demo: {:>6} of {COMMANDS} answered after {seconds} s", demo.under_way.done());
-            ensure!(seconds < 600, "no end in sight");
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(())
     }
-    Ok(())
-}
 
-async fn sender(demo: Arc<Demo>, session: Session, number: u64) -> Result<Histogram<u64>> {
-    let mut rng = StdRng::seed_from_u64(number);
-    let mut waits = histogram()?;
-    let mut under_way = JoinSet::new();
-    for _ in 0..COMMANDS / SESSIONS {
-        while under_way.len() >= IN_FLIGHT {
-            waits.saturating_record(ended(&mut under_way).await?);
-        }
-        let (entity, method, amount) = match rng.random_range(0..4) {
-            0 | 1 => ("counter", "add", rng.random_range(1..10)),
-            2 => ("account", "deposit", rng.random_range(1..100)),
-            _ => ("account", "withdraw", rng.random_range(1..100)),
-        };
-        let among = if entity == "counter" { COUNTERS } else { ACCOUNTS };
-        let entity = Entity::new(entity, format!("{}", rng.random_range(0..among)));
-        under_way.spawn(command(Arc::clone(&demo), session.clone(), entity, method, amount));
-        // Calls go out in the order in which they are made.
-        tokio::task::yield_now().await;
+    fn say_progress(&self) {
+        let seconds = self.began.elapsed().as_secs();
+        println!("demo: {:>6} answered after {seconds} s", self.load.done());
     }
-    while !under_way.is_empty() {
-        waits.saturating_record(ended(&mut under_way).await?);
-    }
-    Ok(waits)
-}
 
-async fn ended(under_way: &mut JoinSet<Result<u64>>) -> Result<u64> {
-    under_way.join_next().await.context("nothing under way")??
-}
-
-async fn command(
-    demo: Arc<Demo>,
-    session: Session,
-    entity: Entity,
-    method: &'static str,
-    amount: i64,
-) -> Result<u64> {
-    let options = until_answered(ostraca_client::Kind::Command);
-    let sent = Instant::now();
-    demo.under_way.sent();
-    let outcome = session.send(&entity, method, amount.to_string(), &options).await;
-    let killed = *demo.killed_at();
-    let doubtful = killed.is_some_and(|killed| sent < killed);
-    let mut books = demo.books();
-    let gained = match outcome {
-        Ok(_) => {
-            books.results += 1;
-            books.doubtful_results += u64::from(doubtful);
-            if method == "withdraw" { -amount } else { amount }
-        }
-        Err(CallError::Application { code, .. }) if &*code == "insufficient-funds" => {
-            books.refusals += 1;
-            books.doubtful_refusals += u64::from(doubtful);
-            0
-        }
-        Err(error) => return Err(anyhow!("{method} of {entity} has no final outcome: {error}")),
-    };
-    *books.expected.entry(entity.to_string()).or_default() += gained;
-    drop(books);
-    demo.under_way.ended();
-    Ok(u64::try_from(sent.elapsed().as_micros())?)
-}
-
-/// Asks every entity what it holds; how many hold something else than was acknowledged.
-async fn audit(client: &Client, demo: &Demo) -> Result<usize> {
-    let expected = demo.books().expected.clone();
-    let session = client.session();
-    let mut wrong = 0;
-    let entities: Vec<_> = expected.into_iter().collect();
-    for part in entities.chunks(200) {
-        let asked: Vec<_> = part
-            .iter()
-            .map(|(name, expected)| {
-                let (kind, id) = name.split_once('/').unwrap_or((name, ""));
-                let method = if kind == "counter" { "get" } else { "balance" };
-                (name, expected, session.query(&Entity::new(kind, id), method, ""))
-            })
-            .collect();
-        for (name, expected, answer) in asked {
-            let answer = answer.await.with_context(|| format!("ask {name}"))?;
-            let holds: i64 = serde_json::from_slice(&answer.body)?;
-            if holds != *expected {
-                println!("demo: {name} holds {holds}, acknowledged were {expected}");
-                wrong += 1;
+    /// Drains a node that is neither the manager's nor the store's; when, and which shards went.
+    async fn drain(&mut self) -> Result<(u64, u64, Vec<u32>)> {
+        let view = self.cluster.settled().await?;
+        let manager = view.manager().context("no manager")?.to_owned();
+        let node = (1..self.cluster.len()).find(|node| self.cluster.name(*node) != manager);
+        let node = node.context("no node to drain")?;
+        let name = self.cluster.name(node);
+        let shards = owned(&view, &name);
+        println!("demo: draining {name} ({} shards; the manager is {manager})", shards.len());
+        let (from, began) = (now(), Instant::now());
+        let mut updates = self.clients[0].drain(&name, false).await?;
+        loop {
+            let progress = updates.next().await?.context("the drain was not finished")?;
+            println!(
+                "demo: {name} still owns {} of {} shards, {} in a hand-off",
+                progress.left, progress.total, progress.in_flight
+            );
+            if progress.done {
+                break;
             }
         }
+        let to = now();
+        println!("demo: {name} is drained after {:.2} s", began.elapsed().as_secs_f64());
+        let view = self.cluster.settled().await?;
+        show(&view);
+        let mut undone = self.clients[0].drain(&name, true).await?;
+        while undone.next().await?.is_some_and(|progress| !progress.done) {}
+        // As the undoing may have begun: this one is seen to its end.
+        let mut balancing = self.clients[0].rebalance().await?;
+        while balancing.next().await?.is_some_and(|progress| !progress.done) {}
+        let drained = view;
+        let view = self.cluster.wait("the shards are balanced", View::balanced).await?;
+        println!("demo: {name} takes part again, {} shards moved back", view.moved_since(&drained));
+        show(&view);
+        Ok((from, to, shards))
     }
-    Ok(wrong)
+
+    async fn kill_the_manager(&mut self) -> Result<Kill> {
+        for _ in 0..20 {
+            let manager = self.cluster.manager().await?;
+            if self.load.unanswered_at(manager, u64::MAX) < DOUBTFUL {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            let kill = self.kill(manager).await?;
+            ensure!(
+                kill.doubtful >= DOUBTFUL,
+                "only {} commands of its clients were in doubt",
+                kill.doubtful
+            );
+            if let Some((through, _)) = self.other_gateway(manager).await? {
+                println!("demo: its clients go on through {through}");
+            }
+            self.start_again(manager).await?;
+            return Ok(kill);
+        }
+        bail!("never {DOUBTFUL} commands under way at the manager's node")
+    }
+
+    /// Where the clients of a node that is gone are connected, as soon as they are.
+    async fn other_gateway(&self, node: usize) -> Result<Option<(String, SocketAddr)>> {
+        let until = Instant::now() + Duration::from_secs(30);
+        let gone = self.cluster.name(node);
+        while Instant::now() < until {
+            let through = self.clients[node].connected_to().filter(|(name, _)| *name != gone);
+            if through.is_some() {
+                return Ok(through);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bail!("the clients of {gone} found no other node")
+    }
+
+    async fn kill(&mut self, node: usize) -> Result<Kill> {
+        let (name, view) = (self.cluster.name(node), self.cluster.settled().await?);
+        let shards = owned(&view, &name);
+        let role = match (view.manager() == Some(&*name), node) {
+            (true, _) => "the manager",
+            (_, 0) => "the store's node",
+            _ => "a node",
+        };
+        let (at, process) = (now(), self.cluster.process(node)?.pid());
+        self.cluster.kill_9(node)?;
+        tokio::time::sleep(ARRIVAL).await;
+        let doubtful = self.load.unanswered_at(node, at);
+        println!(
+            "demo: killed {name}, {role} (process {process}), with SIGKILL: {doubtful} commands of its clients in doubt, {} in all",
+            self.load.unanswered_since(at)
+        );
+        Ok(Kill { node, at, doubtful, shards })
+    }
+
+    async fn start_again(&mut self, node: usize) -> Result<()> {
+        let (name, began) = (self.cluster.name(node), Instant::now());
+        self.cluster.start_node(node)?;
+        println!("demo: started {name} again, ready in {:.2} s", began.elapsed().as_secs_f64());
+        let view = self.cluster.settled().await?;
+        println!(
+            "demo: every shard is served, the manager is {}, {:.1} s after {name} was started",
+            view.manager().unwrap_or("nobody"),
+            began.elapsed().as_secs_f64()
+        );
+        show(&view);
+        Ok(())
+    }
+
+    async fn finish(mut self, drained: (u64, u64, Vec<u32>), kills: &[Kill]) -> Result<()> {
+        let view = self.cluster.settled().await?;
+        let changes = |shard: &ostraca_client::ShardInfo| {
+            shard.epoch.saturating_sub(self.epochs.get(&shard.shard).copied().unwrap_or(0))
+        };
+        let moves: u64 = view.shards.iter().map(changes).sum();
+        let recorder = self.load.end().await?;
+        let took = self.began.elapsed();
+        let operations = recorder.operations();
+        let judged = judge(&recorder, &self.clients[1].session()).await?;
+        let line = |what: &str, text: String| println!("  {what:<34}{text}");
+        println!("demo: summary");
+        let total = judged.results + judged.refusals;
+        line(
+            "answered",
+            format!("{total} commands, {} results, {} refusals", judged.results, judged.refusals),
+        );
+        let rate = total as f64 / took.as_secs_f64();
+        line("rate over all, kills included", format!("{rate:.0} a second"));
+        line("shards moved", format!("{moves} changes of owner"));
+        let (from, to, shards) = drained;
+        let pauses = pauses(&operations, &shards, from, to);
+        line("pause of a drained shard", text(&pauses));
+        for kill in kills {
+            let name = self.cluster.name(kill.node);
+            let (results, refusals) = ends(&operations, kill.at);
+            line(
+                &format!("in doubt when {name} was killed"),
+                format!(
+                    "{}, sent again under their ids: {results} results, {refusals} refusals, 0 lost",
+                    results + refusals
+                ),
+            );
+            line(
+                &format!("first reply of {name}'s entities"),
+                text(&first_replies(&operations, kill)),
+            );
+        }
+        line("hold what was acknowledged", format!("all of {} entities", judged.entities));
+        ensure!(total >= COMMANDS, "not every command was answered");
+        for client in self.clients {
+            client.close().await;
+        }
+        finish(self.cluster)
+    }
 }
 
-fn finish(home: Home, node: Node) -> Result<()> {
-    if std::env::var_os("KEEP").is_none_or(|keep| keep.is_empty() || keep == "0") {
-        let status = node.stop()?;
-        ensure!(status.success(), "the node ended with {status}");
-        return Ok(());
+fn owned(view: &View, name: &str) -> Vec<u32> {
+    (1..=SHARDS).filter(|shard| view.owner(*shard) == Some(name)).collect()
+}
+
+fn text(times: &[Duration]) -> String {
+    let [p50, p99, max] = spread(times.to_vec()).map(|time| time.as_secs_f64() * 1e3);
+    format!("p50 {p50:.0} ms, p99 {p99:.0} ms, max {max:.0} ms ({} of them)", times.len())
+}
+
+fn shard(operation: &Operation) -> u32 {
+    let id = operation.entity.split_once('/').map_or("", |(_, id)| id);
+    shard_of(id, SHARDS).0
+}
+
+/// For each shard the longest that a command to it took while it was drained.
+fn pauses(operations: &[Operation], shards: &[u32], from: u64, to: u64) -> Vec<Duration> {
+    let mut longest: BTreeMap<u32, u64> = BTreeMap::new();
+    for operation in operations.iter().filter(|it| it.received > from && it.sent < to) {
+        if shards.contains(&shard(operation)) {
+            let took = longest.entry(shard(operation)).or_default();
+            *took = (*took).max(operation.received - operation.sent);
+        }
     }
-    let profile = home.dir().join("profile.toml");
-    home.profile(node.address)?.save(&profile)?;
-    let (program, profile) = (parts::ostraca()?, profile.display().to_string());
-    let ostraca = format!("{} --profile {profile}", program.display());
-    println!("demo: the node runs on. To play with it:");
-    println!("  {ostraca} send counter/alice add 2");
-    println!("  {ostraca} send account/7 balance");
-    println!("  {ostraca} methods counter");
-    println!("  {ostraca} status");
-    let dir = home.keep();
-    println!("demo: to end it: kill {}; rm -r {}", node.leave_running(), dir.display());
+    longest.into_values().map(Duration::from_nanos).collect()
+}
+
+/// How commands ended that were sent before a kill and not answered soon after.
+fn ends(operations: &[Operation], kill: u64) -> (usize, usize) {
+    let arrived = kill + u64::try_from(ARRIVAL.as_nanos()).unwrap_or(u64::MAX);
+    let doubtful = operations.iter().filter(|it| it.sent < kill && it.received > arrived);
+    let (results, refusals): (Vec<_>, Vec<_>) =
+        doubtful.partition(|it| matches!(it.outcome, Outcome::Final { value: Ok(_), .. }));
+    (results.len(), refusals.len())
+}
+
+/// From a kill to the first reply of each of the node's entities that had a command under way then.
+fn first_replies(operations: &[Operation], kill: &Kill) -> Vec<Duration> {
+    let arrived = kill.at + u64::try_from(ARRIVAL.as_nanos()).unwrap_or(u64::MAX);
+    let mut first: BTreeMap<&str, u64> = BTreeMap::new();
+    for operation in operations.iter().filter(|it| it.sent < arrived && it.received > arrived) {
+        if kill.shards.contains(&shard(operation)) {
+            let at = first.entry(&operation.entity).or_insert(u64::MAX);
+            *at = (*at).min(operation.received - kill.at);
+        }
+    }
+    first.into_values().map(Duration::from_nanos).collect()
+}
+
+fn finish(cluster: Cluster) -> Result<()> {
+    if std::env::var_os("KEEP").is_none_or(|keep| keep.is_empty() || keep == "0") {
+        return cluster.stop();
+    }
+    let profile = cluster.home(0).dir().join("profile.toml");
+    cluster.profile(0).save(&profile)?;
+    let ostraca = format!("{} --profile {}", parts::ostraca()?.display(), profile.display());
+    println!("demo: the nodes run on. To play with them:");
+    for command in [
+        "send counter/alice add 2",
+        "send account/7 balance",
+        "nodes",
+        "shards",
+        "drain n2",
+        "status",
+    ] {
+        println!("  {ostraca} {command}");
+    }
+    let (processes, dirs) = cluster.leave_running();
+    let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
+    let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    println!("demo: to end it: kill {}; rm -r {}", processes.join(" "), dirs.join(" "));
     Ok(())
 }

@@ -1,0 +1,112 @@
+//! Cuts of the network between nodes, both ways and one way, and their healing.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::proxy::{Rule, Who};
+use rand::Rng;
+
+const STORE: Who = Who::Node(0);
+
+/// Whether packets were dropped on each of these ways.
+fn hit(scene: &Scene, ways: &[(Who, Who)], before: &[u64]) -> Fell {
+    let network = scene.cluster.network();
+    let quiet =
+        ways.iter().zip(before).find(|((from, to), n)| network.counts(*from, *to).cut == **n);
+    quiet.map_or(Fell::Inside, |((from, to), _)| {
+        Fell::Beside(format!("nothing went from {from:?} to {to:?}"))
+    })
+}
+
+/// Cuts these ways, for as long as `last` takes.
+async fn cut(
+    scene: &mut Scene,
+    ways: &[(Who, Who)],
+    last: impl AsyncFnOnce(&mut Scene) -> Result<()>,
+) -> Result<Fell> {
+    let network = scene.cluster.network();
+    let before: Vec<_> = ways.iter().map(|(from, to)| network.counts(*from, *to).cut).collect();
+    scene
+        .strike(|cluster, _| {
+            ways.iter().for_each(|(from, to)| cluster.network().set(*from, *to, Rule::CUT));
+            Ok(())
+        })
+        .await?;
+    last(scene).await?;
+    Ok(hit(scene, ways, &before))
+}
+
+/// Until the node is known to be dead: others own what it owned.
+async fn until_others_own(scene: &mut Scene, name: &str) -> Result<()> {
+    scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_is_cut_off_from_the_store_gives_its_shards_up_and_answers_nothing_stale() {
+    let scene = Scene::set(&Options::three("cut-store")).await.expect("cluster");
+    let cuts = scene.rounds("a node cut off from the store", async |scene| {
+        let place = scene.rng.random_range(1..3);
+        let (node, name) = (Who::Node(place), scene.cluster.name(place));
+        let ways = [(STORE, node), (node, STORE)];
+        cut(scene, &ways, async |scene| until_others_own(scene, &name).await).await
+    });
+    cuts.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_one_way_cut_from_the_store_is_a_cut() {
+    let scene = Scene::set(&Options::three("cut-store-one-way")).await.expect("cluster");
+    let cuts = scene.rounds("a node and the store, one way", async |scene| {
+        let place = scene.rng.random_range(1..3);
+        let (node, name) = (Who::Node(place), scene.cluster.name(place));
+        let way = if scene.round.is_multiple_of(2) { (STORE, node) } else { (node, STORE) };
+        cut(scene, &[way], async |scene| until_others_own(scene, &name).await).await
+    });
+    cuts.await.expect("rounds");
+}
+
+/// Two nodes that both renew their leases, and do not hear each other: nobody is dead, messages wait.
+async fn some_seconds(_: &mut Scene) -> Result<()> {
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nodes_that_are_cut_off_from_each_other_answer_when_they_are_not() {
+    let scene = Scene::set(&Options::three("cut-peers")).await.expect("cluster");
+    let cuts = scene.rounds("two nodes cut off from each other", async |scene| {
+        let (one, other) = (Who::Node(1), Who::Node(2));
+        cut(scene, &[(one, other), (other, one)], some_seconds).await
+    });
+    cuts.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_one_way_cut_between_nodes_loses_neither_messages_nor_replies() {
+    let scene = Scene::set(&Options::three("cut-peers-one-way")).await.expect("cluster");
+    let cuts = scene.rounds("two nodes, one way", async |scene| {
+        let mut way = (Who::Node(1), Who::Node(2));
+        if scene.round.is_multiple_of(2) {
+            way = (way.1, way.0);
+        }
+        cut(scene, &[way], some_seconds).await
+    });
+    cuts.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_is_cut_off_from_all_is_replaced_and_comes_back() {
+    let scene = Scene::set(&Options::three("cut-all")).await.expect("cluster");
+    let cuts = scene.rounds("a node cut off from all", async |scene| {
+        let place = scene.rng.random_range(1..3);
+        let name = scene.cluster.name(place);
+        let others = [STORE, Who::Node(3 - place), Who::Clients];
+        let node = Who::Node(place);
+        let ways: Vec<_> =
+            others.iter().flat_map(|other| [(node, *other), (*other, node)]).collect();
+        cut(scene, &ways, async |scene| until_others_own(scene, &name).await).await
+    });
+    cuts.await.expect("rounds");
+}

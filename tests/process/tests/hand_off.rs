@@ -1,0 +1,198 @@
+//! Hand-offs, killed at each of their steps.
+//!
+//! A step that takes a millisecond is made to last by a cut of the one way that its end needs, so the kill
+//! falls inside it and no timing is guessed. Node `n1` has the store, `n2` or `n5` manages, `n3` and `n4` have
+//! the shards; one of these is drained. Round by round another part dies: the manager, the old owner, the new
+//! owner.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ostraca_client::Client;
+use ostraca_client::ShardState;
+use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::proxy::{Rule, Who};
+
+const STORE: usize = 0;
+
+/// Who takes part.
+struct Parts {
+    manager: usize,
+    /// Is drained.
+    owner: usize,
+    /// Gets its shards.
+    heir: usize,
+}
+
+impl Parts {
+    /// Who dies in this round.
+    fn victim(&self, round: u64) -> usize {
+        [self.manager, self.owner, self.heir][round as usize % 3]
+    }
+}
+
+fn options(name: &str) -> Options {
+    let roles = ["store,gateway", "manager,gateway", "host,gateway", "host,gateway", "manager"];
+    Options::new(name, &roles)
+}
+
+/// Asks for a drain and does not wait for it.
+async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
+    let mut updates = client.drain(node, undo).await?;
+    // The first says that the row is written.
+    updates.next().await?.context("no answer to a drain")?;
+    Ok(())
+}
+
+/// What makes a step last, and how it is known that it is being passed.
+struct Step {
+    name: &'static str,
+    /// Done before the drain.
+    prepare: fn(&Scene, &Parts),
+    /// Seen by the store's node: its view before and now, the owner and the heir.
+    passed: fn(&View, &View, &str, &str) -> bool,
+    /// Waited for then: what the step needs that no row tells.
+    then: Duration,
+}
+
+fn one_way(scene: &Scene, from: usize, to: usize) {
+    scene.cluster.network().set(Who::Node(from), Who::Node(to), Rule::CUT);
+}
+
+fn begun(_: &View, now: &View, owner: &str, _: &str) -> bool {
+    now.shards.iter().any(|it| it.owner == owner && it.state() == ShardState::Moving)
+}
+
+async fn killed_in(step: Step) {
+    let scene = Scene::set(&options(step.name)).await.expect("cluster");
+    let rounds = scene.rounds(step.name, async |scene| {
+        let view = scene.cluster.settled().await?;
+        let manager = view.manager().and_then(|name| scene.cluster.place(name));
+        let manager = manager.context("no manager")?;
+        let owner = 2 + scene.round as usize % 2;
+        let parts = Parts { manager, owner, heir: 5 - owner };
+        let (name, heir) = (scene.cluster.name(parts.owner), scene.cluster.name(parts.heir));
+        (step.prepare)(scene, &parts);
+        ask(&scene.clients[STORE], &name, false).await?;
+        let inside = seen(scene, |now| (step.passed)(&view, now, &name, &heir)).await?;
+        tokio::time::sleep(step.then).await;
+        let victim = parts.victim(scene.round);
+        scene.strike(|cluster, _| cluster.kill_9(victim)).await?;
+        let still = scene.cluster.view_of(STORE).await?;
+        let still = (step.passed)(&view, &still, &name, &heir);
+        scene.cluster.network().heal();
+        if victim == parts.heir {
+            // The only one that the shards could go to.
+            scene.cluster.start_node(victim)?;
+        }
+        // It goes on without the dead: the drain is done, or the drained one is dead and owns nothing.
+        scene
+            .cluster
+            .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
+            .await?;
+        scene.cluster.settled().await?;
+        if victim != parts.owner {
+            ask(&scene.clients[STORE], &name, true).await?;
+        }
+        Ok(match inside && still {
+            true => Fell::Inside,
+            false => Fell::Beside(format!("the step was over: {}", step.name)),
+        })
+    });
+    rounds.await.expect("rounds");
+}
+
+/// Looks at the store's node until it shows what is looked for, for some seconds.
+async fn seen(scene: &mut Scene, found: impl Fn(&View) -> bool) -> Result<bool> {
+    for _ in 0..200 {
+        if found(&scene.cluster.view_of(STORE).await?) {
+            return Ok(true);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(false)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_kill_when_the_intent_is_written_and_the_owner_was_not_told() {
+    killed_in(Step {
+        name: "intent-written",
+        // The owner hears neither begin-hand-off nor hand-off.
+        prepare: |scene, parts| one_way(scene, parts.manager, parts.owner),
+        passed: begun,
+        then: Duration::ZERO,
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_kill_when_begin_hand_off_was_said_and_not_all_have_acknowledged() {
+    killed_in(Step {
+        name: "begin-said",
+        // The heir's acknowledgement is waited for, to its deadline of a second.
+        prepare: |scene, parts| one_way(scene, parts.heir, parts.manager),
+        passed: begun,
+        then: Duration::from_millis(100),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_kill_when_the_owner_has_stopped_and_the_manager_does_not_hear_of_it() {
+    killed_in(Step {
+        name: "stopped",
+        prepare: |scene, parts| one_way(scene, parts.owner, parts.manager),
+        passed: begun,
+        // The deadline of the acknowledgements, and the owner's stop.
+        then: Duration::from_millis(1_700),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_kill_when_the_new_owner_is_written_and_has_not_claimed() {
+    killed_in(Step {
+        name: "owner-written",
+        // The heir hears neither its row nor an answer of the store.
+        prepare: |scene, parts| {
+            one_way(scene, STORE, parts.heir);
+            one_way(scene, parts.manager, parts.heir);
+        },
+        passed: |before, now, _, heir| now.owned_by(heir) > before.owned_by(heir),
+        then: Duration::ZERO,
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hand_off_that_the_owner_sleeps_through_goes_on_without_it_or_without_the_manager() {
+    let scene = Scene::set(&options("owner-sleeps")).await.expect("cluster");
+    let rounds = scene.rounds("hand-off told, the owner paused", async |scene| {
+        let view = scene.cluster.settled().await?;
+        let manager = view.manager().and_then(|name| scene.cluster.place(name));
+        let manager = manager.context("no manager")?;
+        let owner = 2 + scene.round as usize % 2;
+        let (name, even) = (scene.cluster.name(owner), scene.round.is_multiple_of(2));
+        one_way(scene, owner, manager);
+        ask(&scene.clients[STORE], &name, false).await?;
+        let inside = seen(scene, |now| begun(&view, now, &name, "")).await?;
+        scene
+            .strike(|cluster, _| {
+                cluster.pause(owner)?;
+                if even { cluster.kill_9(manager) } else { Ok(()) }
+            })
+            .await?;
+        scene.cluster.network().heal();
+        scene
+            .cluster
+            .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
+            .await?;
+        scene.cluster.go_on(owner)?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        scene.cluster.settled().await?;
+        ask(&scene.clients[STORE], &name, true).await?;
+        Ok(if inside { Fell::Inside } else { Fell::Beside("no hand-off was seen".into()) })
+    });
+    rounds.await.expect("rounds");
+}

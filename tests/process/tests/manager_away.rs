@@ -1,0 +1,34 @@
+//! With the manager away, messages flow to every node for as long as nothing needs assigning (promise 7).
+
+use std::time::{Duration, Instant};
+
+use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::cluster::Options;
+
+/// More than two leases.
+const AWAY: Duration = Duration::from_secs(8);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_a_manager_messages_flow_from_and_to_every_node() {
+    let roles = ["store,host,gateway", "manager", "host,gateway", "host,gateway"];
+    let mut scene = Scene::set(&Options::new("manager-away", &roles)).await.expect("cluster");
+    // The manager's node takes no messages: none need be in doubt.
+    scene.least = 0;
+    scene.size.pace = Duration::from_millis(4);
+    let rounds = scene.rounds("the manager away", async |scene| {
+        let before = scene.cluster.settled().await?;
+        anyhow::ensure!(before.manager() == Some("n2"), "{before}");
+        scene.strike(|cluster, _| cluster.kill_9(1)).await?;
+        let struck = Instant::now();
+        while struck.elapsed() < AWAY {
+            scene.flows(100).await?;
+            // An entity of every shard, from every gateway.
+            scene.served().await?;
+        }
+        let view = scene.cluster.view_of(0).await?;
+        anyhow::ensure!(view.moved_since(&before) == 0, "nobody assigns: {view}");
+        anyhow::ensure!(view.manager().is_none() || view.nodes.term == before.nodes.term);
+        Ok(Fell::Inside)
+    });
+    rounds.await.expect("rounds");
+}

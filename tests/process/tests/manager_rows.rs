@@ -1,0 +1,66 @@
+//! What the managers leave in the store, read when all nodes are gone: one term in every row of assignments,
+//! the last manager's (R10), and no epoch gone back (R5).
+
+use std::collections::BTreeMap;
+
+use ostraca_process_tests::Cluster;
+use ostraca_process_tests::cluster::{NO_STORE, Options, View};
+use ostraca_sharding::rows::{ManagerRow, ShardsRow, chunks};
+use ostraca_store::ClusterStore;
+use ostraca_store_sled::{Options as StoreOptions, SledStore};
+use serde::de::DeserializeOwned;
+
+/// Four rows of assignments.
+const SHARDS: u32 = 200;
+const CHANGES: usize = 3;
+
+/// A row is a version byte and its value.
+fn read<T: DeserializeOwned>(value: &[u8]) -> T {
+    postcard::from_bytes(value.get(1..).expect("a version")).expect("a row")
+}
+
+fn epochs(view: &View) -> BTreeMap<u32, u64> {
+    view.shards.iter().map(|shard| (shard.shard, shard.epoch)).collect()
+}
+
+async fn another_manages(cluster: &mut Cluster, than: &str) -> View {
+    let another =
+        |view: &View| view.manager().is_some_and(|name| name != than) && view.settled(SHARDS);
+    cluster.wait("another manages and all is served", another).await.expect("a manager")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_manager_seals_every_row_with_its_term_and_no_epoch_goes_back() {
+    let roles = ["store,host,gateway", NO_STORE, NO_STORE];
+    let options = Options { shards: SHARDS, ..Options::new("manager-rows", &roles) };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    let mut view = cluster.settled().await.expect("settled");
+    for _ in 0..CHANGES {
+        let (before, term) = (epochs(&view), view.nodes.term);
+        let manager = cluster.manager().await.expect("manager");
+        cluster.kill_9(manager).expect("kill");
+        view = another_manages(&mut cluster, &format!("n{}", manager + 1)).await;
+        assert!(view.nodes.term > term, "term {} after {term}", view.nodes.term);
+        let now = epochs(&view);
+        assert!(before.iter().all(|(shard, epoch)| now[shard] >= *epoch), "{before:?} {now:?}");
+        cluster.start_node(manager).expect("start again");
+    }
+    let (store, term) = (cluster.home(0).store(), view.nodes.term);
+    let witness = cluster.home(0).dir().join("witness");
+    // The others first, at once, so that no shard moves to who stays.
+    for node in [1, 2, 0] {
+        cluster.kill_9(node).expect("kill");
+    }
+    let options = StoreOptions { witness: Some(witness), ..StoreOptions::default() };
+    let store = SledStore::open(&store, &options).expect("the store");
+    let manager = store.get("manager").await.expect("read").expect("a manager's row");
+    let manager: ManagerRow = read(&manager.value);
+    assert_eq!(manager.term, term, "{manager:?}");
+    let (rows, _) = store.list("shards/").await.expect("read");
+    assert_eq!(rows.len(), chunks(SHARDS) as usize);
+    for row in rows {
+        let chunk: ShardsRow = read(&row.value);
+        assert_eq!(chunk.term, manager.term, "{} has another term", row.key);
+        assert!(chunk.shards.iter().all(|shard| shard.owner.is_some()), "{}", row.key);
+    }
+}

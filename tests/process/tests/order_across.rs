@@ -1,0 +1,119 @@
+//! One session's messages to one entity run in the order sent, through two gateways and five hand-offs of
+//! the entity's shard (promise 5).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::stream::{FuturesOrdered, StreamExt};
+use ostraca_client::{Client, Entity};
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::proxy::{Rule, Who};
+use ostraca_process_tests::{Cluster, Recorder};
+use ostraca_sharding::hash::shard_of;
+use serde_json::json;
+
+const MESSAGES: u64 = 10_000;
+const IN_FLIGHT: usize = 256;
+const HAND_OFFS: u64 = 5;
+/// A hand-off begins after each so many; the sender is never more than two of them ahead of the moves.
+const PART: u64 = MESSAGES / (HAND_OFFS + 2);
+
+/// Moves the shard to another node, by draining its owner.
+async fn hand_off(cluster: &mut Cluster, asker: &Client, shard: u32) -> Result<u64> {
+    let owner = cluster.owner_of(shard).await?;
+    let name = cluster.name(owner);
+    let mut drain = asker.drain(&name, false).await?;
+    while !drain.next().await?.context("the drain ended early")?.done {}
+    let view = cluster.wait("another owns it", |view| view.owner(shard) != Some(&name)).await?;
+    let mut undone = asker.drain(&name, true).await?;
+    while undone.next().await?.is_some_and(|progress| !progress.done) {}
+    let it = view.shards.iter().find(|it| it.shard == shard).context("no such shard")?;
+    Ok(it.epoch)
+}
+
+/// Cuts the client off from its gateway until it has found the other.
+async fn other_gateway(cluster: &Cluster, client: &Client) -> Result<String> {
+    let (before, _) = client.connected_to().context("not connected")?;
+    let gateway = cluster.place(&before).context("an unknown gateway")?;
+    cluster.network().both(Who::Clients, Who::Node(gateway), Rule::CUT);
+    let mut now = before.clone();
+    for _ in 0..6_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if let Some((name, _)) = client.connected_to().filter(|(name, _)| *name != before) {
+            now = name;
+            break;
+        }
+    }
+    cluster.network().heal();
+    ensure!(now != before, "the client stays at {before}");
+    Ok(now)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ten_thousand_messages_run_in_order_through_two_gateways_and_five_hand_offs() {
+    let roles = ["store,manager,gateway", "host,gateway", "host,gateway"];
+    let options = Options { shards: 8, ..Options::new("order-across", &roles) };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.settled().await.expect("settled");
+    let client = Arc::new(cluster.client(1).await.expect("client"));
+    deploy_example(&client, "counter").await.expect("deploy");
+    let entity = Entity::new("counter", "one");
+    let shard = shard_of(&entity.id, 8).0;
+
+    let (done, moved) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (seen, moves, moving) = (Arc::clone(&done), Arc::clone(&moved), Arc::clone(&client));
+    let mover = tokio::spawn(async move {
+        let asker = cluster.client(0).await?;
+        let (mut epochs, mut gateways) = (Vec::new(), Vec::new());
+        for moved in 1..=HAND_OFFS {
+            while seen.load(Ordering::SeqCst) < moved * PART {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            epochs.push(hand_off(&mut cluster, &asker, shard).await?);
+            gateways.push(other_gateway(&cluster, &moving).await?);
+            moves.store(moved, Ordering::SeqCst);
+        }
+        asker.close().await;
+        anyhow::Ok((cluster, epochs, gateways, seen.load(Ordering::SeqCst)))
+    });
+
+    let recorder = Recorder::new();
+    let session = client.session();
+    let mut calls = FuturesOrdered::new();
+    let mut sent = 0;
+    let allowed = || match mover.is_finished() {
+        true => MESSAGES,
+        false => MESSAGES.min((moved.load(Ordering::SeqCst) + 2) * PART),
+    };
+    for expected in 1..=MESSAGES {
+        // All that may be sent is answered, and a move is under way.
+        while calls.is_empty() && sent >= allowed() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        while calls.len() < IN_FLIGHT && sent < allowed() {
+            calls.push_back(recorder.command(&session, &entity, "add", json!({"by": 1})));
+            sent += 1;
+        }
+        let answer = calls.next().await.expect("a call").expect("an answer");
+        // The value and the version say when it ran: after all that were sent before, before all others.
+        assert_eq!(
+            (answer.body.as_ref(), answer.version),
+            (expected.to_string().as_bytes(), expected)
+        );
+        done.store(expected, Ordering::SeqCst);
+    }
+    let (cluster, epochs, gateways, at) = mover.await.expect("mover").expect("hand-offs");
+    println!("epochs {epochs:?}, gateways {gateways:?}, the last change at message {at}");
+    assert!(at < MESSAGES, "the last hand-off came while messages were under way");
+    assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
+    assert!(gateways.windows(2).all(|two| two[0] != two[1]), "{gateways:?}");
+    assert_eq!(recorder.breaches(), Vec::<String>::new());
+    drop(session);
+    if let Ok(client) = Arc::try_unwrap(client).map_err(|_| ()) {
+        client.close().await;
+    }
+    cluster.stop().expect("stop");
+}

@@ -1,0 +1,58 @@
+//! A node that does nothing for longer than its lease (SIGSTOP), and then goes on as if nothing were (SIGCONT).
+
+use std::time::Duration;
+
+use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::cluster::{NO_STORE, Options};
+use rand::Rng;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_owner_that_slept_past_its_lease_commits_and_answers_nothing_more_in_its_old_name() {
+    let scene = Scene::set(&Options::three("pause-owner")).await.expect("cluster");
+    let paused = scene.rounds("SIGSTOP of an owner past its lease", async |scene| {
+        let host = scene.rng.random_range(1..3);
+        let name = scene.cluster.name(host);
+        scene.strike(|cluster, _| cluster.pause(host)).await?;
+        scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
+        scene.cluster.settled().await?;
+        scene.cluster.go_on(host)?;
+        // It has commits and replies on its way from before.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Ok(Fell::Inside)
+    });
+    paused.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_manager_that_slept_past_its_lease_assigns_nothing_more_in_its_old_term() {
+    let roles = ["store,host,gateway", NO_STORE, NO_STORE];
+    let scene = Scene::set(&Options::new("pause-manager", &roles)).await.expect("cluster");
+    let paused = scene.rounds("SIGSTOP of the manager past its lease", async |scene| {
+        let manager = scene.cluster.manager().await?;
+        let name = scene.cluster.name(manager);
+        scene.strike(|cluster, _| cluster.pause(manager)).await?;
+        let another = |view: &ostraca_process_tests::cluster::View| {
+            view.manager().is_some_and(|next| next != name)
+        };
+        let term = scene.cluster.wait("another manages", another).await?.nodes.term;
+        scene.cluster.go_on(manager)?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let view = scene.cluster.settled().await?;
+        anyhow::ensure!(view.nodes.term >= term, "term {} after {term}", view.nodes.term);
+        Ok(Fell::Inside)
+    });
+    paused.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_owner_that_slept_less_than_its_lease_goes_on_with_its_shards() {
+    let scene = Scene::set(&Options::three("doze")).await.expect("cluster");
+    let paused = scene.rounds("SIGSTOP of an owner within its lease", async |scene| {
+        let host = scene.rng.random_range(1..3);
+        scene.strike(|cluster, _| cluster.pause(host)).await?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        scene.cluster.go_on(host)?;
+        Ok(Fell::Inside)
+    });
+    paused.await.expect("rounds");
+}
