@@ -103,6 +103,13 @@ impl Status {
                 "look at the node that carries the store, and at the network to it",
             ));
         }
+        if view.suspended && since < self.lease {
+            problems.push(trouble(
+                "suspended",
+                "the node's lease had lapsed: its shards wait until their claims were read back".into(),
+                "wait a little; if it stays so, look at the node that carries the store",
+            ));
+        }
         if serving < shards {
             problems.push(trouble(
                 "shards-not-serving",

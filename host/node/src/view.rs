@@ -16,8 +16,6 @@ pub(crate) struct View {
     pub(crate) member: Option<Member>,
     /// Its lease lapsed.
     pub(crate) suspended: bool,
-    /// The term in which it manages, if it does.
-    pub(crate) managing: Option<u64>,
     pub(crate) manager: Option<ManagerRow>,
     /// When the manager's row was last seen to change, on this node's clock.
     pub(crate) manager_since: u64,
@@ -43,7 +41,6 @@ impl View {
         Self {
             member: machine.member(),
             suspended: machine.suspended(),
-            managing: machine.managing(),
             manager,
             manager_since: if same { before.manager_since } else { now.mono },
             nodes: machine.nodes().map(|(node, row)| (node.clone(), row.clone())).collect(),
