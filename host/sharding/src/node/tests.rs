@@ -6,3 +6,5 @@ mod cluster;
 mod handoffs;
 mod leadership;
 mod leases;
+mod moves;
+mod words;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::assign::Strategy;
+use crate::assign::{AllocationStrategy, Strategy};
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
 use crate::node::{Action, Event, Identity, Machine, Mutation, Notice, Settings, Talk, WriteError};
@@ -39,6 +39,7 @@ pub(super) struct Cluster {
     pub(super) said: Vec<(NodeId, NodeId, Talk)>,
     pub(super) lose: fn(&Talk) -> bool,
     pub(super) settings: Settings,
+    pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
     inbox: VecDeque<(NodeId, Event)>,
 }
 
@@ -53,6 +54,7 @@ impl Cluster {
             said: Vec::new(),
             lose: |_| false,
             settings: Settings::default(),
+            strategy: || Strategy::Average.build(),
             inbox: VecDeque::new(),
         }
     }
@@ -92,7 +94,7 @@ impl Cluster {
             shards: SHARDS,
             seed: self.now + name.len() as u64 + u64::from(name.as_bytes()[0]),
         };
-        let machine = Machine::new(self.settings.clone(), identity, Strategy::Average.build());
+        let machine = Machine::new(self.settings.clone(), identity, (self.strategy)());
         let process = Node {
             machine,
             paused: false,
@@ -315,6 +317,17 @@ impl Cluster {
             }
         }
         epochs
+    }
+
+    /// Shards whose hand-off is written in their rows.
+    pub(super) fn moving(&self) -> usize {
+        self.rows
+            .values()
+            .filter_map(|(row, _)| match row {
+                Row::Shards(row) => Some(row.shards.iter().filter(|s| s.moving.is_some()).count()),
+                _ => None,
+            })
+            .sum()
     }
 
     pub(super) fn standing(&self, name: &str) -> Option<Standing> {

@@ -24,6 +24,17 @@ fn a_node_that_registers_over_a_live_lease_waits_until_it_lapses() {
 }
 
 #[test]
+fn where_the_stores_lock_is_the_proof_a_node_registers_at_once() {
+    let mut cluster = Cluster::new();
+    cluster.settings.embedded = true;
+    cluster.start("a");
+    cluster.run(2_000);
+    cluster.start("a");
+    cluster.run(100);
+    assert_eq!(renewals(&cluster, "a").0, 2, "R7: no former life can run beside its store");
+}
+
+#[test]
 fn a_second_process_of_the_same_name_owns_nothing_while_the_first_renews() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let first = cluster.nodes.remove(&"b".into()).expect("b");

@@ -1,0 +1,152 @@
+//! How many shards move at once, when they are balanced, and what holds balancing up and nothing else (R12, S13, S15).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::cluster::{Cluster, SHARDS};
+use crate::assign::{AllocationStrategy, Average, Move, View};
+use crate::ids::NodeId;
+use crate::node::{Event, Notice, Talk};
+use crate::rows::{Roles, Standing};
+
+fn counts(cluster: &Cluster) -> Vec<usize> {
+    cluster.spread().into_values().collect()
+}
+
+fn drain(cluster: &mut Cluster, node: &str) {
+    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+}
+
+#[test]
+fn r12_a_drain_has_only_so_many_hand_offs_in_flight() {
+    let mut cluster = Cluster::new();
+    cluster.settings.drain_parallel = 4;
+    cluster.start("a");
+    cluster.start("b");
+    cluster.run(5_000);
+    cluster.node("b").stuck = true;
+    drain(&mut cluster, "b");
+    cluster.run(3_000);
+    assert_eq!(cluster.moving(), 4);
+    assert_eq!(cluster.node("b").stops.len(), 4, "told again and again, each stops once");
+    cluster.unstick("b");
+    cluster.run(3_000);
+    assert_eq!(counts(&cluster), [SHARDS as usize]);
+}
+
+#[test]
+fn k23_a_balancing_has_only_so_many_hand_offs_in_flight() {
+    let mut cluster = Cluster::new();
+    cluster.settings.rebalance_parallel = 2;
+    cluster.start("a");
+    cluster.run(3_000);
+    cluster.node("a").stuck = true;
+    cluster.start("b");
+    cluster.run(3_000);
+    assert_eq!(cluster.moving(), 2);
+    cluster.unstick("a");
+    cluster.run(5_000);
+    assert_eq!(counts(&cluster), [6, 6]);
+}
+
+#[test]
+fn r12_a_drain_goes_on_while_versions_are_mixed_and_a_member_is_unreachable() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.start_with("c", Roles::ALL, 2);
+    drain(&mut cluster, "b");
+    for _ in 0..8 {
+        cluster.tell("c", Event::Unreachable { node: "a".into() });
+        cluster.run(500);
+    }
+    let spread = cluster.spread();
+    assert_eq!(spread.get("b"), None);
+    assert_eq!(spread["c"], 6, "S16.5: what a drain frees goes to the latest version");
+}
+
+#[test]
+fn s12_who_cannot_be_reached_keeps_its_shards_while_it_renews_and_nothing_is_balanced() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let unreachable = |cluster: &mut Cluster| {
+        cluster.tell("b", Event::Unreachable { node: "a".into() });
+        cluster.tell("a", Event::Unreachable { node: "b".into() });
+    };
+    unreachable(&mut cluster);
+    cluster.start("c");
+    for _ in 0..12 {
+        unreachable(&mut cluster);
+        cluster.run(500);
+    }
+    let told = |(from, to, talk): &(NodeId, NodeId, Talk)| {
+        (&*from.0, &*to.0) == ("b", "a") && matches!(talk, Talk::Unreachable { .. })
+    };
+    assert!(cluster.said.iter().any(told), "the manager is told");
+    assert_eq!(cluster.standing("b"), Some(Standing::Live), "S7: a lease that is renewed stands");
+    assert_eq!(counts(&cluster), [6, 6], "R12: nothing is balanced meanwhile");
+    cluster.run(7_000);
+    assert_eq!(counts(&cluster), [4, 4, 4]);
+}
+
+/// Balances when it is allowed to.
+#[derive(Debug)]
+struct Later;
+
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+
+impl AllocationStrategy for Later {
+    fn place(&self, view: &View) -> Vec<Move> {
+        Average.place(view)
+    }
+
+    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+        match ALLOWED.load(Ordering::Relaxed) {
+            true => Average.rebalance(view, limit),
+            false => Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn a1_shards_are_balanced_at_each_interval_by_the_strategy_that_was_given() {
+    let mut cluster = Cluster::new();
+    cluster.strategy = || Box::new(Later);
+    cluster.start("a");
+    cluster.run(1_000);
+    cluster.start("b");
+    cluster.run(5_000);
+    ALLOWED.store(true, Ordering::Relaxed);
+    cluster.run(3_000);
+    assert_eq!(counts(&cluster), [SHARDS as usize], "the interval has not passed");
+    cluster.run(4_000);
+    assert_eq!(counts(&cluster), [6, 6]);
+}
+
+#[test]
+fn s15_8_after_a_hand_off_that_was_given_up_another_is_tried_soon() {
+    let mut cluster = Cluster::new();
+    cluster.settings.handoff_timeout = 1_000;
+    cluster.start("a");
+    cluster.start("b");
+    cluster.run(5_000);
+    cluster.lose = |talk| matches!(talk, Talk::HandOff { .. });
+    cluster.start("c");
+    cluster.run(2_000);
+    let failed = |notice: &Notice| matches!(notice, Notice::HandOffFailed { .. });
+    assert!(cluster.node("a").notices.iter().any(failed));
+    assert_eq!(cluster.moving(), 0, "S15.4: what did not stop stays where it is");
+    cluster.lose = |_| false;
+    cluster.run(4_000);
+    assert_eq!(counts(&cluster), [4, 4, 4], "sooner than the interval");
+}
+
+#[test]
+fn s13_a_host_that_joins_or_leaves_is_an_occasion_to_balance() {
+    let mut cluster = Cluster::new();
+    cluster.settings.rebalance_interval = 3_600_000;
+    for node in ["a", "b", "c"] {
+        cluster.start(node);
+        cluster.run(3_000);
+    }
+    assert_eq!(counts(&cluster), [4, 4, 4]);
+    cluster.tell("c", Event::Leave);
+    cluster.run(3_000);
+    assert_eq!(counts(&cluster), [6, 6]);
+}

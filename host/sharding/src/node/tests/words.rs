@@ -1,0 +1,183 @@
+//! What nodes say to each other: which of it counts, and that rows decide (R11, R13, S3, S4, A8, A9).
+
+use super::cluster::{Cluster, SHARDS};
+use crate::assign::Strategy;
+use crate::ids::{Epoch, Incarnation, ShardId};
+use crate::node::{Action, Event, Identity, Machine, Mutation, Talk};
+use crate::rows::{HandOffId, Key, Member, Roles, Row, ShardRow};
+
+fn drain(cluster: &mut Cluster, node: &str) {
+    cluster.said.clear();
+    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+}
+
+fn row(cluster: &Cluster, shard: ShardId) -> ShardRow {
+    match &cluster.rows[&Key::Shards(0)].0 {
+        Row::Shards(row) => row.shards[shard.0 as usize - 1].clone(),
+        _ => unreachable!("a row of shards"),
+    }
+}
+
+fn member(cluster: &mut Cluster, node: &str) -> Member {
+    cluster.node(node).machine.member().expect("registered")
+}
+
+/// A hand-off whose owner `c` does not stop: shard, epoch, the owner's life, and its id.
+fn under_way(cluster: &mut Cluster) -> (ShardId, Epoch, Incarnation, HandOffId) {
+    cluster.node("c").stuck = true;
+    drain(cluster, "c");
+    cluster.run(1_500);
+    let told = cluster.said.iter().find_map(|(_, _, talk)| match talk {
+        Talk::HandOff { shard, epoch, incarnation, id, .. } => {
+            Some((*shard, *epoch, *incarnation, *id))
+        }
+        _ => None,
+    });
+    told.expect("the owner was told")
+}
+
+fn stopped(cluster: &mut Cluster, wrong: usize) -> (ShardRow, ShardRow) {
+    let (shard, epoch, incarnation, id) = under_way(cluster);
+    let before = row(cluster, shard);
+    let term = id.term;
+    let talk = match wrong {
+        0 => Talk::ShardStopped { term: term + 1, shard, epoch, incarnation, id },
+        1 => Talk::ShardStopped { term, shard, epoch: Epoch(epoch.0 - 1), incarnation, id },
+        2 => Talk::ShardStopped { term, shard, epoch, incarnation: Incarnation::default(), id },
+        3 => {
+            let id = HandOffId { number: id.number + 100, ..id };
+            Talk::ShardStopped { term, shard, epoch, incarnation, id }
+        }
+        _ => Talk::ShardStopped { term, shard, epoch, incarnation, id },
+    };
+    let from = member(cluster, "c");
+    cluster.tell("a", Event::Heard { from, talk });
+    cluster.run(500);
+    (before, row(cluster, shard))
+}
+
+#[test]
+fn r11_shard_stopped_counts_only_if_term_epoch_incarnation_and_id_match() {
+    for wrong in 0..4 {
+        let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), wrong);
+        assert_eq!(before, after, "part {wrong} is another's");
+    }
+    let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), 4);
+    assert_eq!(after.epoch, Epoch(before.epoch.0 + 1), "A16: the right one moves the shard");
+    let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::NoMatching);
+    let (before, after) = stopped(&mut careless, 3);
+    assert_ne!(before, after, "the mutation shows");
+}
+
+#[test]
+fn r11_a_hand_off_of_an_old_term_or_for_another_life_stops_nothing() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("a").dead = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.manager(), ("b".into(), 2));
+    let me = member(&mut cluster, "b");
+    let shard = ShardId(1);
+    let epoch = row(&cluster, shard).epoch;
+    let id = HandOffId { term: 1, number: 9 };
+    let from = Member { node: "a".into(), ..me.clone() };
+    for (term, incarnation) in [(1, me.incarnation), (2, Incarnation::default())] {
+        let talk = Talk::HandOff { term, shard, epoch, incarnation, id };
+        cluster.tell("b", Event::Heard { from: from.clone(), talk });
+    }
+    assert!(cluster.node("b").owns.contains_key(&shard));
+}
+
+#[test]
+fn a8_every_node_acknowledges_whether_or_not_it_knew_the_shard() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
+    cluster.run(2_000);
+    drain(&mut cluster, "c");
+    cluster.run(3_000);
+    for node in ["b", "c", "g"] {
+        let acks = cluster.said.iter().filter(|(from, to, talk)| {
+            (&*from.0, &*to.0) == (node, "a") && matches!(talk, Talk::BeginHandOffAck { .. })
+        });
+        assert_eq!(acks.count(), 4, "{node} acknowledges each shard of c");
+    }
+}
+
+#[test]
+fn a9_the_owner_is_told_when_all_have_acknowledged_and_else_at_the_deadline() {
+    let told = |cluster: &Cluster| {
+        cluster.said.iter().any(|(_, _, talk)| matches!(talk, Talk::HandOff { .. }))
+    };
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    drain(&mut cluster, "c");
+    cluster.run(600);
+    assert!(told(&cluster), "all have acknowledged");
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.lose = |talk| matches!(talk, Talk::BeginHandOffAck { .. });
+    drain(&mut cluster, "c");
+    cluster.run(800);
+    assert!(!told(&cluster), "somebody may still send to the owner");
+    cluster.run(1_000);
+    assert!(told(&cluster), "R12: the deadline passed");
+}
+
+#[test]
+fn s3_the_watch_brings_every_row_when_no_word_of_it_comes() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.lose = |talk| matches!(talk, Talk::Wrote { .. });
+    cluster.start("c");
+    cluster.run(5_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}
+
+#[test]
+fn s4_a_row_that_is_told_moves_routes_before_the_watch_does_and_never_back() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let (from, now) = (member(&mut cluster, "a"), cluster.now());
+    let key = Key::Shards(0);
+    let (old, at) = cluster.rows[&key].clone();
+    let Row::Shards(mut new) = old.clone() else { unreachable!("a row of shards") };
+    new.shards[0].epoch.0 += 1;
+    new.shards[0].owner = Some(from.clone());
+    let mut tell = |row: Row, revision: u64| {
+        let talk = Talk::Wrote { key: key.clone(), row, revision };
+        let machine = &mut cluster.node("b").machine;
+        machine.handle(now, Event::Heard { from: from.clone(), talk });
+        let mut routes = Vec::new();
+        while let Some(action) = machine.poll() {
+            if let Action::Route { shard, epoch, .. } = action {
+                routes.push((shard, epoch));
+            }
+        }
+        routes
+    };
+    let epoch = new.shards[0].epoch;
+    assert_eq!(tell(Row::Shards(new), at + 1), [(ShardId(1), epoch)]);
+    assert_eq!(tell(old, at), [], "R13: word that is older than what is known changes nothing");
+}
+
+#[test]
+fn r13_rows_from_disk_are_for_sending_and_nothing_is_owned_by_them() {
+    let cluster = Cluster::of(&["a", "b"]);
+    let now = cluster.now();
+    let identity = Identity {
+        node: "b".into(),
+        roles: Roles::ALL,
+        version: 1,
+        addresses: Vec::new(),
+        shards: SHARDS,
+        seed: 7,
+    };
+    let settings = cluster.settings.clone();
+    let mut machine = Machine::new(settings, identity, Strategy::Average.build());
+    let rows = cluster.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
+    machine.handle(now, Event::Cached(rows.collect()));
+    let mut routes = 0;
+    while let Some(action) = machine.poll() {
+        assert!(!matches!(action, Action::Adopt { .. }), "{action:?}");
+        routes += usize::from(matches!(action, Action::Route { owner: Some(_), .. }));
+    }
+    assert_eq!(routes, SHARDS as usize, "S8: it can send before the store answers");
+    // The store does not answer: time alone gives it nothing.
+    machine.handle(now, Event::Listed(None));
+    assert_eq!(machine.held().count(), 0);
+}
