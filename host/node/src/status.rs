@@ -106,7 +106,8 @@ impl Status {
         if view.suspended && since < self.lease {
             problems.push(trouble(
                 "suspended",
-                "the node's lease had lapsed: its shards wait until their claims were read back".into(),
+                "the node's lease had lapsed: its shards wait until their claims were read back"
+                    .into(),
                 "wait a little; if it stays so, look at the node that carries the store",
             ));
         }

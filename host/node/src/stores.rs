@@ -101,7 +101,10 @@ pub(crate) async fn connect(
 ) -> Result<Remote, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || Known::open(cluster, Some(path))).await??;
-    let options = Options { call_timeout: config.store_call_timeout(), ..Options::default() };
+    let call_timeout = config.store_call_timeout();
+    // A watch's question is kept open for less than a call may take.
+    let watch_hold = Options::default().watch_hold.min(call_timeout / 3);
+    let options = Options { call_timeout, watch_hold, ..Options::default() };
     let way = Arc::new(Way::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
 
     let began = Instant::now();

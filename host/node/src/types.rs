@@ -32,6 +32,8 @@ pub(crate) struct Type {
     pub(crate) component: [u8; 32],
     pub(crate) component_size: u64,
     methods: HashMap<Box<str>, (Arc<str>, Kind)>,
+    /// The same, in the order that the component gives them.
+    order: Vec<(Arc<str>, Kind)>,
 }
 
 impl Type {
@@ -43,15 +45,17 @@ impl Type {
         component: [u8; 32],
         component_size: u64,
     ) -> Self {
-        let methods = methods
+        let order: Vec<(Arc<str>, Kind)> = methods
             .iter()
             .map(|method| {
                 let kind = if method.query { Kind::Query } else { Kind::Command };
-                (method.name.as_str().into(), (method.name.as_str().into(), kind))
+                (method.name.as_str().into(), kind)
             })
             .collect();
+        let methods =
+            order.iter().map(|(name, kind)| ((&**name).into(), (name.clone(), *kind))).collect();
         let name = manifest.kind.as_str().into();
-        Self { name, revision, manifest, program, component, component_size, methods }
+        Self { name, revision, manifest, program, component, component_size, methods, order }
     }
 
     /// A method's shared name and its kind.
@@ -59,11 +63,9 @@ impl Type {
         self.methods.get(name)
     }
 
-    /// Its methods by name.
-    pub(crate) fn methods(&self) -> Vec<(Arc<str>, Kind)> {
-        let mut methods: Vec<_> = self.methods.values().cloned().collect();
-        methods.sort_by(|a, b| a.0.cmp(&b.0));
-        methods
+    /// Its methods, in the order that the component gives them.
+    pub(crate) fn methods(&self) -> &[(Arc<str>, Kind)] {
+        &self.order
     }
 
     /// Whether the manifest lets `principal` send to this type.

@@ -244,7 +244,11 @@ impl Machine {
     #[must_use]
     pub fn would_move(&self) -> Vec<(ShardId, NodeId, NodeId)> {
         let rows: Vec<_> = self.view.shards().map(|(shard, row)| (shard, row.clone())).collect();
-        let plan = manager::plan::of(&self.view, &rows, &BTreeMap::new(), self.identity.seed);
+        let going = |(shard, row): &(ShardId, ShardRow)| {
+            row.moving.as_ref().map(|moving| (*shard, moving.to.clone()))
+        };
+        let targets = rows.iter().filter_map(going).collect();
+        let plan = manager::plan::of(&self.view, &rows, &targets, self.identity.seed);
         self.strategy
             .rebalance(&plan.view, usize::MAX)
             .into_iter()
