@@ -187,7 +187,7 @@ fn type_row(entry: &Type) -> TypeRow {
     let methods = entry
         .methods()
         .into_iter()
-        .map(|(name, kind)| MethodRow { name: name.to_string(), query: kind == Kind::Query });
+        .map(|(name, kind)| MethodRow { name: name.to_string(), query: *kind == Kind::Query });
     TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.text_effective(),

@@ -174,7 +174,7 @@ fn methods(entry: &Type) -> proto::Methods {
     let methods = entry
         .methods()
         .into_iter()
-        .map(|(name, kind)| proto::Method { name: name.to_string(), kind: wire_kind(kind).into() });
+        .map(|(name, kind)| proto::Method { name: name.to_string(), kind: wire_kind(*kind).into() });
     proto::Methods {
         r#type: entry.name.to_string(),
         revision: entry.revision,
