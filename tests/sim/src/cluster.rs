@@ -13,15 +13,19 @@ mod control;
 mod door;
 mod faults;
 mod guard;
+mod guard_shards;
 mod judge;
+mod keeper;
 mod kinds;
 mod life;
 mod net;
+mod orders;
 mod plan;
 mod process;
 mod rows;
 mod shards;
 mod storage;
+mod strikes;
 mod trace;
 
 use std::cmp::Reverse;
@@ -38,7 +42,7 @@ use ostraca_sharding::shard;
 
 use crate::client::Client;
 use crate::rng::Rng;
-use crate::store::Store;
+use crate::store::{Breach, Store};
 use crate::tally::Tally;
 use faults::{Fault, Trap};
 use guard::{Applied, Guard};
@@ -60,6 +64,10 @@ pub struct Options {
     pub route: Vec<route::Mutation>,
     /// Rules of the shards' machines switched off.
     pub shard: Vec<shard::Mutation>,
+    /// Rules of the entities' store switched off.
+    pub store: Vec<Breach>,
+    /// The rows' store answers a write before it is durable (R2).
+    pub early_rows: bool,
     /// Messages in the run.
     pub messages: u64,
     /// Prints what happens.
@@ -68,7 +76,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { node: Vec::new(), route: Vec::new(), shard: Vec::new(), messages: 150, trace: false }
+        Self {
+            node: Vec::new(),
+            route: Vec::new(),
+            shard: Vec::new(),
+            store: Vec::new(),
+            early_rows: false,
+            messages: 150,
+            trace: false,
+        }
     }
 }
 
@@ -297,7 +313,7 @@ impl World {
             }
             Happening::Talk { from, to, member, talk } => self.talk(from, to, member, talk),
             Happening::Told { pid, event } => self.tell_node(pid, event),
-            Happening::FromStore { pid, tag, reply } => self.from_store(pid, tag, reply),
+            Happening::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
             Happening::ReadAgain { pid, key } => self.call(pid, Call::Read(key)),
             Happening::Reconnect { pid, way } => self.reconnect(pid, way),
             Happening::Sync => match self.store_paused() {

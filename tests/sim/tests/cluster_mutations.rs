@@ -2,6 +2,7 @@
 
 use ostraca_sharding::{node, route, shard};
 use ostraca_sim::cluster::{Options, run};
+use ostraca_sim::store::Breach;
 
 /// Runs seeds until one breaks a promise in the way that is looked for: a breach of another kind proves nothing.
 fn caught(options: &Options, sign: &str) -> bool {
@@ -109,4 +110,34 @@ fn a11_messages_dropped_in_a_hand_off_are_missed() {
 #[test]
 fn r13_a_route_that_goes_back_is_seen() {
     assert!(router_without(route::Mutation::RoutesGoBack, "(R13)"));
+}
+
+#[test]
+fn r1_without_the_exact_claim_and_the_version_a_former_owner_overwrites() {
+    let options = Options { store: vec![Breach::EpochOnly], ..Options::default() };
+    assert!(caught(&options, "share version"));
+}
+
+#[test]
+fn r2_rows_answered_before_they_are_durable_are_acted_on_too_early() {
+    let options = Options { early_rows: true, ..Options::default() };
+    assert!(caught(&options, "that no row has"));
+}
+
+#[test]
+fn r17_without_lanes_a_message_that_is_sent_to_two_owners_runs_twice() {
+    let options = Options { shard: vec![shard::Mutation::NoLanes], ..Options::default() };
+    assert!(caught(&options, "made versions"));
+}
+
+#[test]
+fn promise_5_without_after_a_session_through_two_gateways_runs_out_of_order() {
+    let options = Options { shard: vec![shard::Mutation::NoOrder], ..Options::default() };
+    assert!(caught(&options, "was overtaken"));
+}
+
+#[test]
+fn r8_a_query_of_a_deposed_owner_is_stale() {
+    let options = Options { shard: vec![shard::Mutation::QueryWithoutLease], ..Options::default() };
+    assert!(caught(&options, "before it was sent"));
 }

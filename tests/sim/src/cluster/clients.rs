@@ -147,9 +147,7 @@ impl World {
     }
 
     pub(super) fn replied(&mut self, client: usize, sequence: u64, outcome: Outcome) {
-        if self.trace {
-            println!("{:>6} client {client}: {sequence} {outcome:?}", self.now);
-        }
+        self.print(|| format!("client {client}: {sequence} {outcome:?}"));
         let superseded =
             matches!(&outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
         let retryable = !matches!(outcome, Outcome::Final { .. });

@@ -156,9 +156,7 @@ impl World {
     }
 
     fn note(&mut self, notice: Notice) {
-        if self.trace {
-            println!("{:>6} note {notice:?}", self.now);
-        }
+        self.print(|| format!("note {notice:?}"));
     }
 
     /// What a write is for, by what it changes.
@@ -166,12 +164,10 @@ impl World {
         let none = ShardsRow::default();
         match (key, row) {
             (Key::Manager, _) => "step: leadership asked for",
-            (Key::Node(node), Row::Node(row)) => {
-                if row.standing == Standing::Dead && *node != self.processes[pid].node {
-                    "step: death asked for"
-                } else {
-                    "step: row of a node asked for"
-                }
+            (Key::Node(node), Row::Node(row))
+                if row.standing == Standing::Dead && *node != self.processes[pid].node =>
+            {
+                "step: death asked for"
             }
             (_, Row::Shards(row)) => {
                 let old = match self.rows.applied(key) {

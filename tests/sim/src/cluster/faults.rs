@@ -97,7 +97,7 @@ pub(super) struct Trap {
 
 impl World {
     /// A living node's site, not the store's if there is another.
-    fn any_site(&mut self, store_too: bool) -> usize {
+    pub(super) fn any_site(&mut self, store_too: bool) -> usize {
         let living: Vec<usize> = (0..self.sites.len())
             .filter(|site| self.sites[*site].pid.is_some() && (store_too || *site > 0))
             .collect();
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Whether hosts that may own shards are left to the end without this node.
-    fn spare(&self, site: usize) -> bool {
+    pub(super) fn spare(&self, site: usize) -> bool {
         let lasting = |at: usize| {
             let it = &self.sites[at];
             let cut = self.cuts.iter().any(|cut| cut.from == at && cut.until == u64::MAX);
@@ -119,14 +119,12 @@ impl World {
         site > 0 && (0..self.sites.len()).filter(|at| lasting(*at)).count() > 1
     }
 
-    fn heal_by(&mut self, millis: u64) {
+    pub(super) fn heal_by(&mut self, millis: u64) {
         self.healed = self.healed.max(self.now + millis);
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
-        if self.trace {
-            println!("{:>6} strikes: {fault:?}", self.now);
-        }
+        self.print(|| format!("strikes: {fault:?}"));
         self.heal_by(1);
         match fault {
             Fault::OneWay { millis } => {
@@ -279,7 +277,7 @@ impl World {
         }
     }
 
-    fn leave(&mut self, now: bool) {
+    pub(super) fn leave(&mut self, now: bool) {
         let managers = (0..self.sites.len())
             .filter(|at| self.sites[*at].roles.manager && self.sites[*at].pid.is_some())
             .count();
@@ -298,96 +296,8 @@ impl World {
         }
     }
 
-    fn a_process(&mut self, store_too: bool) -> Pid {
+    pub(super) fn a_process(&mut self, store_too: bool) -> Pid {
         let site = self.any_site(store_too);
         self.sites[site].pid.unwrap_or(0)
-    }
-
-    /// Frames from one site to another go nowhere; connections end if that lasts.
-    fn cut(&mut self, from: usize, to: usize, what: Scope, millis: u64) {
-        if from == to {
-            return;
-        }
-        self.cuts.retain(|cut| cut.until > self.now);
-        self.cuts.push(Cut { from, to, what, until: self.now + millis });
-        self.heal_by(millis);
-        self.cut_felt(from, to, what);
-    }
-
-    fn cut_felt(&mut self, from: usize, to: usize, what: Scope) {
-        let delay = self.silence();
-        self.at(delay, Happening::CutFelt { from, to, what });
-    }
-
-    /// How long a connection is silent before it is given up: less than a lease or more.
-    fn silence(&mut self) -> u64 {
-        if self.rng.chance(70) { self.rng.range(100, 500) } else { self.rng.range(500, 1_500) }
-    }
-
-    /// Connections that a cut has silenced for long end.
-    pub(super) fn cut_ends(&mut self, from: usize, to: usize, what: Scope) {
-        for conn in 0..self.conns.len() {
-            let it = &self.conns[conn];
-            let sites = it.ends.map(|pid| self.processes[pid].site);
-            let between = sites == [from, to] || sites == [to, from];
-            if it.alive && between && what.holds(it.way) && self.is_cut(from, to, it.way) {
-                let told = [self.rng.range(0, 200), self.rng.range(0, 200)];
-                self.break_conn(conn, told);
-            }
-        }
-    }
-
-    /// A step was taken: a trap may wait for it.
-    pub(super) fn step(&mut self, pid: Pid, step: &'static str) {
-        if step != "step: row of a node asked for" {
-            self.tally.count(step);
-        }
-        if self.trace && step != "step: row of a node asked for" {
-            println!("{:>6} {} {step}", self.now, self.processes[pid].node);
-        }
-        let now = self.now;
-        self.traps.retain(|trap| trap.until > now);
-        let Some(at) = self.traps.iter().position(|trap| trap.step == step) else { return };
-        if self.traps[at].left > 0 {
-            self.traps[at].left -= 1;
-            return;
-        }
-        let trap = self.traps.remove(at);
-        if !trap.crash {
-            self.tally.count("fault: manager paused at a step");
-            let millis = self.rng.range(LEASE / 2, LEASE * 3);
-            return self.pause(pid, millis, false);
-        }
-        self.tally.count(if MANAGER_STEPS.contains(&step) {
-            "fault: manager crashed at a step"
-        } else {
-            "fault: owner crashed at a step"
-        });
-        let back = self.rng.range(20, LEASE * 3);
-        let site = self.processes[pid].site;
-        self.crash(site, Some(back), false);
-    }
-
-    pub(super) fn pause(&mut self, pid: Pid, millis: u64, clock: bool) {
-        let clock = clock && self.clocks_stop;
-        let it = &mut self.processes[pid];
-        if !it.alive || it.paused_until > self.now {
-            return;
-        }
-        // Until it woke: nothing else of that moment comes before.
-        it.paused_until = self.now + millis + 1;
-        self.tally.count("fault: node paused");
-        if millis > LEASE * 3 / 2 {
-            self.tally.count("fault: node paused past its lease");
-        }
-        if clock {
-            self.tally.count("fault: node paused, its clock stopped");
-        }
-        self.heal_by(millis);
-        self.at(millis, Happening::Woke { pid, stood: if clock { millis } else { 0 } });
-        let idle = self.silence();
-        if idle < millis {
-            self.at(idle, Happening::PauseFelt { pid });
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
 use ostraca_sharding::records::Claim;
 use ostraca_sharding::rows::{
-    HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardRow, ShardsRow, Standing, shard_at,
+    HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardsRow, Standing, shard_at,
 };
 use ostraca_sharding::shard::Phase;
 
@@ -35,23 +35,23 @@ pub(super) struct Applied {
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     /// When each life's lease was last renewed, as applied.
-    renewed: BTreeMap<Member, u64>,
+    pub(super) renewed: BTreeMap<Member, u64>,
     /// The last few of them.
     renewals: BTreeMap<Member, VecDeque<u64>>,
     /// What is to be said of who stood for the leadership in a term, if it takes it.
     stood: BTreeMap<(Pid, u64), String>,
-    dead: BTreeSet<Member>,
-    standing: BTreeMap<NodeId, (Member, Standing)>,
+    pub(super) dead: BTreeSet<Member>,
+    pub(super) standing: BTreeMap<NodeId, (Member, Standing)>,
     /// Who was given a shard under which epoch, by which term's row.
-    owners: BTreeMap<(ShardId, Epoch), Member>,
+    pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
     /// Terms of the chunks' rows.
-    terms: BTreeMap<Key, u64>,
+    pub(super) terms: BTreeMap<Key, u64>,
     /// The hand-offs that rows named.
     pub(super) intents: BTreeSet<HandOffId>,
     /// Who said that it stopped, or that its claim was refused.
     pub(super) stopped: BTreeSet<(Member, ShardId, Epoch)>,
     pub(super) refused: BTreeSet<(Member, ShardId, Epoch)>,
-    highest: BTreeMap<ShardId, (Epoch, Member)>,
+    pub(super) highest: BTreeMap<ShardId, (Epoch, Member)>,
 }
 
 impl Guard {
@@ -79,7 +79,7 @@ impl Guard {
         self.owners.range(of_shard).next_back().map(|((_, epoch), _)| *epoch)
     }
 
-    fn gone(&self, member: &Member) -> bool {
+    pub(super) fn gone(&self, member: &Member) -> bool {
         self.dead.contains(member)
             || self
                 .standing
@@ -146,11 +146,11 @@ impl World {
     }
 
     /// How long ago a life's lease was renewed, by the world's clock.
-    fn renewed_ago(&self, applied: &Applied, member: &Member) -> u64 {
+    pub(super) fn renewed_ago(&self, applied: &Applied, member: &Member) -> u64 {
         applied.at - self.guard.renewed.get(member).copied().unwrap_or(0).min(applied.at)
     }
 
-    fn guard_node(
+    pub(super) fn guard_node(
         &mut self,
         applied: &Applied,
         node: &NodeId,
@@ -213,7 +213,7 @@ impl World {
         self.guard.standing.insert(node.clone(), (member, row.standing));
     }
 
-    fn guard_manager(&mut self, by: Pid, old: Option<&ManagerRow>, row: &ManagerRow) {
+    pub(super) fn guard_manager(&mut self, by: Pid, old: Option<&ManagerRow>, row: &ManagerRow) {
         self.tally.count("transition: manager taken");
         let Some(old) = old else { return };
         self.tally.count("transition: manager taken from another");
@@ -247,108 +247,6 @@ impl World {
                 it.node
             );
             self.guard.stood.insert((pid, term), why);
-        }
-    }
-
-    fn guard_shards(&mut self, applied: &Applied, chunk: u32, old: &ShardsRow, row: &ShardsRow) {
-        if row.term < old.term {
-            self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
-        }
-        if row.term > old.term && !old.shards.is_empty() {
-            self.tally.count("transition: row sealed");
-        }
-        self.guard.terms.insert(applied.key.clone(), row.term);
-        let none = ShardRow::default();
-        let mut decided = false;
-        for (place, after) in row.shards.iter().enumerate() {
-            let before = old.shards.get(place).unwrap_or(&none);
-            let shard = shard_at(chunk, place);
-            decided |= before != after;
-            if let Some(moving) = &after.moving {
-                if before.moving.as_ref().map(|m| m.id) != Some(moving.id) {
-                    self.tally.count("transition: hand-off begun");
-                }
-                self.guard.intents.insert(moving.id);
-            }
-            if before.moving.is_some() && after.moving.is_none() && before.epoch == after.epoch {
-                self.tally.count("transition: hand-off given up");
-                self.guard_acks(applied, shard, before);
-            }
-            if before.owner != after.owner || before.epoch != after.epoch {
-                self.guard_owner(applied, shard, before, after);
-            }
-        }
-        // R10: decides only from what it sealed.
-        let chunks = ostraca_sharding::rows::chunks(self.shards);
-        let sealed = (0..chunks).all(|other| {
-            other == chunk || self.guard.terms.get(&Key::Shards(other)) == Some(&row.term)
-        });
-        let by_hand_off = row.shards.iter().zip(&old.shards).all(|(a, b)| a.owner == b.owner);
-        if decided && !old.shards.is_empty() && (!sealed || old.term != row.term) && !by_hand_off {
-            self.breaches.push(format!("term {} decided before it had sealed all (R10)", row.term));
-        }
-    }
-
-    fn guard_owner(
-        &mut self,
-        applied: &Applied,
-        shard: ShardId,
-        before: &ShardRow,
-        after: &ShardRow,
-    ) {
-        let Some(owner) = &after.owner else {
-            if before.owner.is_some() && after.epoch < before.epoch {
-                self.breaches.push(format!("shard {shard} lost its owner and its epoch"));
-            }
-            return;
-        };
-        if after.epoch <= before.epoch && before.owner.is_some() {
-            self.breaches.push(format!(
-                "shard {shard} went to {owner} under {:?} after {:?} (R5)",
-                after.epoch, before.epoch
-            ));
-        }
-        let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
-        if other.as_ref().is_some_and(|other| other != owner) {
-            self.breaches.push(format!("shard {shard} has two owners under {:?}", after.epoch));
-        }
-        let Some(former) = &before.owner else {
-            return self.tally.count("transition: assigned for the first time");
-        };
-        let named = (former.clone(), shard, before.epoch);
-        if self.guard.gone(former) {
-            return self.tally.count("transition: assigned by death");
-        }
-        if applied.living.contains(&shard) {
-            self.breaches.push(format!(
-                "shard {shard} went from {former} to {owner} while the former owner held it (R7)"
-            ));
-        }
-        self.tally.count(if self.guard.stopped.contains(&named) {
-            "transition: assigned by hand-off"
-        } else if self.guard.refused.contains(&named) {
-            "transition: assigned by refused claim"
-        } else {
-            "transition: assigned by silence"
-        });
-    }
-
-    /// A hand-off that was given up must have been asked for, whoever did not acknowledge it (R12).
-    fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &ShardRow) {
-        let Some(moving) = &before.moving else { return };
-        let it = &self.processes[applied.by];
-        let Some((begun, told)) = it.begun.get(&moving.id) else { return };
-        let since = it.world_time(*begun);
-        if before.owner.as_ref().is_some_and(|owner| owner.node == it.node) {
-            // It tells itself, and nobody hears it.
-            return;
-        }
-        // The manager itself was not held up meanwhile.
-        let steady = it.woke < since && it.control_since < since && it.lapsed_at < since;
-        if !told && steady && applied.at > since + 2 * it.settings.ack_wait {
-            self.breaches.push(format!(
-                "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
-            ));
         }
     }
 }

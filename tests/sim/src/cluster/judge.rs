@@ -120,7 +120,7 @@ impl World {
                 let why = self.why_unserved(&unserved);
                 self.breaches
                     .push(format!("{SERVED} ms after the last fault nobody serves: {why}"));
-                self.stuck();
+                self.trace_stuck();
             }
         }
         let bound = self.options.messages * 20 + SETTLED;
@@ -130,29 +130,13 @@ impl World {
                 .iter()
                 .flat_map(|client| client.pending.iter().map(|(at, it)| (*at, it.entity.clone())))
                 .collect();
-            self.stuck();
+            self.trace_stuck();
             self.breaches.push(format!(
                 "{bound} ms after the last fault: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
                 self.open(),
                 self.unserved(),
                 self.counts()
             ));
-        }
-    }
-
-    /// Prints what each process has under way.
-    fn stuck(&self) {
-        if !self.trace {
-            return;
-        }
-        for it in self.processes.iter().filter(|it| it.alive) {
-            println!("{} {:?}: router {:?}", it.node, it.member, it.door.router.load());
-            println!("  open {:?}", it.door.open);
-            println!("  askers {:?}", it.askers);
-            println!("  cap {:?}", it.cap);
-            for (shard, hosted) in &it.shards {
-                println!("  {shard} {:?} {:?}", hosted.epoch, hosted.machine);
-            }
         }
     }
 

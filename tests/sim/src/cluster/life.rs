@@ -163,9 +163,7 @@ impl World {
     /// A process dies, and may be started again.
     pub(super) fn crash(&mut self, site: usize, back: Option<u64>, power: bool) {
         let Some(pid) = self.sites[site].pid.take() else { return };
-        if self.trace {
-            println!("{:>6} {} crashes, back after {back:?}", self.now, self.sites[site].node);
-        }
+        self.print(|| format!("{} crashes, back after {back:?}", self.sites[site].node));
         self.processes[pid].alive = false;
         if site == 0 {
             self.tally.count(if power { "fault: store power loss" } else { "fault: store crash" });

@@ -222,7 +222,7 @@ impl World {
         }
         match frame {
             Frame::Call(tag, call) => self.at_store(conn, tag, call),
-            Frame::Reply(tag, reply) => self.from_store(pid, tag, reply),
+            Frame::Reply(tag, reply) => self.store_replied(pid, tag, reply),
             Frame::Changes(changes) => self.watched(pid, conn, Some(changes)),
             Frame::WatchLost => self.watched(pid, conn, None),
             Frame::Forward(tag, message) => self.forward_came(pid, conn, tag, *message),

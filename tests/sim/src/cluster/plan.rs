@@ -23,6 +23,7 @@ impl World {
         let clients = rng.range(2, 6) as usize;
         // Two chunks of rows now and then: only then is a seal more than one write (R10).
         let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
+        let stores = (0..shards).map(|_| Store::new(options.store.clone())).collect();
         let mut world = Self {
             trace: options.trace,
             options,
@@ -34,7 +35,7 @@ impl World {
             conns: Vec::new(),
             cuts: Vec::new(),
             shards,
-            stores: (0..shards).map(|_| Store::new(Vec::new())).collect(),
+            stores,
             rows: Rows::default(),
             applied: Vec::new(),
             watchers: Vec::new(),
@@ -68,7 +69,7 @@ impl World {
             served_at: None,
             breaches: Vec::new(),
             tally: Tally::default(),
-            keep_scripts: seed % 8 == 0,
+            keep_scripts: seed.is_multiple_of(8),
             steps_taken: 0,
             rng,
         };
@@ -108,7 +109,8 @@ impl World {
     }
 
     fn plan(&mut self) {
-        for _ in 0..self.rng.range(2, 9) {
+        let many = self.rng.chance(15);
+        for _ in 0..if many { self.rng.range(9, 25) } else { self.rng.range(2, 9) } {
             let fault = self.draw();
             let when = self.rng.range(FROM, TO);
             self.healed = self.healed.max(when + 1);

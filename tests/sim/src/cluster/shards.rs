@@ -1,19 +1,15 @@
 //! The shards' machines of a process: told, and their actions carried out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{ClusterId, Entity, Epoch, ShardId};
+use ostraca_sharding::ids::{Entity, Epoch, ShardId};
 use ostraca_sharding::message::{Message, Outcome, Token};
 use ostraca_sharding::node;
 use ostraca_sharding::records::{ClaimOutcome, Commit};
-use ostraca_sharding::rows::Member;
-use ostraca_sharding::shard::{
-    Action, Activation, Event, Machine, Owner, Phase, Settings, Turn, TurnResult, TypeSettings,
-};
+use ostraca_sharding::shard::{Action, Activation, Event, Phase, Turn, TurnResult};
 
 use super::net::Frame;
-use super::process::{Asker, Hosted, Order, Pid};
+use super::process::{Asker, Order, Pid};
 use super::storage::{Call, shard_key};
 use super::{Happening, LEASE, World};
 use crate::guest::Instance;
@@ -32,130 +28,9 @@ pub(super) struct Running {
 }
 
 impl World {
-    /// What the node's machine says to its shards takes a moment, and stays in order.
-    pub(super) fn order(&mut self, pid: Pid, order: Order) {
-        self.processes[pid].orders.push_back(order);
-        let delay = self.rng.range(0, 4);
-        self.at(delay, Happening::Order { pid });
-    }
-
-    pub(super) fn ordered(&mut self, pid: Pid) {
-        let Some(order) = self.processes[pid].orders.pop_front() else { return };
-        match order {
-            Order::Adopt(shard, epoch, member) => self.adopt(pid, shard, epoch, member),
-            Order::Stop(shard, epoch, reason) => {
-                if self.hosts(pid, shard, epoch) {
-                    self.step(pid, "step: shard stopping");
-                    self.tell_shard(pid, shard, Event::Stop(reason));
-                }
-            }
-            Order::Forget(shard, epoch) => {
-                if self.hosts(pid, shard, epoch) {
-                    self.tell_shard(pid, shard, Event::Forget);
-                    self.drop_shard(pid, shard);
-                }
-            }
-            Order::Renewed(sent) => {
-                let it = &mut self.processes[pid];
-                it.lease_sent = it.lease_sent.max(Some(sent));
-                self.tell_shards(pid, &Event::Renewed { sent });
-            }
-            Order::Suspend => {
-                self.processes[pid].shards_suspended = true;
-                self.tell_shards(pid, &Event::Suspend);
-            }
-            Order::Resume => {
-                self.processes[pid].shards_suspended = false;
-                self.tell_shards(pid, &Event::Resume);
-            }
-        }
-    }
-
-    fn tell_shards(&mut self, pid: Pid, event: &Event) {
-        for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
-            self.tell_shard(pid, shard, event.clone());
-        }
-    }
-
-    fn tiding(&mut self, pid: Pid, event: node::Event) {
-        self.processes[pid].tidings.push_back(event);
-        let delay = self.rng.range(0, 4);
-        self.at(delay, Happening::Tiding { pid });
-    }
-
-    fn hosts(&self, pid: Pid, shard: ShardId, epoch: Epoch) -> bool {
+    pub(super) fn hosts(&self, pid: Pid, shard: ShardId, epoch: Epoch) -> bool {
         let it = &self.processes[pid];
         it.alive && it.shards.get(&shard).is_some_and(|hosted| hosted.epoch == epoch)
-    }
-
-    fn adopt(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, member: Member) {
-        self.drop_shard(pid, shard);
-        let settings = Settings {
-            lease: LEASE,
-            order_wait: 60,
-            gate: 4,
-            copies: 6,
-            lane_life: 60_000,
-            head_lane_bytes: self.rng.range(0, 600) as usize,
-            activation_wait: 400,
-            claim_retry: 20,
-            stop_deadline: 300,
-            mutations: self.options.shard.clone(),
-            ..Settings::default()
-        };
-        let owner = Owner {
-            cluster: ClusterId(1),
-            shard: shard_key(shard),
-            epoch,
-            node: member.node,
-            incarnation: member.incarnation,
-        };
-        let hosted = Hosted {
-            epoch,
-            machine: Machine::new(settings, owner),
-            instances: BTreeMap::new(),
-            starting: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            armed: None,
-        };
-        let it = &mut self.processes[pid];
-        it.shards.insert(shard, hosted);
-        let (sent, suspended) = (it.lease_sent, it.shards_suspended);
-        self.deploy(pid, shard);
-        if let Some(sent) = sent {
-            self.tell_shard(pid, shard, Event::Renewed { sent });
-        }
-        if suspended {
-            self.tell_shard(pid, shard, Event::Suspend);
-        }
-    }
-
-    pub(super) fn deploy(&mut self, pid: Pid, shard: ShardId) {
-        for (kind, has_stop) in [("counter", false), ("starter", true)] {
-            let settings =
-                TypeSettings { revision: self.revision, mailbox: 8, idle: self.idle, has_stop };
-            self.tell_shard(pid, shard, Event::Type { kind: kind.into(), settings });
-        }
-    }
-
-    /// A shard's machine is no more. Who waits for it is told that nobody knows.
-    pub(super) fn drop_shard(&mut self, pid: Pid, shard: ShardId) {
-        let it = &mut self.processes[pid];
-        let Some(hosted) = it.shards.remove(&shard) else { return };
-        for (entity, generation) in hosted.slots {
-            it.cap.free(&(shard_key(shard), entity), generation);
-        }
-        let orphans: Vec<Token> = it
-            .askers
-            .iter()
-            .filter(|(_, (_, of, epoch))| *of == shard && *epoch == hosted.epoch)
-            .map(|(token, _)| *token)
-            .collect();
-        for token in orphans {
-            let message = "the shard was given up while the message was under way".into();
-            self.shard_replied(pid, token, Outcome::Unknown { message });
-        }
-        self.give_room(pid);
     }
 
     pub(super) fn tell_shard(&mut self, pid: Pid, shard: ShardId, event: Event) {
@@ -186,7 +61,7 @@ impl World {
         self.give_room(pid);
     }
 
-    fn arm_shard(&mut self, pid: Pid, shard: ShardId) {
+    pub(super) fn arm_shard(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let Some(hosted) = it.shards.get(&shard) else { return };
         let Some(wake) = hosted.machine.wake() else { return };
@@ -224,7 +99,7 @@ impl World {
         }
     }
 
-    fn give_room(&mut self, pid: Pid) {
+    pub(super) fn give_room(&mut self, pid: Pid) {
         while let Some(((key, entity), generation)) = self.processes[pid].cap.grant() {
             self.tell_shard(pid, key.shard, Event::Slot { entity, generation });
         }
@@ -233,7 +108,7 @@ impl World {
         }
     }
 
-    fn act_shard(
+    pub(super) fn act_shard(
         &mut self,
         pid: Pid,
         shard: ShardId,
@@ -313,7 +188,7 @@ impl World {
     }
 
     /// A turn must not start once the lease has lapsed by the node's own clock (R9).
-    fn check_lease(&mut self, pid: Pid, shard: ShardId) {
+    pub(super) fn check_lease(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
         if since >= LEASE + SLACK && self.now.saturating_sub(it.woke) > SLACK {
@@ -340,7 +215,7 @@ impl World {
         }
     }
 
-    fn start_turn(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
+    pub(super) fn start_turn(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
         let delay = self.rng.range(0, 12);
         self.at(delay, Happening::Ran { pid, shard, epoch, running });
     }
@@ -378,7 +253,7 @@ impl World {
     }
 
     /// A shard machine answered a message.
-    fn shard_replied(&mut self, pid: Pid, token: Token, outcome: Outcome) {
+    pub(super) fn shard_replied(&mut self, pid: Pid, token: Token, outcome: Outcome) {
         let Some((asker, ..)) = self.processes[pid].askers.remove(&token) else {
             return self.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
         };

@@ -1,35 +1,52 @@
-//! What a run prints with `TRACE=1`: each event of a node's machine that led to something, and what it led to.
+//! What a run prints with `TRACE=1`: each event of a node's machine that led to something, and what it led to; what
+//! operators, faults and clients did; and, where a run does not end well, what each process has under way.
 
-use ostraca_sharding::node::{Action, Event};
+use ostraca_sharding::node::{Action, Event, Talk};
 use ostraca_sharding::rows::Row;
 
 use super::World;
 use super::process::Pid;
 
 impl World {
+    /// Prints a line, if somebody wants to read it.
+    #[expect(clippy::print_stdout, reason = "a trace is asked for by name, and is for people")]
+    pub(super) fn print(&self, line: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>6} {}", self.now, line());
+        }
+    }
+
     pub(super) fn trace_node(&self, pid: Pid, event: &Event, actions: &[Action]) {
         let it = &self.processes[pid];
-        let quiet = |action: &&Action| match action {
+        let loud = |action: &&Action| match action {
             Action::Renewed { .. } | Action::Read(_) => false,
             Action::Write { row: Row::Node(row), .. } => row.renewals == 0,
-            Action::Say { talk, .. } => !matches!(talk, ostraca_sharding::node::Talk::Report(_)),
+            Action::Say { talk, .. } => !matches!(talk, Talk::Report(_)),
             _ => true,
         };
-        let told: Vec<_> = actions.iter().filter(quiet).collect();
+        let told: Vec<_> = actions.iter().filter(loud).collect();
         if told.is_empty() {
             return;
         }
         let event = match event {
             Event::Listed(_) => "Listed".into(),
-            other => {
-                let mut text = format!("{other:?}");
-                text.truncate(400);
-                text
-            }
+            other => format!("{other:?}").chars().take(400).collect::<String>(),
         };
-        println!("{:>6} {}/{pid} [{}] {event}", self.now, it.node, it.mono(self.now));
+        self.print(|| format!("{}/{pid} [{}] {event}", it.node, it.mono(self.now)));
         for action in told {
-            println!("           -> {action:?}");
+            self.print(|| format!("    -> {action:?}"));
+        }
+    }
+
+    /// What each process has under way.
+    pub(super) fn trace_stuck(&self) {
+        for it in self.processes.iter().filter(|it| it.alive) {
+            self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.door.router.load()));
+            self.print(|| format!("    open {:?}, asked {:?}", it.door.open, it.askers));
+            self.print(|| format!("    {:?}", it.cap));
+            for (shard, hosted) in &it.shards {
+                self.print(|| format!("    {shard} {:?} {:?}", hosted.epoch, hosted.machine));
+            }
         }
     }
 }

@@ -1,0 +1,117 @@
+//! The guard's look at rows of assignments: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
+
+use ostraca_sharding::ids::ShardId;
+use ostraca_sharding::rows::{Key, ShardRow, ShardsRow, shard_at};
+
+use super::World;
+use super::guard::Applied;
+
+impl World {
+    pub(super) fn guard_shards(
+        &mut self,
+        applied: &Applied,
+        chunk: u32,
+        old: &ShardsRow,
+        row: &ShardsRow,
+    ) {
+        if row.term < old.term {
+            self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
+        }
+        if row.term > old.term && !old.shards.is_empty() {
+            self.tally.count("transition: row sealed");
+        }
+        self.guard.terms.insert(applied.key.clone(), row.term);
+        let none = ShardRow::default();
+        let mut decided = false;
+        for (place, after) in row.shards.iter().enumerate() {
+            let before = old.shards.get(place).unwrap_or(&none);
+            let shard = shard_at(chunk, place);
+            decided |= before != after;
+            if let Some(moving) = &after.moving {
+                if before.moving.as_ref().map(|m| m.id) != Some(moving.id) {
+                    self.tally.count("transition: hand-off begun");
+                }
+                self.guard.intents.insert(moving.id);
+            }
+            if before.moving.is_some() && after.moving.is_none() && before.epoch == after.epoch {
+                self.tally.count("transition: hand-off given up");
+                self.guard_acks(applied, shard, before);
+            }
+            if before.owner != after.owner || before.epoch != after.epoch {
+                self.guard_owner(applied, shard, before, after);
+            }
+        }
+        // R10: decides only from what it sealed.
+        let chunks = ostraca_sharding::rows::chunks(self.shards);
+        let sealed = (0..chunks).all(|other| {
+            other == chunk || self.guard.terms.get(&Key::Shards(other)) == Some(&row.term)
+        });
+        let by_hand_off = row.shards.iter().zip(&old.shards).all(|(a, b)| a.owner == b.owner);
+        if decided && !old.shards.is_empty() && (!sealed || old.term != row.term) && !by_hand_off {
+            self.breaches.push(format!("term {} decided before it had sealed all (R10)", row.term));
+        }
+    }
+
+    pub(super) fn guard_owner(
+        &mut self,
+        applied: &Applied,
+        shard: ShardId,
+        before: &ShardRow,
+        after: &ShardRow,
+    ) {
+        let Some(owner) = &after.owner else {
+            if before.owner.is_some() && after.epoch < before.epoch {
+                self.breaches.push(format!("shard {shard} lost its owner and its epoch"));
+            }
+            return;
+        };
+        if after.epoch <= before.epoch && before.owner.is_some() {
+            self.breaches.push(format!(
+                "shard {shard} went to {owner} under {:?} after {:?} (R5)",
+                after.epoch, before.epoch
+            ));
+        }
+        let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
+        if other.as_ref().is_some_and(|other| other != owner) {
+            self.breaches.push(format!("shard {shard} has two owners under {:?}", after.epoch));
+        }
+        let Some(former) = &before.owner else {
+            return self.tally.count("transition: assigned for the first time");
+        };
+        let named = (former.clone(), shard, before.epoch);
+        if self.guard.gone(former) {
+            return self.tally.count("transition: assigned by death");
+        }
+        if applied.living.contains(&shard) {
+            self.breaches.push(format!(
+                "shard {shard} went from {former} to {owner} while the former owner held it (R7)"
+            ));
+        }
+        self.tally.count(if self.guard.stopped.contains(&named) {
+            "transition: assigned by hand-off"
+        } else if self.guard.refused.contains(&named) {
+            "transition: assigned by refused claim"
+        } else {
+            "transition: assigned by silence"
+        });
+    }
+
+    /// A hand-off that was given up must have been asked for, whoever did not acknowledge it (R12).
+    pub(super) fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &ShardRow) {
+        let Some(moving) = &before.moving else { return };
+        let it = &self.processes[applied.by];
+        let Some((begun, told)) = it.begun.get(&moving.id) else { return };
+        let since = it.world_time(*begun);
+        if before.owner.as_ref().is_some_and(|owner| owner.node == it.node) {
+            // It tells itself, and nobody hears it.
+            return;
+        }
+        // The manager itself was not held up meanwhile.
+        let steady = it.woke < since && it.control_since < since && it.lapsed_at < since;
+        if !told && steady && applied.at > since + 2 * it.settings.ack_wait {
+            self.breaches.push(format!(
+                "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
+            ));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Between a node's machine and its shards: orders one way, tidings the other, each a moment late and in order.
+
+use std::collections::BTreeMap;
+
+use ostraca_sharding::ids::{ClusterId, Epoch, ShardId};
+use ostraca_sharding::message::{Outcome, Token};
+use ostraca_sharding::node;
+use ostraca_sharding::rows::Member;
+use ostraca_sharding::shard::{Event, Machine, Owner, Settings, TypeSettings};
+
+use super::process::{Hosted, Order, Pid};
+use super::storage::shard_key;
+use super::{Happening, LEASE, World};
+
+impl World {
+    /// What the node's machine says to its shards takes a moment, and stays in order.
+    pub(super) fn order(&mut self, pid: Pid, order: Order) {
+        self.processes[pid].orders.push_back(order);
+        let delay = self.rng.range(0, 4);
+        self.at(delay, Happening::Order { pid });
+    }
+
+    pub(super) fn ordered(&mut self, pid: Pid) {
+        let Some(order) = self.processes[pid].orders.pop_front() else { return };
+        match order {
+            Order::Adopt(shard, epoch, member) => self.adopt(pid, shard, epoch, member),
+            Order::Stop(shard, epoch, reason) => {
+                if self.hosts(pid, shard, epoch) {
+                    self.step(pid, "step: shard stopping");
+                    self.tell_shard(pid, shard, Event::Stop(reason));
+                }
+            }
+            Order::Forget(shard, epoch) => {
+                if self.hosts(pid, shard, epoch) {
+                    self.tell_shard(pid, shard, Event::Forget);
+                    self.drop_shard(pid, shard);
+                }
+            }
+            Order::Renewed(sent) => {
+                let it = &mut self.processes[pid];
+                it.lease_sent = it.lease_sent.max(Some(sent));
+                self.tell_shards(pid, &Event::Renewed { sent });
+            }
+            Order::Suspend => {
+                self.processes[pid].shards_suspended = true;
+                self.tell_shards(pid, &Event::Suspend);
+            }
+            Order::Resume => {
+                self.processes[pid].shards_suspended = false;
+                self.tell_shards(pid, &Event::Resume);
+            }
+        }
+    }
+
+    pub(super) fn tell_shards(&mut self, pid: Pid, event: &Event) {
+        for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
+            self.tell_shard(pid, shard, event.clone());
+        }
+    }
+
+    pub(super) fn tiding(&mut self, pid: Pid, event: node::Event) {
+        self.processes[pid].tidings.push_back(event);
+        let delay = self.rng.range(0, 4);
+        self.at(delay, Happening::Tiding { pid });
+    }
+
+    pub(super) fn adopt(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, member: Member) {
+        self.drop_shard(pid, shard);
+        let settings = Settings {
+            lease: LEASE,
+            order_wait: 60,
+            gate: 4,
+            copies: 6,
+            lane_life: 60_000,
+            head_lane_bytes: self.rng.range(0, 600) as usize,
+            activation_wait: 400,
+            claim_retry: 20,
+            stop_deadline: 300,
+            mutations: self.options.shard.clone(),
+            ..Settings::default()
+        };
+        let owner = Owner {
+            cluster: ClusterId(1),
+            shard: shard_key(shard),
+            epoch,
+            node: member.node,
+            incarnation: member.incarnation,
+        };
+        let hosted = Hosted {
+            epoch,
+            machine: Machine::new(settings, owner),
+            instances: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            armed: None,
+        };
+        let it = &mut self.processes[pid];
+        it.shards.insert(shard, hosted);
+        let (sent, suspended) = (it.lease_sent, it.shards_suspended);
+        self.deploy(pid, shard);
+        if let Some(sent) = sent {
+            self.tell_shard(pid, shard, Event::Renewed { sent });
+        }
+        if suspended {
+            self.tell_shard(pid, shard, Event::Suspend);
+        }
+    }
+
+    pub(super) fn deploy(&mut self, pid: Pid, shard: ShardId) {
+        for (kind, has_stop) in [("counter", false), ("starter", true)] {
+            let settings =
+                TypeSettings { revision: self.revision, mailbox: 8, idle: self.idle, has_stop };
+            self.tell_shard(pid, shard, Event::Type { kind: kind.into(), settings });
+        }
+    }
+
+    /// A shard's machine is no more. Who waits for it is told that nobody knows.
+    pub(super) fn drop_shard(&mut self, pid: Pid, shard: ShardId) {
+        let it = &mut self.processes[pid];
+        let Some(hosted) = it.shards.remove(&shard) else { return };
+        for (entity, generation) in hosted.slots {
+            it.cap.free(&(shard_key(shard), entity), generation);
+        }
+        let orphans: Vec<Token> = it
+            .askers
+            .iter()
+            .filter(|(_, (_, of, epoch))| *of == shard && *epoch == hosted.epoch)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in orphans {
+            let message = "the shard was given up while the message was under way".into();
+            self.shard_replied(pid, token, Outcome::Unknown { message });
+        }
+        self.give_room(pid);
+    }
+}
