@@ -86,6 +86,7 @@ pub(crate) struct Gateway {
     pub(crate) types: Types,
     pub(crate) shards: u32,
     node: String,
+    /// None where the node hosts nothing: then no message is taken for this node.
     workers: Vec<mpsc::UnboundedSender<Input>>,
     tokens: AtomicU64,
 }
@@ -184,8 +185,10 @@ impl Gateway {
                 continue;
             };
             let shard = shard_of(entry.manifest.shard_key.part(&request.envelope.id), self.shards);
-            if let Some(hint) = self.elsewhere(shard, request.envelope.route_epoch) {
-                let details = hint_details(&hint);
+            let hint = self.elsewhere(shard, request.envelope.route_epoch);
+            // Where nothing is hosted, no worker would refuse it.
+            if hint.is_some() || self.workers.is_empty() {
+                let details = hint.as_ref().map(hint_details).unwrap_or_default();
                 let text = format!("shard {shard} is not on this node");
                 let problem = Problem { details, ..bounced(codes::NOT_OWNER, &text) };
                 request.ticket.not_run(problem);
@@ -223,8 +226,12 @@ impl Gateway {
             let types = self.types.now();
             let mut out = Batches::new(self.workers.len());
             let mut failed: Vec<(u64, Verdict)> = Vec::new();
+            let mut refused: Vec<(u64, Problem)> = Vec::new();
             for step in steps.drain(..) {
                 match step {
+                    Step::Local { tag, .. } if self.workers.is_empty() => {
+                        failed.push((tag, Verdict::NotSent));
+                    }
                     Step::Local { shard, tag, item, .. } => {
                         let Inner { session, envelope, received, .. } = &*item.0;
                         let token = self.token();
@@ -237,33 +244,40 @@ impl Gateway {
                                 let back = Back::Gateway(tag);
                                 out.local(shard, Delivery { shard, message, back });
                             }
-                            Err(problem) => {
-                                failed.push((tag, Verdict::Done));
-                                item.answer(not_run(problem));
-                            }
+                            Err(problem) => refused.push((tag, problem)),
                         }
                     }
                     Step::Remote { to, epoch, tag, item } => {
                         let envelope = item.forwarded(&self.node, epoch);
                         out.remote(to, Forward { tag, envelope });
                     }
-                    Step::Refuse { item, refusal } => item.answer(refused(refusal)),
+                    Step::Refuse { item, refusal } => item.answer(refused_by(refusal)),
                     Step::Held => {}
                 }
             }
             for (to, mut forwards) in out.remote.drain(..) {
-                self.links.send(&to, &mut forwards);
+                refused.extend(self.links.send(&to, &mut forwards));
                 failed.extend(forwards.into_iter().map(|left| (left.tag, Verdict::NotSent)));
             }
             out.deliver(&self.workers);
-            if failed.is_empty() {
+            if failed.is_empty() && refused.is_empty() {
                 return;
             }
             let now = self.now();
+            let mut answers = Vec::with_capacity(refused.len());
             let mut router = self.router();
             for (tag, verdict) in failed {
-                // What was answered is gone; what was not sent is held.
+                // What was not sent is held.
                 router.answered(now, tag, verdict, &mut steps);
+            }
+            for (tag, problem) in refused {
+                // A former copy may have run elsewhere: then this refusal is not the last word (R16).
+                let given = router.answered(now, tag, Verdict::Done, &mut steps);
+                answers.extend(given.map(|(parcel, in_doubt)| (parcel, in_doubt, problem)));
+            }
+            drop(router);
+            for (parcel, in_doubt, problem) in answers {
+                parcel.answer(doubtful(not_run(problem), in_doubt));
             }
         }
     }
@@ -377,9 +391,12 @@ impl Batches {
         Self { local, remote: Vec::new() }
     }
 
+    /// There is a worker: see [`Gateway::workers`].
     fn local(&mut self, shard: ShardId, delivery: Delivery) {
         let worker = Gateway::worker_of(shard, self.local.len());
-        self.local[worker].push(delivery);
+        if let Some(of_worker) = self.local.get_mut(worker) {
+            of_worker.push(delivery);
+        }
     }
 
     fn remote(&mut self, to: Member, forward: Forward) {
@@ -400,7 +417,7 @@ impl Batches {
 }
 
 /// A refusal by the router, as a reply.
-fn refused(refusal: Refusal) -> Reply {
+fn refused_by(refusal: Refusal) -> Reply {
     let Refusal { code, message, retry_after, in_doubt } = refusal;
     let outcome = Outcome::NotRun { code: code.into(), message, retry_after, hint: None };
     doubtful(reply(outcome, Kind::Command, Epoch(0)), in_doubt)

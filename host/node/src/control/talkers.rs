@@ -37,6 +37,7 @@ pub(crate) fn heard(by: &NodeId, body: &[u8]) -> Option<(Member, Talk)> {
 
 struct Talker {
     member: Member,
+    addresses: Vec<String>,
     words: mpsc::Sender<Bytes>,
     _keeper: DropGuard,
 }
@@ -67,22 +68,26 @@ impl Talkers {
     /// A node's row says where it is, and whether it lives.
     pub(super) fn node(&mut self, member: &Member, alive: bool, addresses: Vec<String>) {
         if !alive {
-            if self.talkers.get(&member.node).is_some_and(|talker| talker.member == *member) {
+            let ends =
+                |known: &Talker| known.member.incarnation.counter <= member.incarnation.counter;
+            if self.talkers.get(&member.node).is_some_and(ends) {
                 self.talkers.remove(&member.node);
             }
             return;
         }
+        let same = |known: &Talker| known.member == *member && known.addresses == addresses;
+        if self.talkers.get(&member.node).is_some_and(same) {
+            // What waits for its link is not thrown away over old news.
+            return;
+        }
         let (words, said) = mpsc::channel(QUEUE);
         let stop = CancellationToken::new();
-        let (dialer, to, stopped) = (self.dialer.clone(), member.node.clone(), stop.clone());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = stopped.cancelled() => {}
-                () = keep(dialer, to, addresses, said) => {}
-            }
-        });
-        let talker = Talker { member: member.clone(), words, _keeper: stop.drop_guard() };
-        self.talkers.insert(member.node.clone(), talker);
+        let (dialer, to) = (self.dialer.clone(), member.node.clone());
+        let keeping = keep(dialer, to, addresses.clone(), said);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+        let (member, _keeper) = (member.clone(), stop.drop_guard());
+        let talker = Talker { member, addresses, words, _keeper };
+        self.talkers.insert(talker.member.node.clone(), talker);
     }
 }
 

@@ -2,19 +2,20 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use ostraca_sharding::ids::NodeId;
 use ostraca_sharding::rows::Member;
 use ostraca_wire::peer::messages::{Forward, Lost, MessageLink, Replies};
-use ostraca_wire::peer::{Alpn, PeerDialer};
-use ostraca_wire::proto::Reply;
+use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
+use ostraca_wire::proto::{Problem, Reply};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, lock};
+use crate::service::problem;
 
 /// The pause before a broken link is made again, and the longest of them.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -26,9 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// A node that lives, and the way to it.
 struct Way {
     member: Member,
-    link: Arc<std::sync::Mutex<Option<MessageLink>>>,
+    road: Arc<Road>,
     /// Ends the task that keeps the link.
     _keeper: DropGuard,
+}
+
+/// What a way and the task that keeps its link share.
+struct Road {
+    addresses: Mutex<Vec<String>>,
+    link: Mutex<Option<Arc<MessageLink>>>,
 }
 
 /// All links of a node.
@@ -59,53 +66,68 @@ impl Links {
         let _ = self.gateway.set(Arc::downgrade(gateway));
     }
 
-    /// Sends messages, never waiting; those that are not sent stay in the batch.
-    pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) {
-        let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(way) = ways.get(&to.node).filter(|way| way.member == *to) else { return };
-        if let Some(link) = &*lock(&way.link)
-            && let Err(error) = link.send(batch)
-        {
-            tracing::debug!(%error, node = %to, left = batch.len(), "messages were not sent");
+    /// Sends messages, never waiting. Those that are not sent stay in the batch; those that no link to that node can
+    /// ever carry are taken out of it and given back.
+    pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) -> Vec<(u64, Problem)> {
+        let link = {
+            let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
+            let way = ways.get(&to.node).filter(|way| way.member == *to);
+            way.and_then(|way| lock(&way.road.link).clone())
+        };
+        let Some(link) = link else { return Vec::new() };
+        let mut refused = Vec::new();
+        while let Err(error) = link.send(batch) {
+            // The error is about the first of those that stay; what is behind it is not to suffer for it.
+            if !matches!(error, ostraca_wire::Error::TooLarge { .. }) || batch.is_empty() {
+                tracing::debug!(%error, node = %to, left = batch.len(), "messages were not sent");
+                break;
+            }
+            let help = "send less, or raise the limit on every node";
+            refused
+                .push((batch.remove(0).tag, problem("message-too-large", error.to_string(), help)));
         }
+        refused
     }
 
-    /// A node's row says where it is, and whether it lives.
+    /// A node's row says where it is, and whether it lives. Told again, it changes nothing of a link that stands.
     pub(crate) fn node(&self, member: &Member, alive: bool, addresses: &[String]) {
         if member.node == self.own {
             return;
         }
         let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
-        if alive {
-            let Some(gateway) = self.gateway.get().cloned() else { return };
-            let link = Arc::new(std::sync::Mutex::new(None));
-            let stop = CancellationToken::new();
-            let keeper = Keeper {
-                member: member.clone(),
-                addresses: addresses.to_vec(),
-                dialer: self.dialer.clone(),
-                link: link.clone(),
-                gateway,
-                unreachable: self.unreachable.clone(),
-            };
-            let stopped = stop.clone();
-            self.runtime.spawn(async move {
-                tokio::select! {
-                    () = stopped.cancelled() => {}
-                    () = keeper.keep() => {}
-                }
-            });
-            let way = Way { member: member.clone(), link, _keeper: stop.drop_guard() };
-            ways.insert(member.node.clone(), way);
-        } else if ways.get(&member.node).is_some_and(|way| way.member == *member) {
-            ways.remove(&member.node);
+        let known = ways.get(&member.node);
+        if !alive {
+            // The end of a life is that of those before it, too: they may be known from a cache only.
+            let ends = |way: &Way| way.member.incarnation.counter <= member.incarnation.counter;
+            if known.is_some_and(ends) {
+                ways.remove(&member.node);
+            }
+            return;
         }
+        if let Some(way) = known.filter(|way| way.member == *member) {
+            *lock(&way.road.addresses) = addresses.to_vec();
+            return;
+        }
+        let Some(gateway) = self.gateway.get().cloned() else { return };
+        let road =
+            Arc::new(Road { addresses: Mutex::new(addresses.to_vec()), link: Mutex::new(None) });
+        let stop = CancellationToken::new();
+        let keeper = Keeper {
+            member: member.clone(),
+            dialer: self.dialer.clone(),
+            road: road.clone(),
+            gateway,
+            unreachable: self.unreachable.clone(),
+        };
+        self.runtime.spawn(stop.clone().run_until_cancelled_owned(keeper.keep()));
+        let way = Way { member: member.clone(), road, _keeper: stop.drop_guard() };
+        ways.insert(member.node.clone(), way);
     }
 
     /// Nodes to which a link stands.
     pub(crate) fn reached(&self) -> Vec<NodeId> {
         let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
-        let up = |way: &Way| lock(&way.link).is_some();
+        let up = |way: &Way| lock(&way.road.link).is_some();
         ways.iter().filter(|(_, way)| up(way)).map(|(node, _)| node.clone()).collect()
     }
 }
@@ -113,9 +135,8 @@ impl Links {
 /// Keeps one link.
 struct Keeper {
     member: Member,
-    addresses: Vec<String>,
     dialer: PeerDialer,
-    link: Arc<std::sync::Mutex<Option<MessageLink>>>,
+    road: Arc<Road>,
     gateway: Weak<Gateway>,
     unreachable: mpsc::UnboundedSender<NodeId>,
 }
@@ -126,11 +147,19 @@ impl Keeper {
         let mut since = tokio::time::Instant::now();
         loop {
             match self.connect().await {
-                Ok(closed) => {
+                Ok((link, peer)) => {
                     pause = PAUSE.0;
                     tracing::debug!(node = %self.member, "linked");
-                    closed.await;
-                    *lock(&self.link) = None;
+                    *lock(&self.road.link) = Some(link.clone());
+                    // The stream may end alone, and the connection would stay up without it.
+                    tokio::select! {
+                        _ = peer.closed() => {}
+                        () = link.closed() => {}
+                    }
+                    *lock(&self.road.link) = None;
+                    peer.close();
+                    // What was on its way is told as lost before the next link takes anything.
+                    link.closed().await;
                     since = tokio::time::Instant::now();
                 }
                 Err(error) => {
@@ -147,28 +176,20 @@ impl Keeper {
         }
     }
 
-    /// Makes the link; the future that is given ends with it.
-    async fn connect(&self) -> Result<impl Future<Output = ()> + use<>, String> {
+    async fn connect(&self) -> Result<(Arc<MessageLink>, PeerLink), String> {
         let mut last = "it announces no address".to_owned();
-        for address in &self.addresses {
+        let addresses = lock(&self.road.addresses).clone();
+        for address in &addresses {
             let attempt = tokio::time::timeout(ATTEMPT, self.attempt(address)).await;
             match attempt.unwrap_or_else(|_| Err(format!("no answer within {ATTEMPT:?}"))) {
-                Ok((link, peer)) => {
-                    *lock(&self.link) = Some(link);
-                    return Ok(async move {
-                        peer.closed().await;
-                    });
-                }
+                Ok((link, peer)) => return Ok((Arc::new(link), peer)),
                 Err(error) => last = format!("{address}: {error}"),
             }
         }
         Err(last)
     }
 
-    async fn attempt(
-        &self,
-        address: &str,
-    ) -> Result<(MessageLink, ostraca_wire::peer::PeerLink), String> {
+    async fn attempt(&self, address: &str) -> Result<(MessageLink, PeerLink), String> {
         let address: SocketAddr = crate::resolve(address).await?;
         let node = self.member.node.clone();
         let peer = self
