@@ -37,7 +37,7 @@ fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
         assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
         return;
     }
-    let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(2_000));
+    let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(3_000));
     let next = AtomicU64::new(first);
     let sum = Mutex::new(Sum::default());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);

@@ -31,11 +31,13 @@ pub(super) struct Door {
     pub(super) router: Router<Arc<Message>>,
     /// Requests that are not answered.
     pub(super) open: BTreeMap<Token, Open>,
+    /// When a tick of the router is due, in the world's time.
+    pub(super) armed: Option<u64>,
 }
 
 impl Door {
     pub(super) fn new(settings: Settings, shards: u32) -> Self {
-        Self { router: Router::new(settings, shards), open: BTreeMap::new() }
+        Self { router: Router::new(settings, shards), open: BTreeMap::new(), armed: None }
     }
 }
 
@@ -114,21 +116,33 @@ impl World {
     }
 
     pub(super) fn arm_router(&mut self, pid: Pid) {
-        let it = &self.processes[pid];
-        if let Some(wake) = it.door.router.wake() {
-            let delay = it.world_time(wake).max(self.now + 1) - self.now;
-            self.at(delay, Happening::RouterTick { pid });
+        let it = &mut self.processes[pid];
+        let Some(wake) = it.door.router.wake() else { return };
+        let when = it.world_time(wake).max(self.now + 1);
+        if it.door.armed.is_some_and(|armed| armed <= when) {
+            return;
         }
+        it.door.armed = Some(when);
+        self.at(when - self.now, Happening::RouterTick { pid });
     }
 
     pub(super) fn router_tick(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
-        let now = it.mono(self.now);
-        if it.door.router.wake().is_some_and(|wake| wake <= now) {
-            let mut out = Vec::new();
-            it.door.router.tick(now, &mut out);
-            self.steps(pid, out);
+        if it.door.armed.is_none_or(|armed| armed > self.now) {
+            return;
         }
+        it.door.armed = None;
+        let now = it.mono(self.now);
+        if it.door.router.wake().is_none_or(|wake| wake > now) {
+            return self.arm_router(pid);
+        }
+        let mut out = Vec::new();
+        it.door.router.tick(now, &mut out);
+        if it.door.router.wake().is_some_and(|wake| wake <= now) {
+            let why = format!("{}: the router wants to be woken for nothing", it.node);
+            self.breaches.push(why);
+        }
+        self.steps(pid, out);
     }
 
     /// Hands a message to this node's own machine of the shard.

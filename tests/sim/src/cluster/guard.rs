@@ -236,10 +236,10 @@ impl World {
         let slept = now < it.woke + LEASE || now < it.started + LEASE;
         let deaf = now > it.heard_at + NEWS / 2;
         let renewed = self.guard.renewals.get(holder).into_iter().flatten();
-        let told = renewed.copied().find(|at| {
-            let late = if slept { 0 } else { NEWS };
-            now < at + LEASE && *at + late <= now
-        });
+        let woke = it.woke.max(it.started);
+        let told = renewed
+            .copied()
+            .find(|at| now < at + LEASE && (*at + NEWS <= now || (slept && *at <= woke)));
         if let Some(at) = told.filter(|_| slept || !deaf) {
             let ago = now - at;
             let why = format!(

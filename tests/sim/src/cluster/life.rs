@@ -251,6 +251,7 @@ impl World {
         it.stood += stood;
         if stood > 0 {
             it.armed = None;
+            it.door.armed = None;
             for hosted in it.shards.values_mut() {
                 hosted.armed = None;
             }
