@@ -82,7 +82,7 @@ async fn hand_offs(bench: &mut Bench, entities: usize, aim: f64) -> Result<()> {
     let settings = format!(
         "{HAND_OFFS} hand-offs of one shard, {entities} live entities, a command under way to each, {done} answered, none lost"
     );
-    lines(bench, &what, pauses, aim, &settings);
+    lines(bench, &what, pauses, Some(aim), &settings);
     end(cluster, clients).await
 }
 
@@ -142,7 +142,7 @@ async fn drain(bench: &mut Bench) -> Result<()> {
         "{total} shards drained with a live entity in each, {done} commands answered, none lost"
     );
     bench.line("P6 drain", (took.as_secs_f64() * 1e3, "ms"), Some(5_000.0), None, &settings);
-    lines(bench, "P6 drain, pause", pauses, 100.0, &settings);
+    lines(bench, "P6 drain, pause", pauses, None, &settings);
     end(cluster, clients).await
 }
 
@@ -172,7 +172,7 @@ async fn fail_over(bench: &mut Bench) -> Result<()> {
     let settings = format!(
         "{KILLS} kill -9 of a host, from the kill to the first reply of each of its entities, clients at the other nodes"
     );
-    lines(bench, "P7 fail-over", firsts, 5_000.0, &settings);
+    lines(bench, "P7 fail-over", firsts, Some(5_000.0), &settings);
     end(cluster, clients).await
 }
 
@@ -242,11 +242,11 @@ fn planning(bench: &mut Bench) -> Result<()> {
 }
 
 /// p50, p99 and max; the aim is the p99's.
-fn lines(bench: &mut Bench, what: &str, times: Vec<Duration>, aim: f64, settings: &str) {
+fn lines(bench: &mut Bench, what: &str, times: Vec<Duration>, aim: Option<f64>, settings: &str) {
     let settings = format!("{settings}; {} samples", times.len());
     let values = spread(times);
     for (part, value) in ["p50", "p99", "max"].into_iter().zip(values) {
-        let aim = (part == "p99").then_some(aim);
+        let aim = aim.filter(|_| part == "p99");
         let value = value.as_secs_f64() * 1e3;
         bench.line(&format!("{what}, {part}"), (value, "ms"), aim, None, &settings);
     }

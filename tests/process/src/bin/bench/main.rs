@@ -121,9 +121,7 @@ async fn run() -> Result<()> {
     if ["P1", "P2", "P3", "P4"].iter().any(|id| bench.wants(id)) {
         single(&mut bench, &home, &bare).await?;
     }
-    if bench.only.is_some() {
-        cluster::run(&mut bench).await?;
-    }
+    cluster::run(&mut bench).await?;
     let dir = parts::profile_dir()?;
     let file = dir.parent().unwrap_or(&dir).join("bench");
     std::fs::create_dir_all(&file)?;
