@@ -69,4 +69,4 @@ soak: setup
 	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
-	  --test fail_over --test pauses --test cuts --test hand_off --test manager_away -- --nocapture --test-threads 1
+	  --test fail_over --test pauses --test cuts --test hand_off --test slow_claims --test manager_away -- --nocapture --test-threads 1
