@@ -1,0 +1,193 @@
+//! A cluster of real nodes in one process: stores, endpoints, links, guests and clients are what they are anywhere.
+//!
+//! It is the cheapest test of the wiring: what the simulator proves of the core is asked here of the threads, queues and
+//! connections round it. Liveness bounds are generous; nothing else is timed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_client::{Client, Profile};
+use ostraca_node::config::Role;
+use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
+use ostraca_sharding::ids::Entity;
+
+const GRACE: Duration = Duration::from_secs(20);
+/// How long anything may take that has to come about.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The counter of this workspace as a component, built once a test run.
+fn counter() -> Bytes {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--release", "--target", "wasm32-unknown-unknown"])
+            .args(["-p", "counter", "-p", "account", "-p", "misbehaving", "--target-dir"])
+            .arg(&target)
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+            .status()
+            .expect("cargo runs");
+        assert!(built.success(), "the guests build");
+        target.join("wasm32-unknown-unknown/release")
+    });
+    let module = std::fs::read(folder.join("counter.wasm")).expect("a built guest");
+    ostraca_wasm::encode(&module).expect("a component").into()
+}
+
+struct Cluster {
+    dir: tempfile::TempDir,
+    made: Initialised,
+    first: Node,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let home = dir.path().join("n1");
+        let options = InitOptions {
+            cluster_name: "test".into(),
+            node: "n1".into(),
+            listen: "127.0.0.1:0".parse().expect("an address"),
+            shards: 64,
+        };
+        let made = init(&home, &options).expect("a new node");
+        let first = Node::start(config(&home)).await.expect("the first node");
+        Self { dir, made, first }
+    }
+
+    /// Makes the folder of a node that joins.
+    fn prepare(&self, name: &str, roles: &[Role]) -> PathBuf {
+        let home = self.dir.path().join(name);
+        let options = JoinOptions {
+            node: name.into(),
+            listen: "127.0.0.1:0".parse().expect("an address"),
+            roles: roles.to_vec(),
+            join: vec![self.first.address().to_string()],
+            ca: self.made.ca.clone(),
+        };
+        join(&home, &options).expect("a node that joins");
+        home
+    }
+
+    async fn joined(&self, name: &str, roles: &[Role]) -> Node {
+        let home = self.prepare(name, roles);
+        Node::start(config(&home)).await.expect("a node that joined")
+    }
+
+    async fn client(&self, node: &Node) -> Client {
+        let profile =
+            Profile::new(vec![node.address().to_string()], &self.made.ca_pem, &self.made.admin);
+        Client::connect(profile).await.expect("a connection")
+    }
+}
+
+fn config(home: &Path) -> Config {
+    Config::load(&home.join("ostraca.toml")).expect("the configuration that was written")
+}
+
+const MEMBER: [Role; 3] = [Role::Manager, Role::Host, Role::Gateway];
+
+/// Shards by the node that owns them.
+async fn owners(client: &Client) -> BTreeMap<String, usize> {
+    let mut owners = BTreeMap::new();
+    for shard in client.shards().await.expect("shards") {
+        *owners.entry(shard.owner).or_default() += 1;
+    }
+    owners
+}
+
+/// Waits until every shard has an owner and these are all the owners.
+async fn spread_over(client: &Client, nodes: &[&str]) {
+    let spread = async {
+        loop {
+            let owners = owners(client).await;
+            if owners.keys().eq(nodes.iter().copied()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, spread).await;
+    assert!(waited.is_ok(), "{nodes:?} are to own everything, but {:?}", owners(client).await);
+}
+
+const ENTITIES: usize = 40;
+
+fn entity(number: usize) -> Entity {
+    Entity::new("counter", format!("c{number}"))
+}
+
+/// Adds one to every entity, through one gateway.
+async fn add_to_all(client: &Client) {
+    let session = client.session();
+    let calls = (0..ENTITIES).map(|n| session.command(&entity(n), "add", "1"));
+    for answer in futures::future::join_all(calls).await {
+        answer.expect("added");
+    }
+}
+
+async fn expect_all(client: &Client, count: usize) {
+    let session = client.session();
+    for n in 0..ENTITIES {
+        let got = session.query(&entity(n), "get", "").await.expect("read");
+        assert_eq!(got.body, count.to_string(), "{}", entity(n));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leave() {
+    let cluster = Cluster::start().await;
+    let one = cluster.client(&cluster.first).await;
+    let manifest = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
+    one.deploy(manifest, counter(), None).await.expect("deployed");
+    add_to_all(&one).await;
+
+    // Messages flow all the time from here on, whatever happens to the nodes.
+    let stop = AtomicBool::new(false);
+    let flow = async {
+        let mut rounds = 0;
+        while !stop.load(Ordering::Relaxed) {
+            add_to_all(&one).await;
+            rounds += 1;
+        }
+        rounds
+    };
+    let changes = async {
+        let second = cluster.joined("n2", &MEMBER).await;
+        let third = cluster.joined("n3", &MEMBER).await;
+        spread_over(&one, &["n1", "n2", "n3"]).await;
+        let (two, three) = (cluster.client(&second).await, cluster.client(&third).await);
+        add_to_all(&two).await;
+        add_to_all(&three).await;
+
+        let mut drain = two.drain("n2", false).await.expect("a drain");
+        while let Some(progress) = drain.next().await.expect("progress") {
+            if progress.done {
+                assert_eq!(progress.left, 0);
+                break;
+            }
+        }
+        spread_over(&one, &["n1", "n3"]).await;
+        // S11: a gateway needs no shards of its own.
+        add_to_all(&two).await;
+
+        three.close().await;
+        third.stop(GRACE).await;
+        spread_over(&one, &["n1"]).await;
+        add_to_all(&two).await;
+        two.close().await;
+        second.stop(GRACE).await;
+        stop.store(true, Ordering::Relaxed);
+    };
+    let (rounds, ()) = futures::join!(flow, changes);
+    expect_all(&one, rounds + 5).await;
+
+    one.close().await;
+    cluster.first.stop(GRACE).await;
+}
