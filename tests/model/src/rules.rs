@@ -1,0 +1,106 @@
+//! The rules, as they are looked after at each write and each claim. A rule's name is its property's.
+
+use ostraca_sharding::rows::{Key, NodeRow, Row, ShardsRow, Standing, shard_at};
+
+use crate::state::{NOW, State};
+
+/// R1, R5: a claim stands only for the life that a row named under its epoch.
+pub const NAMED: &str = "claims are of lives that a row named under that epoch";
+/// R5, S14: one epoch names one life.
+pub const ONE_LIFE: &str = "an epoch names one life";
+/// R7, A16.
+pub const OVER: &str = "a new owner is written after the old one's death or word";
+/// R10.
+pub const TERMS: &str = "terms never fall";
+/// R5.
+pub const EPOCHS: &str = "epochs never fall";
+/// R10.
+pub const SEALED: &str = "a manager decides from rows that bear its term";
+/// R7.
+pub const DEAD: &str = "a life that is over never renews";
+/// R7, R8.
+pub const LEASE: &str = "nobody is judged before its own lease ended";
+/// S15, R11.
+pub const AHEAD: &str = "a hand-off is written before it is told";
+/// R11.
+pub const FINAL: &str = "an epoch that was given up is never served again";
+/// Liveness, of clusters at rest.
+pub const REST: &str = "a cluster at rest serves every shard and drains who is to be drained";
+
+/// Every rule but the one that is a look at a whole state.
+pub const ALL: [&str; 11] =
+    [NAMED, ONE_LIFE, OVER, TERMS, EPOCHS, SEALED, DEAD, LEASE, AHEAD, FINAL, REST];
+
+/// Looks at a write that the store makes now, before it is made.
+pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &Key, new: &Row) {
+    let old = state.rows.get(key).map(|(row, _)| row.clone());
+    match (key, old, new) {
+        (Key::Node(node), Some(Row::Node(old)), Row::Node(new)) => {
+            let age = NOW - state.renewed.get(node).copied().unwrap_or(0);
+            look_at_node(state, &old, new, age < lease);
+        }
+        (Key::Manager, Some(Row::Manager(old)), Row::Manager(new)) => {
+            if new.term <= old.term {
+                state.break_rule(TERMS);
+            }
+        }
+        (Key::Shards(chunk), old, Row::Shards(new)) => {
+            let old = match old {
+                Some(Row::Shards(old)) => old,
+                _ => ShardsRow::default(),
+            };
+            look_at_shards(state, author, *chunk, &old, new);
+        }
+        _ => {}
+    }
+}
+
+fn look_at_node(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
+    if old.incarnation == new.incarnation {
+        if old.standing != Standing::Live && new.standing == Standing::Live {
+            state.break_rule(DEAD);
+        }
+        if old.standing == Standing::Live && new.standing == Standing::Dead && good {
+            state.break_rule(LEASE);
+        }
+    } else {
+        if old.standing == Standing::Live && good {
+            state.break_rule(LEASE);
+        }
+        if new.incarnation.counter <= old.incarnation.counter {
+            state.break_rule(DEAD);
+        }
+    }
+}
+
+fn look_at_shards(state: &mut State, author: usize, chunk: u32, old: &ShardsRow, new: &ShardsRow) {
+    if new.term < old.term {
+        state.break_rule(TERMS);
+    }
+    for (place, row) in new.shards.iter().enumerate() {
+        let shard = shard_at(chunk, place);
+        let before = old.shards.get(place).cloned().unwrap_or_default();
+        if row.epoch < before.epoch {
+            state.break_rule(EPOCHS);
+        }
+        if *row != before && new.term != old.term {
+            state.break_rule(SEALED);
+        }
+        if let Some(moving) = &row.moving {
+            state.intents.insert(moving.id);
+        }
+        let Some(owner) = &row.owner else { continue };
+        if state.named.insert((shard, row.epoch), owner.clone()).is_some_and(|was| was != *owner) {
+            state.break_rule(ONE_LIFE);
+        }
+        let Some(was) = before.owner.filter(|_| row.epoch != before.epoch) else { continue };
+        // A manager that gives its own shard up says so to nobody.
+        let own = State::number(&was.node) == author
+            && state.nodes[author].as_ref().is_some_and(|process| {
+                process.machine.held().all(|held| (held.0, held.1) != (shard, before.epoch))
+            });
+        if !state.over(&was) && !state.given_up.contains(&(shard, before.epoch)) && !own {
+            state.break_rule(OVER);
+        }
+    }
+}

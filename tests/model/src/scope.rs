@@ -1,0 +1,97 @@
+//! What a run of the model looks at: how the cluster begins, and how much may go wrong.
+
+use ostraca_sharding::ids::ShardId;
+use ostraca_sharding::node::{Mutation, Settings};
+
+/// How often each kind of thing may still happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// Processes that die.
+    pub crashes: u8,
+    /// Dead processes that are started again.
+    pub restarts: u8,
+    /// Talks that come a second time, at any later time.
+    pub duplicates: u8,
+    /// Talks, requests or answers that are lost, and requests that come at any later time.
+    pub losses: u8,
+    /// Nodes cut off from the `ClusterStore` for as long as it takes.
+    pub cuts: u8,
+    /// Watches that fall behind for as long as it takes.
+    pub lags: u8,
+    /// Processes stopped by a signal for as long as it takes.
+    pub pauses: u8,
+    /// Drains that an operator asks for; of the node that has the first shard.
+    pub drains: u8,
+}
+
+/// How the cluster begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Three processes that know nothing, and an empty store.
+    Cold,
+    /// At rest: the shard is with the node that may not manage.
+    OwnerHosts,
+    /// At rest: the shard is with the manager.
+    OwnerManages,
+    /// At rest: the shard is with the node that would manage next.
+    OwnerStandsBy,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Shards of the pool.
+    pub shards: u32,
+    /// Beginnings.
+    pub starts: Vec<Start>,
+    /// What may happen.
+    pub budget: Budget,
+    /// Rules that are switched off.
+    pub mutations: Vec<Mutation>,
+}
+
+impl Scope {
+    /// One shard, from every beginning at rest.
+    pub fn one_shard(budget: Budget) -> Self {
+        let starts = vec![Start::OwnerHosts, Start::OwnerManages, Start::OwnerStandsBy];
+        Self { shards: 1, starts, budget, mutations: Vec::new() }
+    }
+
+    /// With other beginnings.
+    #[must_use]
+    pub fn from(mut self, starts: &[Start]) -> Self {
+        self.starts = starts.to_vec();
+        self
+    }
+
+    /// With a rule switched off.
+    #[must_use]
+    pub fn without(mut self, mutation: Mutation) -> Self {
+        self.mutations.push(mutation);
+        self
+    }
+
+    /// Every shard.
+    pub fn all_shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (1..=self.shards).map(ShardId)
+    }
+
+    /// The unit of time is one renewal's interval. Intervals that bound nothing but work never end.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            lease: 3,
+            renew: 1,
+            margin: 1,
+            retry: 1,
+            ack_wait: 1,
+            say_again: 1,
+            handoff_timeout: 1_000_000,
+            rebalance_interval: 1_000_000,
+            rebalance_retry: 1,
+            report_delay: 0,
+            candidate_step: 1,
+            mutations: self.mutations.clone(),
+            ..Settings::default()
+        }
+    }
+}

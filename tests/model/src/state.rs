@@ -1,0 +1,227 @@
+//! A state of the modelled cluster.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{ClusterId, Epoch, NodeId, ShardId, ShardKey};
+use ostraca_sharding::node::{Machine, Talk, WriteError};
+use ostraca_sharding::records::Claim;
+use ostraca_sharding::rows::{HandOffId, Key, Member, Row};
+
+use crate::scope::Budget;
+
+/// The one time that the clocks of all nodes show: as time passes, whatever they remember moves back.
+pub const NOW: u64 = 1_000;
+
+/// All that there is.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The nodes by number; none: its process is dead, or was not started yet.
+    pub nodes: Vec<Option<Process>>,
+    /// The `ClusterStore`.
+    pub rows: BTreeMap<Key, (Row, u64)>,
+    /// When each node's row was last renewed.
+    pub renewed: BTreeMap<NodeId, u64>,
+    /// The `EntityStore`'s claims.
+    pub claims: BTreeMap<ShardId, Claim>,
+    /// What was said and not heard yet, in order, from node to node.
+    pub links: BTreeMap<(usize, usize), VecDeque<(Member, Talk)>>,
+    /// Copies that come whenever they like: from whom, to which node, what.
+    pub strays: Vec<(Member, usize, Talk)>,
+    /// Requests whose sender does not wait for them any more, and which may still reach the store.
+    pub late: Vec<Late>,
+    /// Whom a row named under which epoch, ever.
+    pub named: BTreeMap<(ShardId, Epoch), Member>,
+    /// Epochs that their owner has given up.
+    pub given_up: BTreeSet<(ShardId, Epoch)>,
+    /// Hand-offs that a row named, ever.
+    pub intents: BTreeSet<HandOffId>,
+    /// What may still go wrong.
+    pub budget: Budget,
+    /// Processes started a second time.
+    pub restarts: u64,
+    /// The rule that was broken.
+    pub broken: Option<&'static str>,
+}
+
+/// A running process of a node.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// The production core.
+    pub machine: Arc<Machine>,
+    /// Its hash.
+    pub digest: u64,
+    /// Its calls to the stores, in order.
+    pub calls: VecDeque<Call>,
+    /// Changes of rows that its watch has not told yet; none: no watch runs.
+    pub watch: Option<VecDeque<(Key, Row, u64)>>,
+    /// Its shards' machines, in small.
+    pub hosted: BTreeMap<ShardId, Hosted>,
+    /// Its shards wait (R9).
+    pub suspended: bool,
+    /// When its last renewal was sent.
+    pub sent: u64,
+    /// Cut off from the `ClusterStore`.
+    pub cut: bool,
+    /// Its watch tells nothing, while all else works.
+    pub lag: bool,
+    /// Stopped by a signal.
+    pub paused: bool,
+}
+
+/// A call to a store.
+#[derive(Clone, Debug, Hash)]
+pub enum Call {
+    /// Of all rows.
+    List,
+    /// Of one row.
+    Read(Key),
+    /// A write that the store has not seen.
+    Write(Write),
+    /// A write's answer under way.
+    Answer(Key, u64, Result<u64, WriteError>),
+    /// A read of claims.
+    Claims(u64, Vec<ShardId>),
+}
+
+/// A compare-and-set.
+#[derive(Clone, Debug, Hash)]
+pub struct Write {
+    /// The action's number.
+    pub number: u64,
+    /// Which row.
+    pub key: Key,
+    /// Its revision.
+    pub expected: Option<u64>,
+    /// Its new value.
+    pub row: Row,
+}
+
+/// A request that nobody waits for.
+#[derive(Clone, Debug, Hash)]
+pub enum Late {
+    /// A compare-and-set of a node.
+    Write(usize, Write),
+    /// A claim.
+    Claim(Claim),
+}
+
+/// A shard's machine.
+#[derive(Clone, Debug, Hash)]
+pub struct Hosted {
+    /// Its claim.
+    pub claim: Claim,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// How far a shard's machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// The claim has not reached the store.
+    Claiming,
+    /// Another claim stands; the node does not know yet.
+    Refused(Epoch),
+    /// The claim stands and the shard serves; the node does not know yet.
+    Granted,
+    /// It serves, and the node knows.
+    Serving,
+    /// It was told to stop; it served before, or did not.
+    Stopping(bool),
+}
+
+impl Phase {
+    /// Whether instances may live in it.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Granted | Self::Serving | Self::Stopping(true))
+    }
+}
+
+/// The claim of a life on a shard.
+pub fn claim_of(shard: ShardId, epoch: Epoch, member: &Member) -> Claim {
+    Claim {
+        cluster: ClusterId(1),
+        shard: ShardKey { namespace: "d".into(), pool: "d".into(), shard },
+        epoch,
+        node: member.node.clone(),
+        incarnation: member.incarnation,
+        number: 1,
+    }
+}
+
+impl State {
+    /// A node's name.
+    pub fn name(node: usize) -> NodeId {
+        NodeId::from(["a", "b", "c"][node])
+    }
+
+    /// The number of a node.
+    pub fn number(node: &NodeId) -> usize {
+        match &*node.0 {
+            "a" => 0,
+            "b" => 1,
+            _ => 2,
+        }
+    }
+
+    /// Whether a life is over, as the rows themselves say.
+    pub fn over(&self, member: &Member) -> bool {
+        match self.rows.get(&Key::Node(member.node.clone())) {
+            Some((Row::Node(row), _)) => {
+                row.incarnation != member.incarnation
+                    || row.standing != ostraca_sharding::rows::Standing::Live
+            }
+            _ => false,
+        }
+    }
+
+    /// Running processes that are not stopped by a signal.
+    pub fn awake(&self) -> impl Iterator<Item = (usize, &Process)> {
+        self.nodes.iter().enumerate().filter_map(|(number, process)| {
+            Some((number, process.as_ref().filter(|process| !process.paused)?))
+        })
+    }
+
+    /// Marks a rule as broken; the first counts.
+    pub fn break_rule(&mut self, rule: &'static str) {
+        self.broken.get_or_insert(rule);
+    }
+
+    /// Its number among all states.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl Process {
+    /// Hashes the machine anew after it changed.
+    pub fn digest(&mut self) {
+        let mut hasher = DefaultHasher::new();
+        self.machine.hash(&mut hasher);
+        self.digest = hasher.finish();
+    }
+}
+
+impl Hash for Process {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.digest, &self.calls, &self.watch, &self.hosted).hash(state);
+        (self.suspended, self.sent, self.cut, self.lag, self.paused).hash(state);
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.nodes, &self.rows, &self.renewed, &self.claims).hash(state);
+        (&self.links, &self.strays, &self.late, &self.named).hash(state);
+        (&self.given_up, &self.intents, &self.budget, self.restarts, self.broken).hash(state);
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint() == other.fingerprint()
+    }
+}

@@ -1,0 +1,204 @@
+//! Time passes: by one interval of renewals, for all at once.
+//!
+//! Clocks run alike; that they differ is what the margin is for, and real clocks in the simulator. Time
+//! passes only when everything that was said, written or watched has come, unless something holds it up:
+//! a cut, a watch that falls behind, a signal, a copy, a request that nobody waits for. So messages are
+//! fast beside leases except where the budget says that they are not.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::node::{Event, Relative, WriteError};
+use ostraca_sharding::rows::{Key, Row};
+
+use crate::rules;
+use crate::scope::Scope;
+use crate::state::{Call, Late, NOW, Phase, State};
+use crate::world::{hurry, tell};
+
+/// Older than that is all the same: every lease is over by then.
+const OLD: u64 = 8;
+/// Later than that from now is never.
+const NEVER: u64 = 100_000;
+
+/// Whether all is done that takes no time.
+pub fn may_pass(state: &State) -> bool {
+    state.awake().all(|(node, process)| {
+        process.calls.is_empty()
+            && (process.lag || process.watch.as_ref().is_none_or(|watch| watch.is_empty()))
+            && process.hosted.values().all(|hosted| hosted.phase == Phase::Serving)
+            && (0..state.nodes.len()).all(|from| !state.links.contains_key(&(from, node)))
+    })
+}
+
+/// Time passes.
+pub fn pass(scope: &Scope, before: &State) -> State {
+    let mut state = before.clone();
+    relate(&mut state, &Back);
+    let awake: Vec<_> = state.awake().map(|(node, _)| node).collect();
+    for node in awake {
+        tell(scope, &mut state, node, Event::StoreAnswered { sent: NOW });
+        tell(scope, &mut state, node, Event::Tick);
+        hurry(scope, &mut state);
+    }
+    let seen = Seen::default();
+    relate(&mut state, &seen);
+    relate(&mut state, &seen.ranks());
+    if state == *before && !rests_well(scope, &state) {
+        state.break_rule(rules::REST);
+    }
+    state
+}
+
+/// Whether a cluster that will do nothing more has done what it should.
+fn rests_well(scope: &Scope, state: &State) -> bool {
+    let held_up = state.nodes.iter().flatten().any(|node| node.cut || node.lag || node.paused);
+    held_up
+        || scope.all_shards().all(|shard| {
+            let row = state.rows.iter().find_map(|(key, (row, _))| match (key, row) {
+                (key, Row::Shards(row)) if *key == Key::of_shard(shard) => {
+                    row.shards.get(ostraca_sharding::rows::place_of(shard))
+                }
+                _ => None,
+            });
+            let Some(row) = row else { return false };
+            let Some(owner) = &row.owner else { return false };
+            let drains = matches!(
+                state.rows.get(&Key::Node(owner.node.clone())),
+                Some((Row::Node(row), _)) if row.draining
+            );
+            let process = state.nodes[State::number(&owner.node)].as_ref();
+            row.moving.is_none()
+                && !drains
+                && process.is_some_and(|process| {
+                    !process.suspended
+                        && process.hosted.get(&shard).is_some_and(|hosted| {
+                            hosted.claim.epoch == row.epoch && hosted.phase == Phase::Serving
+                        })
+                })
+        })
+}
+
+fn relate(state: &mut State, to: &dyn Relative) {
+    for process in state.nodes.iter_mut().flatten() {
+        Arc::make_mut(&mut process.machine).make_relative(to);
+        process.digest();
+        process.sent = to.time(process.sent);
+        for call in &mut process.calls {
+            match call {
+                Call::Write(write) => {
+                    write.expected = write.expected.map(|at| to.revision(&write.key, at));
+                    to.row(&write.key, &mut write.row);
+                }
+                Call::Answer(key, _, Ok(at)) => *at = to.revision(key, *at),
+                Call::Answer(key, _, Err(WriteError::Conflict(Some((row, at))))) => {
+                    to.row(key, row);
+                    *at = to.revision(key, *at);
+                }
+                _ => {}
+            }
+        }
+        for (key, row, at) in process.watch.iter_mut().flatten() {
+            to.row(key, row);
+            *at = to.revision(key, *at);
+        }
+    }
+    for (key, (row, at)) in &mut state.rows {
+        to.row(key, row);
+        *at = to.revision(key, *at);
+    }
+    for at in state.renewed.values_mut() {
+        *at = to.time(*at);
+    }
+    for (_, talk) in state.links.values_mut().flatten() {
+        to.talk(talk);
+    }
+    for (_, _, talk) in &mut state.strays {
+        to.talk(talk);
+    }
+    for late in &mut state.late {
+        if let Late::Write(_, write) = late {
+            write.expected = write.expected.map(|at| to.revision(&write.key, at));
+            to.row(&write.key, &mut write.row);
+        }
+    }
+}
+
+/// All times move back by one.
+struct Back;
+
+impl Relative for Back {
+    fn time(&self, at: u64) -> u64 {
+        match at {
+            _ if at >= NOW + NEVER => at,
+            _ if at <= NOW - OLD => 0,
+            _ => at - 1,
+        }
+    }
+
+    fn revision(&self, _: &Key, at: u64) -> u64 {
+        at
+    }
+
+    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+        count
+    }
+}
+
+/// Looks at the numbers that there are.
+#[derive(Default)]
+struct Seen {
+    revisions: RefCell<BTreeMap<Key, BTreeSet<u64>>>,
+    renewals: RefCell<BTreeMap<NodeId, BTreeSet<u64>>>,
+}
+
+impl Seen {
+    fn ranks(self) -> Ranks {
+        Ranks { revisions: self.revisions.into_inner(), renewals: self.renewals.into_inner() }
+    }
+}
+
+impl Relative for Seen {
+    fn time(&self, at: u64) -> u64 {
+        at
+    }
+
+    fn revision(&self, key: &Key, at: u64) -> u64 {
+        self.revisions.borrow_mut().entry(key.clone()).or_default().insert(at);
+        at
+    }
+
+    fn renewals(&self, node: &NodeId, count: u64) -> u64 {
+        self.renewals.borrow_mut().entry(node.clone()).or_default().insert(count);
+        count
+    }
+}
+
+/// Numbers them by their order, from 1.
+struct Ranks {
+    revisions: BTreeMap<Key, BTreeSet<u64>>,
+    renewals: BTreeMap<NodeId, BTreeSet<u64>>,
+}
+
+impl Relative for Ranks {
+    fn time(&self, at: u64) -> u64 {
+        at
+    }
+
+    fn revision(&self, key: &Key, at: u64) -> u64 {
+        match self.revisions.get(key) {
+            Some(all) if at > 0 => all.range(1..=at).count() as u64,
+            _ => at,
+        }
+    }
+
+    fn renewals(&self, node: &NodeId, count: u64) -> u64 {
+        match self.renewals.get(node) {
+            // The first one of a life is no renewal.
+            Some(all) if count > 0 => all.range(1..=count).count() as u64,
+            _ => count,
+        }
+    }
+}

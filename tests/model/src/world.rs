@@ -1,0 +1,390 @@
+//! What a step does: machines are told events, and what they want done is queued or done.
+//!
+//! Done at once, inside the step that causes it (so that no order of it with other things is looked at):
+//! a renewal, with its answer; the watch's word of a renewal, where nothing is queued before it; and word
+//! of a row that its hearer knows already, which changes nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::message::Now;
+use ostraca_sharding::node::{Action, Event, Identity, Machine, Talk, WriteError};
+use ostraca_sharding::rows::{Key, Member, NodeRow, Roles, Row, Standing};
+
+use crate::rules;
+use crate::scope::Scope;
+use crate::state::{Call, Hosted, Late, NOW, Phase, Process, State, Write, claim_of};
+
+/// Starts a node's process.
+pub fn start(scope: &Scope, state: &mut State, node: usize) {
+    let host = Roles { host: true, ..Roles::default() };
+    let identity = Identity {
+        node: State::name(node),
+        roles: if node == 0 { host } else { Roles { manager: true, ..host } },
+        version: 1,
+        addresses: Vec::new(),
+        shards: scope.shards,
+        seed: node as u64 + 1 + 10 * state.restarts,
+    };
+    let machine = Machine::new(scope.settings(), identity, Strategy::Average.build());
+    state.nodes[node] = Some(Process {
+        machine: Arc::new(machine),
+        digest: 0,
+        calls: VecDeque::new(),
+        watch: None,
+        hosted: Default::default(),
+        suspended: false,
+        sent: 0,
+        cut: false,
+        lag: false,
+        paused: false,
+    });
+    carry_out(scope, state, node);
+}
+
+/// Tells a machine what happened, and does what it wants.
+pub fn tell(scope: &Scope, state: &mut State, node: usize, event: Event) {
+    let now = Now { mono: NOW, cluster: 1 + state.restarts };
+    let Some(process) = &mut state.nodes[node] else { return };
+    Arc::make_mut(&mut process.machine).handle(now, event);
+    carry_out(scope, state, node);
+}
+
+fn carry_out(scope: &Scope, state: &mut State, node: usize) {
+    let mut answers = Vec::new();
+    while let Some(process) = &mut state.nodes[node]
+        && let Some(action) = Arc::make_mut(&mut process.machine).poll()
+    {
+        act(scope, state, node, action, &mut answers);
+    }
+    if let Some(process) = &mut state.nodes[node] {
+        process.digest();
+    }
+    for answer in answers {
+        tell(scope, state, node, answer);
+    }
+}
+
+fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &mut Vec<Event>) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    match action {
+        Action::List => {
+            process.watch = None;
+            process.calls.push_back(Call::List);
+        }
+        Action::Read(key) => process.calls.push_back(Call::Read(key)),
+        Action::ReadClaims { number, shards } => {
+            process.calls.push_back(Call::Claims(number, shards));
+        }
+        Action::Write { number, key, expected, row } => {
+            let write = Write { number, key, expected, row };
+            if !renews(state, node, &write) {
+                if let Some(process) = &mut state.nodes[node] {
+                    process.calls.push_back(Call::Write(write));
+                }
+                return;
+            }
+            let cut = state.nodes[node].as_ref().is_some_and(|process| process.cut);
+            let result = match cut {
+                true => Err(WriteError::Unknown),
+                false => apply(scope, state, node, &write),
+            };
+            if result.is_ok() {
+                state.renewed.insert(State::name(node), NOW);
+            }
+            answers.push(Event::Written { number, result });
+        }
+        Action::Say { to, talk } => {
+            let from = process.machine.member();
+            if let Some(from) = from {
+                say(state, node, from, State::number(&to), talk);
+            }
+        }
+        Action::Renewed { sent } => process.sent = process.sent.max(sent),
+        Action::Suspend => process.suspended = true,
+        Action::Resume => process.suspended = false,
+        Action::Adopt { shard, epoch, member } => {
+            let claim = claim_of(shard, epoch, &member);
+            let hosted = Hosted { claim, phase: Phase::Claiming };
+            if let Some(old) = process.hosted.insert(shard, hosted) {
+                leave(state, shard, old);
+            }
+            if state.given_up.contains(&(shard, epoch)) {
+                state.break_rule(rules::FINAL);
+            }
+        }
+        Action::Stop { shard, epoch, .. } => {
+            if let Some(hosted) = process.hosted.get_mut(&shard)
+                && hosted.claim.epoch == epoch
+            {
+                let old = hosted.clone();
+                hosted.phase = Phase::Stopping(hosted.phase.serves());
+                leave(state, shard, old);
+            }
+        }
+        Action::Forget { shard, epoch } => {
+            if process.hosted.get(&shard).is_some_and(|hosted| hosted.claim.epoch == epoch)
+                && let Some(old) = process.hosted.remove(&shard)
+            {
+                leave(state, shard, old);
+                state.given_up.insert((shard, epoch));
+            }
+        }
+        Action::Registered(_)
+        | Action::Route { .. }
+        | Action::Hold { .. }
+        | Action::Node { .. }
+        | Action::Note(_)
+        | Action::Fenced
+        | Action::Left => {}
+    }
+}
+
+/// A shard's machine ends: its claim may be on its way still.
+fn leave(state: &mut State, _shard: ShardId, hosted: Hosted) {
+    if hosted.phase == Phase::Claiming {
+        state.late.push(Late::Claim(hosted.claim));
+    }
+}
+
+/// Whether a write renews a lease and does nothing else of interest.
+fn renews(state: &State, node: usize, write: &Write) -> bool {
+    let (Key::Node(name), Row::Node(row)) = (&write.key, &write.row) else { return false };
+    let Some((Row::Node(old), _)) = state.rows.get(&write.key) else { return false };
+    *name == State::name(node)
+        && row.incarnation == old.incarnation
+        && row.standing == Standing::Live
+        && row.renewals > 0
+        && row.draining == old.draining
+}
+
+/// Whether a write begins a life.
+fn registers(write: &Write) -> bool {
+    matches!(&write.row, Row::Node(row) if row.renewals == 0 && row.standing == Standing::Live && !row.draining)
+}
+
+fn say(state: &mut State, node: usize, from: Member, to: usize, talk: Talk) {
+    match &talk {
+        Talk::ShardStopped { shard, epoch, .. } => {
+            state.given_up.insert((*shard, *epoch));
+        }
+        Talk::HandOff { id, .. } | Talk::BeginHandOff { id, .. } if !state.intents.contains(id) => {
+            state.break_rule(rules::AHEAD);
+        }
+        _ => {}
+    }
+    let Some(process) = &state.nodes[to] else { return };
+    let queued = state.links.get(&(node, to));
+    // Not said again while the same is on its way: as if it were lost.
+    if queued.is_some_and(|queue| queue.iter().any(|(_, before)| *before == talk)) {
+        return;
+    }
+    if let Talk::Report(report) = &talk {
+        let before = queued.and_then(|queue| {
+            queue.iter().rev().find_map(|(_, talk)| match talk {
+                Talk::Report(before) => Some(&**before),
+                _ => None,
+            })
+        });
+        let last = process.machine.last_report(&from.node);
+        let manages =
+            process.machine.manager_row().is_some_and(|row| row.holder.node == State::name(to));
+        if !manages || (before.is_none() && last == Some(report)) {
+            return;
+        }
+    }
+    state.links.entry((node, to)).or_default().push_back((from, talk));
+}
+
+/// The store makes a write, or does not.
+pub fn apply(
+    scope: &Scope,
+    state: &mut State,
+    node: usize,
+    write: &Write,
+) -> Result<u64, WriteError> {
+    let standing = state.rows.get(&write.key).cloned();
+    if standing.as_ref().map(|(_, at)| *at) != write.expected {
+        return Err(WriteError::Conflict(standing));
+    }
+    rules::look_at_write(state, scope.settings().lease, node, &write.key, &write.row);
+    let revision = write.expected.unwrap_or(0) + 1;
+    state.rows.insert(write.key.clone(), (write.row.clone(), revision));
+    for process in state.nodes.iter_mut().flatten() {
+        if let Some(watch) = &mut process.watch {
+            // One that falls behind is told the last of several renewals only.
+            let last = watch.iter_mut().rev().find(|(key, ..)| *key == write.key);
+            if let Some((_, row, at)) = last
+                && alike(row, &write.row)
+            {
+                (*row, *at) = (write.row.clone(), revision);
+            } else {
+                watch.push_back((write.key.clone(), write.row.clone(), revision));
+            }
+        }
+    }
+    Ok(revision)
+}
+
+/// Whether two rows of a node differ in their count of renewals only.
+fn alike(one: &Row, other: &Row) -> bool {
+    match (one, other) {
+        (Row::Node(one), Row::Node(other)) => {
+            *one == NodeRow { renewals: one.renewals, ..other.clone() }
+        }
+        _ => false,
+    }
+}
+
+/// Tells what may be told at once: see the module's header.
+pub fn hurry(scope: &Scope, state: &mut State) {
+    loop {
+        let mut next = None;
+        for (node, process) in state.awake() {
+            let idle = |key: &Key, row: &Row, at: u64| {
+                process.machine.seen_revision(key).is_some_and(|seen| seen >= at)
+                    || process.machine.nodes().any(|(name, known)| {
+                        *key == Key::Node(name.clone()) && alike(&Row::Node(known.clone()), row)
+                    })
+            };
+            if let Some((key, row, at)) = process.watch.as_ref().and_then(VecDeque::front)
+                && !process.lag
+                && idle(key, row, *at)
+            {
+                next = Some((node, None));
+                break;
+            }
+            for from in 0..state.nodes.len() {
+                if let Some((_, Talk::Wrote { key, row, revision })) =
+                    state.links.get(&(from, node)).and_then(VecDeque::front)
+                    && idle(key, row, *revision)
+                {
+                    next = Some((node, Some(from)));
+                }
+            }
+        }
+        match next {
+            None => break,
+            Some((node, None)) => hear_watch(scope, state, node),
+            Some((node, Some(from))) => hear(scope, state, from, node),
+        }
+    }
+    let (rows, claims) = (&state.rows, &state.claims);
+    state.late.retain(|late| match late {
+        Late::Write(_, write) => rows.get(&write.key).map(|(_, at)| *at) == write.expected,
+        Late::Claim(claim) => {
+            claims.get(&claim.shard.shard).is_none_or(|standing| claim.supersedes(standing))
+        }
+    });
+    let nodes = &state.nodes;
+    state.strays.retain(|(_, to, _)| nodes[*to].is_some());
+    state.links.retain(|(_, to), queue| nodes[*to].is_some() && !queue.is_empty());
+}
+
+/// The watch tells a change.
+pub fn hear_watch(scope: &Scope, state: &mut State, node: usize) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    if let Some((key, row, revision)) = process.watch.as_mut().and_then(VecDeque::pop_front) {
+        tell(scope, state, node, Event::Row { key, value: Some((row, revision)) });
+    }
+}
+
+/// A node hears what was said.
+pub fn hear(scope: &Scope, state: &mut State, from: usize, to: usize) {
+    if let Some((from, talk)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
+        tell(scope, state, to, Event::Heard { from, talk });
+    }
+}
+
+/// The first call of a node is made, or its answer comes.
+pub fn call(scope: &Scope, state: &mut State, node: usize) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    let cut = process.cut;
+    match process.calls.pop_front() {
+        Some(Call::List) if cut => tell(scope, state, node, Event::Listed(None)),
+        Some(Call::List) => {
+            process.watch = Some(VecDeque::new());
+            let rows = state.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
+            let rows = rows.collect();
+            tell(scope, state, node, Event::Listed(Some(rows)));
+        }
+        Some(Call::Read(_)) if cut => {}
+        Some(Call::Read(key)) => {
+            let value = state.rows.get(&key).cloned();
+            tell(scope, state, node, Event::Row { key, value });
+        }
+        Some(Call::Write(write)) if cut => {
+            let result = Err(WriteError::Unknown);
+            tell(scope, state, node, Event::Written { number: write.number, result });
+        }
+        Some(Call::Write(write)) => {
+            let result = apply(scope, state, node, &write);
+            if result.is_ok() && registers(&write) {
+                state.renewed.insert(State::name(node), NOW);
+            }
+            if let Some(process) = &mut state.nodes[node] {
+                process.calls.push_front(Call::Answer(write.key, write.number, result));
+            }
+        }
+        Some(Call::Answer(_, number, result)) => {
+            tell(scope, state, node, Event::Written { number, result });
+        }
+        Some(Call::Claims(number, shards)) => {
+            let claims = shards.iter().map(|shard| state.claims.get(shard).cloned()).collect();
+            tell(scope, state, node, Event::Claims { number, claims: Some(claims) });
+        }
+        None => {}
+    }
+}
+
+/// A claim reaches the store: whether it stands now.
+pub fn claim(state: &mut State, claim: &ostraca_sharding::records::Claim) -> Result<(), Epoch> {
+    let shard = claim.shard.shard;
+    if let Some(standing) = state.claims.get(&shard)
+        && !claim.supersedes(standing)
+    {
+        return Err(standing.epoch);
+    }
+    let named = state.named.get(&(shard, claim.epoch));
+    if named.is_none_or(|life| (&life.node, life.incarnation) != (&claim.node, claim.incarnation)) {
+        state.break_rule(rules::NAMED);
+    }
+    state.claims.insert(shard, claim.clone());
+    Ok(())
+}
+
+/// A shard's machine goes on: its claim reaches the store, or the node hears of it.
+pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    let Some(hosted) = process.hosted.get_mut(&shard) else { return };
+    let (epoch, claimed) = (hosted.claim.epoch, hosted.claim.clone());
+    match hosted.phase {
+        Phase::Claiming => {
+            let phase = match claim(state, &claimed) {
+                Ok(()) => Phase::Granted,
+                Err(standing) => Phase::Refused(standing),
+            };
+            if let Some(process) = &mut state.nodes[node] {
+                process.hosted.insert(shard, Hosted { claim: claimed, phase });
+            }
+        }
+        Phase::Granted => {
+            hosted.phase = Phase::Serving;
+            tell(scope, state, node, Event::Serving { shard, epoch });
+        }
+        Phase::Refused(standing) => {
+            process.hosted.remove(&shard);
+            state.given_up.insert((shard, epoch));
+            let standing = Some(standing);
+            tell(scope, state, node, Event::Lost { shard, epoch, standing });
+        }
+        Phase::Stopping(_) => {
+            process.hosted.remove(&shard);
+            state.given_up.insert((shard, epoch));
+            tell(scope, state, node, Event::Stopped { shard, epoch });
+        }
+        Phase::Serving => {}
+    }
+}
