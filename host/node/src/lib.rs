@@ -1,7 +1,8 @@
 //! Wires the parts into a running node: owns start, drain and stop.
 //!
-//! Nothing here decides on ownership, order or duplicates: that is the core's (`ostraca-sharding`), whose actions the
-//! workers carry out.
+//! Nothing here decides on ownership, order or duplicates: that is the core's (`ostraca-sharding`). It has three kinds
+//! of machine, and each has a driver here: the control thread drives the node's machine, workers drive those of
+//! shards, and the gateway drives the router.
 
 mod admin;
 mod cache;

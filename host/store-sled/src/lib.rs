@@ -1,4 +1,4 @@
-//! Both stores in one sled database: for one machine, and for each node of a cluster of them.
+//! Both stores in one sled database, of the node with the role `store`: others reach it by links (`ostraca-store-peer`).
 //!
 //! sled 0.34 alone syncs nothing that can be relied on, shows what is not durable, and panics over some broken
 //! files. So one thread writes (`committer`): it judges all that is queued, applies it as one batch,

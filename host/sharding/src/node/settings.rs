@@ -81,8 +81,6 @@ pub enum Mutation {
     TrustSilence,
     /// A hand-off waits for every acknowledgement (R12).
     AcksVeto,
-    /// A route moves to lower epochs too (R13).
-    RoutesGoBack,
     /// A shard is handed on before its owner said that it stopped (R7, A16).
     DontAwaitStop,
     /// The new owner's epoch is the old one's (R5).
