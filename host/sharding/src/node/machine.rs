@@ -68,6 +68,8 @@ pub struct Machine {
     /// When anything was last handled: an observer that slept does not judge (R8).
     handled: Option<u64>,
     membership: Membership,
+    /// Another process may be renewing the lease of this node's name: the count that was seen, and when to look again.
+    rival: Option<((Incarnation, u64), u64)>,
     /// What this node wants to be: set by [`Event::Leave`] and [`Event::LeaveNow`].
     leaving: Leaving,
     held: BTreeMap<ShardId, Own>,
@@ -130,6 +132,7 @@ impl Machine {
             list_at: 0,
             handled: None,
             membership: Membership::Outside,
+            rival: None,
             leaving: Leaving::No,
             held: BTreeMap::new(),
             finished: BTreeMap::new(),
@@ -274,7 +277,9 @@ impl Machine {
         self.drive_report(now);
         self.drive_leaving(now);
         let beat = (self.settings.renew / 4).max(1);
-        let report = self.report_at.map_or(u64::MAX, |at| at.max(now.mono + 1));
+        // One that is due and may not be made is no reason to wake.
+        let reports = self.membership.member().is_some() && !self.suspended();
+        let report = self.report_at.filter(|_| reports).map_or(u64::MAX, |at| at.max(now.mono + 1));
         self.wake = (!matches!(self.membership, Membership::Left))
             .then(|| self.membership.due().max(now.mono + 1).min(now.mono + beat).min(report));
     }

@@ -47,6 +47,21 @@ impl<T: Clone> Router<T> {
         }
     }
 
+    /// The node is about to stop: gives back what waits. What is in flight may still be answered.
+    pub fn turn_away(&mut self, now: u64, out: &mut Vec<Step<T>>) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].held.is_empty() {
+                continue;
+            }
+            self.withdraw(index);
+            while let Some((place, _)) = self.slots[index].first() {
+                let Some(entry) = self.unhold(now, index, place) else { break };
+                let message = "the node that the message was sent through stops".into();
+                out.push(entry.refused(codes::REBALANCING, message, self.retry_after()));
+            }
+        }
+    }
+
     /// The node stops: gives everything back. What is in flight is in doubt.
     pub fn close(&mut self, now: u64, out: &mut Vec<Step<T>>) {
         for index in 0..self.slots.len() {
@@ -57,12 +72,8 @@ impl<T: Clone> Router<T> {
                 self.doubt(&mut flight.entry);
                 self.hold_entry(now, index, flight.place, flight.entry);
             }
-            while let Some((place, _)) = self.slots[index].first() {
-                let Some(entry) = self.unhold(now, index, place) else { break };
-                let message = "the node that the message was sent through stops".into();
-                out.push(entry.refused(codes::REBALANCING, message, self.retry_after()));
-            }
         }
+        self.turn_away(now, out);
         self.freed.clear();
         self.links.clear();
     }

@@ -190,7 +190,9 @@ impl Machine {
     /// Believed for one lease, and hastens nothing but a look at the row (S7, S12, R9).
     pub(super) fn on_unreachable(&mut self, now: Now, node: NodeId) {
         let until = now.mono + self.settings.lease;
-        if let Some(manager) = &mut self.manager {
+        // A node that nobody counts on any more holds nothing up.
+        let live = self.view.all_live().any(|(of, _)| *of == node);
+        if let Some(manager) = self.manager.as_mut().filter(|_| live) {
             manager.unreachable.insert(node.clone(), until);
             self.actions.push_back(Action::Read(Key::Node(node)));
         }

@@ -109,8 +109,10 @@ impl Machine {
             && !self.view.still(&node, now.mono, self.settings.lease + self.settings.margin)
         {
             // A life of this name may still own shards: its lease must lapse first (R7).
-            return;
+            let (incarnation, renewals) = (row.incarnation, row.renewals);
+            return self.watch_rival(now, incarnation, renewals);
         }
+        self.rival = None;
         let counter = known.as_ref().map_or(0, |(row, _)| row.incarnation.counter) + 1;
         let row = NodeRow {
             incarnation: Incarnation { counter, nonce: self.draw() },
@@ -127,6 +129,21 @@ impl Machine {
         let expected = known.map(|(_, revision)| revision);
         let purpose = Purpose::Register(row.clone(), now.mono);
         self.write(purpose, Key::Node(node), expected, Row::Node(row));
+    }
+
+    /// A lease that goes on being renewed is another process's: it is said once a lease. One renewal may have been on
+    /// its way when its node died.
+    fn watch_rival(&mut self, now: Now, incarnation: Incarnation, renewals: u64) {
+        let seen = ((incarnation, renewals), now.mono + self.settings.lease);
+        let Some(((life, count), look_at)) = self.rival else {
+            self.rival = Some(seen);
+            return;
+        };
+        if now.mono >= look_at && (life != incarnation || renewals >= count + 2) {
+            self.rival = Some(seen);
+            let node = self.identity.node.clone();
+            self.note(Notice::NameInUse(Member { node, incarnation }));
+        }
     }
 
     pub(super) fn registered(

@@ -93,7 +93,7 @@ impl Machine {
 }
 
 /// Everything that decides what it does next, but for what it was told once, what it draws by chance, and
-/// actions that were not polled.
+/// actions that were not polled. `rival` decides notices only.
 impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.view.hash(state);

@@ -34,7 +34,7 @@ pub(super) struct Cluster {
     pub(super) nodes: BTreeMap<NodeId, Node>,
     pub(super) rows: BTreeMap<Key, (Row, u64)>,
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
-    revision: u64,
+    pub(super) revision: u64,
     /// Everything said, for tests that look; and what says that a talk is lost.
     pub(super) said: Vec<(NodeId, NodeId, Talk)>,
     pub(super) lose: fn(&Talk) -> bool,

@@ -1,7 +1,8 @@
 //! Registration, lapse, return and death (R7 to R9).
 
 use super::cluster::Cluster;
-use crate::node::{Event, Mutation, Notice};
+use crate::message::Now;
+use crate::node::{Action, Event, Mutation, Notice};
 use crate::rows::{Key, Row, Standing};
 
 fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
@@ -52,6 +53,43 @@ fn a_second_process_of_the_same_name_owns_nothing_while_the_first_renews() {
     }
     assert_eq!(machine.member(), None);
     assert_eq!(renewals(&cluster, "b").0, 1);
+    let in_use = std::iter::from_fn(|| machine.poll()).filter(
+        |action| matches!(action, Action::Note(Notice::NameInUse(of)) if *of.node.0 == *"b"),
+    );
+    assert_eq!(in_use.count(), 2, "once a lease, in 8 s");
+}
+
+#[test]
+fn a_process_that_died_as_it_renewed_is_no_rival_of_the_next() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").dead = true;
+    cluster.start("b");
+    cluster.run(100);
+    // Its last renewal was on its way.
+    let key = Key::Node("b".into());
+    if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
+        cluster.revision += 1;
+        (row.renewals, *revision) = (row.renewals + 1, cluster.revision);
+    }
+    let late = cluster.rows[&key].clone();
+    cluster.tell("b", Event::Row { key, value: Some(late) });
+    cluster.run(8_000);
+    assert_eq!(renewals(&cluster, "b").0, 2);
+    assert!(!cluster.node("b").notices.iter().any(|it| matches!(it, Notice::NameInUse(_))));
+}
+
+#[test]
+fn a_report_that_may_not_be_made_keeps_nobody_awake() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.lapse("b");
+    let (&shard, &(epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
+    cluster.tell("b", Event::Serving { shard, epoch });
+    cluster.run(100);
+    let now = cluster.now;
+    let machine = &mut cluster.node("b").machine;
+    machine.handle(Now { mono: now, cluster: now }, Event::Tick);
+    assert!(machine.suspended());
+    assert!(machine.wake().is_some_and(|wake| wake > now + 10), "{:?}", machine.wake());
 }
 
 #[test]

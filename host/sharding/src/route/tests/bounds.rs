@@ -163,6 +163,19 @@ fn a_node_that_stops_gives_everything_back() {
 }
 
 #[test]
+fn what_waits_is_turned_away_and_what_is_in_flight_is_still_answered() {
+    let mut hand = Hand::with(Settings::default());
+    hand.update(1, Some(member("a", 1)), false);
+    hand.route(1);
+    hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 10, None, out));
+    hand.act(|router, now, out| router.turn_away(now, out));
+    assert_eq!(codes_of(&hand), [(2, codes::REBALANCING, false)]);
+    assert_eq!(hand.router.load(), Load { in_flight: 1, ..Load::default() });
+    let tag = hand.sent[0].2;
+    assert_eq!(hand.answer(tag, Verdict::Done), Some((1, false)), "nothing was put in doubt");
+}
+
+#[test]
 fn a_shard_that_is_not_there_is_refused() {
     let mut hand = Hand::with(Settings::default());
     for shard in [0, 5, u32::MAX] {
