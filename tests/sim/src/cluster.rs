@@ -68,8 +68,8 @@ pub struct Options {
     pub store: Vec<Breach>,
     /// The rows' store answers a write before it is durable (R2).
     pub early_rows: bool,
-    /// The only fault is that nodes are cut off from the rows while they reach their entities (R8, R9).
-    pub rows_cut: bool,
+    /// The only fault is that nodes are paused past their lease, while their clocks go on (R8).
+    pub pauses: bool,
     /// Messages in the run.
     pub messages: u64,
     /// Prints what happens.
@@ -84,7 +84,7 @@ impl Default for Options {
             shard: Vec::new(),
             store: Vec::new(),
             early_rows: false,
-            rows_cut: false,
+            pauses: false,
             messages: 150,
             trace: false,
         }

@@ -139,6 +139,6 @@ fn promise_5_without_after_a_session_through_two_gateways_runs_out_of_order() {
 #[test]
 fn r8_a_query_of_a_deposed_owner_is_stale() {
     let shard = vec![shard::Mutation::QueryWithoutLease];
-    let options = Options { shard, rows_cut: true, messages: 400, ..Options::default() };
+    let options = Options { shard, pauses: true, messages: 400, ..Options::default() };
     assert!(caught(&options, "before it was sent"));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::{Epoch, ShardId};
 use ostraca_sharding::message::{Hint, Message, Outcome, Token, codes};
+use ostraca_sharding::node::Event;
 use ostraca_sharding::route::{Router, Settings, Step, Verdict};
 use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
@@ -203,6 +204,11 @@ impl World {
         for member in lost {
             self.tally.count("route: link down");
             self.route_lost(pid, &member);
+            if self.rng.chance(50) {
+                self.tally.count("transition: a peer found unreachable");
+                let node = member.node;
+                self.tell_awake(pid, Event::Unreachable { node });
+            }
         }
     }
 

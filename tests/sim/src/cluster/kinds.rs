@@ -90,6 +90,8 @@ pub const KINDS: &[&str] = &[
     "transition: claim refused",
     "transition: claim failed",
     "transition: claimed again after an unknown outcome",
+    "transition: a peer found unreachable",
+    "transition: routes from a cache",
     "transition: shard forgotten",
     "transition: shard lost",
     "route: moved",

@@ -12,6 +12,7 @@ use ostraca_sharding::shard::LiveCap;
 use super::door::Door;
 use super::net::{ConnId, Way};
 use super::process::{Pid, Process};
+use super::rows::Change;
 use super::{Happening, LEASE, RENEW, World};
 
 /// Where a node's process runs.
@@ -25,6 +26,8 @@ pub(super) struct Site {
     pub(super) pid: Option<Pid>,
     /// Its data directory is a copy of another's.
     pub(super) copy: bool,
+    /// The rows as its disk has them: for sending only (S8).
+    pub(super) cache: Vec<Change>,
     /// It left, or is gone for good.
     pub(super) over: bool,
 }
@@ -39,6 +42,7 @@ impl World {
             version: 1,
             pid: None,
             copy: false,
+            cache: Vec::new(),
             over: false,
         });
         self.sites.len() - 1
@@ -146,6 +150,12 @@ impl World {
 
     /// Carries out what the machine wants before anything happened.
     pub(super) fn begin(&mut self, pid: Pid) {
+        let site = self.processes[pid].site;
+        let cache = std::mem::take(&mut self.sites[site].cache);
+        if !cache.is_empty() {
+            self.tally.count("transition: routes from a cache");
+            self.tell_node(pid, Event::Cached(cache));
+        }
         if self.processes[pid].control.is_none() {
             // It waits for the store before it asks.
             return self.at(20, Happening::Begin { pid });
@@ -163,6 +173,9 @@ impl World {
     /// A process dies, and may be started again.
     pub(super) fn crash(&mut self, site: usize, back: Option<u64>, power: bool) {
         let Some(pid) = self.sites[site].pid.take() else { return };
+        if self.rng.chance(70) {
+            self.sites[site].cache = self.rows.since(0);
+        }
         self.print(|| format!("{} crashes, back after {back:?}", self.sites[site].node));
         self.processes[pid].alive = false;
         if site == 0 {

@@ -123,8 +123,8 @@ impl World {
         let short = rng.range(50, 700);
         let long = rng.range(LEASE, LEASE * 4);
         let millis = if rng.chance(50) { short } else { long };
-        if self.options.rows_cut {
-            return Fault::Rows { millis: long };
+        if self.options.pauses {
+            return Fault::Pause { millis: long, clock: false };
         }
         let pick = |rng: &mut Rng, steps: &[&'static str]| {
             steps[rng.range(0, steps.len() as u64) as usize]
