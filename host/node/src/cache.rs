@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ostraca_sharding::ids::ClusterId;
@@ -127,9 +127,11 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, woken: &Receiver<()>) {
+        let (mut more, mut ended) = (false, false);
         loop {
-            let ended = woken.recv().is_err();
-            while woken.try_recv().is_ok() {}
+            if !more && !ended {
+                ended = woken.recv().is_err();
+            }
             let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(view) = newest
                 && let Err(why) = self.write(&view)
@@ -140,7 +142,16 @@ impl Writer {
             if ended {
                 return;
             }
-            std::thread::sleep(PAUSE);
+            // A node that stops does not wait for the pause.
+            let until = Instant::now() + PAUSE;
+            more = false;
+            while !ended {
+                match woken.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(()) => more = true,
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => ended = true,
+                }
+            }
         }
     }
 
@@ -186,7 +197,7 @@ fn picture(view: &View, types: &Types) -> Result<HashMap<String, Bytes>, NodeErr
 fn type_row(entry: &Type) -> TypeRow {
     let methods = entry
         .methods()
-        .into_iter()
+        .iter()
         .map(|(name, kind)| MethodRow { name: name.to_string(), query: *kind == Kind::Query });
     TypeRow {
         revision: entry.revision,
