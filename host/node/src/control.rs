@@ -41,6 +41,9 @@ const PICTURE: Duration = Duration::from_millis(20);
 /// makes lanes live longer.
 const BETWEEN_NOTES: u64 = 8;
 
+/// How long what blocks may still hold the thread at its end.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// What the thread is told.
 pub(crate) enum Input {
     /// Something for the machine.
@@ -115,7 +118,11 @@ impl Control {
         };
         let thread = std::thread::Builder::new()
             .name("ostraca-control".into())
-            .spawn(move || runtime.block_on(work))
+            .spawn(move || {
+                runtime.block_on(work);
+                // A name that is being looked up may hold a thread for long; nobody waits for it.
+                runtime.shutdown_timeout(LINGER);
+            })
             .map_err(failed)?;
         let (start, thread, end) = (Some(start), Some(thread), Some(end));
         Ok(Self { runtime: handle, input, start, thread, end })
@@ -246,7 +253,15 @@ impl Running {
     }
 
     fn carry_out(&mut self) {
+        // A new owner's machine is made before any message is let go to it: it would be bounced, and wait for a retry.
+        let mut routes = Vec::new();
         while let Some(action) = self.parts.machine.poll() {
+            match action {
+                Action::Route { .. } | Action::Hold { .. } => routes.push(action),
+                action => self.act(action),
+            }
+        }
+        for action in routes {
             self.act(action);
         }
     }
@@ -324,6 +339,10 @@ impl Running {
                     Notice::Assigned { .. } | Notice::HandOffBegan { .. } => {
                         tracing::debug!(?notice, "cluster");
                     }
+                    Notice::NameInUse(member) => tracing::error!(
+                        %member,
+                        "another process renews this node's lease, so this one cannot register: is its folder a copy?"
+                    ),
                     _ => tracing::info!(?notice, "cluster"),
                 }
                 self.parts.events.put(self.parts.clock.now().cluster, notice);

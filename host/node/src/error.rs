@@ -98,6 +98,16 @@ pub enum NodeError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// Another process renews the lease of this node's name (R7).
+    #[error(
+        "another process runs as node {node}, from {places}: it renews the lease, so this one cannot register"
+    )]
+    NameInUse {
+        /// The name.
+        node: String,
+        /// Where the other one is reached.
+        places: String,
+    },
     /// A part of the node ended that should not have.
     #[error("a part of the node ended: {0}")]
     Ended(String),
@@ -129,6 +139,7 @@ impl NodeError {
             Self::Wasm(error) => error.code(),
             Self::Wire(error) => error.code(),
             Self::Thread { .. } => "thread",
+            Self::NameInUse { .. } => "name-in-use",
             Self::Ended(_) => "node-ended",
         }
     }
@@ -157,6 +168,9 @@ impl NodeError {
                 "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }
             Self::Conflict(_) => "start the node again",
+            Self::NameInUse { .. } => {
+                "stop the other process; a folder that is a copy needs a name and an identity of its own (`ostraca init`)"
+            }
             Self::Wasm(ostraca_wasm::Error::Setting { setting, .. }) => {
                 let setting = setting.replace('_', "-");
                 return Some(format!("change `{setting}` in [guests] of the configuration"));

@@ -99,9 +99,9 @@ impl Gateway {
         clock: Arc<Clock>,
         types: Types,
         shards: u32,
-        node: String,
         workers: Vec<mpsc::UnboundedSender<Input>>,
     ) -> Arc<Self> {
+        let node = links.own.to_string();
         let router = Mutex::new(router);
         let tokens = AtomicU64::new(0);
         Arc::new(Self { router, opener, links, clock, types, shards, node, workers, tokens })
@@ -314,8 +314,21 @@ impl Gateway {
         });
     }
 
-    /// The node stops: what is held is given back to its senders.
-    pub(crate) fn close(&self) {
+    /// The node stops: what is held is given back to its senders at once, what is in flight as soon as it is answered, and
+    /// all the rest, in doubt, after `grace`.
+    pub(crate) async fn close(&self, grace: Duration) {
+        let answered = async {
+            loop {
+                self.tell(|router, now, steps| router.turn_away(now, steps));
+                let Load { held, in_flight, .. } = self.load();
+                if (held, in_flight) == (0, 0) {
+                    return;
+                }
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        // What is too late for that is told below.
+        let _ = tokio::time::timeout(grace, answered).await;
         self.tell(|router, now, steps| router.close(now, steps));
     }
 

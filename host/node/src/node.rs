@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
-use ostraca_sharding::node::{Event, Identity as Name, Machine};
+use ostraca_sharding::node::{Event, Identity as Name, Machine, Notice};
 use ostraca_sharding::route::Router;
 use ostraca_sharding::rows::Member;
 use ostraca_store::{ClusterStore, EntityStore, StoreIdentity};
@@ -50,6 +50,10 @@ const SETTLE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same where it can send by what it remembers.
 const PATIENCE_REMEMBERED: Duration = Duration::from_secs(3);
+/// How often another process must be seen to renew this node's lease, once a lease, before a start gives up.
+const RIVALS: usize = 3;
+/// How long a store node that stops waits for others that leave and have not said goodbye yet, in parts of the grace.
+const OTHERS: u32 = 4;
 /// How long a start waits for deployed types to be compiled.
 const TYPES: Duration = Duration::from_secs(60);
 
@@ -62,8 +66,15 @@ pub struct Node {
     control: Control,
     gateway: Arc<Gateway>,
     view: watch::Receiver<Arc<View>>,
-    /// Ends with the node.
-    _tasks: JoinSet<()>,
+    events: Arc<Events>,
+    types: Types,
+    shards: u32,
+    /// The store did not answer when the node started.
+    store_away: bool,
+    /// None of them ends before the node does.
+    vital: JoinSet<()>,
+    /// End with the node.
+    tasks: JoinSet<()>,
     failed: mpsc::UnboundedReceiver<NodeError>,
     _store: Option<Arc<SledStore>>,
 }
@@ -164,12 +175,28 @@ async fn keep(remote: stores::Remote) {
 }
 
 impl Node {
-    /// Starts a node; it serves when this returns. Must be called within a multi-threaded tokio runtime: the network
+    /// Starts a node, and waits until it has settled. Must be called within a multi-threaded tokio runtime: the network
     /// runs there, the guests and the lease on threads of their own.
     ///
     /// # Errors
     /// Whatever keeps it from serving, each with what to do.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
+        let mut node = Self::begin(config).await?;
+        match node.settle().await {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                node.stop(Duration::from_secs(1)).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The first half of [`Node::start`]: the node has all its parts and registers; from here on it is to be stopped, not
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn begin(config: Config) -> Result<Self, NodeError> {
         let (trust, identity) = config.identity()?;
         let roles = config.roles();
         let node = NodeId::from(config.node.as_str());
@@ -219,9 +246,9 @@ impl Node {
         )?;
         let server = Arc::new(server);
         let address = server.local_addr()?;
-        let mut tasks = JoinSet::new();
+        let (mut vital, mut tasks) = (JoinSet::new(), JoinSet::new());
         let running = server.clone();
-        tasks.spawn(async move { running.run().await });
+        vital.spawn(async move { running.run().await });
         let addresses = announced(&config, address);
 
         let types = Types::default();
@@ -335,14 +362,13 @@ impl Node {
             clock.clone(),
             types.clone(),
             found.shards,
-            config.node.clone(),
             inputs.clone(),
         );
         gateway.links.serve(&gateway);
         answers.set(gateway.clone());
         // Both are set here and nowhere else.
         let _ = peers.gateway.set(gateway.clone());
-        tasks.spawn(gateway.clone().run());
+        vital.spawn(gateway.clone().run());
         let told = control.input.clone();
         tasks.spawn(async move {
             while let Some(node) = unreachable.recv().await {
@@ -352,7 +378,7 @@ impl Node {
         });
 
         let (failures, failed) = mpsc::unbounded_channel();
-        let (shown, mut view) = watch::channel(Arc::new(View::default()));
+        let (shown, view) = watch::channel(Arc::new(View::default()));
         let events = Arc::new(Events::default());
         let naming = server.clone();
         let registered = move |member: &Member| {
@@ -390,7 +416,7 @@ impl Node {
             view: shown,
             dialer,
             registered: Box::new(registered),
-            failures: failures.clone(),
+            failures,
             every: config.renew,
         });
         let told = control.input.clone();
@@ -415,15 +441,12 @@ impl Node {
             status,
             store: entities,
             view: view.clone(),
-            events,
+            events: events.clone(),
             control: control.input.clone(),
             workers: workers.iter().map(|(input, _)| input.clone()).collect(),
             shards: found.shards,
         };
-        door.open(Open { gateway: gateway.clone(), desk });
-        if !store_away {
-            settle(&mut view, &types, found.shards).await;
-        }
+        door.open(Open { gateway: gateway.clone(), desk, takes_messages: roles.gateway });
         let summary = Summary {
             node: config.node.clone(),
             cluster: own.cluster,
@@ -439,10 +462,38 @@ impl Node {
             control,
             gateway,
             view,
-            _tasks: tasks,
+            events,
+            types,
+            shards: found.shards,
+            store_away,
+            vital,
+            tasks,
             failed,
             _store: local.map(|own| own.sled),
         })
+    }
+
+    /// The second half of [`Node::start`]: waits until the node knows an owner of every shard and serves its own, and has
+    /// compiled what is deployed; each for a while, and says so if it took longer.
+    ///
+    /// # Errors
+    /// [`NodeError::NameInUse`]; what ended meanwhile.
+    pub async fn settle(&mut self) -> Result<(), NodeError> {
+        if self.store_away {
+            return Ok(());
+        }
+        let (mut view, types, events) =
+            (self.view.clone(), self.types.clone(), self.events.clone());
+        let (shards, name) = (self.shards, self.summary.node.clone());
+        tokio::select! {
+            () = settled(&mut view, &types, shards) => {}
+            places = rival(&events, &self.view) => {
+                return Err(NodeError::NameInUse { node: name, places });
+            }
+            error = ended(&mut self.failed, &mut self.vital) => return Err(error),
+        }
+        self.summary.types = self.types.now().len();
+        Ok(())
     }
 
     /// Where it takes clients.
@@ -459,26 +510,32 @@ impl Node {
 
     /// Resolves when the node can serve no more. A store that stopped is no reason: the node says so to whoever asks.
     pub async fn ended(&mut self) -> NodeError {
-        match self.failed.recv().await {
-            Some(error) => error,
-            None => std::future::pending().await,
-        }
+        ended(&mut self.failed, &mut self.vital).await
     }
 
-    /// Stops in good order, within about twice `grace`: hands its shards over, or stops them where nobody takes them;
-    /// answers what was taken, says goodbye, closes the network and the store.
+    /// Stops in good order, within about twice `grace` at the very worst: hands its shards over, or stops them where nobody
+    /// takes them; says goodbye, answers what was taken, closes the network and the store.
     pub async fn stop(mut self, grace: Duration) {
         self.control.tell(Event::Leave);
         let left = |view: &Arc<View>| view.left;
         if tokio::time::timeout(grace, self.view.wait_for(left)).await.is_err() {
             tracing::warn!("the shards were not handed over within {grace:?}: they stop here");
             self.control.tell(Event::LeaveNow);
-            if tokio::time::timeout(grace / 2, self.view.wait_for(left)).await.is_err() {
+            if tokio::time::timeout(grace / 4, self.view.wait_for(left)).await.is_err() {
                 tracing::warn!("the node could not say goodbye; its lease lapses by itself");
             }
         }
-        self.gateway.close();
-        self.server.shut_down(grace / 2).await;
+        if self._store.is_some() {
+            // They cannot leave without the store: where all stop together, it is the last.
+            let node = NodeId::from(self.summary.node.as_str());
+            let gone = |view: &Arc<View>| !view.others_leave(&node);
+            if tokio::time::timeout(grace / OTHERS, self.view.wait_for(gone)).await.is_err() {
+                tracing::warn!("other nodes still leave, and now without the store");
+            }
+        }
+        // Nothing new is taken from here on, and answers come and go until the endpoint closes.
+        let closing = self.gateway.close(grace / 8);
+        futures::join!(closing, self.server.shut_down(grace / 4));
         let mut stopped = Vec::new();
         for (input, _) in &self.workers {
             let (done, heard) = oneshot::channel();
@@ -487,15 +544,19 @@ impl Node {
             }
         }
         let all = futures::future::join_all(stopped);
-        if tokio::time::timeout(grace / 2, all).await.is_err() {
+        let in_time = tokio::time::timeout(grace / 8, all).await.is_ok();
+        if !in_time {
             tracing::warn!("some shards did not stop in time; what they ran is not lost");
         }
+        self.vital.shutdown().await;
+        self.tasks.shutdown().await;
         let workers = std::mem::take(&mut self.workers);
         let control = self.control;
         let joined = blocking(move || {
             for (input, thread) in workers {
                 drop(input);
-                if thread.is_finished() && thread.join().is_err() {
+                // One that has said so is at its end, and lets go of the store with it.
+                if (in_time || thread.is_finished()) && thread.join().is_err() {
                     tracing::error!("a worker had panicked");
                 }
             }
@@ -507,8 +568,44 @@ impl Node {
     }
 }
 
+/// What ended that should not have. A control thread that panicked has told nobody.
+async fn ended(
+    failed: &mut mpsc::UnboundedReceiver<NodeError>,
+    vital: &mut JoinSet<()>,
+) -> NodeError {
+    tokio::select! {
+        error = failed.recv() => {
+            error.unwrap_or_else(|| NodeError::Ended("the control thread".into()))
+        }
+        Some(task) = vital.join_next() => {
+            let why = task.err().map_or_else(String::new, |error| format!(": {error}"));
+            NodeError::Ended(format!("the network or the gateway{why}"))
+        }
+    }
+}
+
+/// Resolves when another process keeps this node's name, with where it is reached.
+async fn rival(events: &Events, view: &watch::Receiver<Arc<View>>) -> String {
+    let mut more = events.watch();
+    let (mut last, mut seen) = (0, 0);
+    loop {
+        for event in events.after(last, usize::MAX) {
+            last = event.number;
+            let Notice::NameInUse(member) = event.notice else { continue };
+            seen += 1;
+            if seen >= RIVALS {
+                let row = view.borrow().nodes.get(&member.node).cloned();
+                return row.map_or_else(String::new, |row| row.addresses.join(", "));
+            }
+        }
+        if more.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
 /// Waits until the node knows an owner of every shard and serves its own, and has compiled what is deployed.
-async fn settle(view: &mut watch::Receiver<Arc<View>>, types: &Types, shards: u32) {
+async fn settled(view: &mut watch::Receiver<Arc<View>>, types: &Types, shards: u32) {
     let settled = tokio::time::timeout(SETTLE, view.wait_for(|view| view.settled(shards))).await;
     if settled.is_err() {
         tracing::warn!("not every shard has an owner yet: `ostraca status` says more");

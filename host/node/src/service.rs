@@ -27,6 +27,8 @@ pub(crate) struct Door(OnceLock<Open>);
 pub(crate) struct Open {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) desk: Desk,
+    /// It has the role `gateway`. Without it operators are answered, and no messages taken.
+    pub(crate) takes_messages: bool,
 }
 
 impl Door {
@@ -38,12 +40,22 @@ impl Door {
 
 impl Service for Door {
     async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
-        let Some(Open { gateway, .. }) = self.0.get() else {
+        let Some(Open { gateway, takes_messages, .. }) = self.0.get() else {
             for request in batch.drain(..) {
                 request.ticket.not_run(starting());
             }
             return;
         };
+        if !takes_messages {
+            for request in batch.drain(..) {
+                request.ticket.not_run(problem(
+                    "no-gateway",
+                    "this node takes no messages of clients: it has not the role `gateway`",
+                    "send to a node that has it: `ostraca nodes` shows which do",
+                ));
+            }
+            return;
+        }
         for request in batch.iter_mut() {
             // The certificate says who it is.
             request.envelope.principal = session.peer.principal.to_string();
@@ -52,10 +64,12 @@ impl Service for Door {
         if batch.is_empty() {
             return;
         }
-        // Types that are not known: deployed a moment ago elsewhere, or mistyped.
+        // Types that are not known: deployed a moment ago elsewhere, or mistyped. One wait for all of them.
+        let until = tokio::time::Instant::now() + TYPE_WAIT;
         for request in batch.iter() {
             let name = request.envelope.r#type.as_str();
-            gateway.types.wait(name, TYPE_WAIT).await;
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            gateway.types.wait(name, left).await;
         }
         gateway.take(session.session, batch);
         let types = gateway.types.now();
@@ -66,7 +80,7 @@ impl Service for Door {
     }
 
     async fn admin(&self, peer: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
-        let Some(Open { gateway, desk }) = self.0.get() else { return Err(starting()) };
+        let Some(Open { gateway, desk, .. }) = self.0.get() else { return Err(starting()) };
         match request {
             Admin::Deploy(upload) => {
                 desk.deployer.deploy(&peer.principal, upload).await.map(AdminAnswer::Deployed)
@@ -171,10 +185,10 @@ fn deployment(entry: &Type) -> proto::Deployment {
 }
 
 fn methods(entry: &Type) -> proto::Methods {
-    let methods = entry
-        .methods()
-        .into_iter()
-        .map(|(name, kind)| proto::Method { name: name.to_string(), kind: wire_kind(*kind).into() });
+    let methods = entry.methods().iter().map(|(name, kind)| proto::Method {
+        name: name.to_string(),
+        kind: wire_kind(*kind).into(),
+    });
     proto::Methods {
         r#type: entry.name.to_string(),
         revision: entry.revision,

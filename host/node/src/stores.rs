@@ -36,6 +36,8 @@ use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
 
 /// How often the store's newest sequence is written to the witness (R5).
 const WITNESS: Duration = Duration::from_secs(1);
+/// However short the lease, a link and a call may take this long.
+const SHORTEST: Duration = Duration::from_millis(500);
 /// Bytes of a frame beside its body, rounded up.
 const FRAME: usize = 64;
 /// Pauses between attempts to reach the store at a start: the first and the longest.
@@ -101,10 +103,10 @@ pub(crate) async fn connect(
 ) -> Result<Remote, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || Known::open(cluster, Some(path))).await??;
+    // An attempt that takes longer than a lease holds up the next one, which may find the store back.
+    let connect_timeout = Options::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
-    // A watch's question is kept open for less than a call may take.
-    let watch_hold = Options::default().watch_hold.min(call_timeout / 3);
-    let options = Options { call_timeout, watch_hold, ..Options::default() };
+    let options = Options { call_timeout, connect_timeout, ..Options::default() };
     let way = Arc::new(Way::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
 
     let began = Instant::now();
@@ -134,9 +136,16 @@ async fn reach(
     control: &Handle,
 ) -> Result<(PeerEntityStore, PeerClusterStore, Found), NodeError> {
     let connecting = {
-        let (connector, known, options) =
-            (way.connector(Alpn::Control), known.clone(), options.clone());
-        control.spawn(PeerClusterStore::connect(connector, known, options))
+        // A renewal's answer that is older than the lease renews nothing (R8).
+        let call_timeout = options.call_timeout.min(config.lease.max(SHORTEST));
+        // A watch's question is kept open for less than a call may take.
+        let watch_hold = options.watch_hold.min(call_timeout / 3);
+        let options = Options { call_timeout, watch_hold, ..options.clone() };
+        control.spawn(PeerClusterStore::connect(
+            way.connector(Alpn::Control),
+            known.clone(),
+            options,
+        ))
     };
     let ended = |error| NodeError::Ended(format!("reaching the store: {error}"));
     let connected = connecting.await.map_err(ended)?;

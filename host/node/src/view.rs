@@ -57,6 +57,12 @@ impl View {
         })
     }
 
+    /// Whether nodes other than that one drain and have not left: they need the store for it.
+    pub(crate) fn others_leave(&self, me: &NodeId) -> bool {
+        let leaves = |row: &NodeRow| row.standing == Standing::Live && row.draining;
+        self.nodes.iter().any(|(node, row)| node != me && leaves(row))
+    }
+
     /// Whether every shard has a live owner that this node knows, or nobody can own any; and all of its own serve.
     pub(crate) fn settled(&self, shards: u32) -> bool {
         let hosts = self

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca_client::{Client, Profile};
+use ostraca_client::{CallError, Client, Profile};
 use ostraca_node::config::Role;
-use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
+use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, NodeError, init, join};
 use ostraca_sharding::ids::Entity;
 
 const GRACE: Duration = Duration::from_secs(20);
@@ -189,5 +189,84 @@ async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leav
     expect_all(&one, rounds + 5).await;
 
     one.close().await;
+    cluster.first.stop(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_does_what_its_roles_say_and_refuses_the_rest_by_name() {
+    let cluster = Cluster::start().await;
+    let one = cluster.client(&cluster.first).await;
+    let manifest = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
+    one.deploy(manifest, counter(), None).await.expect("deployed");
+
+    let gateway = cluster.joined("g", &[Role::Gateway]).await;
+    let through = cluster.client(&gateway).await;
+    add_to_all(&through).await;
+    assert!(
+        owners(&through).await.keys().eq(["n1"]),
+        "a node without the role `host` owns nothing"
+    );
+
+    let host = cluster.joined("h", &[Role::Host]).await;
+    spread_over(&one, &["h", "n1"]).await;
+    add_to_all(&through).await;
+    let refusing = cluster.client(&host).await;
+    match refusing.session().command(&entity(0), "add", "1").await {
+        Err(CallError::NotRun { code, .. }) => assert_eq!(&*code, "no-gateway"),
+        other => panic!("refused by name, but {other:?}"),
+    }
+    let nodes = refusing.nodes().await.expect("operators are answered");
+    assert_eq!(nodes.nodes.len(), 3);
+    expect_all(&through, 2).await;
+
+    // All at once, the store among them: nobody waits for what cannot come any more.
+    for client in [one, through, refusing] {
+        client.close().await;
+    }
+    let began = std::time::Instant::now();
+    futures::join!(cluster.first.stop(GRACE), gateway.stop(GRACE), host.stop(GRACE));
+    assert!(began.elapsed() < GRACE, "in good order, not by time-outs: {:?}", began.elapsed());
+}
+
+/// Leases that end sooner, written before the tables of a configuration.
+fn quicken(home: &Path) {
+    let path = home.join("ostraca.toml");
+    let text = std::fs::read_to_string(&path).expect("a configuration");
+    std::fs::write(path, format!("lease = \"2 s\"\nrenew = \"250 ms\"\n{text}")).expect("written");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).expect("copied");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_node_in_a_copied_folder_does_not_start_and_says_why() {
+    let cluster = Cluster::start().await;
+    let one = cluster.client(&cluster.first).await;
+    let home = cluster.prepare("n2", &MEMBER);
+    quicken(&home);
+    let copied = cluster.dir.path().join("copy");
+    copy(&home, &copied);
+    let second = Node::start(config(&home)).await.expect("a node that joined");
+    spread_over(&one, &["n1", "n2"]).await;
+    match Node::start(config(&copied)).await {
+        Err(NodeError::NameInUse { node, places }) => {
+            assert_eq!((node, places), ("n2".to_owned(), second.address().to_string()));
+        }
+        Err(other) => panic!("the name is in use, but: {other}"),
+        Ok(_) => panic!("two processes are one node"),
+    }
+    spread_over(&one, &["n1", "n2"]).await;
+    one.close().await;
+    second.stop(GRACE).await;
     cluster.first.stop(GRACE).await;
 }

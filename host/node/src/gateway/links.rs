@@ -40,7 +40,8 @@ struct Road {
 
 /// All links of a node.
 pub(crate) struct Links {
-    own: NodeId,
+    /// This node.
+    pub(super) own: NodeId,
     ways: RwLock<HashMap<NodeId, Way>>,
     dialer: PeerDialer,
     runtime: Handle,
