@@ -11,15 +11,25 @@ use crate::output;
 
 /// What a stop may take before it is given up; what was not answered is then told as unknown.
 const GRACE: Duration = Duration::from_secs(20);
+/// The same where a part of the node has ended: its shards cannot be handed over in good order.
+const BROKEN: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let mut stop = Stop::listen()?;
     let config = Config::load_to_join(&args.config, &args.join)?;
     let mut node = tokio::select! {
-        started = Node::start(config) => started?,
+        begun = Node::begin(config) => begun?,
         // It served nobody yet, and its store may be left at any moment.
         () = stop.heard() => return Ok(Exit::Done),
     };
+    let settled = tokio::select! {
+        settled = node.settle() => settled,
+        // It may own shards by now.
+        () = stop.heard() => return finish(node, stop, None).await,
+    };
+    if let Err(error) = settled {
+        return finish(node, stop, Some(error)).await;
+    }
     output::line(&ready(&node));
     let why = tokio::select! {
         () = stop.heard() => None,
@@ -46,8 +56,9 @@ pub(crate) async fn finish(
     mut stop: Stop,
     why: Option<NodeError>,
 ) -> Result<Exit, Failure> {
+    let grace = if why.is_some() { BROKEN } else { GRACE };
     tokio::select! {
-        () = node.stop(GRACE) => {}
+        () = node.stop(grace) => {}
         () = stop.heard() => return Ok(Exit::Interrupted),
     }
     match why {
