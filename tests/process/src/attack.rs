@@ -110,7 +110,7 @@ impl Scene {
             rng: StdRng::seed_from_u64(seed),
             round: 0,
             least: DOUBTFUL,
-            size: Size::default(),
+            size: Size::USUAL,
             load: None,
             doubtful: 0,
             struck: Instant::now(),

@@ -21,7 +21,7 @@ async fn a_load_goes_through_a_kill_and_its_judgement_misses_nothing_that_was_no
         deploy_example(&client, example).await.expect("deploy");
     }
     let clients = [client];
-    let size = Size { counters: 6, accounts: 4, ..Size::default() };
+    let size = Size { counters: 6, accounts: 4, ..Size::USUAL };
     let load = Load::start(&clients, 7, 1, size);
     while load.done() < 300 {
         tokio::time::sleep(Duration::from_millis(5)).await;

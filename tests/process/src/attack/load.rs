@@ -32,10 +32,10 @@ pub struct Size {
     pub pace: Duration,
 }
 
-impl Default for Size {
-    fn default() -> Self {
-        Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO }
-    }
+impl Size {
+    /// Of most rounds.
+    pub const USUAL: Self =
+        Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO };
 }
 
 /// Sessions that keep commands under way, until told to end.
