@@ -44,7 +44,7 @@ demo: setup
 test: setup
 	@echo 'test: building everything (the first time about 10 minutes on two processors)'
 	@$(CARGO) test --workspace --no-run --quiet
-	@echo 'test: running every test (about 8 minutes on two processors)'
+	@echo 'test: running every test (about 20 minutes on two processors)'
 	@OSTRACA_BUILT=1 $(CARGO) test --workspace --no-fail-fast
 
 lint: setup
