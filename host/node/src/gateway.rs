@@ -92,6 +92,10 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one thing, put together in one place"
+    )]
     pub(crate) fn new(
         router: Router<Parcel>,
         opener: Opener,
