@@ -91,6 +91,9 @@ pub struct Report {
     pub seen: Vec<(u32, u64)>,
     /// Its shards.
     pub held: Vec<Held>,
+    /// Whether the `EntityStore` answers it (R9): while it does not, it would give up whatever it got. Its row says the
+    /// same, but only with its next renewal.
+    pub store_answers: bool,
     /// Shards whose claim was refused, and the epoch that stands in the store (R5).
     pub refused: Vec<(ShardId, Epoch, Epoch)>,
 }

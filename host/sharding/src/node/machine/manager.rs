@@ -183,6 +183,10 @@ impl Machine {
         if let Some(manager) = &mut self.manager
             && report.incarnation == from.incarnation
         {
+            match report.store_answers {
+                true => self.view.mute.remove(from),
+                false => self.view.mute.insert(from.clone()),
+            };
             manager.reports.insert(from.node.clone(), report);
         }
     }

@@ -216,6 +216,7 @@ impl Machine {
         self.report_at = None;
         let report = Report {
             incarnation: me.incarnation,
+            store_answers: !self.without_store(now),
             seen: self.seen.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
             held: self
                 .held

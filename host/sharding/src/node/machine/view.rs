@@ -1,5 +1,7 @@
 //! The rows as they were last seen, what changed with each, and when each lease was last seen to move.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[derive(Clone, Debug, Hash)]
@@ -9,6 +11,8 @@ pub(super) struct View {
     pub(super) chunks: BTreeMap<u32, (ShardsRow, u64)>,
     /// When each node's lease was last seen to move, on this node's clock (R8).
     moved: BTreeMap<NodeId, u64>,
+    /// Lives whose last report says that their `EntityStore` does not answer: told to the manager only (R9).
+    pub(super) mute: BTreeSet<Member>,
     /// What was last told of each shard: epoch, live owner, moving.
     routes: Vec<(Epoch, Option<Member>, bool)>,
 }
@@ -20,6 +24,7 @@ impl View {
             manager: None,
             chunks: BTreeMap::new(),
             moved: BTreeMap::new(),
+            mute: BTreeSet::new(),
             routes: vec![(Epoch(0), None, false); shards as usize],
         }
     }
@@ -74,6 +79,14 @@ impl View {
             .iter()
             .filter(|(_, (row, _))| row.standing == Standing::Live)
             .map(|(node, (row, _))| (node, row))
+    }
+
+    /// Those of them that may get shards.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
+        self.all_live()
+            .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
+            .map(|(node, row)| (Member { node: node.clone(), incarnation: row.incarnation }, row))
+            .filter(|(member, _)| !self.mute.contains(member))
     }
 
     /// Every shard's row, in order.

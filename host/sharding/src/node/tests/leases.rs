@@ -188,3 +188,26 @@ fn a_lapse_and_a_return_are_noted() {
     let notices = &cluster.node("b").notices;
     assert!(notices.contains(&Notice::Lapsed) && notices.contains(&Notice::Resumed));
 }
+
+#[test]
+fn a_host_that_gave_up_for_want_of_the_store_is_given_nothing_until_it_answers() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    let before = cluster.epochs();
+    // The entities' store answers `c` no more; its renewals go on, but late.
+    for _ in 0..40 {
+        cluster.now += 100;
+        for node in ["a", "b", "c"] {
+            if node != "c" {
+                let sent = cluster.now;
+                cluster.tell(node, Event::StoreAnswered { sent });
+            }
+            cluster.tell(node, Event::Tick);
+        }
+    }
+    let after = cluster.epochs();
+    let most = after.iter().map(|(shard, at)| at.0 - before[shard].0).max();
+    assert_eq!(most, Some(1), "each of its shards moved once, and none came back to it");
+    assert!(cluster.node("c").owns.is_empty());
+    cluster.run(4_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}

@@ -50,6 +50,9 @@ impl Machine {
 
     /// Marks lives whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
     fn bury(&mut self, now: Now) {
+        if now.mono < self.again_at {
+            return;
+        }
         let span = self.settings.lease + self.settings.margin;
         let lapsed: Vec<_> = self
             .view
@@ -212,12 +215,7 @@ impl Machine {
     /// Balances: when hosts came or went, when asked, and at each interval (S13). Not while a member cannot be
     /// reached, or versions are mixed: the strategy sees to that (R12, S16.2).
     fn balance(&mut self, now: Now) {
-        let hosts: BTreeSet<_> = self
-            .view
-            .all_live()
-            .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
-            .map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation })
-            .collect();
+        let hosts: BTreeSet<_> = self.view.hosts().map(|(member, _)| member).collect();
         let away = self
             .view
             .all_live()

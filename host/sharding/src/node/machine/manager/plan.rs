@@ -22,14 +22,8 @@ pub(in super::super) fn of(
     targets: &BTreeMap<ShardId, Option<NodeId>>,
     seed: u64,
 ) -> Plan {
-    let hosts: Vec<_> = view
-        .all_live()
-        .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
-        .collect();
-    let members: Vec<_> = hosts
-        .iter()
-        .map(|(node, row)| Member { node: (*node).clone(), incarnation: row.incarnation })
-        .collect();
+    let hosts: Vec<_> = view.hosts().collect();
+    let members: Vec<_> = hosts.iter().map(|(member, _)| member.clone()).collect();
     let by_member: BTreeMap<_, _> =
         members.iter().enumerate().map(|(at, member)| (member.clone(), at)).collect();
     let by_node: BTreeMap<_, _> =
@@ -47,7 +41,7 @@ pub(in super::super) fn of(
     let shards = places.collect();
     let hosts = hosts
         .iter()
-        .map(|(node, row)| assign::Host { node: (*node).clone(), version: row.version })
+        .map(|(member, row)| assign::Host { node: member.node.clone(), version: row.version })
         .collect();
     Plan { members, view: assign::View { hosts, shards, seed } }
 }
