@@ -295,7 +295,10 @@ impl Machine {
         if revision < life.revision {
             return;
         }
-        if row.incarnation != life.member.incarnation || row.standing != Standing::Live {
+        if row.incarnation == life.member.incarnation && row.standing == Standing::Stopped {
+            // Its goodbye, which the watch told sooner than its answer came.
+            self.left();
+        } else if row.incarnation != life.member.incarnation || row.standing != Standing::Live {
             self.fence(now);
         } else if revision > life.revision {
             // A renewal under way will conflict, and come again.
@@ -451,11 +454,7 @@ impl Machine {
         life.pending = false;
         let key = Key::Node(life.member.node.clone());
         match result {
-            Ok(_) => {
-                self.membership = Membership::Left;
-                self.manager = None;
-                self.actions.push_back(Action::Left);
-            }
+            Ok(_) => self.left(),
             Err(WriteError::Conflict(Some((row, revision)))) => {
                 self.learn(now, key, row, revision);
             }
@@ -465,5 +464,12 @@ impl Machine {
                 self.actions.push_back(Action::Read(key));
             }
         }
+    }
+
+    /// Nobody but this node writes its goodbye, and only when it holds nothing any more.
+    fn left(&mut self) {
+        self.membership = Membership::Left;
+        self.manager = None;
+        self.actions.push_back(Action::Left);
     }
 }

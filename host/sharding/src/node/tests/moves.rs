@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::{AllocationStrategy, Average, Move, View};
 use crate::ids::NodeId;
-use crate::node::{Event, Notice, Talk};
-use crate::rows::{Roles, Standing};
+use crate::node::{Action, Event, Notice, Talk};
+use crate::rows::{Roles, Row, Standing};
 
 fn counts(cluster: &Cluster) -> Vec<usize> {
     cluster.spread().into_values().collect()
@@ -149,4 +149,30 @@ fn s13_a_host_that_joins_or_leaves_is_an_occasion_to_balance() {
     cluster.tell("c", Event::Leave);
     cluster.run(3_000);
     assert_eq!(counts(&cluster), [6, 6]);
+}
+
+#[test]
+fn k35_a_goodbye_that_the_watch_tells_before_its_answer_comes_is_a_goodbye() {
+    let mut cluster = Cluster::of(&["a"]);
+    cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
+    cluster.run(500);
+    let now = cluster.now();
+    let mut machine = cluster.nodes.remove(&"g".into()).expect("g").machine;
+    machine.handle(now, Event::Leave);
+    let (mut revision, mut done) = (1_000, Vec::new());
+    while let Some(action) = machine.poll() {
+        if let Action::Write { number, key, row, .. } = &action {
+            revision += 1;
+            let goodbye = matches!(row, Row::Node(row) if row.standing == Standing::Stopped);
+            machine.handle(
+                now,
+                match goodbye {
+                    true => Event::Row { key: key.clone(), value: Some((row.clone(), revision)) },
+                    false => Event::Written { number: *number, result: Ok(revision) },
+                },
+            );
+        }
+        done.push(action);
+    }
+    assert!(done.contains(&Action::Left) && !done.contains(&Action::Fenced), "{done:?}");
 }
