@@ -118,9 +118,15 @@ fn a_new_manager_goes_on_with_the_hand_offs_that_the_old_one_began() {
     cluster.run(1_500);
     assert!(begun(&cluster));
     cluster.node("a").dead = true;
+    cluster.said.clear();
     cluster.run(6_000);
     assert_eq!(cluster.manager().0, "b");
     assert!(begun(&cluster), "the intent outlives the manager that wrote it");
+    let again = cluster.said.iter().filter(|(from, to, talk)| {
+        (&*from.0, &*to.0) == ("b", "c")
+            && matches!(talk, Talk::HandOff { term: 2, id, .. } if id.term == 1)
+    });
+    assert!(again.count() >= 6, "the owner is told again, under the new term and the old id");
     cluster.unstick("c");
     cluster.run(3_000);
     assert_eq!(cluster.spread().into_iter().collect::<Vec<_>>(), [("b".into(), 12)]);
