@@ -87,6 +87,8 @@ pub struct Machine {
     vacant: Option<u64>,
     /// When a row that was named and not seen may be asked for again.
     look_at: u64,
+    /// When a death or a drain whose writing was not answered is written again.
+    again_at: u64,
     writes: BTreeMap<u64, Purpose>,
     drains: BTreeMap<NodeId, bool>,
     numbers: u64,
@@ -143,6 +145,7 @@ impl Machine {
             manager: None,
             vacant: None,
             look_at: 0,
+            again_at: 0,
             writes: BTreeMap::new(),
             drains: BTreeMap::new(),
             numbers: 0,
@@ -270,7 +273,7 @@ impl Machine {
         }
         self.drive_membership(now);
         self.drive_shards(now);
-        self.drive_drains();
+        self.drive_drains(now);
         if !minor {
             self.drive_manager(now);
         }
@@ -333,6 +336,9 @@ impl Machine {
             Purpose::Chunk(chunk) => self.chunk_written(now, chunk, result),
             Purpose::Death(node) | Purpose::Drain(node) => {
                 let key = Key::Node(node);
+                if result == Err(WriteError::Unknown) {
+                    self.again_at = now.mono + self.settings.retry;
+                }
                 match result {
                     // The watch tells the row; reading it is faster.
                     Ok(_) | Err(WriteError::Unknown) => self.actions.push_back(Action::Read(key)),
@@ -367,7 +373,10 @@ impl Machine {
     }
 
     /// Writes what operators asked for, once the row is known and no such write is under way.
-    fn drive_drains(&mut self) {
+    fn drive_drains(&mut self, now: Now) {
+        if now.mono < self.again_at {
+            return;
+        }
         let wanted: Vec<_> = self.drains.iter().map(|(node, on)| (node.clone(), *on)).collect();
         for (node, draining) in wanted {
             let Some((row, revision)) = self.view.nodes.get(&node) else { continue };

@@ -54,6 +54,7 @@ impl Machine {
         self.report_at = self.report_at.map(|at| to.time(at));
         self.vacant = self.vacant.map(|at| to.time(at));
         self.look_at = to.time(self.look_at);
+        self.again_at = to.time(self.again_at);
         for (chunk, at) in &mut self.seen {
             *at = to.revision(&Key::Shards(*chunk), *at);
         }
@@ -100,7 +101,7 @@ impl Hash for Machine {
         (self.watching, self.listing, self.list_at, self.handled).hash(state);
         (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
         (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
-        (&self.manager, self.vacant, self.look_at, &self.writes).hash(state);
+        (&self.manager, self.vacant, self.look_at, self.again_at, &self.writes).hash(state);
         (&self.drains, self.numbers).hash(state);
     }
 }
