@@ -37,7 +37,7 @@ use ostraca_sharding::ids::{Epoch, NodeId, ShardId, TurnId};
 use ostraca_sharding::message::{Message, Outcome};
 use ostraca_sharding::node::{self, Talk};
 use ostraca_sharding::route;
-use ostraca_sharding::rows::{Key, Member};
+use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
 
 use crate::client::Client;
@@ -119,7 +119,6 @@ enum Happening {
     Talk { from: usize, to: usize, member: Member, talk: Talk },
     Told { pid: Pid, event: node::Event },
     FromStore { pid: Pid, tag: u64, reply: Reply },
-    ReadAgain { pid: Pid, key: Key },
     Reconnect { pid: Pid, way: Way },
     Sync,
     Watch { conn: ConnId },
@@ -148,7 +147,6 @@ impl Happening {
             | Self::NotSent { pid, .. }
             | Self::Told { pid, .. }
             | Self::FromStore { pid, .. }
-            | Self::ReadAgain { pid, .. }
             | Self::Reconnect { pid, .. }
             | Self::Begin { pid }
             | Self::Probe { pid }
@@ -204,6 +202,8 @@ struct World {
     shards: u32,
     stores: Vec<Store>,
     rows: Rows,
+    /// When each revision of the rows became durable.
+    revised: BTreeMap<u64, u64>,
     applied: Vec<Applied>,
     watchers: Vec<Watcher>,
     /// Calls that wait for the next sync.
@@ -317,7 +317,6 @@ impl World {
             Happening::Talk { from, to, member, talk } => self.talk(from, to, member, talk),
             Happening::Told { pid, event } => self.tell_node(pid, event),
             Happening::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
-            Happening::ReadAgain { pid, key } => self.call(pid, Call::Read(key)),
             Happening::Reconnect { pid, way } => self.reconnect(pid, way),
             Happening::Sync => match self.store_paused() {
                 Some(delay) => self.at(delay, Happening::Sync),

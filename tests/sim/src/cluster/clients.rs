@@ -73,16 +73,20 @@ impl World {
         self.again(timeout, client, sequence);
     }
 
-    /// Any gateway that clients know of, whether it lives or not.
+    /// A gateway that clients know of. One that is gone refuses them at once, mostly.
     pub(super) fn a_gateway(&mut self) -> usize {
+        let any = self.rng.chance(30) || self.sites.iter().all(|site| site.pid.is_none());
         let gateways: Vec<usize> = self
             .sites
             .iter()
             .enumerate()
-            .filter(|(_, site)| site.roles.gateway && !site.copy)
+            .filter(|(_, site)| site.roles.gateway && !site.copy && (any || site.pid.is_some()))
             .map(|(at, _)| at)
             .collect();
-        gateways[self.rng.range(0, gateways.len() as u64) as usize]
+        match gateways.len() as u64 {
+            0 => 0,
+            n => gateways[self.rng.range(0, n) as usize],
+        }
     }
 
     pub(super) fn again(&mut self, delay: u64, client: usize, sequence: u64) {

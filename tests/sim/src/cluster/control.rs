@@ -83,6 +83,7 @@ impl World {
                 self.tally.count("transition: registered");
                 let it = &mut self.processes[pid];
                 it.member = Some(member.clone());
+                it.registered_at = self.now;
                 it.suspended = None;
                 self.route_me(pid, Some(member));
             }

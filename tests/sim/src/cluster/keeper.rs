@@ -102,6 +102,7 @@ impl World {
             }
         }
         self.rows.sync();
+        self.revised.insert(self.rows.revision(), self.now);
         for applied in std::mem::take(&mut self.applied) {
             self.guard_applied(&applied);
         }

@@ -135,6 +135,7 @@ impl World {
             bulk: None,
             control_since: 0,
             lapsed_at: 0,
+            registered_at: 0,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             store_answered: self.now,

@@ -37,6 +37,7 @@ impl World {
             shards,
             stores,
             rows: Rows::default(),
+            revised: BTreeMap::new(),
             applied: Vec::new(),
             watchers: Vec::new(),
             held: Vec::new(),

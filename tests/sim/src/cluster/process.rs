@@ -58,7 +58,7 @@ pub(super) struct Process {
     pub(super) offset: u64,
     pub(super) rate: u64,
     pub(super) stood: u64,
-    /// When it started, last woke from a pause, and last heard of a row, in the world's time.
+    /// When it started, last woke from a pause, and how old its news of rows are, in the world's time.
     pub(super) started: u64,
     pub(super) woke: u64,
     pub(super) heard_at: u64,
@@ -87,6 +87,7 @@ pub(super) struct Process {
     /// Since when it has the first, and when its lease last lapsed.
     pub(super) control_since: u64,
     pub(super) lapsed_at: u64,
+    pub(super) registered_at: u64,
     /// Links to peers, and the addresses that rows gave them.
     pub(super) links: BTreeMap<NodeId, (ConnId, Member)>,
     pub(super) addresses: BTreeMap<NodeId, usize>,

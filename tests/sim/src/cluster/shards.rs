@@ -204,7 +204,8 @@ impl World {
         for it in self.processes.iter().filter(|it| it.awake(self.now) && it.member.is_some()) {
             let Some(sent) = it.lease_sent else { continue };
             let since = it.mono(self.now).saturating_sub(sent);
-            let slept = self.now.saturating_sub(it.woke) <= SLACK;
+            // Registered only now, by a write that was long under way; or just awake.
+            let slept = self.now.saturating_sub(it.woke.max(it.registered_at)) <= SLACK;
             let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(_)));
             if since >= LEASE + SLACK && !slept && !news && !it.machine.suspended() {
                 self.breaches.push(format!(

@@ -151,7 +151,8 @@ impl World {
             Reply::Pong { .. } => {}
             Reply::Listed(rows) => self.tell_node(pid, Event::Listed(rows)),
             Reply::Row(key, Some(value)) => self.tell_node(pid, Event::Row { key, value }),
-            Reply::Row(key, None) => self.read_again(pid, key),
+            // The machine asks again where it needs to know.
+            Reply::Row(_, None) => {}
             Reply::Written { number, result } => {
                 if result == Err(WriteError::Unknown) {
                     self.tally.count("transition: write unknown");
@@ -164,18 +165,14 @@ impl World {
         }
     }
 
-    /// A read that nobody answered is asked again: it changes nothing.
-    pub(super) fn read_again(&mut self, pid: Pid, key: Key) {
-        let delay = self.rng.range(20, 60);
-        self.at(delay, Happening::ReadAgain { pid, key });
-    }
-
     pub(super) fn watched(&mut self, pid: Pid, conn: ConnId, changes: Option<Vec<Change>>) {
         if self.processes[pid].control != Some(conn) {
             return;
         }
         let Some(changes) = changes else { return self.tell_node(pid, Event::WatchLost) };
-        self.processes[pid].heard_at = self.now;
+        let newest = changes.last().map_or(0, |(_, _, revision)| *revision);
+        let revised = self.revised.range(newest..).next().map_or(0, |(_, at)| *at);
+        self.processes[pid].heard_at = revised;
         for (key, row, revision) in changes {
             self.tell_node(pid, Event::Row { key, value: Some((row, revision)) });
         }
