@@ -1,9 +1,34 @@
-//! A model of a cluster whose actors are the production core ([`ostraca_sharding::node::Machine`]), for
-//! stateright to go through all its states.
-#![allow(missing_docs)]
+//! A model of a small cluster whose actors are the production core, for stateright to go through all its
+//! states: three nodes, two of which may manage, one shard or two.
+//!
+//! Real: each node's [`Machine`](ostraca_sharding::node::Machine), its strategy, and the rule by which one
+//! claim follows another. In small: the `ClusterStore` (linearizable compare-and-set, a watch, answers), the
+//! `EntityStore`'s claims, a shard's machine (it claims, serves and stops, each a step of its own), and
+//! messages between nodes, in order on each link.
+//!
+//! A model is only as good as what it leaves out is harmless. Left out here, and why:
+//! - Times move back as time passes, and revisions and counts of renewals are numbered anew in their
+//!   order: the machine only compares them. What is older than every lease is equally old. Random numbers
+//!   are no part of a state.
+//! - Revisions count a row, not the store: the machine compares them of one row only.
+//! - Clocks run alike and time passes in beats of one renewal; a lease is 3, the margin 1. Drift is the
+//!   simulator's.
+//! - Time passes only when all that is under way has come, unless a fault of the budget holds it up: a cut, a
+//!   watch behind, a stopped process, a copy, a late request. So no mere slowness spans a beat.
+//! - A renewal, its answer and the word of it are one step where nothing is queued before them, and a watch
+//!   that is behind tells the last of several renewals only.
+//! - A talk is not queued twice, and a report that tells the manager nothing new is not sent: as if lost.
+//! - A node makes its calls to the `ClusterStore` one after the other.
+//! - Hand-offs are not given up, and balancing is not asked for: only joins, leaves and drains move shards.
+//!   Two shards of three nodes have nothing to balance. The `EntityStore` always answers.
+//!
+//! What is looked after: see [`rules`]. Most rules are looked at in the step that could break them, so no
+//! state carries more history than they need. A cluster at rest, whose next beat changes nothing, must serve
+//! every shard: that is how a step that never comes would be found; a cycle of several states would not be.
 
 pub mod model;
 pub mod rules;
+pub mod run;
 pub mod scope;
 pub mod state;
 pub mod time;

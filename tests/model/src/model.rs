@@ -18,6 +18,11 @@ use crate::world::{apply, call, claim, hear, hear_watch, hurry, shard, start, te
 /// Nodes of the cluster.
 pub const NODES: usize = 3;
 
+/// Some path has a shard served by a second owner.
+pub const SERVED_AGAIN: &str = "a shard is served under a second epoch";
+/// R9, S14.
+pub const ONE_ANSWERS: &str = "one life at a time answers for a shard";
+
 /// One thing that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
@@ -493,20 +498,17 @@ impl Model for Cluster {
         }
         let mut all =
             kept![NAMED, ONE_LIFE, OVER, TERMS, EPOCHS, SEALED, DEAD, LEASE, AHEAD, FINAL, REST];
-        all.push(Property::always("one life at a time answers for a shard", one_serves));
-        all.push(Property::sometimes(
-            "a shard is served under a second epoch",
-            |_, state: &State| {
-                state.awake().any(|(_, process)| {
-                    process.hosted.values().any(|hosted| {
-                        hosted.phase == Phase::Serving
-                            && state.named.keys().any(|(of, epoch)| {
-                                *of == hosted.claim.shard.shard && *epoch < hosted.claim.epoch
-                            })
-                    })
+        all.push(Property::always(ONE_ANSWERS, one_serves));
+        all.push(Property::sometimes(SERVED_AGAIN, |_, state: &State| {
+            state.awake().any(|(_, process)| {
+                process.hosted.values().any(|hosted| {
+                    hosted.phase == Phase::Serving
+                        && state.named.keys().any(|(of, epoch)| {
+                            *of == hosted.claim.shard.shard && *epoch < hosted.claim.epoch
+                        })
                 })
-            },
-        ));
+            })
+        }));
         all
     }
 }

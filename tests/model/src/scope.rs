@@ -64,6 +64,13 @@ impl Scope {
         self
     }
 
+    /// With so many shards.
+    #[must_use]
+    pub fn of_shards(mut self, shards: u32) -> Self {
+        self.shards = shards;
+        self
+    }
+
     /// With a rule switched off.
     #[must_use]
     pub fn without(mut self, mutation: Mutation) -> Self {

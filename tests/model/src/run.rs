@@ -1,0 +1,93 @@
+//! Runs of the model, and what they came to.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use crate::model::{Cluster, SERVED_AGAIN, Seen};
+use crate::scope::Scope;
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Different states.
+    pub states: usize,
+    /// Steps taken, to known states too.
+    pub steps: usize,
+    /// Steps of the longest path.
+    pub depth: usize,
+    /// Every state within the scope (to the depth, where one was given) was looked at.
+    pub whole: bool,
+    /// A shard was served by a second owner.
+    pub served_again: bool,
+    /// Rules that were broken, each with the path that leads there.
+    pub broken: Vec<(&'static str, Vec<String>)>,
+    /// How often each thing happened.
+    pub seen: Arc<Seen>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Whether nothing was broken and nothing left out.
+    pub fn holds(&self) -> bool {
+        self.whole && self.broken.is_empty()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = if self.whole { "every state" } else { "not every state" };
+        let Self { states, steps, depth, took, .. } = self;
+        write!(f, "{whole}: {states} states, {steps} steps, depth {depth}, in {took:.1?}; seen:")?;
+        for (name, count) in self.seen.all().filter(|(_, count)| *count > 0) {
+            write!(f, " {count} {name},")?;
+        }
+        for (rule, path) in &self.broken {
+            write!(f, "\n  broken: {rule}\n    {}", path.join("\n    "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at every state of a scope, on two threads; none is left out unless the time is over.
+pub fn every_state(scope: Scope, at_most: Duration) -> Outcome {
+    let (model, begun) = (Cluster::new(scope), Instant::now());
+    let checker = model.checker().threads(2).timeout(at_most);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_dfs().join();
+    outcome(&checker, begun, begun.elapsed() < at_most)
+}
+
+/// Looks at every state that is at most so many steps away, nearest first; the path to what is broken is
+/// a shortest one.
+pub fn to_depth(scope: Scope, depth: usize) -> Outcome {
+    let (model, begun) = (Cluster::new(scope), Instant::now());
+    let checker = model.checker().target_max_depth(depth);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    outcome(&checker, begun, true)
+}
+
+fn outcome(checker: &impl Checker<Cluster>, begun: Instant, in_time: bool) -> Outcome {
+    let found = checker.discoveries();
+    let served_again = found.contains_key(SERVED_AGAIN);
+    let broken: Vec<_> = found
+        .into_iter()
+        .filter(|(name, _)| *name != SERVED_AGAIN)
+        .map(|(name, path)| {
+            let steps = path.into_actions();
+            (name, steps.into_iter().map(|step| format!("{step:?}")).collect())
+        })
+        .collect();
+    Outcome {
+        states: checker.unique_state_count(),
+        steps: checker.state_count(),
+        depth: checker.max_depth(),
+        whole: in_time && broken.is_empty(),
+        served_again,
+        broken,
+        seen: checker.model().seen.clone(),
+        took: begun.elapsed(),
+    }
+}

@@ -1,0 +1,120 @@
+//! Every state of a small cluster, one mix of faults after the other. `MODEL=all` adds the large mixes.
+
+use std::time::Duration;
+
+use ostraca_model::run::{Outcome, every_state, to_depth};
+use ostraca_model::scope::{Budget, Scope, Start};
+
+const NOTHING: Budget = Budget {
+    crashes: 0,
+    restarts: 0,
+    duplicates: 0,
+    losses: 0,
+    cuts: 0,
+    lags: 0,
+    pauses: 0,
+    drains: 0,
+};
+
+fn every(name: &str, scope: Scope, seen: &[&str]) -> Outcome {
+    let outcome = every_state(scope, Duration::from_secs(7_200));
+    println!("{name}: {outcome}");
+    assert!(outcome.holds(), "{name}: {outcome}");
+    for what in seen {
+        assert!(outcome.seen.count(what) > 0, "{name}: no {what}");
+    }
+    outcome
+}
+
+fn all() -> bool {
+    std::env::var("MODEL").is_ok_and(|what| what == "all")
+}
+
+#[test]
+fn one_crash_of_any_node_at_any_step_with_one_copy_and_one_loss() {
+    let budget = Budget { crashes: 1, duplicates: 1, losses: 1, ..NOTHING };
+    let seen = [
+        "crashes",
+        "copies heard",
+        "talks lost",
+        "requests lost",
+        "answers lost",
+        "late requests",
+        "owners by fail-over",
+        "managers by fail-over",
+    ];
+    let outcome = every("crash, copy, loss", Scope::one_shard(budget), &seen);
+    assert!(outcome.served_again);
+}
+
+#[test]
+fn one_crash_of_any_node_at_any_step_of_a_hand_off() {
+    let budget = Budget { crashes: 1, drains: 1, ..NOTHING };
+    let seen =
+        ["owners by hand-off", "owners by fail-over", "managers by fail-over", "late requests"];
+    let outcome = every("hand-off, crash", Scope::one_shard(budget), &seen);
+    assert!(outcome.served_again);
+}
+
+#[test]
+fn a_hand_off_with_one_copy_or_one_loss() {
+    for (name, duplicates, losses) in [("hand-off, copy", 1, 0), ("hand-off, loss", 0, 1)] {
+        let budget = Budget { drains: 1, duplicates, losses, ..NOTHING };
+        let outcome = every(name, Scope::one_shard(budget), &["owners by hand-off"]);
+        assert!(outcome.served_again);
+    }
+}
+
+#[test]
+fn a_node_that_is_cut_from_the_store_and_comes_back_at_any_step() {
+    let budget = Budget { cuts: 1, ..NOTHING };
+    let seen = ["heals", "owners by fail-over", "managers by fail-over"];
+    assert!(every("cut", Scope::one_shard(budget), &seen).served_again);
+}
+
+#[test]
+fn a_node_whose_watch_falls_behind_and_catches_up_at_any_step() {
+    let budget = Budget { lags: 1, ..NOTHING };
+    every("watch behind", Scope::one_shard(budget), &["catch-ups", "managers by fail-over"]);
+}
+
+#[test]
+fn a_process_that_is_stopped_by_a_signal_and_goes_on_at_any_step() {
+    let budget = Budget { pauses: 1, ..NOTHING };
+    let seen = ["wakes", "owners by fail-over", "managers by fail-over"];
+    assert!(every("pause", Scope::one_shard(budget), &seen).served_again);
+}
+
+#[test]
+fn two_shards_to_a_depth() {
+    let depth = if all() { 20 } else { 16 };
+    let budget = Budget { crashes: 1, drains: 1, ..NOTHING };
+    let outcome = to_depth(Scope::one_shard(budget).of_shards(2), depth);
+    println!("two shards, hand-off, crash, to depth {depth}: {outcome}");
+    assert!(outcome.holds(), "{outcome}");
+}
+
+#[test]
+fn large_mixes_of_faults() {
+    if !all() {
+        println!("MODEL=all looks at the large mixes: one to two hours");
+        return;
+    }
+    let mixes = [
+        ("hand-off, crash, copy", Budget { crashes: 1, drains: 1, duplicates: 1, ..NOTHING }),
+        ("hand-off, crash, loss", Budget { crashes: 1, drains: 1, losses: 1, ..NOTHING }),
+        ("crash, restart", Budget { crashes: 1, restarts: 1, ..NOTHING }),
+        ("crash, cut", Budget { crashes: 1, cuts: 1, ..NOTHING }),
+    ];
+    for (name, budget) in mixes {
+        every(name, Scope::one_shard(budget), &["owners by fail-over"]);
+    }
+    let all = Budget { crashes: 1, drains: 1, duplicates: 1, losses: 1, ..NOTHING };
+    let outcome = every_state(Scope::one_shard(all), Duration::from_secs(3_600));
+    println!("hand-off, crash, copy, loss, for at most an hour: {outcome}");
+    assert!(outcome.broken.is_empty(), "{outcome}");
+    let scope = Scope::one_shard(NOTHING).from(&[Start::Cold]);
+    let outcome = to_depth(scope, 16);
+    println!("three processes start at once, to depth 16: {outcome}");
+    assert!(outcome.holds(), "{outcome}");
+}
