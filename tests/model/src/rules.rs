@@ -39,10 +39,8 @@ pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &Key, ne
             let age = NOW - state.renewed.get(node).copied().unwrap_or(0);
             look_at_node(state, &old, new, age < lease);
         }
-        (Key::Manager, Some(Row::Manager(old)), Row::Manager(new)) => {
-            if new.term <= old.term {
-                state.break_rule(TERMS);
-            }
+        (Key::Manager, Some(Row::Manager(old)), Row::Manager(new)) if new.term <= old.term => {
+            state.break_rule(TERMS);
         }
         (Key::Shards(chunk), old, Row::Shards(new)) => {
             let old = match old {

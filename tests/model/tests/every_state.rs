@@ -1,5 +1,7 @@
 //! Every state of a small cluster, one mix of faults after the other. `MODEL=all` adds the large mixes.
 
+#![allow(clippy::print_stdout)] // How many states there were is what a run tells.
+
 use std::time::Duration;
 
 use ostraca_model::run::{Outcome, every_state, to_depth};
@@ -87,7 +89,7 @@ fn a_process_that_is_stopped_by_a_signal_and_goes_on_at_any_step() {
 
 #[test]
 fn two_shards_to_a_depth() {
-    let depth = if all() { 20 } else { 16 };
+    let depth = if all() { 30 } else { 24 };
     let budget = Budget { crashes: 1, drains: 1, ..NOTHING };
     let outcome = to_depth(Scope::one_shard(budget).of_shards(2), depth);
     println!("two shards, hand-off, crash, to depth {depth}: {outcome}");

@@ -1,10 +1,19 @@
-//! Each rule that the model looks after is seen to fail where the machine is told to forget it.
+//! Each rule that the model looks after is seen to fail: where the machine is told to forget one of its own,
+//! and those that no such slip of one machine breaks, by writes and claims made by hand.
 
+#![allow(clippy::print_stdout)] // How many states there were is what a run tells.
+
+use ostraca_model::model::Cluster;
 use ostraca_model::model::ONE_ANSWERS;
 use ostraca_model::rules;
 use ostraca_model::run::to_depth;
 use ostraca_model::scope::{Budget, Scope, Start};
-use ostraca_sharding::node::Mutation;
+use ostraca_model::state::{NOW, State, claim_of};
+use ostraca_model::world::{claim, tell};
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::node::{Event, Mutation};
+use ostraca_sharding::rows::{Key, Row, Standing};
+use stateright::Model;
 
 const CRASH: Budget = Budget {
     crashes: 1,
@@ -74,4 +83,68 @@ fn a_node_that_goes_on_when_its_lease_lapsed() {
 fn a_hand_off_that_waits_for_every_acknowledgement() {
     let budget = Budget { losses: 1, ..DRAIN };
     seen_to_fail(Mutation::AcksVeto, budget, rules::REST);
+}
+
+fn at_rest() -> (Scope, State) {
+    let scope = Scope::one_shard(CRASH).from(&[Start::OwnerHosts]);
+    let state = Cluster::new(scope.clone()).init_states().remove(0);
+    (scope, state)
+}
+
+fn broken_by(key: &Key, change: impl Fn(&mut Row)) -> Option<&'static str> {
+    let (scope, mut state) = at_rest();
+    let (mut row, _) = state.rows[key].clone();
+    change(&mut row);
+    rules::look_at_write(&mut state, scope.settings().lease, 2, key, &row);
+    state.broken
+}
+
+#[test]
+fn rows_that_go_back() {
+    let term = broken_by(&Key::Manager, |row| {
+        if let Row::Manager(row) = row {
+            row.term -= 1;
+        }
+    });
+    assert_eq!(term, Some(rules::TERMS));
+    let epoch = broken_by(&Key::Shards(0), |row| {
+        if let Row::Shards(row) = row {
+            row.shards[0].epoch = Epoch(0);
+        }
+    });
+    assert_eq!(epoch, Some(rules::EPOCHS));
+}
+
+#[test]
+fn a_life_that_is_over_and_renews() {
+    let (scope, mut state) = at_rest();
+    let key = Key::Node(State::name(0));
+    let live = state.rows[&key].0.clone();
+    if let Some((Row::Node(row), _)) = state.rows.get_mut(&key) {
+        row.standing = Standing::Dead;
+    }
+    rules::look_at_write(&mut state, scope.settings().lease, 0, &key, &live);
+    assert_eq!(state.broken, Some(rules::DEAD));
+    assert_eq!(state.renewed[&State::name(0)], NOW);
+}
+
+#[test]
+fn a_claim_that_no_row_named() {
+    let (_, mut state) = at_rest();
+    let thief = state.nodes[1].as_ref().and_then(|node| node.machine.member()).expect("a life");
+    let _ = claim(&mut state, &claim_of(ShardId(1), Epoch(9), &thief));
+    assert_eq!(state.broken, Some(rules::NAMED));
+}
+
+#[test]
+fn an_epoch_that_is_served_after_it_was_given_up() {
+    let (scope, mut state) = at_rest();
+    let (mut row, revision) = state.rows[&Key::Shards(0)].clone();
+    if let Row::Shards(row) = &mut row {
+        row.shards[0].epoch = Epoch(7);
+    }
+    state.given_up.insert((ShardId(1), Epoch(7)));
+    let value = Some((row, revision + 1));
+    tell(&scope, &mut state, 0, Event::Row { key: Key::Shards(0), value });
+    assert_eq!(state.broken, Some(rules::FINAL));
 }
