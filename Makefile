@@ -66,7 +66,7 @@ bench: setup
 
 soak: setup
 	@echo 'soak: simulations, then kills of a real node, then attacks on a real cluster; some hours by default'
-	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds -- --nocapture
+	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds --test cluster_seeds -- --nocapture
 	@MODEL=all $(CARGO) test --release --package ostraca-model --test every_state -- --nocapture --test-threads 1
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
