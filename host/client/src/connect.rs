@@ -66,14 +66,20 @@ impl ConnectError {
 pub struct ConnectOptions {
     /// For each address. Default 3 s.
     pub connect_timeout: Duration,
-    /// What this side takes; see [`Limits`].
+    /// What this side takes; see [`Limits`]. Of them, `keep_alive` is 1 s and `idle_timeout` 5 s by default: a client that
+    /// noticed a dead node later than the cluster does would be what its user waits for.
     pub limits: Limits,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
         // A client takes whatever a node is set to send.
-        let limits = Limits { max_frame: 64 << 20, ..Limits::default() };
+        let limits = Limits {
+            max_frame: 64 << 20,
+            keep_alive: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(5),
+            ..Limits::default()
+        };
         Self { connect_timeout: Duration::from_secs(3), limits }
     }
 }
