@@ -54,6 +54,8 @@ const PATIENCE_REMEMBERED: Duration = Duration::from_secs(3);
 const RIVALS: usize = 3;
 /// How long a store node that stops waits for others that leave and have not said goodbye yet, in parts of the grace.
 const OTHERS: u32 = 4;
+/// How long a store node that stops gives live nodes to say that they leave too.
+const TOGETHER: Duration = Duration::from_millis(500);
 /// How long a start waits for deployed types to be compiled.
 const TYPES: Duration = Duration::from_secs(60);
 
@@ -528,6 +530,10 @@ impl Node {
         if self._store.is_some() {
             // They cannot leave without the store: where all stop together, it is the last.
             let node = NodeId::from(self.summary.node.as_str());
+            if self.view.borrow().others_live(&node) {
+                // One that was told to stop at the same moment may not have said so yet.
+                tokio::time::sleep(TOGETHER).await;
+            }
             let gone = |view: &Arc<View>| !view.others_leave(&node);
             if tokio::time::timeout(grace / OTHERS, self.view.wait_for(gone)).await.is_err() {
                 tracing::warn!("other nodes still leave, and now without the store");

@@ -63,6 +63,11 @@ impl View {
         self.nodes.iter().any(|(node, row)| node != me && leaves(row))
     }
 
+    /// Whether nodes other than that one live.
+    pub(crate) fn others_live(&self, me: &NodeId) -> bool {
+        self.nodes.iter().any(|(node, row)| node != me && row.standing == Standing::Live)
+    }
+
     /// Whether every shard has a live owner that this node knows, or nobody can own any; and all of its own serve.
     pub(crate) fn settled(&self, shards: u32) -> bool {
         let hosts = self

@@ -33,7 +33,7 @@ impl Parts {
 }
 
 fn options(name: &str) -> Options {
-    let roles = ["store,gateway", "manager,gateway", "host,gateway", "host,gateway", "manager"];
+    let roles = ["store,gateway", "manager,gateway", "host,gateway", "host,gateway", "manager,gateway"];
     Options::new(name, &roles)
 }
 
