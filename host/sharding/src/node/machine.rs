@@ -82,6 +82,8 @@ pub struct Machine {
     report_at: Option<u64>,
     /// When the `EntityStore` was last known to answer (R9).
     store_answered: u64,
+    /// When this node last gave its shards up for want of the store: it has to prove itself before it gets some again.
+    gave_up: Option<u64>,
     manager: Option<Manager>,
     /// Since when the leadership is seen vacant.
     vacant: Option<u64>,
@@ -142,6 +144,7 @@ impl Machine {
             seen: BTreeMap::new(),
             report_at: None,
             store_answered: 0,
+            gave_up: None,
             manager: None,
             vacant: None,
             look_at: 0,

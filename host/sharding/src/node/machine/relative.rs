@@ -52,6 +52,7 @@ impl Machine {
         self.handled = self.handled.map(|at| to.time(at));
         self.store_answered = to.time(self.store_answered);
         self.report_at = self.report_at.map(|at| to.time(at));
+        self.gave_up = self.gave_up.map(|at| to.time(at));
         self.vacant = self.vacant.map(|at| to.time(at));
         self.look_at = to.time(self.look_at);
         self.again_at = to.time(self.again_at);
@@ -101,6 +102,7 @@ impl Hash for Machine {
         (self.watching, self.listing, self.list_at, self.handled).hash(state);
         (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
         (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
+        (self.gave_up, &self.view.mute).hash(state);
         (&self.manager, self.vacant, self.look_at, self.again_at, &self.writes).hash(state);
         (&self.drains, self.numbers).hash(state);
     }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// How many leases a node proves itself after it gave its shards up for want of the store.
+const PROOF: u64 = 4;
+
 /// A shard that this node holds.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Own {
@@ -79,12 +82,20 @@ impl Machine {
         {
             return;
         }
+        self.gave_up = Some(now.mono);
         for (shard, own) in std::mem::take(&mut self.held) {
             self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
             self.finish(shard, own.epoch);
         }
         self.renew_soon(now);
         self.report_soon(now);
+    }
+
+    /// Whether it gave its shards up so lately that it gets none where others can have them: a store that answers now
+    /// and then would else move them back and forth.
+    fn proves_itself(&self, now: Now) -> bool {
+        let span = self.settings.lease * PROOF;
+        self.gave_up.is_some_and(|at| now.mono.saturating_sub(at) < span)
     }
 
     pub(super) fn on_serving(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
@@ -216,7 +227,7 @@ impl Machine {
         self.report_at = None;
         let report = Report {
             incarnation: me.incarnation,
-            store_answers: !self.without_store(now),
+            store_answers: !self.without_store(now) && !self.proves_itself(now),
             seen: self.seen.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
             held: self
                 .held

@@ -81,12 +81,17 @@ impl View {
             .map(|(node, (row, _))| (node, row))
     }
 
-    /// Those of them that may get shards.
+    /// Those of them that may get shards: where there are others, none whose `EntityStore` does not answer it (R9).
     pub(super) fn hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
-        self.all_live()
-            .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
-            .map(|(node, row)| (Member { node: node.clone(), incarnation: row.incarnation }, row))
-            .filter(|(member, _)| !self.mute.contains(member))
+        let all = || {
+            self.all_live()
+                .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
+                .map(|(node, row)| {
+                    (Member { node: node.clone(), incarnation: row.incarnation }, row)
+                })
+        };
+        let all_mute = all().all(|(member, _)| self.mute.contains(&member));
+        all().filter(move |(member, _)| all_mute || !self.mute.contains(member))
     }
 
     /// Every shard's row, in order.

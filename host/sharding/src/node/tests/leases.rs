@@ -175,7 +175,7 @@ fn a_node_whose_entity_store_does_not_answer_gives_its_shards_up() {
     }
     assert!(cluster.node("b").owns.is_empty(), "R9");
     assert_eq!(cluster.spread().into_iter().collect::<Vec<_>>(), [("a".into(), 12)]);
-    cluster.run(3_000);
+    cluster.run(15_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
@@ -208,6 +208,8 @@ fn a_host_that_gave_up_for_want_of_the_store_is_given_nothing_until_it_answers()
     let most = after.iter().map(|(shard, at)| at.0 - before[shard].0).max();
     assert_eq!(most, Some(1), "each of its shards moved once, and none came back to it");
     assert!(cluster.node("c").owns.is_empty());
-    cluster.run(4_000);
+    cluster.run(5_000);
+    assert!(cluster.node("c").owns.is_empty(), "it proves itself for four leases");
+    cluster.run(10_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
 }
