@@ -33,7 +33,8 @@ impl Parts {
 }
 
 fn options(name: &str) -> Options {
-    let roles = ["store,gateway", "manager,gateway", "host,gateway", "host,gateway", "manager,gateway"];
+    let roles =
+        ["store,gateway", "manager,gateway", "host,gateway", "host,gateway", "manager,gateway"];
     Options::new(name, &roles)
 }
 

@@ -1,4 +1,5 @@
-//! A node whose claims take long, since its way to the store is slow: its shards come to rest all the same.
+//! A node whose way to the store is slow while it is to take over another's shards: whether it keeps them or gives
+//! them up (R9), they come to rest, and no shard is thrown back and forth.
 
 use std::time::Duration;
 
@@ -23,11 +24,11 @@ fn slow(scene: &Scene, node: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_takes_long_to_claim_is_waited_for_and_its_epochs_do_not_run_away() {
+async fn where_the_store_is_slow_to_one_host_every_shard_is_served_and_no_epoch_runs_away() {
     let scene = Scene::set(&options("slow-claims")).await.expect("cluster");
     let rounds = scene.rounds("slow claims", async |scene| {
         let (old, new) = (2, 3);
-        let (name, to) = (scene.cluster.name(old), scene.cluster.name(new));
+        let name = scene.cluster.name(old);
         let before = scene.cluster.settled().await?;
         slow(scene, new);
         scene.strike(|cluster, _| cluster.kill_9(old)).await?;
@@ -41,8 +42,8 @@ async fn a_node_that_takes_long_to_claim_is_waited_for_and_its_epochs_do_not_run
         };
         let most = after.shards.iter().map(raised).max().unwrap_or(0);
         ensure!(most <= 3, "an epoch was raised by {most}:\n{after}");
-        let given = after.owned_by(&to) > before.owned_by(&to);
-        Ok(if given { Fell::Inside } else { Fell::Beside("it was given nothing".into()) })
+        let moved = after.shards.iter().any(|it| raised(it) > 0);
+        Ok(if moved { Fell::Inside } else { Fell::Beside("nothing moved".into()) })
     });
     rounds.await.expect("rounds");
 }
