@@ -6,7 +6,7 @@ use ostraca_sim::store::Breach;
 
 /// Runs seeds until one breaks a promise in the way that is looked for: a breach of another kind proves nothing.
 fn caught(options: &Options, sign: &str) -> bool {
-    (1..=2_000).any(|seed| {
+    (1..=12_000).any(|seed| {
         let broken = run(seed, options.clone()).breaches;
         let found = broken.iter().find(|breach| breach.contains(sign));
         // Shown by a failing test, and by `--nocapture`.
