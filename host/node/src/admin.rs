@@ -7,7 +7,7 @@ mod rows;
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{ShardId, ShardKey};
+use ostraca_sharding::ids::ShardId;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{Admin, AdminAnswer};
@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::control;
 use crate::deploy::Deployer;
 use crate::gateway::Gateway;
-use crate::ownership::{NAMESPACE, POOL};
 use crate::service::problem;
 use crate::status::Status;
 use crate::view::{Events, View};
@@ -74,10 +73,6 @@ impl Desk {
         worker.send(worker::Input::Inspect { shard, entity, answer }).ok()?;
         tokio::time::timeout(std::time::Duration::from_secs(1), heard).await.ok()?.ok()
     }
-}
-
-fn key_of(shard: ShardId) -> ShardKey {
-    ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }
 
 fn store_failed(error: &StoreError) -> Problem {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_sharding::ids::{ClusterId, NodeId, ShardId, ShardKey};
+use ostraca_sharding::ids::{ClusterId, NodeId, ShardId};
 use ostraca_sharding::node::{Action, Event, Machine, Notice, Talk, WriteError};
 use ostraca_sharding::rows::{Key, Member, Row};
 use ostraca_sharding::shard::Owner;
@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::loader::Loader;
-use crate::ownership::{self, NAMESPACE, POOL};
+use crate::ownership::{self, shard_key};
 use crate::rows;
 use crate::stats::Stats;
 use crate::view::{Events, View};
@@ -311,8 +311,8 @@ impl Running {
             Action::ReadClaims { number, shards } => self.read_claims(number, shards),
             Action::Adopt { shard, epoch, member } => {
                 let Member { node, incarnation } = member;
-                let (cluster, shard_key) = (self.parts.cluster, key_of(shard));
-                let owner = Owner { cluster, shard: shard_key, epoch, node, incarnation };
+                let (cluster, key) = (self.parts.cluster, shard_key(shard));
+                let owner = Owner { cluster, shard: key, epoch, node, incarnation };
                 self.worker(shard, worker::Input::Adopt(Box::new(owner)));
             }
             Action::Stop { shard, epoch, reason } => {
@@ -452,14 +452,14 @@ impl Running {
     }
 
     fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
-        let asked = self.parts.entities.claims(shards.into_iter().map(key_of).collect());
+        let asked = self.parts.entities.claims(shards.into_iter().map(shard_key).collect());
         self.tasks.push(async move { Event::Claims { number, claims: asked.await.ok() } }.boxed());
     }
 
     /// Asks the entities' store for something small, to know whether it answers (R9).
     fn ask_store(&mut self) {
         let sent = self.parts.clock.now().mono;
-        let asked = self.parts.entities.claims(vec![key_of(ShardId(1))]);
+        let asked = self.parts.entities.claims(vec![shard_key(ShardId(1))]);
         self.tasks.push(
             async move {
                 match asked.await {
@@ -503,8 +503,4 @@ impl Running {
             cache.store(&self.parts.view.borrow());
         }
     }
-}
-
-fn key_of(shard: ShardId) -> ShardKey {
-    ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }

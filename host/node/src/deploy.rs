@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::ids::{ShardId, ShardKey};
+use ostraca_sharding::ids::ShardId;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Row, Scan, ScanKind, ScannedRecord, StoreError,
@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use crate::error::NodeError;
 use crate::loader::{self, Loader};
 use crate::manifest::Manifest;
-use crate::ownership::{NAMESPACE, POOL};
+use crate::ownership::{NAMESPACE, POOL, shard_key};
 use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
 use crate::types::Types;
@@ -153,8 +153,7 @@ impl Deployer {
 
     async fn has_entities(&self, kind: &str) -> Result<bool, StoreError> {
         for shard in 1..=self.shards {
-            let shard =
-                ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard: ShardId(shard) };
+            let shard = shard_key(ShardId(shard));
             let mut after = None;
             loop {
                 let scan = Scan {

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::service::{hint_details, problem, reply};
-use crate::types::{Absent, Types};
+use crate::types::{Absent, Table, Types};
 use crate::worker::{Answered, Answers, Back, Delivery, Input};
 
 pub(crate) use links::Links;
@@ -92,10 +92,6 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of one thing, put together in one place"
-    )]
     pub(crate) fn new(
         router: Router<Parcel>,
         opener: Opener,
@@ -202,7 +198,7 @@ impl Gateway {
             let opened =
                 self.opener.open(&types, session, &request.envelope, request.received, token);
             match opened {
-                Ok(_) if self.loading(&request.envelope.r#type) => {
+                Ok(_) if self.loading(&types, &request.envelope.r#type) => {
                     request.ticket.not_run(bounced(codes::REBALANCING, "the type is being loaded"));
                 }
                 Ok(message) => {
@@ -216,8 +212,10 @@ impl Gateway {
     }
 
     /// Whether the type's component is still being compiled here; what is broken is refused by the worker.
-    fn loading(&self, kind: &str) -> bool {
-        self.types.runnable(kind).is_err_and(|absent| absent == Absent::Loading)
+    fn loading(&self, types: &Table, kind: &str) -> bool {
+        // Nearly every message's type runs here, and the round's own table says so.
+        !types.get(kind).is_some_and(|entry| entry.runs_here())
+            && self.types.runnable(kind).is_err_and(|absent| absent == Absent::Loading)
     }
 
     fn token(&self) -> Token {
@@ -241,7 +239,7 @@ impl Gateway {
                         let token = self.token();
                         let opened = self.opener.open(&types, *session, envelope, *received, token);
                         match opened {
-                            Ok(_) if self.loading(&envelope.r#type) => {
+                            Ok(_) if self.loading(&types, &envelope.r#type) => {
                                 failed.push((tag, Verdict::Rebalancing));
                             }
                             Ok(message) => {

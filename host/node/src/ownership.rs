@@ -1,5 +1,6 @@
 //! What is fixed for a cluster's life, and its time.
 
+use ostraca_sharding::ids::{ShardId, ShardKey};
 use ostraca_store::ClusterStore;
 
 use crate::error::NodeError;
@@ -9,6 +10,11 @@ use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
 pub(crate) const NAMESPACE: &str = "default";
 /// The one pool of 0.1.
 pub(crate) const POOL: &str = "default";
+/// A shard of the one pool.
+pub(crate) fn shard_key(shard: ShardId) -> ShardKey {
+    ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
+}
+
 /// The one hash of 0.1 (M1).
 pub(crate) const HASH: &str = "murmur3_x86_32";
 

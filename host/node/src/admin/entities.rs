@@ -9,6 +9,7 @@ use ostraca_wire::proto::{
 };
 
 use super::*;
+use crate::ownership::shard_key;
 use crate::service::unknown_type;
 
 /// Heads read from the store at a time, and bytes of them.
@@ -51,7 +52,7 @@ impl Desk {
             let live = live.filter(|seen| seen.epoch.is_some());
             loop {
                 let scan = Scan {
-                    shard: key_of(ShardId(shard)),
+                    shard: shard_key(ShardId(shard)),
                     kind: ScanKind::Heads,
                     after: after.take(),
                     limit: PAGE.0.min(limit - page.len()),
@@ -103,7 +104,7 @@ impl Desk {
         };
         let shard = shard_of(entry.manifest.shard_key.part(&request.id), self.shards);
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
-        let asked = self.store.load(vec![(key_of(shard), entity.clone())]).await.pop();
+        let asked = self.store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
         let loaded = match asked {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
@@ -151,7 +152,7 @@ impl Desk {
         let mut after = None;
         loop {
             let scan = Scan {
-                shard: key_of(shard),
+                shard: shard_key(shard),
                 kind: ScanKind::State(entity.clone()),
                 after,
                 limit: PAGE.0,
