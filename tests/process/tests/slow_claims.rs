@@ -1,9 +1,10 @@
-//! A node whose claims take long, since its way to the store is slow: it is drained meanwhile.
+//! A node whose claims take long, since its way to the store is slow: it is drained meanwhile; or it is left alone,
+//! and whether it keeps its shards or gives them up (R9), none is thrown back and forth.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use ostraca_client::Client;
+use anyhow::{Context, Result, ensure};
+use ostraca_client::{Client, ShardInfo};
 use ostraca_process_tests::attack::{Fell, Scene};
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::proxy::{Rule, Who};
@@ -50,6 +51,37 @@ async fn a_node_that_is_drained_while_it_claims_ends_up_with_nothing() {
         scene.cluster.settled().await?;
         ask(&scene.clients[STORE], &to, true).await?;
         Ok(if inside { Fell::Inside } else { Fell::Beside("it may have claimed already".into()) })
+    });
+    rounds.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn where_the_store_is_slow_to_one_host_every_shard_is_served_and_no_epoch_runs_away() {
+    let scene = Scene::set(&options("slow-claims")).await.expect("cluster");
+    let rounds = scene.rounds("slow claims", async |scene| {
+        let (old, new) = (2, 3);
+        let (name, to) = (scene.cluster.name(old), scene.cluster.name(new));
+        let before = scene.cluster.settled().await?;
+        slow(scene, new);
+        scene.strike(|cluster, _| cluster.kill_9(old)).await?;
+        scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        scene.served().await?;
+        let after = scene.cluster.view().await?;
+        let raised = |it: &ShardInfo| {
+            let earlier = before.shards.iter().find(|earlier| earlier.shard == it.shard);
+            it.epoch - earlier.map_or(0, |earlier| earlier.epoch)
+        };
+        let most = after.shards.iter().map(raised).max().unwrap_or(0);
+        ensure!(most <= 3, "an epoch was raised by {most}:\n{after}");
+        // It has some that it had not, or had some and gave them up: those moved twice.
+        let keeps = after.owned_by(&to) > before.owned_by(&to);
+        let gave_up = after.shards.iter().any(|it| raised(it) >= 2);
+        Ok(if keeps || gave_up {
+            Fell::Inside
+        } else {
+            Fell::Beside("it was given nothing".into())
+        })
     });
     rounds.await.expect("rounds");
 }
