@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use crate::error::NodeError;
 use crate::loader::{self, Loader};
 use crate::manifest::Manifest;
-use crate::ownership::{NAMESPACE, POOL, shard_key};
+use crate::ownership::{POOL, shard_key};
 use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
 use crate::types::Types;
