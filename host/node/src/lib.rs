@@ -20,6 +20,7 @@ pub mod manifest;
 pub mod node;
 pub mod ownership;
 mod peers;
+mod reach;
 pub mod record;
 mod rows;
 mod service;
@@ -35,9 +36,3 @@ pub use error::NodeError;
 pub use init::{InitOptions, Initialised, JoinOptions, Joining, init, join};
 pub use manifest::Manifest;
 pub use node::{Node, Summary};
-
-/// An address with a port, by name or by number; of several the first.
-pub(crate) async fn resolve(address: &str) -> Result<std::net::SocketAddr, String> {
-    let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "the name has no address".into())
-}

@@ -1,8 +1,6 @@
 //! Words to other nodes: a link a node, on the control thread. What cannot be said now is forgotten: rows decide.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_sharding::ids::NodeId;
@@ -14,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::reach::{self, Pause};
+
 /// The first byte of what is said: bumped when its shape changes.
 const VERSION: u8 = 1;
 /// Words that may wait for a link.
 const QUEUE: usize = 1_024;
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// One thing said: by whom, since a link may be older than the life that speaks.
 #[derive(Serialize, Deserialize)]
@@ -33,6 +31,13 @@ pub(crate) fn heard(by: &NodeId, body: &[u8]) -> Option<(Member, Talk)> {
     let (&version, body) = body.split_first()?;
     let said: Said = (version == VERSION).then(|| postcard::from_bytes(body).ok())??;
     (said.from.node == *by).then_some((said.from, said.talk))
+}
+
+/// How a word lies in a frame.
+fn said(from: &Member, talk: &Talk) -> Result<Bytes, postcard::Error> {
+    let mut body = vec![VERSION];
+    body.extend(postcard::to_stdvec(&Said { from: from.clone(), talk: talk.clone() })?);
+    Ok(body.into())
 }
 
 struct Talker {
@@ -54,13 +59,11 @@ impl Talkers {
 
     pub(super) fn say(&self, to: &NodeId, me: &Member, talk: &Talk) {
         let Some(talker) = self.talkers.get(to) else { return };
-        let mut body = vec![VERSION];
-        let said = Said { from: me.clone(), talk: talk.clone() };
-        match postcard::to_stdvec(&said) {
-            Ok(bytes) => body.extend(bytes),
+        let body = match said(me, talk) {
+            Ok(body) => body,
             Err(error) => return tracing::error!(%error, "something could not be said"),
-        }
-        if talker.words.try_send(body.into()).is_err() {
+        };
+        if talker.words.try_send(body).is_err() {
             tracing::debug!(node = %to, "a word was lost: its link is full or gone");
         }
     }
@@ -97,11 +100,11 @@ async fn keep(
     addresses: Vec<String>,
     mut said: mpsc::Receiver<Bytes>,
 ) {
-    let mut pause = PAUSE.0;
+    let mut pause = Pause::new();
     loop {
         match connect(&dialer, &to, &addresses).await {
             Ok((calls, link)) => {
-                pause = PAUSE.0;
+                pause.stood();
                 loop {
                     tokio::select! {
                         _ = link.closed() => break,
@@ -116,8 +119,7 @@ async fn keep(
             }
             Err(error) => tracing::debug!(%error, node = %to, "no control link"),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause.pass().await;
     }
 }
 
@@ -126,22 +128,40 @@ async fn connect(
     to: &NodeId,
     addresses: &[String],
 ) -> Result<(Calls, PeerLink), String> {
-    let mut last = "it announces no address".to_owned();
-    for address in addresses {
-        let attempt = async {
-            let at: SocketAddr = crate::resolve(address).await?;
-            let link = dialer
-                .connect(at, Alpn::Control, Some(to.clone()))
-                .await
-                .map_err(|error| error.to_string())?;
-            let calls = link.calls(StreamKind::Talk).await.map_err(|error| error.to_string())?;
-            Ok::<_, String>((calls, link))
+    reach::first(addresses, async |address| {
+        let link = dialer.connect(address, Alpn::Control, Some(to.clone())).await?;
+        let calls = link.calls(StreamKind::Talk).await?;
+        Ok((calls, link))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostraca_sharding::ids::{Epoch, Incarnation, ShardId};
+    use ostraca_sharding::node::{Held, Report};
+
+    #[test]
+    fn what_is_said_has_golden_bytes_and_is_believed_of_nobody_else() {
+        let from =
+            Member { node: "n1".into(), incarnation: Incarnation { counter: 3, nonce: 200 } };
+        let report = Report {
+            incarnation: from.incarnation,
+            seen: vec![(0, 7)],
+            held: vec![Held { shard: ShardId(5), epoch: Epoch(2), serving: true }],
+            store_answers: true,
+            refused: Vec::new(),
         };
-        match tokio::time::timeout(ATTEMPT, attempt).await {
-            Ok(Ok(made)) => return Ok(made),
-            Ok(Err(error)) => last = format!("{address}: {error}"),
-            Err(_) => last = format!("{address}: no answer within {ATTEMPT:?}"),
-        }
+        let talk = Talk::Report(Box::new(report));
+        let bytes = said(&from, &talk).expect("said");
+        let golden = [1, 2, b'n', b'1', 3, 200, 1, 5, 3, 200, 1, 1, 0, 7, 1, 5, 2, 1, 1, 0];
+        assert_eq!(bytes.as_ref(), golden);
+        assert_eq!(heard(&"n1".into(), &bytes), Some((from, talk)));
+        assert_eq!(heard(&"n2".into(), &bytes), None, "its certificate says who it is");
+        let newer: Vec<u8> = [&[VERSION + 1], &bytes[1..]].concat();
+        assert_eq!(heard(&"n1".into(), &newer), None);
+        assert_eq!(heard(&"n1".into(), &bytes[..9]), None);
+        assert_eq!(heard(&"n1".into(), &[]), None);
     }
-    Err(last)
 }

@@ -1,7 +1,6 @@
 //! Links to other nodes for messages: one a node, made as soon as its row says that it lives.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -15,12 +14,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, lock};
+use crate::reach::{self, Pause};
 use crate::service::problem;
 
-/// The pause before a broken link is made again, and the longest of them.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(2);
 /// How long a node may be out of reach before the manager is told (S12).
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -144,12 +140,12 @@ struct Keeper {
 
 impl Keeper {
     async fn keep(self) {
-        let mut pause = PAUSE.0;
+        let mut pause = Pause::new();
         let mut since = tokio::time::Instant::now();
         loop {
             match self.connect().await {
                 Ok((link, peer)) => {
-                    pause = PAUSE.0;
+                    pause.stood();
                     tracing::debug!(node = %self.member, "linked");
                     *lock(&self.road.link) = Some(link.clone());
                     // The stream may end alone, and the connection would stay up without it.
@@ -172,35 +168,20 @@ impl Keeper {
                     }
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
+            pause.pass().await;
         }
     }
 
     async fn connect(&self) -> Result<(Arc<MessageLink>, PeerLink), String> {
-        let mut last = "it announces no address".to_owned();
         let addresses = lock(&self.road.addresses).clone();
-        for address in &addresses {
-            let attempt = tokio::time::timeout(ATTEMPT, self.attempt(address)).await;
-            match attempt.unwrap_or_else(|_| Err(format!("no answer within {ATTEMPT:?}"))) {
-                Ok((link, peer)) => return Ok((Arc::new(link), peer)),
-                Err(error) => last = format!("{address}: {error}"),
-            }
-        }
-        Err(last)
-    }
-
-    async fn attempt(&self, address: &str) -> Result<(MessageLink, PeerLink), String> {
-        let address: SocketAddr = crate::resolve(address).await?;
-        let node = self.member.node.clone();
-        let peer = self
-            .dialer
-            .connect(address, Alpn::Bulk, Some(node))
-            .await
-            .map_err(|error| error.to_string())?;
-        let sink = Sink { member: self.member.clone(), gateway: self.gateway.clone() };
-        let link = peer.messages(Arc::new(sink)).await.map_err(|error| error.to_string())?;
-        Ok((link, peer))
+        reach::first(&addresses, async |address| {
+            let node = Some(self.member.node.clone());
+            let peer = self.dialer.connect(address, Alpn::Bulk, node).await?;
+            let sink = Sink { member: self.member.clone(), gateway: self.gateway.clone() };
+            let link = peer.messages(Arc::new(sink)).await?;
+            Ok((Arc::new(link), peer))
+        })
+        .await
     }
 }
 
