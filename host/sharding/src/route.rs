@@ -224,7 +224,10 @@ impl<T: Clone> Router<T> {
         let Flight { entry, place, index, .. } = self.take(tag)?;
         let mut done = None;
         match verdict {
-            Verdict::Done => done = Some((entry.item, entry.in_doubt)),
+            Verdict::Done => {
+                self.slots[index].pause = 0;
+                done = Some((entry.item, entry.in_doubt));
+            }
             Verdict::NotOwner { epoch, hint: Some(owner) } if epoch > self.slots[index].epoch => {
                 self.hold_entry(now, index, place, entry);
                 self.reroute(now, index, epoch, Some(owner), false);

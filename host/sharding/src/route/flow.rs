@@ -10,6 +10,9 @@ use super::{Mutation, Router, Step};
 use crate::ids::Epoch;
 use crate::rows::Member;
 
+/// The first pause after nobody took a message, as a part of the longest.
+const FIRST_PAUSE: u64 = 16;
+
 impl<T: Clone> Router<T> {
     /// Whom the route names, unless that is a former life of this node.
     pub(super) fn target(&self, index: usize) -> Option<&Member> {
@@ -181,6 +184,7 @@ impl<T: Clone> Router<T> {
             slot.hold.is_some_and(|hold| epoch > hold.epoch || (epoch == hold.epoch && !moving));
         if rises || ends || slot.owner != owner {
             slot.retry_at = 0;
+            slot.pause = 0;
         }
         if ends {
             slot.hold = None;
@@ -212,9 +216,17 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Nothing of the shard leaves before `retry` has passed.
+    /// Nothing of the shard leaves before a pause has passed, which grows as long as nothing is answered. The first is
+    /// short: a new owner that hears of its shard a moment after its senders is no longer waited for than that.
     pub(super) fn retry_later(&mut self, now: u64, index: usize) {
-        self.slots[index].retry_at = now.saturating_add(self.settings.retry);
+        let longest = self.settings.retry;
+        let slot = &mut self.slots[index];
+        // Many that were sent together come back one after the other.
+        if slot.retry_at <= now {
+            let first = longest / FIRST_PAUSE;
+            slot.pause = (slot.pause * 2).max(first).max(1).min(longest.max(1));
+            slot.retry_at = now.saturating_add(slot.pause);
+        }
     }
 
     /// A copy of it may run, although nobody waits for that copy's answer any more.

@@ -14,7 +14,8 @@ pub struct Settings {
     /// How long a message may wait in all, and how long a hand-off holds messages back before the route that
     /// is known is tried again (R12). Default 10,000.
     pub hold_wait: u64,
-    /// How long before a message that nobody took is sent again (S12). Default 100.
+    /// The longest pause before a message that nobody took is sent again (S12). The first is a sixteenth of it, and
+    /// each is twice the one before. Default 100.
     pub retry: u64,
     /// Messages that may be under way to one other node. Default 4,096.
     pub link_messages: usize,

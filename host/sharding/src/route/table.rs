@@ -58,6 +58,8 @@ pub(super) struct Slot<T> {
     pub(super) hold: Option<Hold>,
     /// Nothing leaves before this time.
     pub(super) retry_at: u64,
+    /// How long the last such wait was; none since something was answered.
+    pub(super) pause: u64,
     pub(super) held: BTreeMap<u64, Held<T>>,
     /// Tags by place.
     pub(super) flying: BTreeMap<u64, u64>,
@@ -74,6 +76,7 @@ impl<T> Slot<T> {
             owner: None,
             hold: None,
             retry_at: 0,
+            pause: 0,
             held: BTreeMap::new(),
             flying: BTreeMap::new(),
             timer: None,

@@ -256,9 +256,29 @@ fn a_link_that_breaks_is_tried_again_after_a_while() {
     hand.lost(&member("a", 1));
     hand.lost(&member("a", 1));
     assert_eq!(hand.sent(), [1]);
-    assert_eq!(hand.router.wake(), Some(1_100));
-    hand.wait(100);
+    assert_eq!(hand.router.wake(), Some(1_006));
+    hand.wait(6);
     assert_eq!(hand.sent(), [1]);
+}
+
+#[test]
+fn pauses_before_what_nobody_took_grow_until_something_is_answered_or_a_route_moves() {
+    let mut hand = Hand::owned();
+    let bounce = |hand: &mut Hand| {
+        let bounced = Verdict::NotOwner { epoch: Epoch(0), hint: None };
+        hand.answer(hand.last_tag(), bounced);
+        let pause = hand.router.wake().expect("it is sent again") - hand.now;
+        hand.wait(pause);
+        pause
+    };
+    hand.route(1);
+    let grown: Vec<_> = (0..6).map(|_| bounce(&mut hand)).collect();
+    assert_eq!(grown, [6, 12, 24, 48, 96, 100]);
+    assert!(hand.answer(hand.last_tag(), Verdict::Done).is_some());
+    hand.route(2);
+    assert_eq!([bounce(&mut hand), bounce(&mut hand)], [6, 12], "an answer begins anew");
+    hand.update(2, Some(member("b", 1)), false);
+    assert_eq!(bounce(&mut hand), 6, "a new owner begins anew");
 }
 
 #[test]

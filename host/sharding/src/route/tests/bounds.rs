@@ -133,7 +133,7 @@ fn a_hand_off_that_never_ends_refuses_as_rebalancing() {
 
 #[test]
 fn a_passed_deadline_is_told_with_its_doubt() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Hand::with(Settings { retry: 1_600, ..Settings::default() });
     hand.act(|router, now, out| router.route_into(now, ONE, 1, 10, Some(now), out));
     hand.update(1, Some(member("a", 1)), false);
     hand.act(|router, now, out| router.route_into(now, ONE, 2, 10, Some(now + 70), out));
