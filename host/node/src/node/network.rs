@@ -1,0 +1,136 @@
+//! A node's side of the network: one socket for clients and nodes, open before there is anything behind it.
+//!
+//! Who knocks before the node is ready is told that it starts. What stands behind a stream is put in as it comes to be,
+//! each part once: the rows when the store is found, the gateway when it is made, and the desk last.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use ostraca_sharding::ids::Incarnation;
+use ostraca_sharding::rows::Member;
+use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
+use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::identity::{Identity, Trust};
+use ostraca_wire::peer::{Facts, PeerDialer};
+use ostraca_wire::server::{Peers as PeerSide, Server};
+use tokio::runtime::Handle;
+
+use super::joining::Stores;
+use super::parts::Basis;
+use crate::config::Config;
+use crate::control::Control;
+use crate::error::NodeError;
+use crate::gateway::Gateway;
+use crate::peers::{Peers, Streams};
+use crate::rows::FORMAT;
+use crate::service::Door;
+use crate::stores::Local;
+
+/// The socket, and what answers at it.
+pub(super) struct Network {
+    pub(super) server: Arc<Server<Door>>,
+    pub(super) dialer: PeerDialer,
+    pub(super) address: SocketAddr,
+    /// Where others reach the node.
+    pub(super) addresses: Vec<String>,
+    pub(super) door: Arc<Door>,
+    peers: Arc<Peers>,
+    /// What the node says of itself to others.
+    facts: Facts,
+}
+
+impl Network {
+    /// Binds the socket. Nothing is taken from it until [`Server::run`].
+    pub(super) fn bind(
+        basis: &Basis,
+        identity: &Identity,
+        trust: &Trust,
+        control: &Control,
+        own: Option<&Local>,
+    ) -> Result<Self, NodeError> {
+        let config = &basis.config;
+        let facts = facts(basis, own);
+        let entities = own.map(|own| EntityServer::new(own.sled.clone(), ServerOptions::default()));
+        let peers = Arc::new(Peers {
+            bulk: Handle::current(),
+            control: control.runtime.clone(),
+            heard: control.input.clone(),
+            entities,
+            rows: OnceLock::new(),
+            gateway: OnceLock::new(),
+        });
+        let door = Arc::new(Door::default());
+        let (server, dialer) = Server::bind_with_peers(
+            config.listen,
+            "listen",
+            identity,
+            trust,
+            config.wire_limits(),
+            PeerSide { facts: facts.clone(), service: Arc::new(Streams(peers.clone())) },
+            door.clone(),
+        )?;
+        let address = server.local_addr()?;
+        let addresses = announced(config, address);
+        let server = Arc::new(server);
+        Ok(Self { server, dialer, address, addresses, door, peers, facts })
+    }
+
+    /// The store was found: others may ask for its rows here, and hear what it says of the cluster.
+    pub(super) fn found(&mut self, stores: &Stores) {
+        // Set here and nowhere else.
+        let rows = ClusterServer::new(stores.rows.clone(), ServerOptions::default());
+        let _ = self.peers.rows.set(rows);
+        self.facts.node.store = stores.found.identity.store;
+        self.facts.shards = stores.found.shards;
+        self.facts.hash.clone_from(&stores.found.hash);
+        self.facts.addresses.clone_from(&self.addresses);
+        self.server.set_peer_facts(self.facts.clone());
+    }
+
+    /// The node can take messages that other nodes pass on.
+    pub(super) fn serve(&self, gateway: &Arc<Gateway>) {
+        // Set here and nowhere else.
+        let _ = self.peers.gateway.set(gateway.clone());
+    }
+
+    /// Tells other nodes which life this is, each time that one was registered.
+    pub(super) fn registered(&self) -> Box<dyn Fn(&Member) + Send> {
+        let (server, facts) = (self.server.clone(), self.facts.clone());
+        Box::new(move |member| {
+            let node = NodeFacts { incarnation: member.incarnation, ..facts.node.clone() };
+            server.set_peer_facts(Facts { node, ..facts.clone() });
+        })
+    }
+}
+
+/// What the node knows of itself before it has found the store.
+fn facts(basis: &Basis, own: Option<&Local>) -> Facts {
+    let config = &basis.config;
+    let node = NodeFacts {
+        cluster: basis.cluster,
+        store: own.map_or(0, |own| own.found.identity.store),
+        node: basis.node.clone(),
+        incarnation: Incarnation::default(),
+    };
+    let (shards, hash) = match own {
+        Some(own) => (own.found.shards, own.found.hash.clone()),
+        None => {
+            (config.expected_shards.unwrap_or(0), config.expected_hash.clone().unwrap_or_default())
+        }
+    };
+    let addresses = config.advertise.clone();
+    Facts { node, roles: config.roles(), shards, hash, addresses, format: FORMAT }
+}
+
+/// Where others reach the node: what `advertise` says, or else where it listens.
+fn announced(config: &Config, bound: SocketAddr) -> Vec<String> {
+    if config.advertise.is_empty() && bound.ip().is_unspecified() {
+        tracing::warn!(
+            "other nodes cannot reach this one: it listens on {bound}; set `advertise` to an address of it"
+        );
+    }
+    match config.advertise.is_empty() {
+        true => vec![bound.to_string()],
+        false => config.advertise.clone(),
+    }
+}

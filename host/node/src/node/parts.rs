@@ -1,0 +1,205 @@
+//! A node's parts, each built by a function of its own; [`Node::begin`](super::Node::begin) is the order.
+
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{ClusterId, NodeId};
+use ostraca_sharding::node::{Event, Identity, Machine, Settings};
+use ostraca_sharding::route::Router;
+use ostraca_wasm::Host;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::joining::{Joining, Stores};
+use super::network::Network;
+use super::workers::Workers;
+use super::{Summary, blocking};
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::control::{self, Control};
+use crate::deploy::Deployer;
+use crate::error::NodeError;
+use crate::gateway::{Gateway, Links, Opener};
+use crate::loader::{self, Loader};
+use crate::stats::{Gauges, Stats};
+use crate::status::Status;
+use crate::stores::{self, Local};
+use crate::types::Types;
+use crate::view::View;
+use crate::worker::Input;
+
+/// What every part is made with.
+pub(super) struct Basis {
+    pub(super) config: Config,
+    pub(super) cluster: ClusterId,
+    pub(super) node: NodeId,
+    pub(super) clock: Arc<Clock>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) types: Types,
+}
+
+impl Basis {
+    pub(super) fn new(config: Config, cluster: ClusterId) -> Self {
+        let node = NodeId::from(config.node.as_str());
+        let clock = Arc::new(Clock::new(0));
+        Self { config, cluster, node, clock, stats: Arc::default(), types: Types::default() }
+    }
+
+    /// Opens the store, where it belongs to this node.
+    pub(super) async fn own_store(&self) -> Result<Option<Local>, NodeError> {
+        match self.config.roles().store {
+            true => stores::open_local(&self.config, self.cluster).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens what the last life remembered; the store node remembers nothing.
+    pub(super) async fn cache(&self) -> Result<Option<Cache>, NodeError> {
+        if self.config.roles().store {
+            return Ok(None);
+        }
+        let (dir, types) = (Cache::place(&self.config.data), self.types.clone());
+        let cluster = self.cluster;
+        blocking(move || Cache::open(&dir, cluster, types)).await
+    }
+
+    pub(super) fn joining(&self, network: &Network, control: &Control) -> Joining {
+        Joining {
+            config: self.config.clone(),
+            cluster: self.cluster,
+            dialer: network.dialer.clone(),
+            control: control.runtime.clone(),
+        }
+    }
+
+    /// What compiles components, and where the node is a host, runs them.
+    pub(super) async fn wasm(&self) -> Result<Host, NodeError> {
+        let mut settings = self.config.wasm_settings();
+        if !self.config.roles().host {
+            // It only checks what is deployed.
+            settings.allocator = ostraca_wasm::Allocator::OnDemand;
+        }
+        Ok(blocking(move || Host::new(&settings)).await??)
+    }
+
+    pub(super) fn loader(
+        &self,
+        stores: &Stores,
+        wasm: Option<Host>,
+        workers: Vec<mpsc::UnboundedSender<Input>>,
+    ) -> Loader {
+        Loader::new(loader::Parts {
+            types: self.types.clone(),
+            store: stores.entities.clone(),
+            wasm,
+            tell: Box::new(move |entry| {
+                for worker in &workers {
+                    // A worker that has ended runs nothing.
+                    let _ = worker.send(Input::Type(entry.clone()));
+                }
+            }),
+            runtime: Handle::current(),
+            budget: loader::BUDGET,
+        })
+    }
+
+    /// The gateway and its links. Who cannot be reached over them is told to the node's machine.
+    pub(super) fn gateway(
+        &self,
+        network: &Network,
+        stores: &Stores,
+        workers: &Workers,
+        control: &Control,
+        tasks: &mut JoinSet<()>,
+    ) -> Arc<Gateway> {
+        let shards = stores.found.shards;
+        let (away, mut unreachable) = mpsc::unbounded_channel();
+        let dialer = network.dialer.clone();
+        let gateway = Gateway::new(
+            Router::new(self.config.route_settings(), shards),
+            Opener::new(self.clock.clone()),
+            Links::new(self.node.clone(), dialer, Handle::current(), away),
+            self.clock.clone(),
+            self.types.clone(),
+            shards,
+            workers.inputs(),
+        );
+        gateway.links.serve(&gateway);
+        let told = control.input.clone();
+        tasks.spawn(async move {
+            while let Some(node) = unreachable.recv().await {
+                // Nobody to hear it: the node stops.
+                let _ = told.send(control::Input::Event(Event::Unreachable { node }));
+            }
+        });
+        gateway
+    }
+
+    pub(super) fn machine(&self, network: &Network, stores: &Stores) -> Machine {
+        let roles = self.config.roles();
+        let name = Identity {
+            node: self.node.clone(),
+            roles,
+            version: version(),
+            addresses: network.addresses.clone(),
+            shards: stores.found.shards,
+            seed: rand::random(),
+        };
+        let settings = Settings { embedded: roles.store, ..self.config.node_settings() };
+        Machine::new(settings, name, self.config.strategy())
+    }
+
+    pub(super) fn deployer(&self, stores: &Stores, wasm: Host, loader: Loader) -> Deployer {
+        Deployer {
+            cluster: stores.rows.clone(),
+            store: stores.entities.clone(),
+            wasm,
+            types: self.types.clone(),
+            loader,
+            shards: stores.found.shards,
+            turn: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn status(
+        &self,
+        network: &Network,
+        stores: &Stores,
+        gauges: Vec<Arc<Gauges>>,
+        wasm: Option<Host>,
+        view: watch::Receiver<Arc<View>>,
+    ) -> Status {
+        let entities = stores.entities.clone();
+        Status {
+            node: self.config.node.as_str().into(),
+            addresses: network.addresses.clone(),
+            lease: u64::try_from(self.config.lease.as_millis()).unwrap_or(u64::MAX),
+            clock: self.clock.clone(),
+            identity: Box::new(move || entities.identity()),
+            local: stores.local.clone(),
+            wasm,
+            stats: self.stats.clone(),
+            gauges,
+            view,
+        }
+    }
+
+    pub(super) fn summary(&self, stores: &Stores) -> Summary {
+        let identity = &stores.found.identity;
+        Summary {
+            node: self.config.node.clone(),
+            cluster: identity.cluster,
+            cluster_name: identity.cluster_name.clone(),
+            shards: stores.found.shards,
+            types: self.types.now().len(),
+        }
+    }
+}
+
+/// The program's version as one number that rises with it: 1.2.3 is 1,002,003.
+fn version() -> u64 {
+    let part = |text: &str| text.parse::<u64>().unwrap_or(0);
+    (part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000 + part(env!("CARGO_PKG_VERSION_MINOR"))) * 1_000
+        + part(env!("CARGO_PKG_VERSION_PATCH"))
+}
