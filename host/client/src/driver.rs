@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ostraca_wire::clock::Moment;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::{Problem, Reply};
 use ostraca_wire::{Error, problem};
@@ -42,8 +43,10 @@ pub(crate) async fn drive(
     let mut stream: Option<Stream> = None;
     let mut reopen = REOPEN;
     let mut not_before = Instant::now();
+    let began = (Moment::now(), Instant::now());
     loop {
         let now = Instant::now();
+        ledger.set_slept(began.0.elapsed().saturating_sub(began.1.elapsed()));
         let closed = take_calls(&shared, &mut ledger);
         if stream.is_none() {
             ledger.set_absent(Some(not_connected(&links)));

@@ -68,6 +68,8 @@ pub struct Message {
     pub envelope: Envelope,
     /// When it was called.
     pub called: Instant,
+    /// How old it was then: it was sent before, in an earlier life of the session.
+    pub age: Duration,
     /// When its caller stops waiting (R22).
     pub deadline: Instant,
     /// It was sent in an earlier life of the session: in doubt from the start.
@@ -90,6 +92,8 @@ struct Call<W> {
     waiter: W,
     state: State,
     in_doubt: bool,
+    /// How long the machine had slept by the time it was called.
+    slept: Duration,
     attempts: u32,
     /// Bytes it takes of the window while it is in flight.
     bytes: u64,
@@ -117,6 +121,8 @@ pub struct Ledger<W> {
     ended: Vec<(W, Result<Answer, CallError>)>,
     /// Why nothing can be sent now, if so.
     absent: Option<Problem>,
+    /// How long the machine has slept, on the clock that [`Instant`] does not count.
+    slept: Duration,
     noise: u64,
 }
 
@@ -139,6 +145,7 @@ impl<W> Ledger<W> {
             bytes_in_flight: 0,
             ended: Vec::new(),
             absent: None,
+            slept: Duration::ZERO,
             noise: seed | 1,
         }
     }
@@ -151,6 +158,12 @@ impl<W> Ledger<W> {
     /// Says why nothing can be sent now, or that it can: what never left ends for that reason.
     pub fn set_absent(&mut self, why: Option<Problem>) {
         self.absent = why;
+    }
+
+    /// Says how long the machine has slept in all: that much older is what was called before (R17). [`Instant`] stands
+    /// still meanwhile, and so do the waits and deadlines here.
+    pub fn set_slept(&mut self, slept: Duration) {
+        self.slept = self.slept.max(slept);
     }
 
     /// Whether every message has its outcome.
@@ -179,6 +192,7 @@ impl<W> Ledger<W> {
             waiter,
             state: State::Ready,
             in_doubt,
+            slept: self.slept,
             attempts: 0,
             bytes: 0,
             heard: None,
@@ -208,7 +222,9 @@ impl<W> Ledger<W> {
         envelope.sequence = sequence;
         envelope.after = after;
         envelope.settled = settled;
-        envelope.age_ms = millis(now.saturating_duration_since(call.message.called));
+        let awake = now.saturating_duration_since(call.message.called);
+        let asleep = self.slept.saturating_sub(call.slept);
+        envelope.age_ms = millis(call.message.age.saturating_add(awake).saturating_add(asleep));
         // 0 would say that there is no deadline.
         envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;

@@ -36,8 +36,12 @@ pub struct Options {
     pub tracestate: String,
     /// Sends again what was sent under this sequence of the session, with the same target, method and
     /// body: it is answered with the recorded outcome, and run only if it never was. Default: a new
-    /// message.
+    /// message. Set [`age`](Self::age) too.
     pub again: Option<u64>,
+    /// How long ago the message was first sent, where it is sent `again`. Entities remember a session for a while
+    /// only (`entities.lane-life`, 1 h): one that is older than half of that is refused as `too-old`, where without
+    /// its age it might run a second time. Default 0.
+    pub age: Duration,
 }
 
 impl Default for Options {
@@ -49,6 +53,7 @@ impl Default for Options {
             traceparent: String::new(),
             tracestate: String::new(),
             again: None,
+            age: Duration::ZERO,
         }
     }
 }
@@ -133,6 +138,7 @@ impl Session {
                 ..Envelope::default()
             },
             called,
+            age: options.age,
             // A deadline beyond what the clock can say is none to speak of: a year.
             deadline: called
                 .checked_add(options.deadline)

@@ -14,7 +14,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 fn message(entity: &str, now: Instant) -> Message {
     let entity = Entity::new("counter", entity);
     let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
-    Message { entity, envelope, called: now, deadline: now + DEADLINE, again: false }
+    let (age, deadline) = (Duration::ZERO, now + DEADLINE);
+    Message { entity, envelope, called: now, age, deadline, again: false }
 }
 
 fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
@@ -63,6 +64,32 @@ fn after_a_broken_connection_all_goes_again_in_order_with_after_and_age_made_ane
     let first = ledger.next_to_send(later).expect("first").clone();
     assert_eq!((first.sequence, first.age_ms, first.remaining_ms), (1, 2_000, 8_000));
     assert_eq!(sent(&mut ledger, later), [(3, 1, 1)]);
+}
+
+#[test]
+fn r17_what_a_message_was_old_before_and_what_the_machine_slept_since_are_its_age() {
+    let (mut ledger, now) = (books(), Instant::now());
+    let hours = |hours: u64| Duration::from_secs(3_600 * hours);
+    let age = |ledger: &mut Ledger<u64>, now| {
+        let envelope = ledger.next_to_send(now).expect("it is sent");
+        (envelope.sequence, Duration::from_millis(envelope.age_ms), envelope.remaining_ms)
+    };
+    ledger.set_slept(hours(1));
+    ledger.push(1, Message { age: hours(5), ..message("a", now) }, 1);
+    assert_eq!(
+        age(&mut ledger, now),
+        (1, hours(5), 10_000),
+        "what was slept before is not its own"
+    );
+
+    // The lid is closed for two hours: the connection is gone, and the caller's waiting stood still.
+    ledger.connection_lost();
+    ledger.set_slept(hours(3));
+    ledger.push(2, message("a", now), 2);
+    let later = now + Duration::from_secs(1);
+    let second = Duration::from_secs(1);
+    assert_eq!(age(&mut ledger, later), (1, hours(7) + second, 9_000));
+    assert_eq!(age(&mut ledger, later), (2, second, 9_000), "called after it");
 }
 
 #[test]

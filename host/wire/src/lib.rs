@@ -10,6 +10,7 @@
 //! numbered messages, which outlives connections (R17). On a connection, each session has a stream.
 
 mod check;
+pub mod clock;
 pub mod code;
 pub mod dial;
 pub mod endpoint;

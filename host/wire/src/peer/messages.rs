@@ -12,7 +12,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message;
@@ -21,6 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::pending::{Most, Pending};
 use super::{Bounds, HEAD, PeerInfo};
 use crate::check;
+use crate::clock::Moment;
 use crate::code::Code;
 use crate::error::Error;
 use crate::flow::{self, Bound, Refused, Request, Traffic};
@@ -57,7 +57,7 @@ pub struct Lost {
     pub why: String,
 }
 
-type Waiting = Pending<(Envelope, Instant), ()>;
+type Waiting = Pending<(Envelope, Moment), ()>;
 
 /// The sending half. When it is dropped, the link ends.
 pub struct MessageLink {
@@ -94,7 +94,7 @@ impl MessageLink {
     ///
     /// [`Error::Overloaded`] and [`Error::NotSent`]: nothing of what stays in the batch is sent.
     pub fn send(&self, batch: &mut Vec<Forward>) -> Result<(), Error> {
-        let now = Instant::now();
+        let now = Moment::now();
         let mut taken = 0;
         let done = self.pending.queue(|pending| {
             for Forward { tag, envelope } in batch.iter_mut() {
@@ -173,9 +173,9 @@ impl Driver {
         if self.writer.unwritten() >= BATCH_BYTES {
             return;
         }
-        let now = Instant::now();
+        let now = Moment::now();
         self.pending.send(|tag, (envelope, since)| {
-            let held = u64::try_from(now.duration_since(since).as_millis()).unwrap_or(u64::MAX);
+            let held = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
             let envelope = Some(held_for(envelope, held));
             self.writer.put(&proto::Forward { tag, envelope });
             self.writer.unwritten() < BATCH_BYTES

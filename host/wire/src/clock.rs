@@ -1,0 +1,67 @@
+//! A clock that goes on while the machine sleeps.
+//!
+//! A message's age decides whether its id is still remembered for certain (R17). The standard library's clock stands
+//! still while a machine is suspended, and with it the age of whatever the machine holds: a laptop that slept for two
+//! hours would send a message again as if it were new, and the entity, which has forgotten its session, would run it twice.
+
+use std::time::Duration;
+
+/// A moment on this machine's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// This moment.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(read())
+    }
+
+    /// How long ago it was, sleep included.
+    #[must_use]
+    pub fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+
+    /// How long after an earlier one it was; nothing if it was before.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+#[cfg(unix)]
+fn read() -> Duration {
+    use nix::time::{ClockId, clock_gettime};
+    // Elsewhere than on Linux this one counts sleep.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+    // The clock is there; an error would only make what is held look young.
+    clock_gettime(CLOCK).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(not(unix))]
+fn read() -> Duration {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    // This one counts sleep.
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn r17_it_is_the_clock_that_counts_suspension() {
+        use nix::time::{ClockId, clock_gettime};
+        let read = || clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).expect("a clock");
+        let (before, now, after) = (read(), Moment::now(), read());
+        assert!(before <= now.0 && now.0 <= after);
+        assert_eq!(Moment(Duration::from_secs(1)).since(now), Duration::ZERO);
+    }
+}
