@@ -235,7 +235,7 @@ fn the_example_of_the_documentation() {
         remaining_ms: 10_000,
         content_type: "application/json".into(),
         method: "add".into(),
-        body: Bytes::from_static(b"[1]"),
+        body: Bytes::from_static(b"1"),
         ..Envelope::default()
     };
     let mut bytes = BytesMut::new();
