@@ -1,5 +1,6 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+mod serve;
 mod stop;
 mod suspend;
 

@@ -1,0 +1,65 @@
+//! How a shard begins to serve (R14), and an instance with it (R24).
+
+use super::*;
+
+fn room(hand: &mut Hand) {
+    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("no room asked for") };
+    hand.tell(Event::Slot { entity, generation });
+}
+
+#[test]
+fn r14_a_shard_serves_as_soon_as_its_claim_stands_and_asks_only_for_what_a_message_needs() {
+    let mut hand = Hand::new(Settings::default());
+    hand.silent = true;
+    let waiting = hand.send(1, 0, Kind::Command);
+    assert!(hand.asked.is_empty() && hand.loads == 0, "nothing is read before the claim stands");
+    hand.grant();
+    assert_eq!(hand.machine.phase(), Phase::Serving, "whatever the store still has to be asked");
+    // The one entity that a message is for, and nothing of all others.
+    let load = hand.ask();
+    assert!(matches!(&load, Action::Load { entity, .. } if *entity == alice()), "{load:?}");
+    assert!(hand.asked.is_empty(), "{:?}", hand.asked);
+    hand.answer_load(&load);
+    room(&mut hand);
+    hand.silent = false;
+    let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
+    let result = Activation::Started(turn(Answer::Result(Bytes::new()), false));
+    hand.tell(Event::Activated { entity, generation, result });
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(waiting).as_deref(), Some("final 1"));
+}
+
+/// A message's turn that has run behind a start that wrote something.
+fn started() -> (Hand, u64) {
+    let mut hand = Hand::serving();
+    hand.silent = true;
+    let message = hand.send(1, 0, Kind::Command);
+    let load = hand.ask();
+    hand.answer_load(&load);
+    room(&mut hand);
+    let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
+    let result = Activation::Started(turn(Answer::Result(Bytes::new()), true));
+    hand.tell(Event::Activated { entity, generation, result });
+    hand.silent = false;
+    hand.run();
+    (hand, message)
+}
+
+#[test]
+fn r24_a_start_with_effects_is_a_turn_of_its_own_and_is_committed_before_the_message() {
+    let (mut hand, message) = started();
+    let versions: Vec<_> = hand.commits.iter().map(|it| (it.from, it.head.version)).collect();
+    assert_eq!(versions, [(0, 1), (1, 2)], "the start, then the message");
+    assert!(hand.commits[0].head.lanes.is_empty(), "the start answers nobody");
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(message), None);
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(message).as_deref(), Some("final 2"));
+
+    // A start that was refused takes the message along: it ran on what never was.
+    let (mut hand, message) = started();
+    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    assert_eq!(hand.code_of(message).as_deref(), Some(codes::COMMIT_REFUSED));
+}
