@@ -1,0 +1,149 @@
+//! What the control thread asks of the stores; each answer comes back as an event of the machine.
+
+use std::future::ready;
+
+use futures::FutureExt;
+use ostraca_sharding::ids::ShardId;
+use ostraca_sharding::node::{Event, WriteError};
+use ostraca_sharding::rows::{Key, Row};
+use ostraca_store::{Cas, Conflict, RowEvent};
+
+use super::Input;
+use super::run::Running;
+use crate::ownership::{self, shard_key};
+use crate::rows;
+
+impl Running {
+    /// Lists every row, and watches from there.
+    pub(super) fn list(&mut self) {
+        self.watch += 1;
+        if let Some(watcher) = self.watcher.take() {
+            watcher.abort();
+        }
+        let (watch, own, store) = (self.watch, self.own.clone(), self.parts.rows.clone());
+        let loader = self.parts.loader.clone();
+        self.watcher = Some(tokio::spawn(async move {
+            let listed = store.list("").await;
+            let (all, revision) = match listed {
+                Ok(listed) => listed,
+                Err(error) => {
+                    tracing::warn!(%error, "the cluster's rows were not read");
+                    // Nobody to hear it: the node stops.
+                    let _ = own.send(Input::Event(Event::Listed(None)));
+                    return;
+                }
+            };
+            let (mut core, mut types) = (Vec::new(), Vec::new());
+            for row in all {
+                match rows::decode_core(&row) {
+                    Ok(Some(row)) => core.push(row),
+                    Ok(None) => types.push(row),
+                    Err(error) => tracing::error!(%error, "a row was not understood"),
+                }
+            }
+            types.retain(|row| rows::type_name(&row.key).is_some());
+            loader.listed(types, revision);
+            // Nobody to hear any of it: the node stops.
+            let _ = own.send(Input::Event(Event::Listed(Some(core))));
+            let mut changes = store.watch("", revision);
+            loop {
+                let event = changes.next().await;
+                let lost = event == RowEvent::Lost;
+                if own.send(Input::Watched(watch, event)).is_err() || lost {
+                    return;
+                }
+            }
+        }));
+    }
+
+    pub(super) fn read(&mut self, key: Key) {
+        let asked = self.parts.rows.get(&rows::key_text(&key));
+        self.tasks.push(
+            async move {
+                match asked.await {
+                    Ok(Some(row)) => match rows::decode_core(&row) {
+                        Ok(Some((key, row, revision))) => {
+                            Event::Row { key, value: Some((row, revision)) }
+                        }
+                        _ => Event::Tick,
+                    },
+                    Ok(None) => Event::Row { key, value: None },
+                    // It is asked again.
+                    Err(_) => Event::Tick,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn write(&mut self, number: u64, key: &Key, expected: Option<u64>, row: &Row) {
+        let value = match rows::encode_core(row) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                tracing::error!(%error, "a row was not written");
+                let result = Err(WriteError::Unknown);
+                let event = ready(Event::Written { number, result });
+                return self.tasks.push(event.boxed());
+            }
+        };
+        let cas = Cas { key: rows::key_text(key), expected, value };
+        let asked = self.parts.rows.compare_and_set(cas);
+        self.tasks.push(
+            async move {
+                let result = asked.await.map_err(|conflict| match conflict {
+                    Conflict::Changed(None) => WriteError::Conflict(None),
+                    Conflict::Changed(Some(row)) => match rows::decode_core(&row) {
+                        Ok(Some((_, row, revision))) => WriteError::Conflict(Some((row, revision))),
+                        _ => WriteError::Unknown,
+                    },
+                    Conflict::Store(error) => {
+                        tracing::debug!(%error, "a row's write has no answer");
+                        WriteError::Unknown
+                    }
+                });
+                Event::Written { number, result }
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
+        let asked = self.parts.entities.claims(shards.into_iter().map(shard_key).collect());
+        self.tasks.push(async move { Event::Claims { number, claims: asked.await.ok() } }.boxed());
+    }
+
+    /// Asks the entities' store for something small, to know whether it answers (R9).
+    pub(super) fn ask_store(&mut self) {
+        let sent = self.parts.clock.now().mono;
+        let asked = self.parts.entities.claims(vec![shard_key(ShardId(1))]);
+        self.tasks.push(
+            async move {
+                match asked.await {
+                    Ok(_) => Event::StoreAnswered { sent },
+                    Err(_) => Event::Tick,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// Cluster time, and what is remembered of the store.
+    pub(super) fn keep_notes(&mut self) {
+        let (store, time) = (self.parts.rows.clone(), self.parts.clock.now().cluster);
+        let local = self.parts.local.clone();
+        self.tasks.push(
+            async move {
+                if let Err(error) = ownership::write_time(&*store, time).await {
+                    tracing::debug!(%error, "cluster time was not written");
+                }
+                if let Some(local) = local
+                    && let Err(error) = local.refresh_witness().await
+                {
+                    tracing::warn!(%error, "the store's witness was not refreshed");
+                }
+                Event::Tick
+            }
+            .boxed(),
+        );
+    }
+}

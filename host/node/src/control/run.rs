@@ -1,0 +1,152 @@
+//! The thread's loop: what it is told becomes an event of the machine, and what the machine says is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_sharding::node::{Action, Event};
+use ostraca_store::RowEvent;
+use tokio::sync::mpsc;
+
+use super::talkers::Talkers;
+use super::{Input, Parts};
+use crate::error::NodeError;
+use crate::rows;
+use crate::view::View;
+use crate::worker;
+
+/// How often the picture of the cluster is renewed at most.
+const PICTURE: Duration = Duration::from_millis(20);
+
+/// The thread's state.
+pub(super) struct Running {
+    pub(super) parts: Parts,
+    pub(super) own: mpsc::UnboundedSender<Input>,
+    /// Calls of the stores that are under way.
+    pub(super) tasks: FuturesUnordered<BoxFuture<'static, Event>>,
+    pub(super) talkers: Talkers,
+    /// The watch that counts; what others still tell is old.
+    pub(super) watch: u64,
+    pub(super) watcher: Option<tokio::task::JoinHandle<()>>,
+    /// Something changed that the picture shows.
+    changed: bool,
+    pub(super) renewals: u64,
+}
+
+/// Runs until nobody can tell it anything any more.
+pub(super) async fn run(
+    parts: Parts,
+    own: mpsc::UnboundedSender<Input>,
+    mut inputs: mpsc::UnboundedReceiver<Input>,
+) {
+    let mut beat = tokio::time::interval(parts.every);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut picture = tokio::time::interval(PICTURE);
+    picture.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let talkers = Talkers::new(parts.dialer.clone());
+    let mut running = Running {
+        parts,
+        own,
+        tasks: FuturesUnordered::new(),
+        talkers,
+        watch: 0,
+        watcher: None,
+        changed: true,
+        renewals: 0,
+    };
+    running.carry_out();
+    loop {
+        let now = running.parts.clock.now().mono;
+        let wake = running.parts.machine.wake().map_or(1_000, |wake| wake.saturating_sub(now));
+        tokio::select! {
+            input = inputs.recv() => match input {
+                Some(input) => running.input(input),
+                None => return,
+            },
+            Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.tell(event),
+            () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.tell(Event::Tick),
+            _ = beat.tick() => running.ask_store(),
+            _ = picture.tick() => running.picture(),
+        }
+    }
+}
+
+impl Running {
+    fn input(&mut self, input: Input) {
+        match input {
+            Input::Event(event) => self.tell(event),
+            Input::Heard(from, talk) => self.tell(Event::Heard { from, talk }),
+            Input::Report(report) => self.report(report),
+            Input::Watched(watch, _) if watch != self.watch => {}
+            Input::Watched(_, RowEvent::Lost) => self.tell(Event::WatchLost),
+            Input::Watched(_, RowEvent::Deleted { key, revision }) => {
+                self.parts.loader.gone(&key, revision);
+            }
+            Input::Watched(_, RowEvent::Set(row)) => match rows::decode_core(&row) {
+                Ok(Some((key, row, revision))) => {
+                    self.tell(Event::Row { key, value: Some((row, revision)) });
+                }
+                Ok(None) => self.parts.loader.row(row),
+                Err(error) => tracing::error!(%error, "a row was not understood"),
+            },
+            Input::Plan(answer) => {
+                // Whoever asked may be gone.
+                let _ = answer.send(self.parts.machine.would_move());
+            }
+        }
+    }
+
+    fn report(&mut self, report: worker::Report) {
+        match report {
+            worker::Report::Serving(shard, epoch) => self.tell(Event::Serving { shard, epoch }),
+            worker::Report::Stopped(shard, epoch) => self.tell(Event::Stopped { shard, epoch }),
+            worker::Report::Lost(owner, standing, why) => {
+                tracing::warn!(shard = %owner.shard, %why, "a shard was lost");
+                let (shard, epoch) = (owner.shard.shard, owner.epoch);
+                let standing = standing.map(|claim| claim.epoch);
+                self.tell(Event::Lost { shard, epoch, standing });
+            }
+            worker::Report::Panicked(worker) => {
+                let error = NodeError::Ended(format!("worker {worker} panicked"));
+                // Nobody to hear it: the node is stopping.
+                let _ = self.parts.failures.send(error);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let tick = matches!(event, Event::Tick | Event::StoreAnswered { .. });
+        let now = self.parts.clock.now();
+        self.parts.machine.handle(now, event);
+        self.changed |= !tick;
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        // A new owner's machine is made before any message is let go to it: it would be bounced, and wait for a retry.
+        let mut routes = Vec::new();
+        while let Some(action) = self.parts.machine.poll() {
+            match action {
+                Action::Route { .. } | Action::Hold { .. } => routes.push(action),
+                action => self.act(action),
+            }
+        }
+        for action in routes {
+            self.act(action);
+        }
+    }
+
+    fn picture(&mut self) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        let now = self.parts.clock.now();
+        let before = self.parts.view.borrow().clone();
+        let view = View::of(&self.parts.machine, now, &before);
+        self.parts.view.send_replace(Arc::new(view));
+        if let Some(cache) = &self.parts.cache {
+            cache.store(&self.parts.view.borrow());
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What other nodes say, on its way to the machine.
+//!
+//! The queue has bounds, in words and in bytes. Rows decide, so a word that finds no room is lost and counted: that
+//! costs time, where memory without bound would cost the node. What happens on this node itself has a queue of its
+//! own, and none of it is ever lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ostraca_sharding::node::Talk;
+use ostraca_sharding::rows::Member;
+use tokio::sync::mpsc;
+
+use crate::stats::Stats;
+
+/// How much may wait to be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// Words, of all nodes together (`peers.words`). Default 4,096.
+    pub(crate) words: usize,
+    /// Their bytes (`peers.word-bytes`); a larger one goes alone. Default 16 MiB.
+    pub(crate) bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { words: 4_096, bytes: 16 << 20 }
+    }
+}
+
+/// Where words are put. Clones are one place.
+#[derive(Clone)]
+pub(crate) struct Words {
+    queue: mpsc::Sender<Word>,
+    bytes: Arc<AtomicUsize>,
+    bounds: Bounds,
+    stats: Arc<Stats>,
+}
+
+/// Where they are heard.
+pub(crate) struct Heard {
+    queue: mpsc::Receiver<Word>,
+    bytes: Arc<AtomicUsize>,
+}
+
+struct Word {
+    from: Member,
+    talk: Talk,
+    bytes: usize,
+}
+
+/// A queue with these bounds; what it loses is counted.
+pub(crate) fn queue(bounds: Bounds, stats: Arc<Stats>) -> (Words, Heard) {
+    let (sender, receiver) = mpsc::channel(bounds.words.max(1));
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let heard = Heard { queue: receiver, bytes: bytes.clone() };
+    (Words { queue: sender, bytes, bounds, stats }, heard)
+}
+
+impl Words {
+    /// Puts a word that came in so many bytes. Never waits.
+    pub(crate) fn put(&self, from: Member, talk: Talk, bytes: usize) {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;
+        if fits && self.queue.try_send(Word { from, talk, bytes }).is_ok() {
+            return;
+        }
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Stats::count(&self.stats.words_lost);
+        let Bounds { words, bytes } = self.bounds;
+        tracing::debug!("a word was lost: {words} (`peers.words`) or {bytes} bytes (`peers.word-bytes`) wait");
+    }
+}
+
+impl Heard {
+    /// The next word; none if nobody can say anything any more.
+    pub(crate) async fn next(&mut self) -> Option<(Member, Talk)> {
+        let Word { from, talk, bytes } = self.queue.recv().await?;
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Some((from, talk))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use ostraca_sharding::ids::Incarnation;
+
+    use super::*;
+
+    fn lost(stats: &Stats) -> u64 {
+        Stats::get(&stats.words_lost)
+    }
+
+    fn member() -> Member {
+        Member { node: "n1".into(), incarnation: Incarnation::default() }
+    }
+
+    #[test]
+    fn words_that_nobody_hears_are_lost_beyond_their_bounds_and_counted() {
+        let stats = Arc::<Stats>::default();
+        let (words, mut heard) = queue(Bounds { words: 3, bytes: 100 }, stats.clone());
+        let put = |bytes| words.put(member(), Talk::Rebalance, bytes);
+        (0..5).for_each(|_| put(1));
+        assert_eq!(lost(&stats), 2, "three wait");
+        let mut hear = || heard.next().now_or_never().flatten().is_some();
+        assert!(hear() && hear() && hear() && !hear(), "what fitted is heard");
+
+        put(60);
+        put(60);
+        assert_eq!(lost(&stats), 3, "together they are more than may wait");
+        put(40);
+        assert_eq!(lost(&stats), 3);
+        assert!(hear() && hear() && !hear());
+        put(1_000);
+        assert_eq!(lost(&stats), 3, "a large one goes alone");
+        put(1);
+        assert_eq!(lost(&stats), 4);
+        assert!(hear());
+        put(100);
+        assert_eq!(lost(&stats), 4, "all its bytes were given back");
+    }
+}
