@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use ostraca_sharding::ids::{Digest, Entity, MessageId, Session};
 use ostraca_sharding::message::{Context, Message, Token};
-use ostraca_wire::proto::Envelope;
+use ostraca_wire::proto::{Envelope, Problem};
 
-use super::{Opened, lock};
+use super::lock;
 use crate::clock::Clock;
 use crate::service::resolve;
 use crate::types::Table;
@@ -51,7 +51,7 @@ impl Opener {
         envelope: &Envelope,
         received: Instant,
         token: Token,
-    ) -> Opened {
+    ) -> Result<Arc<Message>, Problem> {
         let (entry, method, kind) = resolve(types, &envelope.principal, envelope)?;
         let now = self.clock.now().mono;
         let target = Entity { kind: entry.name.clone(), id: envelope.id.as_str().into() };

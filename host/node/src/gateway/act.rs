@@ -1,0 +1,114 @@
+//! What the router says, done: messages go to workers and other nodes, and what becomes of that at once is told to it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ostraca_sharding::ids::Session;
+use ostraca_sharding::message::{Message, Token};
+use ostraca_sharding::route::{Step, Verdict};
+use ostraca_wire::peer::messages::Forward;
+use ostraca_wire::proto::{Envelope, Problem};
+
+use super::Gateway;
+use super::parcel::{Batches, Inner, Parcel};
+use super::reply::{doubtful, not_run, refused_by};
+use crate::types::{Absent, Table};
+use crate::worker::{Back, Delivery};
+
+/// What a round of steps came to at once, by the router's tags.
+#[derive(Default)]
+struct Failures {
+    /// To be held, and sent again.
+    failed: Vec<(u64, Verdict)>,
+    /// Not to be run.
+    refused: Vec<(u64, Problem)>,
+}
+
+impl Gateway {
+    /// Does what the router says. Answers that this leads to may lead to more steps.
+    pub(super) fn carry_out(&self, mut steps: Vec<Step<Parcel>>) {
+        while !steps.is_empty() {
+            let Failures { failed, refused } = self.round(&mut steps);
+            if failed.is_empty() && refused.is_empty() {
+                return;
+            }
+            let now = self.now();
+            let mut answers = Vec::with_capacity(refused.len());
+            let mut router = self.router();
+            for (tag, verdict) in failed {
+                // What was not sent is held.
+                router.answered(now, tag, verdict, &mut steps);
+            }
+            for (tag, problem) in refused {
+                // A former copy may have run elsewhere: then this refusal is not the last word (R16).
+                let given = router.answered(now, tag, Verdict::Done, &mut steps);
+                answers.extend(given.map(|(parcel, in_doubt)| (parcel, in_doubt, problem)));
+            }
+            drop(router);
+            for (parcel, in_doubt, problem) in answers {
+                parcel.answer(doubtful(not_run(problem), in_doubt));
+            }
+        }
+    }
+
+    /// Empties the list. What has one way leaves together.
+    fn round(&self, steps: &mut Vec<Step<Parcel>>) -> Failures {
+        let types = self.types.now();
+        let mut out = Batches::new(self.workers.len());
+        let Failures { mut failed, mut refused } = Failures::default();
+        for step in steps.drain(..) {
+            match step {
+                Step::Local { tag, .. } if self.workers.is_empty() => {
+                    failed.push((tag, Verdict::NotSent));
+                }
+                Step::Local { shard, tag, item, .. } => {
+                    let Inner { session, envelope, received, .. } = &*item.0;
+                    match self.open(&types, *session, envelope, *received) {
+                        Ok(Some(message)) => {
+                            let back = Back::Gateway(tag);
+                            out.local(shard, Delivery { shard, message, back });
+                        }
+                        Ok(None) => failed.push((tag, Verdict::Rebalancing)),
+                        Err(problem) => refused.push((tag, problem)),
+                    }
+                }
+                Step::Remote { to, epoch, tag, item } => {
+                    let envelope = item.forwarded(&self.node, epoch);
+                    out.remote(to, Forward { tag, envelope });
+                }
+                Step::Refuse { item, refusal } => item.answer(refused_by(refusal)),
+                Step::Held => {}
+            }
+        }
+        for (to, mut forwards) in out.remote.drain(..) {
+            refused.extend(self.links.send(&to, &mut forwards));
+            failed.extend(forwards.into_iter().map(|left| (left.tag, Verdict::NotSent)));
+        }
+        out.deliver(&self.workers);
+        Failures { failed, refused }
+    }
+
+    /// The message, for a worker of this node; none while the type's component is still being compiled here.
+    ///
+    /// # Errors
+    /// Why it may not be run.
+    pub(super) fn open(
+        &self,
+        types: &Table,
+        session: Session,
+        envelope: &Envelope,
+        received: Instant,
+    ) -> Result<Option<Arc<Message>>, Problem> {
+        let token = Token(self.tokens.fetch_add(1, Ordering::Relaxed) + 1);
+        let message = self.opener.open(types, session, envelope, received, token)?;
+        Ok(Some(message).filter(|_| !self.loading(types, &envelope.r#type)))
+    }
+
+    /// Whether the type's component is still being compiled here; what is broken is refused by the worker.
+    fn loading(&self, types: &Table, kind: &str) -> bool {
+        // Nearly every message's type runs here, and the round's own table says so.
+        !types.get(kind).is_some_and(|entry| entry.runs_here())
+            && self.types.runnable(kind).is_err_and(|absent| absent == Absent::Loading)
+    }
+}

@@ -1,0 +1,97 @@
+//! A message on its way through the gateway: as it came, as another node gets it, and by where it goes.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{Epoch, Session, ShardId};
+use ostraca_sharding::rows::Member;
+use ostraca_wire::peer::messages::Forward;
+use ostraca_wire::proto::{Envelope, Reply};
+use ostraca_wire::server::{Request, Ticket};
+use tokio::sync::mpsc;
+
+use super::{Gateway, lock};
+use crate::worker::{Delivery, Input};
+
+/// A message, and the right to answer it. Copies are one message.
+#[derive(Clone)]
+pub(crate) struct Parcel(pub(super) Arc<Inner>);
+
+/// What a parcel is of.
+pub(super) struct Inner {
+    pub(super) shard: ShardId,
+    pub(super) session: Session,
+    pub(super) envelope: Envelope,
+    pub(super) received: Instant,
+    ticket: Mutex<Option<Ticket>>,
+}
+
+impl Parcel {
+    pub(super) fn new(shard: ShardId, session: Session, request: Request) -> Self {
+        let Request { envelope, received, ticket } = request;
+        let ticket = Mutex::new(Some(ticket));
+        Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
+    }
+
+    pub(super) fn answer(&self, reply: Reply) {
+        // Answered once: a later answer is another copy's.
+        if let Some(ticket) = lock(&self.0.ticket).take() {
+            ticket.answer(reply);
+        }
+    }
+
+    /// The envelope as another node gets it (R17): with what this one knows, and the time that it was held.
+    pub(super) fn forwarded(&self, node: &str, epoch: Epoch) -> Envelope {
+        let held = u64::try_from(self.0.received.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut envelope = self.0.envelope.clone();
+        envelope.session = Bytes::copy_from_slice(&self.0.session.0);
+        envelope.origin = node.to_owned();
+        envelope.hops = envelope.hops.saturating_add(1);
+        envelope.route_epoch = epoch.0;
+        envelope.age_ms = envelope.age_ms.saturating_add(held);
+        if envelope.remaining_ms > 0 {
+            // A deadline that has passed on the way is told by the owner, which knows whether a copy ran.
+            envelope.remaining_ms = envelope.remaining_ms.saturating_sub(held).max(1);
+        }
+        envelope
+    }
+}
+
+/// Steps of one round, by where they go.
+pub(super) struct Batches {
+    local: Vec<Vec<Delivery>>,
+    pub(super) remote: Vec<(Member, Vec<Forward>)>,
+}
+
+impl Batches {
+    pub(super) fn new(workers: usize) -> Self {
+        let mut local = Vec::new();
+        local.resize_with(workers, Vec::new);
+        Self { local, remote: Vec::new() }
+    }
+
+    /// There is a worker: see [`Gateway::workers`].
+    pub(super) fn local(&mut self, shard: ShardId, delivery: Delivery) {
+        let worker = Gateway::worker_of(shard, self.local.len());
+        if let Some(of_worker) = self.local.get_mut(worker) {
+            of_worker.push(delivery);
+        }
+    }
+
+    pub(super) fn remote(&mut self, to: Member, forward: Forward) {
+        match self.remote.iter_mut().find(|(member, _)| *member == to) {
+            Some((_, forwards)) => forwards.push(forward),
+            None => self.remote.push((to, vec![forward])),
+        }
+    }
+
+    pub(super) fn deliver(self, workers: &[mpsc::UnboundedSender<Input>]) {
+        for (worker, deliveries) in workers.iter().zip(self.local) {
+            // A worker that has ended takes its tickets with it: they say `unknown`; and the node ends.
+            if !deliveries.is_empty() {
+                let _ = worker.send(Input::Messages(deliveries));
+            }
+        }
+    }
+}

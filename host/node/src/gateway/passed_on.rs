@@ -1,0 +1,84 @@
+//! Messages that another node passed on: they are run here or refused, and never passed on again (S11.6).
+
+use ostraca_sharding::hash::shard_of;
+use ostraca_sharding::ids::{Session, ShardId};
+use ostraca_sharding::message::{Hint, codes};
+use ostraca_sharding::route::Router;
+use ostraca_wire::proto::Problem;
+use ostraca_wire::server::Request;
+
+use super::Gateway;
+use super::parcel::{Batches, Parcel};
+use super::reply::bounced;
+use crate::service::{hint_details, problem};
+use crate::types::Table;
+use crate::worker::{Back, Delivery};
+
+/// A message whose shard is known, and who said it.
+struct Placed {
+    session: Session,
+    shard: ShardId,
+    request: Request,
+}
+
+impl Gateway {
+    /// Takes messages that another node passed on.
+    pub(crate) fn take_passed_on(&self, batch: &mut Vec<Request>) {
+        let types = self.types.now();
+        let placed: Vec<_> =
+            batch.drain(..).filter_map(|request| self.place(&types, request)).collect();
+        // Whatever takes long is done without the router.
+        let hints: Vec<_> = {
+            let router = self.router();
+            placed.iter().map(|placed| self.elsewhere(&router, placed)).collect()
+        };
+        let mut out = Batches::new(self.workers.len());
+        for (Placed { session, shard, request }, hint) in placed.into_iter().zip(hints) {
+            let Request { envelope, received, ticket } = request;
+            // Where nothing is hosted, no worker would refuse it.
+            if hint.is_some() || self.workers.is_empty() {
+                let details = hint.as_ref().map(hint_details).unwrap_or_default();
+                let text = format!("shard {shard} is not on this node");
+                ticket.not_run(Problem { details, ..bounced(codes::NOT_OWNER, &text) });
+                continue;
+            }
+            match self.open(&types, session, &envelope, received) {
+                Ok(Some(message)) => {
+                    out.local(shard, Delivery { shard, message, back: Back::Ticket(ticket) });
+                }
+                Ok(None) => ticket.not_run(loading()),
+                Err(problem) => ticket.not_run(problem),
+            }
+        }
+        out.deliver(&self.workers);
+    }
+
+    /// Finds a message's shard; none: it was refused.
+    fn place(&self, types: &Table, request: Request) -> Option<Placed> {
+        let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(Session);
+        let Ok(session) = session else {
+            let missing = problem("bad-message", "a session of 16 bytes is missing", "");
+            request.ticket.not_run(missing);
+            return None;
+        };
+        let Some(entry) = types.get(request.envelope.r#type.as_str()) else {
+            // The other node knows the type, so this one soon will: the sender tries again.
+            request.ticket.not_run(loading());
+            return None;
+        };
+        let shard = shard_of(entry.manifest.shard_key.part(&request.envelope.id), self.shards);
+        Some(Placed { session, shard, request })
+    }
+
+    /// Whose a shard is by a newer route than the sender's, if it is another node's.
+    fn elsewhere(&self, router: &Router<Parcel>, placed: &Placed) -> Option<Hint> {
+        let (known, owner) = router.route_of(placed.shard)?;
+        let newer = known.0 > placed.request.envelope.route_epoch;
+        let owner = owner.filter(|owner| *owner.node.0 != *self.node && newer)?;
+        Some(Hint { epoch: known, owner: Some(owner.clone()) })
+    }
+}
+
+fn loading() -> Problem {
+    bounced(codes::REBALANCING, "the type is being loaded")
+}
