@@ -1,21 +1,25 @@
 use std::path::Path;
 
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use ostraca_sharding::ids::Incarnation;
-use ostraca_sharding::rows::{Key, NodeRow, Roles};
+use ostraca_sharding::rows::{Key, NodeRow, Roles, Row, Standing};
 use ostraca_store::{Cas, EntityStore, MemoryStore};
-use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
+use ostraca_store_peer::{ClusterServer, EntityServer, Failure, ServerOptions};
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::hello::NodeFacts;
 use ostraca_wire::identity::Ca;
 use ostraca_wire::peer::serve::serve_calls;
-use ostraca_wire::peer::{Facts, PeerInfo, PeerService};
+use ostraca_wire::peer::{Facts, PeerInfo, PeerService, StreamKind};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{
     Admin, AdminAnswer, Peer, Peers, Request, Server, Service, SessionInfo,
 };
 use tokio::sync::mpsc;
 
+use super::channel::failure;
 use super::*;
 
 const CLUSTER: ClusterId = ClusterId(7);
@@ -207,6 +211,43 @@ async fn what_differs_is_refused_at_the_join_with_both_values() {
     let error = join(&plain, &foreigner).await.err().expect("refused");
     assert_eq!((error.code(), error.is_retryable()), ("unknown-authority", false));
     assert!(error.to_string().contains(&first.address), "{error}");
+}
+
+/// Puts bytes in a row's place.
+async fn put(store: &MemoryStore, key: &str, value: &'static [u8]) {
+    let expected = store.get(key).await.expect("read").map(|row| row.revision);
+    let cas = Cas { key: key.into(), expected, value: Some(Bytes::from_static(value)) };
+    store.compare_and_set(cas).await.expect("written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_format_or_rows_this_program_does_not_read_is_refused_by_name() {
+    let ca = Ca::create(CLUSTER).expect("an authority");
+    let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
+    let join_that = async |key: &str, value: &'static [u8]| {
+        let (store, dir) = (founded(64).await, tempfile::tempdir().expect("a directory"));
+        put(&store, key, value).await;
+        let roles = Roles { store: true, ..Roles::default() };
+        let first = run(&ca, "n1", roles, Serves::store(&store));
+        join(&config(dir.path(), &[&first.address], ""), &own).await
+    };
+    let newer: &[u8] = &[99, 0];
+    for (key, value, says) in [
+        ("cluster", &[1, 2][..], "record format is 2, and this program reads 1"),
+        ("cluster", newer, "`cluster` has version 99"),
+        ("pools/default", newer, "`pools/default` has version 99"),
+        ("nodes/n2", newer, "`nodes/n2` has version 99"),
+        ("manager", newer, "`manager` has version 99"),
+        ("shards/default/00000", newer, "`shards/default/00000` has version 99"),
+    ] {
+        let refused = join_that(key, value).await.err();
+        let error = refused.unwrap_or_else(|| panic!("{key} is not to be read"));
+        assert_eq!((error.code(), error.is_retryable()), ("bad-row", false), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(says) && text.contains("use a newer one"), "{text}");
+    }
+    // Another node's row keeps nobody from starting, though its name begins like this one's.
+    join_that("nodes/n22", newer).await.expect("joined");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,77 @@
+//! Where it lies: sled, whose panics over broken files are errors here.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::ClusterId;
+use ostraca_store::Row as Stored;
+
+use super::Cached;
+use crate::rows;
+
+/// Raised when what is kept here changes its shape; rows have versions of their own.
+const VERSION: u8 = 1;
+/// The key of version and cluster.
+const ABOUT: &str = "about";
+/// sled's page cache, in bytes.
+const PAGES: u64 = 4 << 20;
+
+/// The database.
+#[derive(Clone)]
+pub(super) struct Database(sled::Db);
+
+impl Database {
+    pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, String> {
+        let config = sled::Config::new().path(dir).cache_capacity(PAGES);
+        let database = Self(guarded(|| config.open())?);
+        let about = [&[VERSION][..], &cluster.0.to_be_bytes()].concat();
+        match guarded(|| database.0.get(ABOUT))? {
+            Some(found) if *found == *about => Ok(database),
+            Some(_) => Err("it is another cluster's, or another release's".into()),
+            None if database.keys()?.is_empty() => {
+                guarded(|| database.0.insert(ABOUT, about.clone()))?;
+                Ok(database)
+            }
+            None => Err("it says nothing of its cluster".into()),
+        }
+    }
+
+    pub(super) fn keys(&self) -> Result<Vec<String>, String> {
+        let keys = guarded(|| self.0.iter().keys().collect::<Result<Vec<_>, _>>())?;
+        let keys = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned());
+        Ok(keys.filter(|key| key != ABOUT).collect())
+    }
+
+    pub(super) fn apply(&self, batch: sled::Batch) -> Result<(), String> {
+        guarded(|| self.0.apply_batch(batch))?;
+        guarded(|| self.0.flush()).map(drop)
+    }
+
+    pub(super) fn load(&self) -> Result<Cached, String> {
+        let found = guarded(|| self.0.iter().collect::<Result<Vec<_>, _>>())?;
+        let mut cached = Cached::default();
+        for (key, value) in found {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            let row = Stored { key, revision: 0, value: Bytes::copy_from_slice(&value) };
+            if row.key == ABOUT {
+                continue;
+            }
+            if rows::type_name(&row.key).is_some() {
+                cached.types.push(row);
+            } else if row.key == rows::pool_key() {
+                cached.pool = Some(rows::decode(&row).map_err(|error| error.to_string())?);
+            } else if let Some(row) = rows::decode_core(&row).map_err(|error| error.to_string())? {
+                cached.rows.push(row);
+            }
+        }
+        Ok(cached)
+    }
+}
+
+fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("sled cannot read it".into()),
+    }
+}

@@ -1,0 +1,95 @@
+use ostraca_sharding::ids::{Epoch, Incarnation};
+use ostraca_sharding::rows::{Member, NodeRow, Roles, ShardRow, Standing};
+
+use super::*;
+use crate::ownership::HASH;
+use crate::rows::{self, MethodRow};
+use crate::types::tests::known;
+
+const ONE: ClusterId = ClusterId(1);
+
+fn node(addresses: &str) -> NodeRow {
+    NodeRow {
+        incarnation: Incarnation { counter: 1, nonce: 2 },
+        renewals: 9,
+        standing: Standing::Live,
+        draining: false,
+        store_answers: true,
+        roles: Roles::ALL,
+        version: 1,
+        since: 0,
+        addresses: vec![addresses.into()],
+    }
+}
+
+fn view(shards: u32, nodes: &[&str]) -> Arc<View> {
+    let owner = Member { node: "n1".into(), incarnation: node("").incarnation };
+    let shard = ShardRow { epoch: Epoch(3), owner: Some(owner), moving: None };
+    let nodes = nodes.iter().map(|name| ((*name).into(), node(name))).collect();
+    Arc::new(View { shards: vec![shard; shards as usize], nodes, ..View::default() })
+}
+
+fn keys(cached: &Cached) -> Vec<String> {
+    cached.rows.iter().map(|(key, ..)| rows::key_text(key)).collect()
+}
+
+#[test]
+fn a_nodes_next_life_knows_where_to_send() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Cache::place(dir.path());
+    let types = Types::default();
+    types.put(Arc::new(known("counter", 4)));
+    let cache = Cache::open(&place, ONE, types.clone()).expect("opened");
+    assert!(cache.load().pool.is_none());
+    cache.store(&view(65, &["n1", "n2"]));
+    drop(cache);
+
+    let cache = Cache::open(&place, ONE, types.clone()).expect("opened again");
+    let cached = cache.load();
+    assert_eq!(cached.pool, Some(PoolRow { hash: HASH.into(), shards: 65 }));
+    let all = ["nodes/n1", "nodes/n2", "shards/default/00000", "shards/default/00001"];
+    assert_eq!(keys(&cached), all);
+    let chunk = cached.rows.iter().find(|(key, ..)| *key == Key::Shards(1));
+    let Some((_, Row::Shards(row), 0)) = chunk else { panic!("{chunk:?}") };
+    assert_eq!((row.shards.len(), row.shards[0].epoch), (1, Epoch(3)));
+    let (standing, manifest) = crate::loader::parse(&cached.types[0]).expect("a type");
+    assert_eq!((standing.revision, &*manifest.kind), (4, "counter"));
+    assert_eq!(standing.methods, [MethodRow { name: "get".into(), query: true }]);
+
+    // What is empty yet takes nothing away; a node that is gone is forgotten.
+    cache.store(&Arc::new(View::default()));
+    drop(cache);
+    let cache = Cache::open(&place, ONE, types.clone()).expect("opened again");
+    assert_eq!(keys(&cache.load()), all);
+    cache.store(&view(65, &["n1"]));
+    drop(cache);
+    let cache = Cache::open(&place, ONE, types).expect("opened again");
+    assert_eq!(keys(&cache.load()).len(), 3);
+}
+
+#[test]
+fn what_is_another_clusters_or_broken_is_removed_and_made_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Cache::place(dir.path());
+    let open = |cluster| Cache::open(&place, cluster, Types::default()).expect("opened");
+    let cache = open(ONE);
+    cache.store(&view(3, &["n1"]));
+    drop(cache);
+    assert!(open(ClusterId(2)).load().pool.is_none(), "another cluster's");
+
+    let cache = open(ONE);
+    cache.store(&view(3, &["n1"]));
+    drop(cache);
+    for file in ["conf", "db"] {
+        std::fs::write(place.join(file), b"rubbish").expect("written");
+    }
+    let cache = open(ONE);
+    assert!(cache.load().pool.is_none(), "broken");
+    cache.store(&view(3, &["n1"]));
+    drop(cache);
+    assert_eq!(open(ONE).load().pool.map(|pool| pool.shards), Some(3));
+
+    let nowhere = dir.path().join("file");
+    std::fs::write(&nowhere, b"").expect("written");
+    assert!(Cache::open(&nowhere.join("x"), ONE, Types::default()).is_none());
+}

@@ -1,0 +1,120 @@
+//! What of the cluster is remembered, written behind by a thread of its own.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ostraca_sharding::message::Kind;
+use ostraca_sharding::rows::{CHUNK, Key, NodeRow, Row, ShardsRow};
+
+use super::database::Database;
+use crate::error::NodeError;
+use crate::ownership::HASH;
+use crate::rows::{self, MethodRow, PoolRow, TypeRow};
+use crate::types::{Type, Types};
+use crate::view::View;
+
+/// Between two writes, at least.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The thread that writes.
+pub(super) struct Writer {
+    database: Database,
+    newest: Arc<Mutex<Option<Arc<View>>>>,
+    types: Types,
+    /// What stands there, by key: unchanged rows are not written again.
+    written: HashMap<String, Bytes>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        database: Database,
+        newest: Arc<Mutex<Option<Arc<View>>>>,
+        types: Types,
+    ) -> Self {
+        Self { database, newest, types, written: HashMap::new() }
+    }
+
+    pub(super) fn run(mut self, woken: &Receiver<()>) {
+        let (mut more, mut ended) = (false, false);
+        loop {
+            if !more && !ended {
+                ended = woken.recv().is_err();
+            }
+            let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(view) = newest
+                && let Err(why) = self.write(&view)
+            {
+                tracing::warn!(%why, "routes are remembered no more");
+                return;
+            }
+            if ended {
+                return;
+            }
+            // A node that stops does not wait for the pause.
+            let until = Instant::now() + PAUSE;
+            more = false;
+            while !ended {
+                match woken.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(()) => more = true,
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => ended = true,
+                }
+            }
+        }
+    }
+
+    pub(super) fn write(&mut self, view: &View) -> Result<(), String> {
+        if view.shards.is_empty() {
+            // Nothing was read yet: what the last life left is better.
+            return Ok(());
+        }
+        let now = picture(view, &self.types).map_err(|error| error.to_string())?;
+        let changed = now.iter().filter(|(key, value)| self.written.get(*key) != Some(*value));
+        let gone = self.database.keys()?.into_iter().filter(|key| !now.contains_key(key));
+        let mut batch = sled::Batch::default();
+        changed.for_each(|(key, value)| batch.insert(key.as_bytes(), value.as_ref()));
+        gone.for_each(|key| batch.remove(key.as_bytes()));
+        self.database.apply(batch)?;
+        self.written = now;
+        Ok(())
+    }
+}
+
+/// The rows that are remembered of a moment.
+pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Bytes>, NodeError> {
+    let mut rows = HashMap::new();
+    let count = u32::try_from(view.shards.len()).unwrap_or(u32::MAX);
+    let pool = PoolRow { hash: HASH.into(), shards: count };
+    rows.insert(rows::pool_key(), rows::encode_value(&pool)?);
+    for (node, row) in &view.nodes {
+        // Renewals would have it written all the time.
+        let row = NodeRow { renewals: 0, store_answers: true, ..row.clone() };
+        let row = rows::encode_core(&Row::Node(row))?;
+        rows.insert(rows::key_text(&Key::Node(node.clone())), row);
+    }
+    for (chunk, shards) in (0..).zip(view.shards.chunks(CHUNK as usize)) {
+        let row = Row::Shards(ShardsRow { term: 0, shards: shards.to_vec() });
+        rows.insert(rows::key_text(&Key::Shards(chunk)), rows::encode_core(&row)?);
+    }
+    for entry in types.now().values() {
+        rows.insert(rows::type_key(&entry.name), rows::encode_value(&type_row(entry))?);
+    }
+    Ok(rows)
+}
+
+fn type_row(entry: &Type) -> TypeRow {
+    let methods = entry
+        .methods()
+        .iter()
+        .map(|(name, kind)| MethodRow { name: name.to_string(), query: *kind == Kind::Query });
+    TypeRow {
+        revision: entry.revision,
+        manifest: entry.manifest.text_effective(),
+        component: entry.component,
+        component_size: entry.component_size,
+        methods: methods.collect(),
+    }
+}

@@ -1,0 +1,66 @@
+//! A store's stream of calls, as the stores' clients need it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ostraca_store_peer::{Channel, Failure};
+use ostraca_wire::peer::calls::Calls;
+use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
+
+use crate::error::NodeError;
+
+/// Bytes of a frame beside its body, rounded up.
+const FRAME: usize = 64;
+
+/// Opens the stream of a store's calls.
+pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>, NodeError> {
+    let kind = match alpn {
+        Alpn::Bulk => StreamKind::Store,
+        Alpn::Control => StreamKind::Cluster,
+    };
+    let calls = Arc::new(link.calls(kind).await?);
+    // The stores push nothing.
+    drop(calls.pushes());
+    Ok(Box::new(Wire { link, calls }))
+}
+
+/// A stream of calls, as the stores' clients need it.
+struct Wire {
+    link: PeerLink,
+    calls: Arc<Calls>,
+}
+
+impl Channel for Wire {
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
+        self.calls.call(body).map(|answer| answer.map_err(failure)).boxed()
+    }
+
+    fn max_call(&self) -> usize {
+        let bounds = &self.link.info.bounds;
+        let bytes = u64::from(bounds.frame).min(bounds.call_bytes);
+        usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(FRAME)
+    }
+
+    fn closed(&self) -> BoxFuture<'static, ()> {
+        let calls = self.calls.clone();
+        async move { calls.closed().await }.boxed()
+    }
+
+    fn close(&self) {
+        self.link.close();
+    }
+}
+
+/// What is known of a call that has no answer: a mistake here would tell `not run` where a turn may have run.
+pub(super) fn failure(error: ostraca_wire::Error) -> Failure {
+    use ostraca_wire::Error;
+    let why = error.to_string();
+    match error {
+        Error::NotSent(_) | Error::Overloaded { .. } => Failure::NotSent(why),
+        Error::TooLarge { what: "a call", .. } => Failure::NotSent(why),
+        Error::TooLarge { .. } => Failure::AnswerTooLarge(why),
+        _ => Failure::Lost(why),
+    }
+}
