@@ -1,61 +1,24 @@
 //! The whole path in one process: a guest built from source, a real store, a real endpoint, a real client.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+mod common;
+
+use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
-use ostraca_client::{CallError, Client, Profile};
-use ostraca_node::{Config, InitOptions, Initialised, Node, init};
+use common::{COUNTER, counter, make};
+use ostraca_client::{CallError, Client};
+use ostraca_node::{Initialised, Node};
 use ostraca_sharding::ids::Entity;
-
-/// Builds a guest of this workspace as a component, once a test run.
-fn guest(name: &'static str) -> Bytes {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
-        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--release", "--target", "wasm32-unknown-unknown"])
-            .args(["-p", "counter", "-p", "account", "-p", "misbehaving", "--target-dir"])
-            .arg(&target)
-            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
-            .status()
-            .expect("cargo runs");
-        assert!(built.success(), "the guests build");
-        target.join("wasm32-unknown-unknown/release")
-    });
-    let module = std::fs::read(folder.join(format!("{name}.wasm"))).expect("a built guest");
-    ostraca_wasm::encode(&module).expect("a component").into()
-}
 
 struct Running {
     node: Node,
     client: Client,
 }
 
-fn make(dir: &Path) -> Initialised {
-    let options = InitOptions {
-        cluster_name: "test".into(),
-        node: "n1".into(),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        shards: 64,
-    };
-    init(dir, &options).expect("a new node")
-}
-
 async fn start(dir: &Path, made: &Initialised) -> Running {
-    let config =
-        Config::load(&dir.join("ostraca.toml")).expect("the configuration that init wrote");
-    let node = Node::start(config).await.expect("a node that serves");
-    let profile = Profile::new(vec![node.address().to_string()], &made.ca_pem, &made.admin);
-    let client = Client::connect(profile).await.expect("a connection");
+    let node = common::start(dir).await;
+    let client = common::client(&node, made).await;
     Running { node, client }
-}
-
-fn manifest(kind: &str) -> String {
-    format!("type = \"{kind}\"\ncomponent = \"{kind}.wasm\"\n")
 }
 
 async fn stop(running: Running) {
@@ -69,13 +32,9 @@ async fn a_counter_counts_and_remembers_over_a_restart() {
     let dir = dir.path().join("node");
     let made = make(&dir);
     let running = start(&dir, &made).await;
-    let deployed = running
-        .client
-        .deploy(&manifest("counter"), guest("counter"), None)
-        .await
-        .expect("deployed");
+    let deployed = running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     assert_eq!((deployed.revision, deployed.unchanged), (1, false));
-    let again = running.client.deploy(&manifest("counter"), guest("counter"), None).await;
+    let again = running.client.deploy(COUNTER, counter(), None).await;
     assert!(again.expect("deployed again").unchanged);
 
     let alice = Entity::new("counter", "alice");
@@ -101,7 +60,7 @@ async fn many_sessions_count_every_command_once() {
     let dir = dir.path().join("node");
     let made = make(&dir);
     let running = start(&dir, &made).await;
-    running.client.deploy(&manifest("counter"), guest("counter"), None).await.expect("deployed");
+    running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let calls = (0..16).map(|_| {
         let session = running.client.session();
         async move {
@@ -131,7 +90,7 @@ async fn unknown_names_are_refused_with_what_is_known() {
     let dir = dir.path().join("node");
     let made = make(&dir);
     let running = start(&dir, &made).await;
-    running.client.deploy(&manifest("counter"), guest("counter"), None).await.expect("deployed");
+    running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let session = running.client.session();
     let not_run = |result: Result<_, CallError>| match result.map(|_: ostraca_client::Answer| ()) {
         Err(CallError::NotRun { code, help, .. }) => (code, help),
@@ -156,16 +115,16 @@ async fn r23_where_a_types_entities_live_is_fixed_while_there_are_any() {
     let dir = dir.path().join("node");
     let made = make(&dir);
     let running = start(&dir, &made).await;
-    let by_prefix = format!("{}shard-key = \"until:/\"\n", manifest("counter"));
+    let by_prefix = format!("{COUNTER}shard-key = \"until:/\"\n");
     let deploy = |text: String, expected| {
         let client = &running.client;
-        async move { client.deploy(&text, guest("counter"), expected).await }
+        async move { client.deploy(&text, counter(), expected).await }
     };
-    deploy(manifest("counter"), None).await.expect("deployed");
+    deploy(COUNTER.to_owned(), None).await.expect("deployed");
     deploy(by_prefix.clone(), None).await.expect("nobody lives there yet");
     let session = running.client.session();
     session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
-    let refused = deploy(manifest("counter"), None).await.expect_err("somebody lives there");
+    let refused = deploy(COUNTER.to_owned(), None).await.expect_err("somebody lives there");
     assert_eq!(refused.code(), "binding-fixed");
     let raced = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(1)).await;
     assert_eq!(raced.expect_err("another revision stands").code(), "revision-changed");

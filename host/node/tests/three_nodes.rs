@@ -3,42 +3,22 @@
 //! It is the cheapest test of the wiring: what the simulator proves of the core is asked here of the threads, queues and
 //! connections round it. Liveness bounds are generous; nothing else is timed.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use ostraca_client::{CallError, Client, Profile};
+use common::{COUNTER, config, counter, make};
+use ostraca_client::{CallError, Client};
 use ostraca_node::config::Role;
-use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, NodeError, init, join};
+use ostraca_node::{Initialised, JoinOptions, Node, NodeError, join};
 use ostraca_sharding::ids::Entity;
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The counter of this workspace as a component, built once a test run.
-fn counter() -> Bytes {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
-        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--release", "--target", "wasm32-unknown-unknown"])
-            .args(["-p", "counter", "-p", "account", "-p", "misbehaving", "--target-dir"])
-            .arg(&target)
-            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
-            .status()
-            .expect("cargo runs");
-        assert!(built.success(), "the guests build");
-        target.join("wasm32-unknown-unknown/release")
-    });
-    let module = std::fs::read(folder.join("counter.wasm")).expect("a built guest");
-    ostraca_wasm::encode(&module).expect("a component").into()
-}
 
 struct Cluster {
     dir: tempfile::TempDir,
@@ -50,14 +30,8 @@ impl Cluster {
     async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let home = dir.path().join("n1");
-        let options = InitOptions {
-            cluster_name: "test".into(),
-            node: "n1".into(),
-            listen: "127.0.0.1:0".parse().expect("an address"),
-            shards: 64,
-        };
-        let made = init(&home, &options).expect("a new node");
-        let first = Node::start(config(&home)).await.expect("the first node");
+        let made = make(&home);
+        let first = common::start(&home).await;
         Self { dir, made, first }
     }
 
@@ -76,19 +50,12 @@ impl Cluster {
     }
 
     async fn joined(&self, name: &str, roles: &[Role]) -> Node {
-        let home = self.prepare(name, roles);
-        Node::start(config(&home)).await.expect("a node that joined")
+        common::start(&self.prepare(name, roles)).await
     }
 
     async fn client(&self, node: &Node) -> Client {
-        let profile =
-            Profile::new(vec![node.address().to_string()], &self.made.ca_pem, &self.made.admin);
-        Client::connect(profile).await.expect("a connection")
+        common::client(node, &self.made).await
     }
-}
-
-fn config(home: &Path) -> Config {
-    Config::load(&home.join("ostraca.toml")).expect("the configuration that was written")
 }
 
 const MEMBER: [Role; 3] = [Role::Manager, Role::Host, Role::Gateway];
@@ -144,8 +111,7 @@ async fn expect_all(client: &Client, count: usize) {
 async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leave() {
     let cluster = Cluster::start().await;
     let one = cluster.client(&cluster.first).await;
-    let manifest = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
-    one.deploy(manifest, counter(), None).await.expect("deployed");
+    one.deploy(COUNTER, counter(), None).await.expect("deployed");
     add_to_all(&one).await;
 
     // Messages flow all the time from here on, whatever happens to the nodes.
@@ -196,8 +162,7 @@ async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leav
 async fn a_node_does_what_its_roles_say_and_refuses_the_rest_by_name() {
     let cluster = Cluster::start().await;
     let one = cluster.client(&cluster.first).await;
-    let manifest = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
-    one.deploy(manifest, counter(), None).await.expect("deployed");
+    one.deploy(COUNTER, counter(), None).await.expect("deployed");
 
     let gateway = cluster.joined("g", &[Role::Gateway]).await;
     let through = cluster.client(&gateway).await;
@@ -256,7 +221,7 @@ async fn r7_a_node_in_a_copied_folder_does_not_start_and_says_why() {
     quicken(&home);
     let copied = cluster.dir.path().join("copy");
     copy(&home, &copied);
-    let second = Node::start(config(&home)).await.expect("a node that joined");
+    let second = common::start(&home).await;
     spread_over(&one, &["n1", "n2"]).await;
     match Node::start(config(&copied)).await {
         Err(NodeError::NameInUse { node, places }) => {

@@ -1,0 +1,60 @@
+//! What tests of whole nodes share: a node's folder, a client of it, and a guest built from source once a test run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use ostraca_client::{Client, Profile};
+use ostraca_node::{Config, InitOptions, Initialised, Node, init};
+
+/// The manifest of the counter.
+pub(crate) const COUNTER: &str = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
+
+/// The counter of this workspace as a component.
+pub(crate) fn counter() -> Bytes {
+    static BUILT: OnceLock<Bytes> = OnceLock::new();
+    BUILT.get_or_init(build).clone()
+}
+
+fn build() -> Bytes {
+    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--target", "wasm32-unknown-unknown", "-p", "counter"])
+        .arg("--target-dir")
+        .arg(&target)
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
+        .status()
+        .expect("cargo runs");
+    assert!(built.success(), "the guest builds");
+    let module = std::fs::read(target.join("wasm32-unknown-unknown/release/counter.wasm"));
+    ostraca_wasm::encode(&module.expect("a built guest")).expect("a component").into()
+}
+
+/// Makes the folder of a cluster's first node, n1.
+pub(crate) fn make(home: &Path) -> Initialised {
+    let options = InitOptions {
+        cluster_name: "test".into(),
+        node: "n1".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        shards: 64,
+    };
+    init(home, &options).expect("a new node")
+}
+
+/// Starts the node of a folder.
+pub(crate) async fn start(home: &Path) -> Node {
+    Node::start(config(home)).await.expect("a node that serves")
+}
+
+/// The configuration of a folder.
+pub(crate) fn config(home: &Path) -> Config {
+    Config::load(&home.join("ostraca.toml")).expect("the configuration that was written")
+}
+
+/// An operator's connection to a node of the cluster that was made.
+pub(crate) async fn client(node: &Node, made: &Initialised) -> Client {
+    let profile = Profile::new(vec![node.address().to_string()], &made.ca_pem, &made.admin);
+    Client::connect(profile).await.expect("a connection")
+}
