@@ -286,7 +286,7 @@ mod tests {
         let row = stored("time", Bytes::from_static(&[9, 1]));
         let error = decode::<TimeRow>(&row).expect_err("a newer version").to_string();
         assert!(error.contains("`time` has version 9") && error.contains("newer"), "{error}");
-        // As issue 2 wrote them: they are refused, not read as something else.
+        // As version 1 had them: they are refused, not read as something else.
         for (key, old) in [("nodes/n1", vec![1, 3, 200, 1]), ("shards/default/00000", vec![1, 2])] {
             let error = decode_core(&stored(key, old.into())).expect_err("an old one").to_string();
             assert!(error.contains("has version 1") && error.contains("init"), "{error}");
