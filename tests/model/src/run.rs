@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::model::{Cluster, SERVED_AGAIN, Seen};
+use crate::model::Cluster;
 use crate::scope::Scope;
+use crate::step::Seen;
 
 /// What a run came to.
 #[derive(Debug)]
@@ -20,8 +21,6 @@ pub struct Outcome {
     pub depth: usize,
     /// Every state within the scope (to the depth, where one was given) was looked at.
     pub whole: bool,
-    /// A shard was served by a second owner.
-    pub served_again: bool,
     /// Rules that were broken, each with the path that leads there.
     pub broken: Vec<(&'static str, Vec<String>)>,
     /// How often each thing happened.
@@ -71,10 +70,8 @@ pub fn to_depth(scope: Scope, depth: usize) -> Outcome {
 
 fn outcome(checker: &impl Checker<Cluster>, begun: Instant, in_time: bool) -> Outcome {
     let found = checker.discoveries();
-    let served_again = found.contains_key(SERVED_AGAIN);
     let broken: Vec<_> = found
         .into_iter()
-        .filter(|(name, _)| *name != SERVED_AGAIN)
         .map(|(name, path)| {
             let steps = path.into_actions();
             (name, steps.into_iter().map(|step| format!("{step:?}")).collect())
@@ -85,7 +82,6 @@ fn outcome(checker: &impl Checker<Cluster>, begun: Instant, in_time: bool) -> Ou
         steps: checker.state_count(),
         depth: checker.max_depth(),
         whole: in_time && broken.is_empty(),
-        served_again,
         broken,
         seen: checker.model().seen.clone(),
         took: begun.elapsed(),

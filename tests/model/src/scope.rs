@@ -48,13 +48,15 @@ pub struct Scope {
     pub budget: Budget,
     /// Rules that are switched off.
     pub mutations: Vec<Mutation>,
+    /// Shows at each step that what was thrown away does nothing: see [`crate::proof`].
+    pub proof: bool,
 }
 
 impl Scope {
     /// One shard, from every beginning at rest.
     pub fn one_shard(budget: Budget) -> Self {
         let starts = vec![Start::OwnerHosts, Start::OwnerManages, Start::OwnerStandsBy];
-        Self { shards: 1, starts, budget, mutations: Vec::new() }
+        Self { shards: 1, starts, budget, mutations: Vec::new(), proof: false }
     }
 
     /// With other beginnings.
@@ -68,6 +70,13 @@ impl Scope {
     #[must_use]
     pub fn of_shards(mut self, shards: u32) -> Self {
         self.shards = shards;
+        self
+    }
+
+    /// With a look at what is thrown away.
+    #[must_use]
+    pub fn with_proof(mut self) -> Self {
+        self.proof = true;
         self
     }
 

@@ -9,6 +9,7 @@ use ostraca_sharding::node::{Machine, Talk, WriteError};
 use ostraca_sharding::records::Claim;
 use ostraca_sharding::rows::{HandOffId, Key, Member, Row};
 
+use crate::proof::Proof;
 use crate::scope::Budget;
 
 /// The one time that the clocks of all nodes show: as time passes, whatever they remember moves back.
@@ -43,6 +44,8 @@ pub struct State {
     pub restarts: u64,
     /// The rule that was broken.
     pub broken: Option<&'static str>,
+    /// What was thrown away, where [`crate::proof`] looks on.
+    pub proof: Option<Arc<Proof>>,
 }
 
 /// A running process of a node.
@@ -52,6 +55,8 @@ pub struct Process {
     pub machine: Arc<Machine>,
     /// Its hash.
     pub digest: u64,
+    /// The same machine, but it forgets nothing: where [`crate::proof`] looks on.
+    pub whole: Option<Arc<Machine>>,
     /// Its calls to the stores, in order.
     pub calls: VecDeque<Call>,
     /// Changes of rows that its watch has not told yet; none: no watch runs.
@@ -60,8 +65,6 @@ pub struct Process {
     pub hosted: BTreeMap<ShardId, Hosted>,
     /// Its shards wait (R9).
     pub suspended: bool,
-    /// When its last renewal was sent.
-    pub sent: u64,
     /// Cut off from the `ClusterStore`.
     pub cut: bool,
     /// Its watch tells nothing, while all else works.
@@ -86,7 +89,7 @@ pub enum Call {
 }
 
 /// A compare-and-set.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Write {
     /// The action's number.
     pub number: u64,
@@ -99,7 +102,7 @@ pub struct Write {
 }
 
 /// A request that nobody waits for.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Late {
     /// A compare-and-set of a node.
     Write(usize, Write),
@@ -190,25 +193,30 @@ impl State {
 
     /// Its number among all states.
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
-        hasher.finish()
+        hash(self)
     }
 }
 
+/// The same of the same in every run.
+pub fn hash(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Process {
-    /// Hashes the machine anew after it changed.
+    /// Forgets what is past, and hashes the machine anew after it changed.
     pub fn digest(&mut self) {
-        let mut hasher = DefaultHasher::new();
-        self.machine.hash(&mut hasher);
-        self.digest = hasher.finish();
+        let machine = Arc::make_mut(&mut self.machine);
+        machine.forget();
+        self.digest = hash(machine);
     }
 }
 
 impl Hash for Process {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.digest, &self.calls, &self.watch, &self.hosted).hash(state);
-        (self.suspended, self.sent, self.cut, self.lag, self.paused).hash(state);
+        (self.suspended, self.cut, self.lag, self.paused).hash(state);
     }
 }
 

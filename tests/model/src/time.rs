@@ -13,13 +13,14 @@ use ostraca_sharding::ids::NodeId;
 use ostraca_sharding::node::{Event, Relative, WriteError};
 use ostraca_sharding::rows::{Key, Row};
 
+use crate::past::clear;
 use crate::rules;
 use crate::scope::Scope;
 use crate::state::{Call, Late, NOW, Phase, State};
 use crate::world::{hurry, tell};
 
-/// Older than that is all the same: every lease is over by then.
-const OLD: u64 = 8;
+/// Older than that is all the same: a lease and its margin are over by then.
+const OLD: u64 = 4;
 /// Later than that from now is never.
 const NEVER: u64 = 100_000;
 
@@ -43,6 +44,7 @@ pub fn pass(scope: &Scope, before: &State) -> State {
         tell(scope, &mut state, node, Event::Tick);
         hurry(scope, &mut state);
     }
+    clear(&mut state);
     let seen = Seen::default();
     relate(&mut state, &seen);
     relate(&mut state, &seen.ranks());
@@ -81,11 +83,15 @@ fn rests_well(scope: &Scope, state: &State) -> bool {
         })
 }
 
-fn relate(state: &mut State, to: &dyn Relative) {
+fn relate(state: &mut State, to: &dyn Numbers) {
     for process in state.nodes.iter_mut().flatten() {
         Arc::make_mut(&mut process.machine).make_relative(to);
         process.digest();
-        process.sent = to.time(process.sent);
+        if let Some(whole) = &mut process.whole
+            && !to.looks()
+        {
+            Arc::make_mut(whole).make_relative(to);
+        }
         for call in &mut process.calls {
             match call {
                 Call::Write(write) => {
@@ -118,11 +124,34 @@ fn relate(state: &mut State, to: &dyn Relative) {
     for (_, _, talk) in &mut state.strays {
         to.talk(talk);
     }
+    if let Some(proof) = &mut state.proof
+        && !to.looks()
+    {
+        Arc::make_mut(proof).make_relative(to);
+    }
     for late in &mut state.late {
         if let Late::Write(_, write) = late {
             write.expected = write.expected.map(|at| to.revision(&write.key, at));
             to.row(&write.key, &mut write.row);
         }
+    }
+}
+
+/// What becomes of the numbers in a state.
+trait Numbers: Relative {
+    /// Whether it only looks at them.
+    fn looks(&self) -> bool {
+        false
+    }
+}
+
+impl Numbers for Back {}
+
+impl Numbers for Ranks {}
+
+impl Numbers for Seen {
+    fn looks(&self) -> bool {
+        true
     }
 }
 
@@ -133,9 +162,34 @@ impl Relative for Back {
     fn time(&self, at: u64) -> u64 {
         match at {
             _ if at >= NOW + NEVER => at,
-            _ if at <= NOW - OLD => 0,
+            _ if at <= NOW - OLD + 1 => 0,
             _ => at - 1,
         }
+    }
+
+    fn due(&self, at: u64) -> u64 {
+        Still.due(if at >= NOW + NEVER { at } else { at.saturating_sub(1) })
+    }
+
+    fn revision(&self, _: &Key, at: u64) -> u64 {
+        at
+    }
+
+    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+        count
+    }
+}
+
+/// Nothing moves; what is due is due, however long.
+pub struct Still;
+
+impl Relative for Still {
+    fn time(&self, at: u64) -> u64 {
+        at
+    }
+
+    fn due(&self, at: u64) -> u64 {
+        if at <= NOW { 0 } else { at }
     }
 
     fn revision(&self, _: &Key, at: u64) -> u64 {
@@ -165,6 +219,10 @@ impl Relative for Seen {
         at
     }
 
+    fn due(&self, at: u64) -> u64 {
+        at
+    }
+
     fn revision(&self, key: &Key, at: u64) -> u64 {
         self.revisions.borrow_mut().entry(key.clone()).or_default().insert(at);
         at
@@ -184,6 +242,10 @@ struct Ranks {
 
 impl Relative for Ranks {
     fn time(&self, at: u64) -> u64 {
+        at
+    }
+
+    fn due(&self, at: u64) -> u64 {
         at
     }
 

@@ -8,14 +8,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::ids::{Epoch, ShardId};
 use ostraca_sharding::message::Now;
 use ostraca_sharding::node::{Action, Event, Identity, Machine, Talk, WriteError};
 use ostraca_sharding::rows::{Key, Member, NodeRow, Roles, Row, Standing};
 
+use crate::hosted::leave;
+use crate::proof;
 use crate::rules;
 use crate::scope::Scope;
-use crate::state::{Call, Hosted, Late, NOW, Phase, Process, State, Write, claim_of};
+use crate::state::{Call, Hosted, NOW, Phase, Process, State, Write, claim_of};
+use crate::time::Still;
 
 /// Starts a node's process.
 pub fn start(scope: &Scope, state: &mut State, node: usize) {
@@ -29,25 +31,29 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
         seed: node as u64 + 1 + 10 * state.restarts,
     };
     let machine = Machine::new(scope.settings(), identity, Strategy::Average.build());
+    let machine = Arc::new(machine);
     state.nodes[node] = Some(Process {
-        machine: Arc::new(machine),
+        machine: machine.clone(),
         digest: 0,
+        whole: state.proof.is_some().then_some(machine),
         calls: VecDeque::new(),
         watch: None,
         hosted: Default::default(),
         suspended: false,
-        sent: 0,
         cut: false,
         lag: false,
         paused: false,
     });
-    carry_out(scope, state, node);
+    tell(scope, state, node, Event::Tick);
 }
 
 /// Tells a machine what happened, and does what it wants.
 pub fn tell(scope: &Scope, state: &mut State, node: usize, event: Event) {
     let now = Now { mono: NOW, cluster: 1 + state.restarts };
     let Some(process) = &mut state.nodes[node] else { return };
+    if let Some(whole) = &mut process.whole {
+        Arc::make_mut(whole).handle(now, event.clone());
+    }
     Arc::make_mut(&mut process.machine).handle(now, event);
     carry_out(scope, state, node);
 }
@@ -57,11 +63,14 @@ fn carry_out(scope: &Scope, state: &mut State, node: usize) {
     while let Some(process) = &mut state.nodes[node]
         && let Some(action) = Arc::make_mut(&mut process.machine).poll()
     {
+        proof::same_action(state, node, &action);
         act(scope, state, node, action, &mut answers);
     }
     if let Some(process) = &mut state.nodes[node] {
+        Arc::make_mut(&mut process.machine).make_relative(&Still);
         process.digest();
     }
+    proof::same_machine(state, node);
     for answer in answers {
         tell(scope, state, node, answer);
     }
@@ -102,16 +111,15 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
                 say(state, node, from, State::number(&to), talk);
             }
         }
-        Action::Renewed { sent } => process.sent = process.sent.max(sent),
         Action::Suspend => process.suspended = true,
         Action::Resume => process.suspended = false,
         Action::Adopt { shard, epoch, member } => {
             let claim = claim_of(shard, epoch, &member);
             let hosted = Hosted { claim, phase: Phase::Claiming };
             if let Some(old) = process.hosted.insert(shard, hosted) {
-                leave(state, shard, old);
+                leave(state, old);
             }
-            if state.given_up.contains(&(shard, epoch)) {
+            if state.given_up.contains(&(shard, epoch)) || proof::given_up(state, shard, epoch) {
                 state.break_rule(rules::FINAL);
             }
         }
@@ -121,31 +129,25 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
             {
                 let old = hosted.clone();
                 hosted.phase = Phase::Stopping(hosted.phase.serves());
-                leave(state, shard, old);
+                leave(state, old);
             }
         }
         Action::Forget { shard, epoch } => {
             if process.hosted.get(&shard).is_some_and(|hosted| hosted.claim.epoch == epoch)
                 && let Some(old) = process.hosted.remove(&shard)
             {
-                leave(state, shard, old);
+                leave(state, old);
                 state.given_up.insert((shard, epoch));
             }
         }
         Action::Registered(_)
+        | Action::Renewed { .. }
         | Action::Route { .. }
         | Action::Hold { .. }
         | Action::Node { .. }
         | Action::Note(_)
         | Action::Fenced
         | Action::Left => {}
-    }
-}
-
-/// A shard's machine ends: its claim may be on its way still.
-fn leave(state: &mut State, _shard: ShardId, hosted: Hosted) {
-    if hosted.phase == Phase::Claiming {
-        state.late.push(Late::Claim(hosted.claim));
     }
 }
 
@@ -176,24 +178,15 @@ fn say(state: &mut State, node: usize, from: Member, to: usize, talk: Talk) {
         _ => {}
     }
     let Some(process) = &state.nodes[to] else { return };
-    let queued = state.links.get(&(node, to));
     // Not said again while the same is on its way: as if it were lost.
+    let queued = state.links.get(&(node, to));
     if queued.is_some_and(|queue| queue.iter().any(|(_, before)| *before == talk)) {
         return;
     }
-    if let Talk::Report(report) = &talk {
-        let before = queued.and_then(|queue| {
-            queue.iter().rev().find_map(|(_, talk)| match talk {
-                Talk::Report(before) => Some(&**before),
-                _ => None,
-            })
-        });
-        let last = process.machine.last_report(&from.node);
-        let manages =
-            process.machine.manager_row().is_some_and(|row| row.holder.node == State::name(to));
-        if !manages || (before.is_none() && last == Some(report)) {
-            return;
-        }
+    let manages =
+        process.machine.manager_row().is_some_and(|row| row.holder.node == State::name(to));
+    if matches!(talk, Talk::Report(_)) && !manages {
+        return;
     }
     state.links.entry((node, to)).or_default().push_back((from, talk));
 }
@@ -212,6 +205,9 @@ pub fn apply(
     rules::look_at_write(state, scope.settings().lease, node, &write.key, &write.row);
     let revision = write.expected.unwrap_or(0) + 1;
     state.rows.insert(write.key.clone(), (write.row.clone(), revision));
+    if registers(write) {
+        state.renewed.insert(State::name(node), NOW);
+    }
     for process in state.nodes.iter_mut().flatten() {
         if let Some(watch) = &mut process.watch {
             // One that falls behind is told the last of several renewals only.
@@ -241,46 +237,17 @@ fn alike(one: &Row, other: &Row) -> bool {
 /// Tells what may be told at once: see the module's header.
 pub fn hurry(scope: &Scope, state: &mut State) {
     loop {
-        let mut next = None;
-        for (node, process) in state.awake() {
-            let idle = |key: &Key, row: &Row, at: u64| {
-                process.machine.seen_revision(key).is_some_and(|seen| seen >= at)
-                    || process.machine.nodes().any(|(name, known)| {
-                        *key == Key::Node(name.clone()) && alike(&Row::Node(known.clone()), row)
-                    })
-            };
-            if let Some((key, row, at)) = process.watch.as_ref().and_then(VecDeque::front)
-                && !process.lag
-                && idle(key, row, *at)
-            {
-                next = Some((node, None));
-                break;
-            }
-            for from in 0..state.nodes.len() {
-                if let Some((_, Talk::Wrote { key, row, revision })) =
-                    state.links.get(&(from, node)).and_then(VecDeque::front)
-                    && idle(key, row, *revision)
-                {
-                    next = Some((node, Some(from)));
-                }
-            }
-        }
-        match next {
-            None => break,
-            Some((node, None)) => hear_watch(scope, state, node),
-            Some((node, Some(from))) => hear(scope, state, from, node),
-        }
+        let next = state.awake().find_map(|(node, process)| {
+            let (key, row, at) = process.watch.as_ref()?.front()?;
+            let known = process.machine.seen_revision(key).is_some_and(|seen| seen >= *at)
+                || process.machine.nodes().any(|(name, known)| {
+                    *key == Key::Node(name.clone()) && alike(&Row::Node(known.clone()), row)
+                });
+            (known && !process.lag).then_some(node)
+        });
+        let Some(node) = next else { break };
+        hear_watch(scope, state, node);
     }
-    let (rows, claims) = (&state.rows, &state.claims);
-    state.late.retain(|late| match late {
-        Late::Write(_, write) => rows.get(&write.key).map(|(_, at)| *at) == write.expected,
-        Late::Claim(claim) => {
-            claims.get(&claim.shard.shard).is_none_or(|standing| claim.supersedes(standing))
-        }
-    });
-    let nodes = &state.nodes;
-    state.strays.retain(|(_, to, _)| nodes[*to].is_some());
-    state.links.retain(|(_, to), queue| nodes[*to].is_some() && !queue.is_empty());
 }
 
 /// The watch tells a change.
@@ -321,9 +288,6 @@ pub fn call(scope: &Scope, state: &mut State, node: usize) {
         }
         Some(Call::Write(write)) => {
             let result = apply(scope, state, node, &write);
-            if result.is_ok() && registers(&write) {
-                state.renewed.insert(State::name(node), NOW);
-            }
             if let Some(process) = &mut state.nodes[node] {
                 process.calls.push_front(Call::Answer(write.key, write.number, result));
             }
@@ -336,55 +300,5 @@ pub fn call(scope: &Scope, state: &mut State, node: usize) {
             tell(scope, state, node, Event::Claims { number, claims: Some(claims) });
         }
         None => {}
-    }
-}
-
-/// A claim reaches the store: whether it stands now.
-pub fn claim(state: &mut State, claim: &ostraca_sharding::records::Claim) -> Result<(), Epoch> {
-    let shard = claim.shard.shard;
-    if let Some(standing) = state.claims.get(&shard)
-        && !claim.supersedes(standing)
-    {
-        return Err(standing.epoch);
-    }
-    let named = state.named.get(&(shard, claim.epoch));
-    if named.is_none_or(|life| (&life.node, life.incarnation) != (&claim.node, claim.incarnation)) {
-        state.break_rule(rules::NAMED);
-    }
-    state.claims.insert(shard, claim.clone());
-    Ok(())
-}
-
-/// A shard's machine goes on: its claim reaches the store, or the node hears of it.
-pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
-    let Some(process) = &mut state.nodes[node] else { return };
-    let Some(hosted) = process.hosted.get_mut(&shard) else { return };
-    let (epoch, claimed) = (hosted.claim.epoch, hosted.claim.clone());
-    match hosted.phase {
-        Phase::Claiming => {
-            let phase = match claim(state, &claimed) {
-                Ok(()) => Phase::Granted,
-                Err(standing) => Phase::Refused(standing),
-            };
-            if let Some(process) = &mut state.nodes[node] {
-                process.hosted.insert(shard, Hosted { claim: claimed, phase });
-            }
-        }
-        Phase::Granted => {
-            hosted.phase = Phase::Serving;
-            tell(scope, state, node, Event::Serving { shard, epoch });
-        }
-        Phase::Refused(standing) => {
-            process.hosted.remove(&shard);
-            state.given_up.insert((shard, epoch));
-            let standing = Some(standing);
-            tell(scope, state, node, Event::Lost { shard, epoch, standing });
-        }
-        Phase::Stopping(_) => {
-            process.hosted.remove(&shard);
-            state.given_up.insert((shard, epoch));
-            tell(scope, state, node, Event::Stopped { shard, epoch });
-        }
-        Phase::Serving => {}
     }
 }

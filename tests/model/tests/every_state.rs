@@ -18,6 +18,8 @@ const NOTHING: Budget = Budget {
     drains: 0,
 };
 
+const AGAIN: &str = "second owners that serve";
+
 fn every(name: &str, scope: Scope, seen: &[&str]) -> Outcome {
     let outcome = every_state(scope, Duration::from_secs(7_200));
     println!("{name}: {outcome}");
@@ -39,14 +41,14 @@ fn one_crash_of_any_node_at_any_step_with_one_copy_and_one_loss() {
         "crashes",
         "copies heard",
         "talks lost",
-        "requests lost",
+        "requests lost or delayed",
         "answers lost",
         "late requests",
         "owners by fail-over",
         "managers by fail-over",
     ];
     let outcome = every("crash, copy, loss", Scope::one_shard(budget), &seen);
-    assert!(outcome.served_again);
+    assert!(outcome.seen.count(AGAIN) > 0);
 }
 
 #[test]
@@ -55,7 +57,7 @@ fn one_crash_of_any_node_at_any_step_of_a_hand_off() {
     let seen =
         ["owners by hand-off", "owners by fail-over", "managers by fail-over", "late requests"];
     let outcome = every("hand-off, crash", Scope::one_shard(budget), &seen);
-    assert!(outcome.served_again);
+    assert!(outcome.seen.count(AGAIN) > 0);
 }
 
 #[test]
@@ -63,15 +65,50 @@ fn a_hand_off_with_one_copy_or_one_loss() {
     for (name, duplicates, losses) in [("hand-off, copy", 1, 0), ("hand-off, loss", 0, 1)] {
         let budget = Budget { drains: 1, duplicates, losses, ..NOTHING };
         let outcome = every(name, Scope::one_shard(budget), &["owners by hand-off"]);
-        assert!(outcome.served_again);
+        assert!(outcome.seen.count(AGAIN) > 0);
     }
+}
+
+/// A hand-off with one crash of any node, one copy and one loss, each at any step.
+fn all_at_once(name: &str, start: Start) {
+    let budget = Budget { crashes: 1, drains: 1, duplicates: 1, losses: 1, ..NOTHING };
+    let seen = [
+        "crashes",
+        "copies heard",
+        "talks lost",
+        "talks delayed",
+        "requests lost or delayed",
+        "answers lost",
+        "late requests",
+        "owners by hand-off",
+        "owners by fail-over",
+        "managers by fail-over",
+        AGAIN,
+    ];
+    let name = format!("hand-off, crash, copy, loss; {name}");
+    every(&name, Scope::one_shard(budget).from(&[start]), &seen);
+}
+
+#[test]
+fn a_hand_off_with_one_crash_one_copy_and_one_loss_of_a_node_that_hosts_only() {
+    all_at_once("the owner hosts only", Start::OwnerHosts);
+}
+
+#[test]
+fn a_hand_off_with_one_crash_one_copy_and_one_loss_of_the_manager_itself() {
+    all_at_once("the owner manages", Start::OwnerManages);
+}
+
+#[test]
+fn a_hand_off_with_one_crash_one_copy_and_one_loss_of_the_next_manager() {
+    all_at_once("the owner stands by", Start::OwnerStandsBy);
 }
 
 #[test]
 fn a_node_that_is_cut_from_the_store_and_comes_back_at_any_step() {
     let budget = Budget { cuts: 1, ..NOTHING };
     let seen = ["heals", "owners by fail-over", "managers by fail-over"];
-    assert!(every("cut", Scope::one_shard(budget), &seen).served_again);
+    assert!(every("cut", Scope::one_shard(budget), &seen).seen.count(AGAIN) > 0);
 }
 
 #[test]
@@ -84,7 +121,7 @@ fn a_node_whose_watch_falls_behind_and_catches_up_at_any_step() {
 fn a_process_that_is_stopped_by_a_signal_and_goes_on_at_any_step() {
     let budget = Budget { pauses: 1, ..NOTHING };
     let seen = ["wakes", "owners by fail-over", "managers by fail-over"];
-    assert!(every("pause", Scope::one_shard(budget), &seen).served_again);
+    assert!(every("pause", Scope::one_shard(budget), &seen).seen.count(AGAIN) > 0);
 }
 
 #[test]
@@ -102,19 +139,15 @@ fn large_mixes_of_faults() {
         println!("MODEL=all looks at the large mixes: one to two hours");
         return;
     }
+    let crash = Budget { crashes: 1, ..NOTHING };
     let mixes = [
-        ("hand-off, crash, copy", Budget { crashes: 1, drains: 1, duplicates: 1, ..NOTHING }),
-        ("hand-off, crash, loss", Budget { crashes: 1, drains: 1, losses: 1, ..NOTHING }),
-        ("crash, restart", Budget { crashes: 1, restarts: 1, ..NOTHING }),
-        ("crash, cut", Budget { crashes: 1, cuts: 1, ..NOTHING }),
+        ("crash, restart", Budget { restarts: 1, ..crash }),
+        ("crash, cut", Budget { cuts: 1, ..crash }),
+        ("hand-off, cut", Budget { crashes: 0, drains: 1, cuts: 1, ..NOTHING }),
     ];
     for (name, budget) in mixes {
         every(name, Scope::one_shard(budget), &["owners by fail-over"]);
     }
-    let all = Budget { crashes: 1, drains: 1, duplicates: 1, losses: 1, ..NOTHING };
-    let outcome = every_state(Scope::one_shard(all), Duration::from_secs(3_600));
-    println!("hand-off, crash, copy, loss, for at most an hour: {outcome}");
-    assert!(outcome.broken.is_empty(), "{outcome}");
     let scope = Scope::one_shard(NOTHING).from(&[Start::Cold]);
     let outcome = to_depth(scope, 16);
     println!("three processes start at once, to depth 16: {outcome}");

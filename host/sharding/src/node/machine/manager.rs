@@ -6,6 +6,7 @@
 mod chunks;
 mod decide;
 mod handoffs;
+mod past;
 pub(super) mod plan;
 
 use std::collections::BTreeSet;
@@ -50,15 +51,15 @@ impl Manager {
     }
 
     pub(super) fn make_relative(&mut self, to: &dyn Relative) {
-        self.balance_at = to.time(self.balance_at);
+        self.balance_at = to.due(self.balance_at);
         for until in self.unreachable.values_mut() {
-            *until = to.time(*until);
+            *until = to.due(*until);
         }
         for hand_off in self.handoffs.values_mut() {
             hand_off.make_relative(to);
         }
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            chunk.read_at = chunk.read_at.map(|at| to.time(at));
+            chunk.read_at = chunk.read_at.map(|at| to.due(at));
             if let Some((_, at)) = &mut chunk.base {
                 *at = to.revision(&Key::Shards(number as u32), *at);
             }

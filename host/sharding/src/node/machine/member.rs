@@ -65,9 +65,8 @@ impl Membership {
         let Self::In(life) = self else { return };
         life.row.renewals = to.renewals(me, life.row.renewals);
         life.revision = to.revision(&Key::Node(me.clone()), life.revision);
-        for at in [&mut life.sent, &mut life.back, &mut life.due, &mut life.claims_at] {
-            *at = to.time(*at);
-        }
+        (life.sent, life.back) = (to.time(life.sent), to.time(life.back));
+        (life.due, life.claims_at) = (to.due(life.due), to.due(life.claims_at));
     }
 }
 

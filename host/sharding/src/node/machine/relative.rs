@@ -10,8 +10,10 @@ use super::*;
 
 /// What becomes of the numbers in a machine that only their order or distance gives a meaning.
 pub trait Relative {
-    /// A time of the node's clock.
+    /// When something happened, on the node's clock: how long ago may matter.
     fn time(&self, at: u64) -> u64;
+    /// When something is due: how long it has been due does not matter.
+    fn due(&self, at: u64) -> u64;
     /// A revision of a row.
     fn revision(&self, key: &Key, at: u64) -> u64;
     /// A count of renewals of a node's lease.
@@ -48,14 +50,14 @@ impl Machine {
     /// Replaces every time, revision and count of renewals.
     pub fn make_relative(&mut self, to: &dyn Relative) {
         let me = self.identity.node.clone();
-        self.list_at = to.time(self.list_at);
+        self.list_at = to.due(self.list_at);
         self.handled = self.handled.map(|at| to.time(at));
         self.store_answered = to.time(self.store_answered);
-        self.report_at = self.report_at.map(|at| to.time(at));
+        self.report_at = self.report_at.map(|at| to.due(at));
         self.gave_up = self.gave_up.map(|at| to.time(at));
         self.vacant = self.vacant.map(|at| to.time(at));
-        self.look_at = to.time(self.look_at);
-        self.again_at = to.time(self.again_at);
+        self.look_at = to.due(self.look_at);
+        self.again_at = to.due(self.again_at);
         for (chunk, at) in &mut self.seen {
             *at = to.revision(&Key::Shards(*chunk), *at);
         }
@@ -85,12 +87,6 @@ impl Machine {
             Key::Manager => self.view.manager.as_ref().map(|(_, at)| *at),
             Key::Shards(chunk) => self.view.chunks.get(chunk).map(|(_, at)| *at),
         }
-    }
-
-    /// A node's last report, where this one manages.
-    #[must_use]
-    pub fn last_report(&self, node: &NodeId) -> Option<&Report> {
-        self.manager.as_ref()?.reports.get(node)
     }
 }
 

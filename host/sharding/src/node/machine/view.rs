@@ -40,8 +40,11 @@ impl View {
         for (chunk, (_, at)) in &mut self.chunks {
             *at = to.revision(&Key::Shards(*chunk), *at);
         }
-        for at in self.moved.values_mut() {
-            *at = to.time(*at);
+        let nodes = &self.nodes;
+        for (node, at) in &mut self.moved {
+            // Nobody asks for how long a life was still that is over.
+            let live = nodes.get(node).is_some_and(|(row, _)| row.standing == Standing::Live);
+            *at = if live { to.time(*at) } else { 0 };
         }
     }
 

@@ -22,6 +22,11 @@ impl Chunk {
     pub(super) fn busy(&self) -> bool {
         self.writing.is_some() || self.read_at.is_some()
     }
+
+    /// Whether a shard's row of this kind is being written.
+    pub(super) fn writes(&self, kind: impl Fn(&ShardRow) -> bool) -> bool {
+        self.writing.as_ref().is_some_and(|row| row.shards.iter().any(kind))
+    }
 }
 
 impl Machine {

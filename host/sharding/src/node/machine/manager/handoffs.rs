@@ -34,10 +34,24 @@ enum Phase {
 
 impl HandOff {
     pub(super) fn make_relative(&mut self, to: &dyn Relative) {
-        self.give_up_at = to.time(self.give_up_at);
+        self.give_up_at = to.due(self.give_up_at);
         match &mut self.phase {
-            Phase::Begin { until: at, .. } | Phase::Stopping { again: at } => *at = to.time(*at),
+            Phase::Begin { until: at, .. } | Phase::Stopping { again: at } => *at = to.due(*at),
             Phase::Intent | Phase::GivingUp => {}
+        }
+    }
+
+    /// Whether it goes on as soon as its row says so.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.phase, Phase::Intent)
+    }
+
+    /// Whether a node's acknowledgement may still count.
+    pub(super) fn awaits(&self, node: &NodeId) -> bool {
+        match &self.phase {
+            Phase::Intent => true,
+            Phase::Begin { waiting, .. } => waiting.contains(node),
+            Phase::Stopping { .. } | Phase::GivingUp => false,
         }
     }
 }

@@ -1,0 +1,163 @@
+//! What may go wrong.
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::node::{Event, WriteError};
+use ostraca_sharding::rows::{Key, Row};
+
+use crate::scope::Scope;
+use crate::state::{Call, Late, Phase, State};
+use crate::step::Step;
+use crate::world::tell;
+
+/// The faults that may come next.
+pub fn faults(state: &State, steps: &mut Vec<Step>) {
+    let budget = state.budget;
+    for (node, process) in state.nodes.iter().enumerate() {
+        let Some(process) = process else {
+            if budget.restarts > 0 {
+                steps.push(Step::Restart(node));
+            }
+            continue;
+        };
+        if process.cut {
+            steps.push(Step::Heal(node));
+        }
+        if process.lag {
+            steps.push(Step::CatchUp(node));
+        }
+        if process.paused {
+            steps.push(Step::Wake(node));
+            continue;
+        }
+        if budget.crashes > 0 {
+            steps.push(Step::Crash(node));
+        }
+        if budget.cuts > 0 && !process.cut {
+            steps.push(Step::Cut(node));
+        }
+        if budget.lags > 0 && !process.lag {
+            steps.push(Step::Lag(node));
+        }
+        if budget.pauses > 0 {
+            steps.push(Step::Pause(node));
+        }
+        if budget.losses > 0 {
+            match process.calls.front() {
+                Some(Call::Write(_)) => steps.push(Step::Delay(node)),
+                Some(Call::Answer(..)) => steps.push(Step::LoseAnswer(node)),
+                _ => {}
+            }
+        }
+    }
+    for (from, to) in state.links.keys() {
+        if budget.duplicates > 0 {
+            steps.push(Step::Duplicate(*from, *to));
+        }
+        if budget.losses > 0 {
+            steps.push(Step::LoseTalk(*from, *to));
+        }
+        if budget.losses > 0 && budget.duplicates > 0 {
+            steps.push(Step::DelayTalk(*from, *to));
+        }
+    }
+    if budget.drains > 0 && owner(state).is_some() && state.nodes[1].is_some() {
+        steps.push(Step::Drain);
+    }
+}
+
+/// A write or its answer does not come, or late.
+pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    let number = match process.calls.pop_front() {
+        Some(Call::Write(write)) => {
+            let number = write.number;
+            if matches!(step, Step::Delay(_)) {
+                state.late.push(Late::Write(node, write));
+            }
+            number
+        }
+        Some(Call::Answer(_, number, _)) => number,
+        _ => return,
+    };
+    let result = Err(WriteError::Unknown);
+    tell(scope, state, node, Event::Written { number, result });
+}
+
+/// Something is held up, or goes on.
+pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
+    let (Step::Cut(node)
+    | Step::Heal(node)
+    | Step::Lag(node)
+    | Step::CatchUp(node)
+    | Step::Pause(node)
+    | Step::Wake(node)) = step
+    else {
+        return;
+    };
+    let Some(process) = &mut state.nodes[node] else { return };
+    match step {
+        Step::Cut(_) => {
+            state.budget.cuts -= 1;
+            process.cut = true;
+            process.watch = None;
+            if let Some(Call::Answer(_, _, result)) = process.calls.front_mut() {
+                *result = Err(WriteError::Unknown);
+            }
+        }
+        Step::Heal(_) => {
+            process.cut = false;
+            tell(scope, state, node, Event::WatchLost);
+        }
+        Step::Lag(_) => {
+            state.budget.lags -= 1;
+            process.lag = true;
+        }
+        Step::CatchUp(_) => process.lag = false,
+        Step::Pause(_) => {
+            state.budget.pauses -= 1;
+            process.paused = true;
+        }
+        Step::Wake(_) => {
+            process.paused = false;
+            tell(scope, state, node, Event::Tick);
+        }
+        _ => {}
+    }
+}
+
+/// The owner of the first shard.
+pub fn owner(state: &State) -> Option<NodeId> {
+    match state.rows.get(&Key::Shards(0)) {
+        Some((Row::Shards(row), _)) => Some(row.shards.first()?.owner.clone()?.node),
+        _ => None,
+    }
+}
+
+/// The first of a link will come once more.
+pub fn keep_copy(state: &mut State, from: usize, to: usize) {
+    state.budget.duplicates -= 1;
+    let first = state.links.get(&(from, to)).and_then(|queue| queue.front()).cloned();
+    state.strays.extend(first.map(|(life, talk)| (life, to, talk)));
+}
+
+/// The first of a link is lost.
+pub fn lose_talk(state: &mut State, from: usize, to: usize) {
+    state.budget.losses -= 1;
+    state.links.get_mut(&(from, to)).and_then(|queue| queue.pop_front());
+}
+
+/// A process dies; what it sent may still come.
+pub fn crash(state: &mut State, node: usize) {
+    state.budget.crashes -= 1;
+    let Some(process) = state.nodes[node].take() else { return };
+    for hosted in process.hosted.into_values() {
+        if hosted.phase == Phase::Claiming {
+            state.late.push(Late::Claim(hosted.claim));
+        }
+    }
+    for call in process.calls {
+        if let Call::Write(write) = call {
+            state.late.push(Late::Write(node, write));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A shard's machine in small: it claims, serves and stops, each a step of its own.
+
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::node::Event;
+use ostraca_sharding::records::Claim;
+
+use crate::rules;
+use crate::scope::Scope;
+use crate::state::{Hosted, Late, Phase, State};
+use crate::world::tell;
+
+/// A shard's machine ends: its claim may be on its way still.
+pub fn leave(state: &mut State, hosted: Hosted) {
+    if hosted.phase == Phase::Claiming {
+        state.late.push(Late::Claim(hosted.claim));
+    }
+}
+
+/// A claim reaches the store: whether it stands now.
+pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
+    let shard = claim.shard.shard;
+    if let Some(standing) = state.claims.get(&shard)
+        && !claim.supersedes(standing)
+    {
+        return Err(standing.epoch);
+    }
+    let named = state.named.get(&(shard, claim.epoch));
+    if named.is_none_or(|life| (&life.node, life.incarnation) != (&claim.node, claim.incarnation)) {
+        state.break_rule(rules::NAMED);
+    }
+    state.claims.insert(shard, claim.clone());
+    Ok(())
+}
+
+/// A shard's machine goes on: its claim reaches the store, or the node hears of it.
+pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    let Some(hosted) = process.hosted.get_mut(&shard) else { return };
+    let (epoch, claimed) = (hosted.claim.epoch, hosted.claim.clone());
+    match hosted.phase {
+        Phase::Claiming => {
+            let phase = match claim(state, &claimed) {
+                Ok(()) => Phase::Granted,
+                Err(standing) => Phase::Refused(standing),
+            };
+            if let Some(process) = &mut state.nodes[node] {
+                process.hosted.insert(shard, Hosted { claim: claimed, phase });
+            }
+        }
+        Phase::Granted => {
+            hosted.phase = Phase::Serving;
+            tell(scope, state, node, Event::Serving { shard, epoch });
+        }
+        Phase::Refused(standing) => {
+            process.hosted.remove(&shard);
+            state.given_up.insert((shard, epoch));
+            let standing = Some(standing);
+            tell(scope, state, node, Event::Lost { shard, epoch, standing });
+        }
+        Phase::Stopping(_) => {
+            process.hosted.remove(&shard);
+            state.given_up.insert((shard, epoch));
+            tell(scope, state, node, Event::Stopped { shard, epoch });
+        }
+        Phase::Serving => {}
+    }
+}

@@ -1,0 +1,158 @@
+//! What is past: what no node will ever look at again, thrown away after each step.
+
+use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
+use ostraca_sharding::node::{Report, Talk, WriteError};
+use ostraca_sharding::rows::{HandOffId, Key, Member, Row, ShardRow, Standing, place_of};
+
+use crate::proof;
+use crate::state::{Call, Late, Process, State, hash};
+
+/// Throws away what is past.
+pub fn clear(state: &mut State) {
+    clear_talks(state);
+    clear_requests(state);
+    clear_history(state);
+}
+
+/// Whether this will never do anything when it comes, nor what it is answered with.
+pub fn is_past(state: &State, to: usize, from: &Member, talk: &Talk) -> bool {
+    let Some(process) = &state.nodes[to] else { return true };
+    if !process.machine.is_past(from, talk) {
+        return false;
+    }
+    let answer = match *talk {
+        Talk::BeginHandOff { term, shard, epoch, id, .. } => {
+            Talk::BeginHandOffAck { term, shard, epoch, id }
+        }
+        Talk::HandOff { term, shard, epoch, incarnation, id } => {
+            Talk::ShardStopped { term, shard, epoch, incarnation, id }
+        }
+        _ => return true,
+    };
+    // An answer bears no more of who gives it than the name.
+    let me = Member { node: State::name(to), incarnation: from.incarnation };
+    match &state.nodes[State::number(&from.node)] {
+        Some(asker) => asker.machine.is_past(&me, &answer),
+        None => true,
+    }
+}
+
+fn clear_talks(state: &mut State) {
+    let is_report = |talk: &Talk| matches!(talk, Talk::Report(_));
+    let mut links = std::mem::take(&mut state.links);
+    let mut gone = Vec::new();
+    links.retain(|(_, to), queue| {
+        // Of reports the last that came counts: one that tells nothing may still end what one before it told.
+        let mut behind = false;
+        queue.retain(|(from, talk)| {
+            let copies = || {
+                let mut all = state.strays.iter();
+                all.any(|(life, at, talk)| at == to && life.node == from.node && is_report(talk))
+            };
+            let follows = is_report(talk) && (behind || copies());
+            let keep = follows || !is_past(state, *to, from, talk);
+            behind |= keep && is_report(talk);
+            if !keep && state.proof.is_some() {
+                gone.push((from.clone(), *to, talk.clone()));
+            }
+            keep
+        });
+        !queue.is_empty()
+    });
+    let mut strays = std::mem::take(&mut state.strays);
+    strays.retain_mut(|(from, to, talk)| {
+        let keep = match talk {
+            Talk::Report(report) => {
+                blank(state, *to, from, report);
+                state.nodes[*to].is_some() && (state.budget.restarts > 0 || !is_gone(state, from))
+            }
+            _ => !is_past(state, *to, from, talk),
+        };
+        if !keep && state.proof.is_some() && !is_report(talk) {
+            gone.push((from.clone(), *to, talk.clone()));
+        }
+        keep
+    });
+    strays.sort_by_cached_key(hash);
+    (state.links, state.strays) = (links, strays);
+    proof::thrown_away(state, gone);
+}
+
+/// A late report that tells nothing any more may still end what a later one told: all such are alike.
+fn blank(state: &State, to: usize, from: &Member, report: &mut Report) {
+    let agrees = |process: &Process| process.machine.agrees(from, report);
+    if state.nodes[to].as_ref().is_some_and(agrees) {
+        let incarnation = report.incarnation;
+        *report = Report { incarnation, store_answers: true, ..Report::default() };
+    }
+}
+
+/// Whether a life is over and no other of its node will be, while no process is started again.
+fn is_gone(state: &State, life: &Member) -> bool {
+    state.nodes[State::number(&life.node)].is_none() && state.over(life)
+}
+
+fn clear_requests(state: &mut State) {
+    let (rows, claims) = (&state.rows, &state.claims);
+    state.late.retain(|late| match late {
+        Late::Write(_, write) => rows.get(&write.key).map(|(_, at)| *at) == write.expected,
+        Late::Claim(claim) => {
+            claims.get(&claim.shard.shard).is_none_or(|standing| claim.supersedes(standing))
+        }
+    });
+    for late in &mut state.late {
+        if let Late::Write(_, write) = late {
+            // Nobody waits for its answer.
+            write.number = 0;
+        }
+    }
+    // They come in any order, and of two that are alike the second does nothing.
+    state.late.sort_by_cached_key(hash);
+    state.late.dedup();
+}
+
+fn clear_history(state: &mut State) {
+    let State { rows, nodes, claims, .. } = &*state;
+    let row = |shard: ShardId| match rows.get(&Key::of_shard(shard)) {
+        Some((Row::Shards(row), _)) => row.shards.get(place_of(shard)),
+        _ => None,
+    };
+    // Only a live row is judged.
+    let live = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Live);
+    let judged = |node: &NodeId| rows.get(&Key::Node(node.clone())).is_some_and(|row| live(&row.0));
+    // Nobody claims below the claim that stands, and no row is written below the one that stands.
+    let claimed = |shard: ShardId| claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
+    // A row that was given up is taken up again by one that sees no higher one.
+    let seen = |shard: ShardId| {
+        let of = |process: &Process| process.machine.epoch_of(shard);
+        let least = nodes.iter().flatten().filter_map(of).min();
+        least.into_iter().chain(row(shard).map(|row| row.epoch)).min().unwrap_or(Epoch(0))
+    };
+    let known = |id: &HandOffId| {
+        let named = |row: &ShardRow| row.moving.as_ref().is_some_and(|moving| moving.id == *id);
+        let in_row = |row: &Row| matches!(row, Row::Shards(row) if row.shards.iter().any(named));
+        let in_talk = |talk: &Talk| matches!(talk, Talk::Wrote { row, .. } if in_row(row));
+        let in_call = |call: &Call| match call {
+            Call::Answer(_, _, Err(WriteError::Conflict(Some((row, _))))) => in_row(row),
+            _ => false,
+        };
+        rows.values().any(|(row, _)| in_row(row))
+            || state.links.values().flatten().any(|(_, talk)| in_talk(talk))
+            || state.strays.iter().any(|(_, _, talk)| in_talk(talk))
+            || nodes.iter().flatten().any(|process| {
+                process.machine.knows_hand_off(*id)
+                    || process.calls.iter().any(in_call)
+                    || process.watch.iter().flatten().any(|(_, row, _)| in_row(row))
+            })
+    };
+    let renewed: Vec<_> = state.renewed.keys().filter(|node| !judged(node)).cloned().collect();
+    let named: Vec<_> =
+        state.named.keys().filter(|(shard, at)| *at < claimed(*shard)).copied().collect();
+    let given_up: Vec<_> =
+        state.given_up.iter().filter(|(shard, at)| *at < seen(*shard)).copied().collect();
+    let intents: Vec<_> = state.intents.iter().filter(|id| !known(id)).copied().collect();
+    state.renewed.retain(|node, _| !renewed.contains(node));
+    state.named.retain(|at, _| !named.contains(at));
+    state.given_up.retain(|at| !given_up.contains(at));
+    state.intents.retain(|id| !intents.contains(id));
+}

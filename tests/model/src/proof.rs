@@ -1,0 +1,131 @@
+//! Whether what the model throws away does nothing: looked at in each step, where the scope asks for it.
+//!
+//! - Each machine runs beside one that forgets nothing. Told the same, both must want the same, and be the
+//!   same once the second forgets.
+//! - Everything that was said and thrown away is said to its hearer after each later step, and must change
+//!   nothing, nor what it is answered with. Reports only in the step that throws them away: none follows
+//!   another there, and on a link none comes between.
+//! - A tick more must change nothing, unless the model looks at that tick as a step of its own: so a talk that
+//!   is ignored is no other step.
+//! - An epoch that was given up stays so.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::message::Now;
+use ostraca_sharding::node::{Action, Event, Machine, Relative, Talk};
+use ostraca_sharding::rows::Member;
+
+use crate::past::is_past;
+use crate::rules;
+use crate::scope::Scope;
+use crate::state::{NOW, Process, State, hash};
+use crate::time::Still;
+
+/// What was thrown away.
+#[derive(Clone, Debug, Default)]
+pub struct Proof {
+    talks: Vec<(Member, usize, Talk)>,
+    given_up: BTreeSet<(ShardId, Epoch)>,
+}
+
+impl Proof {
+    /// Replaces the numbers in it.
+    pub fn make_relative(&mut self, to: &dyn Relative) {
+        for (_, _, talk) in &mut self.talks {
+            to.talk(talk);
+        }
+    }
+}
+
+/// A machine wants something: the one that forgets nothing wants the same.
+pub fn same_action(state: &mut State, node: usize, action: &Action) {
+    let Some(Some(whole)) = state.nodes[node].as_mut().map(|process| &mut process.whole) else {
+        return;
+    };
+    if Arc::make_mut(whole).poll().as_ref() != Some(action) {
+        state.break_rule(rules::PAST);
+    }
+}
+
+/// A machine wants nothing more: nor does the one that forgets nothing, and both are the same but for that.
+pub fn same_machine(state: &mut State, node: usize) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    let Some(whole) = &mut process.whole else { return };
+    let whole = Arc::make_mut(whole);
+    let more = whole.poll().is_some();
+    whole.make_relative(&Still);
+    let mut forgetful = whole.clone();
+    forgetful.forget();
+    if more || hash(&forgetful) != process.digest {
+        state.break_rule(rules::PAST);
+    }
+}
+
+/// Whether an epoch was given up, ever.
+pub fn given_up(state: &State, shard: ShardId, epoch: Epoch) -> bool {
+    state.proof.as_ref().is_some_and(|proof| proof.given_up.contains(&(shard, epoch)))
+}
+
+/// Talks that will never do anything.
+pub fn thrown_away(state: &mut State, talks: Vec<(Member, usize, Talk)>) {
+    let Some(mut proof) = state.proof.take() else { return };
+    let all = Arc::make_mut(&mut proof);
+    for gone in talks {
+        if matches!(gone.2, Talk::Report(_)) {
+            if state.nodes[gone.1].is_some() && !does_nothing(state, &gone) {
+                state.break_rule(rules::PAST);
+            }
+        } else if !all.talks.contains(&gone) {
+            all.talks.push(gone);
+        }
+    }
+    all.talks.retain(|(_, to, _)| state.nodes[*to].is_some());
+    all.given_up.extend(&state.given_up);
+    state.proof = Some(proof);
+}
+
+/// Looks at everything that was thrown away.
+pub fn look(scope: &Scope, state: &mut State) {
+    if !scope.proof {
+        return;
+    }
+    let Some(proof) = state.proof.clone() else { return };
+    let ticks = state.awake().all(|(_, process)| {
+        process.machine.is_restless() || tells(state, process, Event::Tick).is_some()
+    });
+    if !ticks || !proof.talks.iter().all(|gone| does_nothing(state, gone)) {
+        state.break_rule(rules::PAST);
+    }
+}
+
+fn does_nothing(state: &State, (from, to, talk): &(Member, usize, Talk)) -> bool {
+    let Some(process) = &state.nodes[*to] else { return true };
+    // Its hearer is ticked at any time then, and so does what it would do when told anything.
+    if process.paused || process.machine.is_restless() {
+        return true;
+    }
+    let heard = Event::Heard { from: from.clone(), talk: talk.clone() };
+    let Some(said) = tells(state, process, heard) else { return false };
+    let me = Member { node: State::name(*to), incarnation: from.incarnation };
+    is_past(state, *to, from, talk)
+        && said.iter().all(|(at, answer)| is_past(state, *at, &me, answer))
+}
+
+/// What a machine says when it is told that; none if that changes it, or it wants more than to say something.
+fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, Talk)>> {
+    let mut machine = Machine::clone(&process.machine);
+    machine.handle(Now { mono: NOW, cluster: 1 + state.restarts }, event);
+    let mut said = Vec::new();
+    while let Some(action) = machine.poll() {
+        match action {
+            Action::Say { to, talk } => said.push((State::number(&to), talk)),
+            Action::Hold { .. } | Action::Note(_) => {}
+            _ => return None,
+        }
+    }
+    machine.make_relative(&Still);
+    machine.forget();
+    (hash(&machine) == process.digest).then_some(said)
+}

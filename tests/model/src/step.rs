@@ -1,0 +1,163 @@
+//! What may happen next, and how often each thing was seen.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::rows::Row;
+
+use crate::state::{Phase, State};
+
+/// One thing that may happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// A node's first call to a store is made, or answered.
+    Call(usize),
+    /// A node's watch tells a change.
+    Watch(usize),
+    /// The second node hears what the first said.
+    Hear(usize, usize),
+    /// A shard's machine of a node goes on.
+    Shard(usize, ShardId),
+    /// A node looks at what there is to do, though nothing happened.
+    Tick(usize),
+    /// Time passes.
+    Pass,
+    /// A copy of something said comes.
+    Stray(usize),
+    /// A request that nobody waits for reaches its store.
+    Late(usize),
+    /// A process dies.
+    Crash(usize),
+    /// A dead one is started again.
+    Restart(usize),
+    /// The second node hears what the first said, and will once more.
+    Duplicate(usize, usize),
+    /// What the first said does not come to the second.
+    LoseTalk(usize, usize),
+    /// What the first said comes to the second some time, after whatever is said meanwhile.
+    DelayTalk(usize, usize),
+    /// A write's answer is lost.
+    LoseAnswer(usize),
+    /// A write reaches the store some time or never; its writer hears nothing.
+    Delay(usize),
+    /// A node is cut from the `ClusterStore`.
+    Cut(usize),
+    /// It is reached again.
+    Heal(usize),
+    /// A node's watch falls behind.
+    Lag(usize),
+    /// It goes on.
+    CatchUp(usize),
+    /// A process is stopped by a signal.
+    Pause(usize),
+    /// It goes on.
+    Wake(usize),
+    /// An operator drains the owner of the first shard, by a word to the node that stands by.
+    Drain,
+}
+
+/// How often each thing was seen, to know that a run was not about nothing.
+#[derive(Debug, Default)]
+pub struct Seen {
+    counts: [AtomicU64; 26],
+}
+
+impl Seen {
+    const NAMES: [&str; 26] = [
+        "calls",
+        "watched",
+        "heard",
+        "claims and stops",
+        "beats",
+        "copies heard",
+        "late requests",
+        "crashes",
+        "restarts",
+        "copies made",
+        "talks lost",
+        "talks delayed",
+        "answers lost",
+        "requests lost or delayed",
+        "cuts",
+        "heals",
+        "lags",
+        "catch-ups",
+        "pauses",
+        "wakes",
+        "drains",
+        "owners by hand-off",
+        "owners by fail-over",
+        "managers by fail-over",
+        "second owners that serve",
+        "ticks within a beat",
+    ];
+
+    /// Counts what a step was and came to.
+    pub fn note(&self, before: &State, after: &State, step: Step) {
+        self.add(match step {
+            Step::Call(_) => 0,
+            Step::Watch(_) => 1,
+            Step::Hear(..) => 2,
+            Step::Shard(..) => 3,
+            Step::Pass => 4,
+            Step::Stray(_) => 5,
+            Step::Late(_) => 6,
+            Step::Crash(_) => 7,
+            Step::Restart(_) => 8,
+            Step::Duplicate(..) => 9,
+            Step::LoseTalk(..) => 10,
+            Step::DelayTalk(..) => 11,
+            Step::LoseAnswer(_) => 12,
+            Step::Delay(_) => 13,
+            Step::Cut(_) => 14,
+            Step::Heal(_) => 15,
+            Step::Lag(_) => 16,
+            Step::CatchUp(_) => 17,
+            Step::Pause(_) => 18,
+            Step::Wake(_) => 19,
+            Step::Drain => 20,
+            Step::Tick(_) => 25,
+        });
+        if let Step::Shard(node, shard) = step
+            && let Some(process) = &after.nodes[node]
+            && let Some(hosted) = process.hosted.get(&shard)
+            && hosted.phase == Phase::Serving
+            && hosted.claim.epoch > Epoch(1)
+        {
+            self.add(24);
+        }
+        for (key, (row, at)) in &after.rows {
+            let Some((old, before_at)) = before.rows.get(key) else { continue };
+            if before_at == at {
+                continue;
+            }
+            match (old, row) {
+                (Row::Shards(old), Row::Shards(new)) => {
+                    for (old, new) in old.shards.iter().zip(&new.shards) {
+                        if old.epoch != new.epoch
+                            && let Some(owner) = &old.owner
+                        {
+                            self.add(if before.over(owner) { 22 } else { 21 });
+                        }
+                    }
+                }
+                (Row::Manager(old), Row::Manager(new)) if old.term != new.term => self.add(23),
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&self, at: usize) {
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Names and counts.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Self::NAMES.into_iter().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// The count of one.
+    pub fn count(&self, name: &str) -> u64 {
+        self.all().find(|(one, _)| *one == name).map_or(0, |(_, count)| count)
+    }
+}

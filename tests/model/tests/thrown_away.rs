@@ -1,0 +1,70 @@
+//! What the model throws away does nothing: looked at in each step of the mixes of faults (see `proof`).
+//! `MODEL=all` looks at each step of the largest mix.
+
+#![allow(clippy::print_stdout)] // How many states there were is what a run tells.
+
+use std::time::Duration;
+
+use ostraca_model::model::Cluster;
+use ostraca_model::proof::{look, thrown_away};
+use ostraca_model::rules;
+use ostraca_model::run::every_state;
+use ostraca_model::scope::{Budget, Scope, Start};
+use ostraca_model::state::State;
+use ostraca_sharding::ids::{Epoch, ShardId};
+use ostraca_sharding::node::Talk;
+use ostraca_sharding::rows::HandOffId;
+use stateright::Model;
+
+fn shown(name: &str, budget: Budget) {
+    let scope = Scope::one_shard(budget).with_proof();
+    let outcome = every_state(scope, Duration::from_secs(7_200));
+    println!("{name}, with a look at what is thrown away: {outcome}");
+    assert!(outcome.holds(), "{name}: {outcome}");
+}
+
+#[test]
+fn nothing_that_counts_is_thrown_away_around_a_hand_off() {
+    let drain = Budget { drains: 1, ..Budget::default() };
+    shown("hand-off, crash", Budget { crashes: 1, ..drain });
+    shown("hand-off, copy", Budget { duplicates: 1, ..drain });
+    shown("hand-off, loss", Budget { losses: 1, ..drain });
+}
+
+#[test]
+fn nothing_that_counts_is_thrown_away_around_faults() {
+    let none = Budget::default();
+    shown("crash, copy, loss", Budget { crashes: 1, duplicates: 1, losses: 1, ..none });
+    shown("crash, restart", Budget { crashes: 1, restarts: 1, ..none });
+    shown("cut", Budget { cuts: 1, ..none });
+    shown("pause", Budget { pauses: 1, ..none });
+    shown("watch behind", Budget { lags: 1, ..none });
+}
+
+#[test]
+fn nothing_that_counts_is_thrown_away_in_the_largest_mix() {
+    if !std::env::var("MODEL").is_ok_and(|what| what == "all") {
+        println!("MODEL=all looks at the largest mix");
+        return;
+    }
+    let budget = Budget { crashes: 1, drains: 1, duplicates: 1, losses: 1, ..Budget::default() };
+    shown("hand-off, crash, copy, loss", budget);
+}
+
+#[test]
+fn a_word_that_counts_is_seen_if_it_is_thrown_away() {
+    let scope = Scope::one_shard(Budget::default()).from(&[Start::OwnerHosts]).with_proof();
+    let mut state = Cluster::new(scope.clone()).init_states().remove(0);
+    look(&scope, &mut state);
+    assert_eq!(state.broken, None);
+    let life = |state: &State, node: usize| {
+        state.nodes[node].as_ref().and_then(|node| node.machine.member()).expect("a life")
+    };
+    let (owner, manager) = (life(&state, 0), life(&state, 2));
+    let id = HandOffId { term: 1, number: 1 };
+    let (shard, epoch, incarnation) = (ShardId(1), Epoch(1), owner.incarnation);
+    let stop = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
+    thrown_away(&mut state, vec![(manager, 0, stop)]);
+    look(&scope, &mut state);
+    assert_eq!(state.broken, Some(rules::PAST));
+}
