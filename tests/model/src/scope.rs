@@ -105,6 +105,7 @@ impl Scope {
             rebalance_interval: 1_000_000,
             rebalance_retry: 1,
             report_delay: 0,
+            unheard: 1_000_000,
             candidate_step: 1,
             mutations: self.mutations.clone(),
             ..Settings::default()

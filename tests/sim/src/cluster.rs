@@ -182,6 +182,8 @@ impl Ord for Timed {
 
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
+/// For how long the manager may seem not to hear a node.
+const UNHEARD: u64 = LEASE * 2;
 /// Within this after the last fault every shard is served, in virtual milliseconds: ten leases.
 pub const SERVED: u64 = 6_000;
 /// Within this after the last fault all messages are answered and the shards are balanced.
@@ -350,7 +352,7 @@ impl World {
     }
 
     fn talk(&mut self, from: usize, to: usize, member: Member, talk: Talk) {
-        if self.is_cut(from, to, Way::Peer) {
+        if self.is_cut(from, to, Way::Words) {
             return self.tally.count("fault: talk cut off");
         }
         let Some(pid) = self.sites[to].pid else { return };

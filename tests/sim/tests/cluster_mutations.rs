@@ -65,6 +65,11 @@ fn r11_a_shard_that_its_owner_does_not_list_stays_unserved() {
 }
 
 #[test]
+fn r11_a_node_that_goes_on_unheard_leaves_what_it_gave_up_unserved() {
+    assert!(without(node::Mutation::StayUnheard, "nobody serves"));
+}
+
+#[test]
 fn r12_acknowledgements_with_a_veto_hold_a_hand_off_up() {
     assert!(without(node::Mutation::AcksVeto, "waited for acknowledgements"));
 }

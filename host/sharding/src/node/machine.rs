@@ -9,6 +9,7 @@ mod manager;
 mod member;
 mod relative;
 mod shards;
+mod unheard;
 mod view;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -80,6 +81,8 @@ pub struct Machine {
     /// The revision of each chunk that was acted on.
     seen: BTreeMap<u32, u64>,
     report_at: Option<u64>,
+    /// Shards of which rows wait for what this node has to tell the manager, each until when.
+    waiting: BTreeMap<ShardId, u64>,
     /// When the `EntityStore` was last known to answer (R9).
     store_answered: u64,
     /// When this node last gave its shards up for want of the store: it has to prove itself before it gets some again.
@@ -93,6 +96,8 @@ pub struct Machine {
     again_at: u64,
     writes: BTreeMap<u64, Purpose>,
     drains: BTreeMap<NodeId, bool>,
+    /// The life that this node ended itself was draining: so is the next.
+    drains_on: bool,
     numbers: u64,
     drawn: u64,
     wake: Option<u64>,
@@ -143,6 +148,7 @@ impl Machine {
             refused: BTreeMap::new(),
             seen: BTreeMap::new(),
             report_at: None,
+            waiting: BTreeMap::new(),
             store_answered: 0,
             gave_up: None,
             manager: None,
@@ -151,6 +157,7 @@ impl Machine {
             again_at: 0,
             writes: BTreeMap::new(),
             drains: BTreeMap::new(),
+            drains_on: false,
             numbers: 0,
             drawn: 0,
             wake: None,
@@ -276,6 +283,7 @@ impl Machine {
         }
         self.drive_membership(now);
         self.drive_shards(now);
+        self.drive_unheard(now);
         self.drive_drains(now);
         if !minor {
             self.drive_manager(now);
@@ -296,6 +304,8 @@ impl Machine {
             self.handled.is_none_or(|last| now.mono.saturating_sub(last) > self.settings.margin);
         if slept && !self.off(Mutation::TrustOldObservations) {
             self.view.renew_all(now.mono);
+            self.wait_anew(now);
+            self.hear_all(now);
         }
         self.handled = Some(now.mono);
     }
@@ -369,7 +379,7 @@ impl Machine {
             Talk::ShardStopped { term, shard, epoch, incarnation, id } => {
                 self.on_shard_stopped(term, shard, epoch, incarnation, id);
             }
-            Talk::Report(report) => self.on_report(from, *report),
+            Talk::Report(report) => self.on_report(now, from, *report),
             Talk::Rebalance => self.ask_rebalance(now),
             Talk::Unreachable { node } => self.on_unreachable(now, node),
         }

@@ -29,6 +29,10 @@ pub struct Settings {
     pub rebalance_retry: u64,
     /// How soon after a change a node reports what it holds; it reports with each renewal anyway. Default 20.
     pub report_delay: u64,
+    /// How long a live node may seem not to hear another's words, two leases: then a node ends its own life if rows
+    /// wait for what it cannot tell the manager, and the manager gives a node whose reports do not come nothing that
+    /// others can have. Default 6,000.
+    pub unheard: u64,
     /// Steps between candidates for the leadership, in order of age (K21). Default 150.
     pub candidate_step: u64,
     /// Whether the store's directory lock proves that no former life of this node runs (R7): only where the
@@ -53,6 +57,7 @@ impl Default for Settings {
             rebalance_interval: 10_000,
             rebalance_retry: 2_000,
             report_delay: 20,
+            unheard: 6_000,
             candidate_step: 150,
             embedded: false,
             mutations: Vec::new(),
@@ -87,6 +92,8 @@ pub enum Mutation {
     SameEpoch,
     /// A node does not stop its shards on its own clock when its lease lapses (R9, E14).
     NoSuspend,
+    /// A node that the manager does not hear goes on for ever (R11).
+    StayUnheard,
     /// What is to be done is not written ahead: the owner is told before the row says so (S15).
     NotAhead,
 }

@@ -7,4 +7,6 @@ mod handoffs;
 mod leadership;
 mod leases;
 mod moves;
+mod renewals;
+mod unheard;
 mod words;

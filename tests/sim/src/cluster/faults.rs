@@ -52,6 +52,10 @@ pub(super) enum Fault {
     },
     /// A node from the entities' store, to the end of the run.
     EntitiesForGood,
+    /// A host's words to the manager, or both ways, to the end of the run.
+    WordsForGood {
+        both: bool,
+    },
     Links,
     StoreLinks,
     Watches,
@@ -179,6 +183,7 @@ impl World {
                     self.cut_felt(site, 0, Scope::Entities);
                 }
             }
+            Fault::WordsForGood { both } => self.cut_words(both),
             Fault::Links => {
                 let pid = self.a_process(false);
                 self.break_all(pid, |conn| conn.way == Way::Peer);

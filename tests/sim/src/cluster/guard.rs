@@ -186,7 +186,10 @@ impl World {
             }
         }
         if row.standing == Standing::Stopped {
-            self.tally.count("transition: node left");
+            self.tally.count(match self.processes[applied.by].leaving {
+                true => "transition: node left",
+                false => "transition: unheard life ended itself",
+            });
             let process = self.processes.iter().find(|it| it.member.as_ref() == Some(&member));
             let serves = process.is_some_and(|it| {
                 it.alive

@@ -10,6 +10,7 @@ use ostraca_sharding::node;
 use ostraca_sharding::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
 use ostraca_sharding::shard::Phase;
 
+use super::net::Scope;
 use super::{Happening, Report, SERVED, SETTLED, World};
 use crate::guest::LIMIT;
 
@@ -153,10 +154,12 @@ impl World {
         let counts = self.counts();
         let (most, least) = (counts.values().max(), counts.values().min());
         let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
+        // Whoever is not heard keeps what it has, and is given no more.
+        let unheard = self.cuts.iter().any(|cut| cut.what == Scope::Words);
         let owned: usize = counts.values().sum();
         self.clients.iter().all(|client| client.pending.is_empty())
             && self.open() == 0
-            && balanced
+            && (balanced || unheard)
             && (owned == self.shards as usize || counts.is_empty())
             && self.unserved().is_empty()
     }

@@ -13,7 +13,7 @@ use super::door::Door;
 use super::net::{ConnId, Way};
 use super::process::{Pid, Process};
 use super::rows::Change;
-use super::{Happening, LEASE, RENEW, World};
+use super::{Happening, LEASE, RENEW, UNHEARD, World};
 
 /// Where a node's process runs.
 #[derive(Clone, Debug)]
@@ -62,6 +62,7 @@ impl World {
             rebalance_interval: 2_000,
             rebalance_retry: 300,
             report_delay: 5,
+            unheard: UNHEARD,
             candidate_step: 30,
             embedded: site == 0,
             mutations: self.options.node.clone(),

@@ -27,6 +27,8 @@ pub(super) enum Way {
     Bulk,
     /// Messages from one node to another, and their replies.
     Peer,
+    /// What one node's machine says to another's. It has no connection here: see [`World::say`].
+    Words,
 }
 
 /// One thing on a connection.
@@ -59,6 +61,8 @@ pub(super) enum Scope {
     Entities,
     /// Only the way to the rows.
     Rows,
+    /// Only words between nodes' machines.
+    Words,
 }
 
 impl Scope {
@@ -67,6 +71,7 @@ impl Scope {
             Self::All => true,
             Self::Entities => way == Way::Bulk,
             Self::Rows => way == Way::Control,
+            Self::Words => way == Way::Words,
         }
     }
 }

@@ -130,7 +130,7 @@ impl World {
         let pick = |rng: &mut Rng, steps: &[&'static str]| {
             steps[rng.range(0, steps.len() as u64) as usize]
         };
-        match rng.range(0, 46) {
+        match rng.range(0, 48) {
             0..=2 => Fault::OneWay { millis },
             3..=5 => Fault::FromStore { millis, both: rng.chance(40) },
             6..=7 => Fault::Partition { millis },
@@ -161,6 +161,7 @@ impl World {
             41 => Fault::Leave { now: false },
             42 => Fault::Leave { now: true },
             43..=44 => Fault::Rebalance,
+            45..=46 => Fault::WordsForGood { both: rng.chance(50) },
             _ => Fault::Redeploy,
         }
     }

@@ -1,9 +1,11 @@
 //! How a fault is carried out: cuts and the silence after them, traps at steps, pauses.
 
+use ostraca_sharding::rows::{Key, Row};
+
 use super::faults::MANAGER_STEPS;
 use super::net::{Cut, Scope};
 use super::process::Pid;
-use super::{Happening, LEASE, World};
+use super::{Happening, LEASE, UNHEARD, World};
 
 impl World {
     /// Frames from one site to another go nowhere; connections end if that lasts.
@@ -15,6 +17,29 @@ impl World {
         self.cuts.push(Cut { from, to, what, until: self.now + millis });
         self.heal_by(millis);
         self.cut_felt(from, to, what);
+    }
+
+    /// What a host says to who manages now is not heard any more; both go on to reach the store and each other's
+    /// gateways.
+    pub(super) fn cut_words(&mut self, both: bool) {
+        let Some((Row::Manager(row), _)) = self.rows.applied(&Key::Manager) else { return };
+        let holder = self.sites.iter().position(|site| site.node == row.holder.node);
+        let (host, Some(holder)) = (self.any_site(true), holder) else { return };
+        // A host that is never told has to have the time to see it by the row.
+        let in_time = self.handoff_timeout > UNHEARD + LEASE;
+        if host == holder || !self.sites[host].roles.host || !in_time {
+            return;
+        }
+        self.tally.count(if both {
+            "fault: words between manager and host cut off for good"
+        } else {
+            "fault: words of a host to the manager cut off for good"
+        });
+        let what = Scope::Words;
+        self.cuts.push(Cut { from: host, to: holder, what, until: u64::MAX });
+        if both {
+            self.cuts.push(Cut { from: holder, to: host, what, until: u64::MAX });
+        }
     }
 
     pub(super) fn cut_felt(&mut self, from: usize, to: usize, what: Scope) {

@@ -27,6 +27,8 @@ pub(super) struct Manager {
     stopped: BTreeMap<ShardId, Epoch>,
     /// The last report of each node.
     pub(super) reports: BTreeMap<NodeId, Report>,
+    /// Until when each node that was seen counts as heard: from its last report, or from when it was first seen.
+    heard: BTreeMap<NodeId, u64>,
     /// When to balance next.
     pub(super) balance_at: u64,
     /// Hosts at the last decision: a change balances at once (S13).
@@ -44,6 +46,7 @@ impl Manager {
             begun: 0,
             stopped: BTreeMap::new(),
             reports: BTreeMap::new(),
+            heard: BTreeMap::new(),
             balance_at: now,
             hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
@@ -52,7 +55,7 @@ impl Manager {
 
     pub(super) fn make_relative(&mut self, to: &dyn Relative) {
         self.balance_at = to.due(self.balance_at);
-        for until in self.unreachable.values_mut() {
+        for until in self.unreachable.values_mut().chain(self.heard.values_mut()) {
             *until = to.due(*until);
         }
         for hand_off in self.handoffs.values_mut() {
@@ -94,6 +97,7 @@ impl Machine {
             _ => {}
         }
         if self.manager.is_none() {
+            self.view.silent.clear();
             return self.stand(now, &me);
         }
         self.pump_chunks(now);
@@ -180,7 +184,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_report(&mut self, from: &Member, report: Report) {
+    pub(super) fn on_report(&mut self, now: Now, from: &Member, report: Report) {
+        let heard = now.mono + self.settings.unheard;
         if let Some(manager) = &mut self.manager
             && report.incarnation == from.incarnation
         {
@@ -188,8 +193,30 @@ impl Machine {
                 true => self.view.mute.remove(from),
                 false => self.view.mute.insert(from.clone()),
             };
+            manager.heard.insert(from.node.clone(), heard);
             manager.reports.insert(from.node.clone(), report);
         }
+    }
+
+    /// Counts every node as just heard.
+    pub(super) fn hear_all(&mut self, now: Now) {
+        let until = now.mono + self.settings.unheard;
+        for at in self.manager.iter_mut().flat_map(|manager| manager.heard.values_mut()) {
+            *at = until;
+        }
+    }
+
+    /// Who has not been heard for long, though it renews its lease, is given nothing that others can have: it could not
+    /// say that it stopped (S12).
+    fn listen(&mut self, now: Now) {
+        let until = now.mono + self.settings.unheard;
+        let me = &self.identity.node;
+        let Some(manager) = &mut self.manager else { return };
+        let silent = self.view.all_live().map(|(node, _)| node).filter(|node| {
+            // One that was not heard in its former life either is silent at once, until its first report.
+            *node != me && now.mono >= *manager.heard.entry((*node).clone()).or_insert(until)
+        });
+        self.view.silent = silent.cloned().collect();
     }
 
     /// Believed for one lease, and hastens nothing but a look at the row (S7, S12, R9).

@@ -23,6 +23,9 @@ pub(super) struct Life {
     pub(super) revision: u64,
     /// When the last renewal that succeeded was sent: the lease counts from there (R8).
     sent: u64,
+    /// When the first renewal was sent after the one that `row` shows. Should the row show another one, whoever tells it
+    /// and whatever became of the answer, this is the latest that the lease may count from (R8).
+    tried: Option<u64>,
     /// When a renewal last ended a lapse.
     back: u64,
     /// A renewal, or a read after a lost one, is under way.
@@ -36,6 +39,8 @@ pub(super) struct Life {
     claims_at: u64,
     /// Claims must be read.
     unsure: bool,
+    /// It ends itself, for another to register: the manager does not hear it.
+    pub(super) ending: bool,
 }
 
 impl Membership {
@@ -48,6 +53,10 @@ impl Membership {
 
     pub(super) fn suspended(&self) -> bool {
         matches!(self, Self::In(life) if life.suspended)
+    }
+
+    pub(super) fn ending(&self) -> bool {
+        matches!(self, Self::In(life) if life.ending)
     }
 
     pub(super) fn due(&self) -> u64 {
@@ -65,6 +74,7 @@ impl Membership {
         let Self::In(life) = self else { return };
         life.row.renewals = to.renewals(me, life.row.renewals);
         life.revision = to.revision(&Key::Node(me.clone()), life.revision);
+        life.tried = life.tried.map(|at| to.time(at));
         (life.sent, life.back) = (to.time(life.sent), to.time(life.back));
         (life.due, life.claims_at) = (to.due(life.due), to.due(life.claims_at));
     }
@@ -117,7 +127,7 @@ impl Machine {
             incarnation: Incarnation { counter, nonce: self.draw() },
             renewals: 0,
             standing: Standing::Live,
-            draining: false,
+            draining: self.drains_on,
             store_answers: true,
             roles: self.identity.roles,
             version: self.identity.version,
@@ -179,6 +189,7 @@ impl Machine {
             row: row.clone(),
             revision,
             sent,
+            tried: None,
             back: 0,
             pending: false,
             due: sent + self.settings.renew,
@@ -186,8 +197,10 @@ impl Machine {
             claims: None,
             claims_at: 0,
             unsure: false,
+            ending: false,
         }));
         self.store_answered = now.mono;
+        self.drains_on = false;
         self.seen.clear();
         self.actions.push_back(Action::Registered(member));
         self.actions.push_back(Action::Renewed { sent });
@@ -201,6 +214,7 @@ impl Machine {
         let Membership::In(life) = &mut self.membership else { return };
         life.pending = true;
         life.due = now.mono + self.settings.renew;
+        life.tried.get_or_insert(now.mono);
         let row = NodeRow {
             renewals: life.row.renewals + 1,
             store_answers: answers,
@@ -248,13 +262,9 @@ impl Machine {
                     life.row = row.clone();
                     life.revision = revision;
                 }
-                if sent.saturating_sub(life.sent) >= self.settings.lease {
-                    life.back = now.mono;
-                }
-                life.sent = life.sent.max(sent);
-                self.actions.push_back(Action::Renewed { sent });
+                life.tried = None;
+                self.count_renewal(now, sent);
                 self.learn(now, key, Row::Node(row), revision);
-                self.report_soon(now);
             }
             Err(WriteError::Conflict(Some((row, revision)))) => {
                 self.learn(now, key, row, revision);
@@ -267,6 +277,20 @@ impl Machine {
                 self.actions.push_back(Action::Read(key));
             }
         }
+    }
+
+    /// A renewal has succeeded: the lease counts from when it was sent.
+    fn count_renewal(&mut self, now: Now, sent: u64) {
+        let Membership::In(life) = &mut self.membership else { return };
+        if sent <= life.sent {
+            return;
+        }
+        if sent - life.sent >= self.settings.lease {
+            life.back = now.mono;
+        }
+        life.sent = sent;
+        self.actions.push_back(Action::Renewed { sent });
+        self.report_soon(now);
     }
 
     /// The answer to a read of the own row, after a renewal whose answer was lost.
@@ -294,15 +318,21 @@ impl Machine {
         if revision < life.revision {
             return;
         }
-        if row.incarnation == life.member.incarnation && row.standing == Standing::Stopped {
+        let goodbye = (self.leaving != Leaving::No || life.ending) && self.held.is_empty();
+        let stopped = row.standing == Standing::Stopped;
+        if row.incarnation == life.member.incarnation && stopped && goodbye {
             // Its goodbye, which the watch told sooner than its answer came.
-            self.left();
+            self.left(now);
         } else if row.incarnation != life.member.incarnation || row.standing != Standing::Live {
             self.fence(now);
         } else if revision > life.revision {
-            // A renewal under way will conflict, and come again.
+            // A renewal under way will conflict, and come again; unless this is what it wrote.
+            let own = if row.renewals > life.row.renewals { life.tried.take() } else { None };
             life.row = row;
             life.revision = revision;
+            if let Some(sent) = own {
+                self.count_renewal(now, sent);
+            }
         }
     }
 
@@ -310,13 +340,14 @@ impl Machine {
     fn fence(&mut self, now: Now) {
         for (shard, own) in std::mem::take(&mut self.held) {
             self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
-            self.finish(shard, own.epoch);
+            self.finish(now, shard, own.epoch);
         }
         if self.suspended() {
             // Nothing is left that could go on; the shards of the next life are not suspended.
             self.actions.push_back(Action::Resume);
         }
         self.refused.clear();
+        self.waiting.clear();
         self.manager = None;
         self.vacant = None;
         self.writes.retain(|_, purpose| matches!(purpose, Purpose::Drain(_)));
@@ -401,9 +432,11 @@ impl Machine {
         }
     }
 
-    /// Leaving: first by hand-offs, then by stopping what is left, then the goodbye (S10, K35).
+    /// Leaving: first by hand-offs, then by stopping what is left, then the goodbye (S10, K35). A life that ends itself
+    /// stops at once.
     pub(super) fn drive_leaving(&mut self, now: Now) {
-        if self.leaving == Leaving::No {
+        let ending = self.membership.ending();
+        if self.leaving == Leaving::No && !ending {
             return;
         }
         let Membership::In(life) = &self.membership else {
@@ -413,7 +446,7 @@ impl Machine {
             }
             return;
         };
-        if !life.row.draining && !life.pending {
+        if !ending && !life.row.draining && !life.pending {
             self.renew_soon(now);
             self.drive_membership(now);
             return;
@@ -423,7 +456,7 @@ impl Machine {
             *node != me.node && row.roles.host && !row.draining && row.store_answers
         });
         let named = self.view.shards().any(|(_, row)| row.owner.as_ref() == Some(&me));
-        if self.leaving == Leaving::Now || !others {
+        if ending || self.leaving == Leaving::Now || !others {
             for (shard, own) in &mut self.held {
                 if !own.stopping {
                     own.stopping = true;
@@ -453,7 +486,7 @@ impl Machine {
         life.pending = false;
         let key = Key::Node(life.member.node.clone());
         match result {
-            Ok(_) => self.left(),
+            Ok(_) => self.left(now),
             Err(WriteError::Conflict(Some((row, revision)))) => {
                 self.learn(now, key, row, revision);
             }
@@ -465,8 +498,14 @@ impl Machine {
         }
     }
 
-    /// Nobody but this node writes its goodbye, and only when it holds nothing any more.
-    fn left(&mut self) {
+    /// A life writes its own goodbye, and only when it holds nothing any more. Others write one for a life that was
+    /// marked dead and is forgotten: such a life is fenced, as any dead one is.
+    fn left(&mut self, now: Now) {
+        if self.leaving == Leaving::No {
+            // Only this life is over. What an operator wants of the node holds for the next one.
+            self.drains_on = matches!(&self.membership, Membership::In(life) if life.row.draining);
+            return self.fence(now);
+        }
         self.membership = Membership::Left;
         self.manager = None;
         self.actions.push_back(Action::Left);

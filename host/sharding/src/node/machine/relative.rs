@@ -54,6 +54,9 @@ impl Machine {
         self.handled = self.handled.map(|at| to.time(at));
         self.store_answered = to.time(self.store_answered);
         self.report_at = self.report_at.map(|at| to.due(at));
+        for until in self.waiting.values_mut() {
+            *until = to.due(*until);
+        }
         self.gave_up = self.gave_up.map(|at| to.time(at));
         self.vacant = self.vacant.map(|at| to.time(at));
         self.look_at = to.due(self.look_at);
@@ -98,8 +101,8 @@ impl Hash for Machine {
         (self.watching, self.listing, self.list_at, self.handled).hash(state);
         (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
         (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
-        (self.gave_up, &self.view.mute).hash(state);
+        (self.gave_up, &self.waiting).hash(state);
         (&self.manager, self.vacant, self.look_at, self.again_at, &self.writes).hash(state);
-        (&self.drains, self.numbers).hash(state);
+        (&self.drains, self.drains_on, self.numbers).hash(state);
     }
 }

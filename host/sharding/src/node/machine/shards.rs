@@ -33,14 +33,14 @@ impl Machine {
             .collect();
         for (chunk, row, revision) in changed {
             for (place, row) in row.shards.iter().enumerate() {
-                self.reconcile(&me, shard_at(chunk, place), row);
+                self.reconcile(now, &me, shard_at(chunk, place), row);
             }
             self.seen.insert(chunk, revision);
             self.report_soon(now);
         }
     }
 
-    fn reconcile(&mut self, me: &Member, shard: ShardId, row: &ShardRow) {
+    fn reconcile(&mut self, now: Now, me: &Member, shard: ShardId, row: &ShardRow) {
         let epoch = row.epoch;
         if let Some(own) = self.held.get(&shard)
             && own.epoch < epoch
@@ -48,7 +48,7 @@ impl Machine {
             self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
             let old = own.epoch;
             self.held.remove(&shard);
-            self.finish(shard, old);
+            self.finish(now, shard, old);
         }
         if self.refused.get(&shard).is_some_and(|(refused, _)| *refused < epoch) {
             self.refused.remove(&shard);
@@ -63,17 +63,24 @@ impl Machine {
             self.held.insert(shard, own);
             self.actions.push_back(Action::Adopt { shard, epoch, member: me.clone() });
         }
+        self.note_waiting(now, me, shard, row);
     }
 
-    /// Whether this node leaves, and its row says so: what it is still given goes to others, for its silence.
+    /// Whether this node leaves, and its row says so, or its life ends: what it is still given goes to others, for its
+    /// silence.
     fn parting(&self) -> bool {
         let drains = matches!(&self.membership, Membership::In(life) if life.row.draining);
-        self.leaving == Leaving::Now || (self.leaving == Leaving::Drained && drains)
+        self.membership.ending()
+            || self.leaving == Leaving::Now
+            || (self.leaving == Leaving::Drained && drains)
     }
 
-    pub(super) fn finish(&mut self, shard: ShardId, epoch: Epoch) {
+    pub(super) fn finish(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
         let done = self.finished.entry(shard).or_default();
         *done = (*done).max(epoch);
+        if let (Some(me), Some(row)) = (self.member(), self.view.shard(shard).cloned()) {
+            self.note_waiting(now, &me, shard, &row);
+        }
     }
 
     /// A node that could commit nothing for one lease gives its shards up (R9).
@@ -85,7 +92,7 @@ impl Machine {
         self.gave_up = Some(now.mono);
         for (shard, own) in std::mem::take(&mut self.held) {
             self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
-            self.finish(shard, own.epoch);
+            self.finish(now, shard, own.epoch);
         }
         self.renew_soon(now);
         self.report_soon(now);
@@ -112,7 +119,7 @@ impl Machine {
             return;
         }
         let told = self.held.remove(&shard).and_then(|own| own.told);
-        self.finish(shard, epoch);
+        self.finish(now, shard, epoch);
         if let Some((manager, term, id)) = told {
             self.say_stopped(now, &manager, term, shard, epoch, id);
         }
@@ -130,7 +137,7 @@ impl Machine {
             return;
         }
         self.held.remove(&shard);
-        self.finish(shard, epoch);
+        self.finish(now, shard, epoch);
         self.refused.insert(shard, (epoch, standing.unwrap_or(epoch)));
         self.report_soon(now);
     }
@@ -181,6 +188,7 @@ impl Machine {
                 own.told = Some((from.node.clone(), term, id));
                 if !own.stopping {
                     own.stopping = true;
+                    self.waiting.remove(&shard);
                     let reason = StopReason::HandedOff;
                     self.actions.push_back(Action::Stop { shard, epoch, reason });
                 }
@@ -193,7 +201,7 @@ impl Machine {
                     self.actions.push_back(Action::Forget { shard, epoch: old });
                     self.held.remove(&shard);
                 }
-                self.finish(shard, epoch);
+                self.finish(now, shard, epoch);
                 self.say_stopped(now, &from.node.clone(), term, shard, epoch, id);
             }
         }

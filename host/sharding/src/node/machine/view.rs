@@ -13,6 +13,8 @@ pub(super) struct View {
     moved: BTreeMap<NodeId, u64>,
     /// Lives whose last report says that their `EntityStore` does not answer: told to the manager only (R9).
     pub(super) mute: BTreeSet<Member>,
+    /// Nodes that the manager has not heard for long: known to it only (S12).
+    pub(super) silent: BTreeSet<NodeId>,
     /// What was last told of each shard: epoch, live owner, moving.
     routes: Vec<(Epoch, Option<Member>, bool)>,
 }
@@ -25,6 +27,7 @@ impl View {
             chunks: BTreeMap::new(),
             moved: BTreeMap::new(),
             mute: BTreeSet::new(),
+            silent: BTreeSet::new(),
             routes: vec![(Epoch(0), None, false); shards as usize],
         }
     }
@@ -84,7 +87,8 @@ impl View {
             .map(|(node, (row, _))| (node, row))
     }
 
-    /// Those of them that may get shards: where there are others, none whose `EntityStore` does not answer it (R9).
+    /// Those of them that may get shards: where there are others, none whose `EntityStore` does not answer it (R9), and
+    /// none that is not heard.
     pub(super) fn hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
         let all = || {
             self.all_live()
@@ -93,8 +97,10 @@ impl View {
                     (Member { node: node.clone(), incarnation: row.incarnation }, row)
                 })
         };
-        let all_mute = all().all(|(member, _)| self.mute.contains(&member));
-        all().filter(move |(member, _)| all_mute || !self.mute.contains(member))
+        let mute =
+            |member: &Member| self.mute.contains(member) || self.silent.contains(&member.node);
+        let all_mute = all().all(|(member, _)| mute(&member));
+        all().filter(move |(member, _)| all_mute || !mute(member))
     }
 
     /// Every shard's row, in order.
@@ -123,6 +129,7 @@ impl Machine {
                     let (holder, term) = (row.holder.clone(), row.term);
                     self.note(Notice::Manager { holder, term });
                     self.report_soon(now);
+                    self.wait_anew(now);
                 }
                 self.view.manager = Some((row, revision));
                 self.vacant = None;

@@ -1,6 +1,6 @@
 //! Machines round one store of rows, in virtual time. Shards serve and stop as soon as they are told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::assign::{AllocationStrategy, Strategy};
 use crate::ids::{Epoch, NodeId, ShardId};
@@ -19,6 +19,8 @@ pub(super) struct Node {
     pub(super) dead: bool,
     /// Its store calls are neither made nor answered.
     pub(super) cut: bool,
+    /// Its writes are made, and the answers lost.
+    pub(super) unanswered: bool,
     /// Its shards take long to stop; these were told to.
     pub(super) stuck: bool,
     pub(super) stops: Vec<(ShardId, Epoch)>,
@@ -38,6 +40,8 @@ pub(super) struct Cluster {
     /// Everything said, for tests that look; and what says that a talk is lost.
     pub(super) said: Vec<(NodeId, NodeId, Talk)>,
     pub(super) lose: fn(&Talk) -> bool,
+    /// Whose words do not come to whom.
+    pub(super) unheard: BTreeSet<(NodeId, NodeId)>,
     pub(super) settings: Settings,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
     inbox: VecDeque<(NodeId, Event)>,
@@ -53,6 +57,7 @@ impl Cluster {
             revision: 0,
             said: Vec::new(),
             lose: |_| false,
+            unheard: BTreeSet::new(),
             settings: Settings::default(),
             strategy: || Strategy::Average.build(),
             inbox: VecDeque::new(),
@@ -100,6 +105,7 @@ impl Cluster {
             paused: false,
             dead: false,
             cut: false,
+            unanswered: false,
             stuck: false,
             stops: Vec::new(),
             suspended: false,
@@ -205,6 +211,7 @@ impl Cluster {
                     let result = Err(WriteError::Conflict(standing));
                     return Some(Event::Written { number, result });
                 }
+                let unanswered = node.unanswered;
                 self.revision += 1;
                 self.rows.insert(key.clone(), (row.clone(), self.revision));
                 for (other, node) in &self.nodes {
@@ -214,11 +221,13 @@ impl Cluster {
                             .push_back((other.clone(), Event::Row { key: key.clone(), value }));
                     }
                 }
-                Some(Event::Written { number, result: Ok(self.revision) })
+                let result = if unanswered { Err(WriteError::Unknown) } else { Ok(self.revision) };
+                Some(Event::Written { number, result })
             }
             Action::Say { to, talk } => {
                 self.said.push((name.clone(), to.clone(), talk.clone()));
                 if !(self.lose)(&talk)
+                    && !self.unheard.contains(&(name.clone(), to.clone()))
                     && let Some(from) = member
                 {
                     self.inbox.push_back((to, Event::Heard { from, talk }));
@@ -334,6 +343,13 @@ impl Cluster {
         match &self.rows.get(&Key::Node(name.into()))?.0 {
             Row::Node(row) => Some(row.standing),
             _ => None,
+        }
+    }
+
+    pub(super) fn life(&self, name: &str) -> u64 {
+        match &self.rows[&Key::Node(name.into())].0 {
+            Row::Node(row) => row.incarnation.counter,
+            _ => unreachable!("a node's row"),
         }
     }
 

@@ -143,6 +143,25 @@ fn a_life_that_was_marked_dead_is_over_and_another_one_registers() {
 }
 
 #[test]
+fn a_life_that_was_forgotten_while_it_slept_is_over_and_the_next_has_a_higher_incarnation() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").paused = true;
+    cluster.run(8_000);
+    // An operator forgets it; of its own death it has heard nothing yet.
+    let key = Key::Node("b".into());
+    if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
+        assert_eq!(row.standing, Standing::Dead);
+        cluster.revision += 1;
+        (row.standing, *revision) = (Standing::Stopped, cluster.revision);
+    }
+    cluster.node("b").paused = false;
+    cluster.run(6_000);
+    assert!(!cluster.node("b").left, "it did not say goodbye");
+    assert_eq!(renewals(&cluster, "b").0, 2, "R7");
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
 fn a_judge_that_slept_counts_every_lease_as_just_renewed() {
     let asleep = |mut cluster: Cluster| {
         // Both sleep; the judge wakes first, with what it had not heard still on its way.

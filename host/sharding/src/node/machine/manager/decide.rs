@@ -41,6 +41,7 @@ impl Manager {
 
 impl Machine {
     pub(super) fn decide(&mut self, now: Now) {
+        self.listen(now);
         self.bury(now);
         self.drive_hand_offs(now);
         self.place(now);
@@ -213,13 +214,14 @@ impl Machine {
     }
 
     /// Balances: when hosts came or went, when asked, and at each interval (S13). Not while a member cannot be
-    /// reached, or versions are mixed: the strategy sees to that (R12, S16.2).
+    /// reached, or none is heard, or versions are mixed: the strategy sees to that (R12, S16.2).
     fn balance(&mut self, now: Now) {
         let hosts: BTreeSet<_> = self.view.hosts().map(|(member, _)| member).collect();
         let away = self
             .view
             .all_live()
-            .any(|(node, _)| self.view.still(node, now.mono, self.settings.lease));
+            .any(|(node, _)| self.view.still(node, now.mono, self.settings.lease))
+            || hosts.iter().all(|member| self.view.silent.contains(&member.node));
         let parallel = self.settings.rebalance_parallel;
         let Some(manager) = &mut self.manager else { return };
         if manager.hosts != hosts {

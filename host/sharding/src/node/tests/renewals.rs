@@ -1,0 +1,159 @@
+//! Renewals whose answers are lost: one that was made counts, and from when it was sent (R7 to R9).
+
+use super::cluster::{Cluster, SHARDS};
+use crate::assign::Strategy;
+use crate::message::Now;
+use crate::node::{Action, Event, Identity, Machine, Settings, WriteError};
+use crate::rows::{Key, NodeRow, Roles, Row};
+
+#[test]
+fn renewals_count_though_all_their_answers_are_lost() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").unanswered = true;
+    cluster.run(20_000);
+    assert!(!cluster.node("b").suspended);
+    assert_eq!(cluster.life("b"), 1);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+/// A host's machine by itself.
+struct Host {
+    machine: Machine,
+    now: u64,
+}
+
+impl Host {
+    fn registered() -> Self {
+        let identity = Identity {
+            node: "h".into(),
+            roles: Roles { host: true, ..Roles::default() },
+            version: 1,
+            addresses: Vec::new(),
+            shards: SHARDS,
+            seed: 3,
+        };
+        let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
+        let mut host = Self { machine, now: 1_000 };
+        host.tell(Event::Listed(Some(Vec::new())));
+        let (number, _, _) = host.write().expect("it registers");
+        host.tell(Event::Written { number, result: Ok(1) });
+        assert_eq!(host.renewed(), [1_000]);
+        host
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.machine.poll()).collect()
+    }
+
+    /// The write that it asks for: its number, the revision that is expected, the row.
+    fn write(&mut self) -> Option<(u64, Option<u64>, NodeRow)> {
+        self.actions().into_iter().find_map(|action| match action {
+            Action::Write { number, expected, row: Row::Node(row), .. } => {
+                Some((number, expected, row))
+            }
+            _ => None,
+        })
+    }
+
+    /// When those renewals were sent that counted.
+    fn renewed(&mut self) -> Vec<u64> {
+        let sent = |action| match action {
+            Action::Renewed { sent } => Some(sent),
+            _ => None,
+        };
+        self.actions().into_iter().filter_map(sent).collect()
+    }
+
+    /// Lets time pass until it writes.
+    fn writes(&mut self) -> (u64, Option<u64>, NodeRow) {
+        for _ in 0..1_000 {
+            self.now += 10;
+            self.tell(Event::Tick);
+            if let Some(write) = self.write() {
+                return write;
+            }
+        }
+        unreachable!("it renews");
+    }
+
+    fn row(&mut self, row: &NodeRow, revision: u64) {
+        let value = Some((Row::Node(row.clone()), revision));
+        self.tell(Event::Row { key: Key::Node("h".into()), value });
+    }
+}
+
+/// Its first renewal, whose answer is lost, and what stands in the store when it was not made yet.
+fn lost() -> (Host, u64, NodeRow, NodeRow) {
+    let mut host = Host::registered();
+    let (number, expected, row) = host.writes();
+    assert_eq!((expected, row.renewals), (Some(1), 1));
+    let (sent, before) = (host.now, NodeRow { renewals: 0, ..row.clone() });
+    host.now += 200;
+    host.tell(Event::Written { number, result: Err(WriteError::Unknown) });
+    assert!(host.actions().contains(&Action::Read(Key::Node("h".into()))));
+    (host, sent, row, before)
+}
+
+#[test]
+fn r8_a_renewal_that_a_read_finds_counts_from_when_it_was_sent() {
+    let (mut host, sent, row, _) = lost();
+    host.now += 100;
+    host.row(&row, 2);
+    assert_eq!(host.renewed(), [sent]);
+    let (_, expected, next) = host.writes();
+    assert_eq!((expected, next.renewals), (Some(2), 2));
+}
+
+#[test]
+fn r8_a_renewal_that_was_made_late_counts_from_its_sending_and_not_from_the_next_ones() {
+    let (mut host, sent, row, before) = lost();
+    // Not made yet, when it is read.
+    host.row(&before, 1);
+    assert_eq!(host.renewed(), []);
+    let (number, expected, again) = host.writes();
+    assert_eq!((expected, again.renewals), (Some(1), 1));
+    assert!(host.now > sent + 200);
+    // Then the first one was: the second meets it, and they are alike.
+    let standing = Some((Row::Node(row), 2));
+    host.tell(Event::Written { number, result: Err(WriteError::Conflict(standing)) });
+    assert_eq!(host.renewed(), [sent], "R8: never later than it was sent");
+    let lease = Settings::default().lease;
+    host.now = sent + lease - 1;
+    host.tell(Event::Tick);
+    assert!(!host.machine.suspended(), "R9");
+    host.now += 1;
+    host.tell(Event::Tick);
+    assert!(host.machine.suspended());
+}
+
+#[test]
+fn a_mark_that_another_sets_is_no_renewal() {
+    let (mut host, sent, row, before) = lost();
+    let marked = NodeRow { draining: true, ..before };
+    host.row(&marked, 2);
+    assert_eq!(host.renewed(), []);
+    let (number, expected, again) = host.writes();
+    assert_eq!((expected, again.renewals, again.draining), (Some(2), 1, true));
+    let second = host.now;
+    host.now += 50;
+    host.tell(Event::Written { number, result: Ok(3) });
+    assert_eq!(host.renewed(), [second]);
+    host.row(&row, 2);
+    assert_eq!(host.renewed(), [], "a row that is older than what is known says nothing: {sent}");
+}
+
+#[test]
+fn a_renewal_that_the_watch_tells_before_its_answer_counts_once() {
+    let mut host = Host::registered();
+    let (number, _, row) = host.writes();
+    let sent = host.now;
+    host.now += 30;
+    host.row(&row, 2);
+    assert_eq!(host.renewed(), [sent]);
+    host.tell(Event::Written { number, result: Ok(2) });
+    assert_eq!(host.renewed(), []);
+}

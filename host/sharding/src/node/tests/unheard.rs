@@ -1,0 +1,230 @@
+//! Words to the manager that never come, while both renew their leases: rows say what words cannot (R11, S12).
+
+use super::cluster::{Cluster, SHARDS};
+use crate::node::{Event, Mutation, Talk};
+use crate::rows::{Key, Roles, Row, ShardRow, Standing, shard_at};
+
+/// Longer than a node and the manager wait for each other's words.
+const LONG: u64 = 9_000;
+
+const HOST: Roles = Roles { store: false, manager: false, host: true, gateway: false };
+
+fn deafen(cluster: &mut Cluster, from: &str, to: &str) {
+    cluster.unheard.insert((from.into(), to.into()));
+}
+
+fn drain(cluster: &mut Cluster, node: &str) {
+    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+}
+
+fn has(cluster: &Cluster, node: &str) -> usize {
+    cluster.spread().get(node).copied().unwrap_or(0)
+}
+
+/// Shards that rows give to a life that does not have them.
+fn unserved(cluster: &Cluster) -> usize {
+    let rows = cluster.rows.iter().filter_map(|(key, (row, _))| match (key, row) {
+        (Key::Shards(chunk), Row::Shards(row)) => Some((chunk, row)),
+        _ => None,
+    });
+    let shards = rows.flat_map(|(chunk, row)| {
+        row.shards.iter().enumerate().map(|(place, row)| (shard_at(*chunk, place), row))
+    });
+    let has = |shard, row: &ShardRow| {
+        let owner = row.owner.clone().expect("an owner");
+        cluster.nodes[&owner.node].owns.get(&shard) == Some(&(row.epoch, owner))
+    };
+    shards.filter(|(shard, row)| !has(*shard, row)).count()
+}
+
+/// `a` manages; `c` was told to hand its shards off and stopped them, and `a` does not hear it.
+fn stopped_in_vain(mut cluster: Cluster) -> Cluster {
+    deafen(&mut cluster, "c", "a");
+    drain(&mut cluster, "c");
+    cluster.run(3_000);
+    assert!(cluster.node("c").owns.is_empty());
+    assert_eq!(cluster.moving(), 4, "nobody was told that they stopped");
+    cluster
+}
+
+fn balanced_in_vain(mut cluster: Cluster) -> Cluster {
+    cluster.start_with("b", HOST, 1);
+    cluster.run(5_000);
+    deafen(&mut cluster, "b", "a");
+    cluster.start_with("d", HOST, 1);
+    cluster.run(3_000);
+    assert!(cluster.moving() > 0, "what `b` stopped waits");
+    cluster
+}
+
+#[test]
+fn r11_what_a_node_gave_up_unheard_is_served_by_others_once_its_life_has_ended() {
+    let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
+    assert_eq!(cluster.life("b"), 1);
+    cluster.run(LONG);
+    assert_eq!(cluster.life("b"), 2, "its row says what its words could not");
+    cluster.spread();
+    let mut stays = Cluster::of(&["a"]);
+    stays.settings.mutations.push(Mutation::StayUnheard);
+    let mut stays = balanced_in_vain(stays);
+    stays.run(10 * LONG);
+    assert_eq!(stays.life("b"), 1);
+    assert!(unserved(&stays) > 0, "the mutation shows: they are nobody's for ever");
+}
+
+#[test]
+fn s12_who_is_not_heard_is_given_nothing_that_others_can_have_until_it_is_heard() {
+    let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
+    cluster.run(LONG);
+    assert_eq!(has(&cluster, "b"), 0, "it could not say that it stopped them");
+    cluster.run(10 * LONG);
+    assert_eq!((has(&cluster, "b"), cluster.life("b")), (0, 2));
+    cluster.unheard.clear();
+    cluster.run(3_000);
+    assert_eq!(has(&cluster, "b"), 4);
+}
+
+#[test]
+fn a_drain_of_a_node_that_is_not_heard_ends_and_its_next_life_drains_too() {
+    let mut cluster = stopped_in_vain(Cluster::of(&["a", "b", "c"]));
+    cluster.run(LONG);
+    assert_eq!(cluster.life("c"), 2);
+    assert_eq!(has(&cluster, "c"), 0);
+    let draining = match &cluster.rows[&Key::Node("c".into())].0 {
+        Row::Node(row) => row.draining,
+        _ => false,
+    };
+    assert!(draining, "R12: the operator's word stands");
+}
+
+#[test]
+fn a_node_that_never_hears_that_it_is_to_hand_off_sees_it_by_the_row() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    deafen(&mut cluster, "a", "c");
+    deafen(&mut cluster, "c", "a");
+    drain(&mut cluster, "c");
+    cluster.run(2_000);
+    assert_eq!(cluster.node("c").owns.len(), 4, "it goes on, and its messages are held back");
+    cluster.run(LONG);
+    assert_eq!(has(&cluster, "c"), 0);
+    assert_eq!(cluster.life("c"), 2);
+}
+
+#[test]
+fn a_claim_that_was_refused_unheard_is_assigned_anew() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    deafen(&mut cluster, "c", "a");
+    let (&shard, &(epoch, _)) = cluster.node("c").owns.first_key_value().expect("a shard");
+    cluster.node("c").owns.remove(&shard);
+    cluster.tell("c", Event::Lost { shard, epoch, standing: Some(epoch) });
+    cluster.run(LONG);
+    assert_eq!(cluster.life("c"), 2);
+    assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
+}
+
+#[test]
+fn a_node_that_leaves_unheard_says_goodbye_without_hand_offs() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    deafen(&mut cluster, "c", "a");
+    cluster.tell("c", Event::Leave);
+    cluster.run(LONG);
+    assert!(cluster.node("c").left);
+    assert_eq!(cluster.standing("c"), Some(Standing::Stopped));
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn nobody_ends_its_life_while_nothing_waits_for_its_words() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    deafen(&mut cluster, "c", "a");
+    deafen(&mut cluster, "a", "c");
+    cluster.run(10 * LONG);
+    assert_eq!((has(&cluster, "c"), cluster.life("c")), (4, 1));
+}
+
+#[test]
+fn nobody_ends_its_life_for_want_of_a_manager() {
+    let mut cluster = Cluster::new();
+    cluster.start("a");
+    cluster.run(3_000);
+    for node in ["b", "c"] {
+        cluster.start_with(node, HOST, 1);
+    }
+    cluster.run(5_000);
+    let mut cluster = stopped_in_vain(cluster);
+    cluster.node("a").dead = true;
+    cluster.run(10 * LONG);
+    assert_eq!(cluster.life("c"), 1, "nobody could do what it waits for");
+}
+
+/// Reports are lost, and the entities' store answers only those.
+fn without_entities(answered: &[&str]) -> Cluster {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.lose = |talk| matches!(talk, Talk::Report(_));
+    for _ in 0..300 {
+        cluster.now += 100;
+        for node in ["a", "b", "c"] {
+            if answered.contains(&node) {
+                let sent = cluster.now;
+                cluster.tell(node, Event::StoreAnswered { sent });
+            }
+            cluster.tell(node, Event::Tick);
+        }
+    }
+    cluster
+}
+
+#[test]
+fn what_a_node_gave_up_for_want_of_the_store_goes_to_others_unheard() {
+    let mut cluster = without_entities(&["a", "b"]);
+    assert!(cluster.node("c").owns.is_empty(), "R9");
+    assert_eq!((cluster.life("c"), has(&cluster, "c")), (2, 0));
+}
+
+#[test]
+fn nobody_ends_its_life_while_the_entity_store_answers_nobody() {
+    let mut cluster = without_entities(&[]);
+    assert!(["a", "b", "c"].iter().all(|node| cluster.node(node).owns.is_empty()), "R9");
+    assert_eq!(["a", "b", "c"].map(|node| cluster.life(node)), [1, 1, 1]);
+    cluster.run(2 * LONG);
+    assert_eq!(unserved(&cluster), 0);
+}
+
+#[test]
+fn a_manager_that_hears_nobody_moves_nothing_and_takes_what_needs_an_owner_itself() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    for node in ["b", "c", "d"] {
+        deafen(&mut cluster, node, "a");
+    }
+    cluster.run(LONG);
+    cluster.start("d");
+    cluster.run(5 * LONG);
+    let before = cluster.epochs();
+    cluster.run(5 * LONG);
+    assert_eq!(cluster.epochs(), before, "it comes to rest");
+    assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
+    let lives = ["b", "c", "d"].map(|node| cluster.life(node));
+    assert!(lives.iter().all(|life| *life <= 2), "{lives:?}");
+}
+
+#[test]
+fn a_manager_that_hears_no_host_balances_nothing() {
+    let mut cluster = Cluster::new();
+    cluster.start_with("a", Roles { host: false, ..Roles::ALL }, 1);
+    for node in ["b", "c"] {
+        cluster.start_with(node, HOST, 1);
+        cluster.run(200);
+    }
+    cluster.run(5_000);
+    for node in ["b", "c", "d"] {
+        deafen(&mut cluster, node, "a");
+    }
+    cluster.run(LONG);
+    cluster.start_with("d", HOST, 1);
+    cluster.run(5 * LONG);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+    assert_eq!(["b", "c", "d"].map(|node| cluster.life(node)), [1, 1, 1]);
+    cluster.unheard.clear();
+    cluster.run(3_000);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}
