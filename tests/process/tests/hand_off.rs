@@ -190,7 +190,9 @@ async fn a_hand_off_that_the_owner_sleeps_through_goes_on_without_it_or_without_
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
             .await?;
         scene.cluster.go_on(owner)?;
+        // Commits and replies from before are on their way; then it registers a new life, when it can.
         tokio::time::sleep(Duration::from_millis(500)).await;
+        scene.cluster.wait("the owner lives again", |view| view.lives(&name)).await?;
         scene.cluster.settled().await?;
         ask(&scene.clients[STORE], &name, true).await?;
         Ok(if inside { Fell::Inside } else { Fell::Beside("no hand-off was seen".into()) })

@@ -29,6 +29,12 @@ impl View {
         self.nodes.nodes.iter().find(|node| node.name == name)
     }
 
+    /// Whether a node has a life that is not over, as far as this node knows.
+    #[must_use]
+    pub fn lives(&self, name: &str) -> bool {
+        self.node(name).is_some_and(alive)
+    }
+
     /// Names of the live nodes that run entities and do not drain.
     #[must_use]
     pub fn hosts(&self) -> Vec<&str> {
