@@ -192,6 +192,10 @@ impl Relative for Still {
         if at <= NOW { 0 } else { at }
     }
 
+    fn never(&self, at: u64) -> bool {
+        at >= NOW + NEVER
+    }
+
     fn revision(&self, _: &Key, at: u64) -> u64 {
         at
     }

@@ -14,6 +14,10 @@ pub trait Relative {
     fn time(&self, at: u64) -> u64;
     /// When something is due: how long it has been due does not matter.
     fn due(&self, at: u64) -> u64;
+    /// Whether that is later than anything that is looked at: what is due then is as if it were not noted.
+    fn never(&self, _: u64) -> bool {
+        false
+    }
     /// A revision of a row.
     fn revision(&self, key: &Key, at: u64) -> u64;
     /// A count of renewals of a node's lease.
