@@ -55,6 +55,7 @@ impl Manager {
 
     pub(super) fn make_relative(&mut self, to: &dyn Relative) {
         self.balance_at = to.due(self.balance_at);
+        self.heard.retain(|_, until| !to.never(*until));
         for until in self.unreachable.values_mut().chain(self.heard.values_mut()) {
             *until = to.due(*until);
         }

@@ -58,6 +58,7 @@ impl Machine {
         self.handled = self.handled.map(|at| to.time(at));
         self.store_answered = to.time(self.store_answered);
         self.report_at = self.report_at.map(|at| to.due(at));
+        self.waiting.retain(|_, until| !to.never(*until));
         for until in self.waiting.values_mut() {
             *until = to.due(*until);
         }
