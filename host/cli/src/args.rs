@@ -114,13 +114,13 @@ pub(crate) struct Init {
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
     /// The address to listen on
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411", value_parser = ip_and_port)]
     pub(crate) listen: SocketAddr,
     /// Shards of the pool; fixed for the cluster's life
     #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "join")]
     pub(crate) shards: u32,
     /// Make a node that joins the cluster of this node; may be given more than once
-    #[arg(long, value_name = "HOST:PORT", requires = "ca")]
+    #[arg(long, value_name = "HOST:PORT", requires = "ca", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
     /// Where the cluster's authority is: the directory with ca.pem and ca.key
     #[arg(long, value_name = "DIR", requires = "join")]
@@ -150,7 +150,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// A node of the cluster to join, whatever the configuration says; may be given more than once
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Dev {
     #[arg(long, value_name = "DIR", default_value = ".ostraca")]
     pub(crate) data: PathBuf,
     /// The address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = ip_and_port)]
     pub(crate) listen: Option<SocketAddr>,
 }
 
@@ -214,7 +214,7 @@ pub(crate) struct Issue {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) out: PathBuf,
     /// A node's address for the client's profile; may be given more than once
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7411")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7411", value_parser = host_and_port)]
     pub(crate) address: Vec<String>,
 }
 
@@ -375,4 +375,16 @@ pub(crate) enum Shell {
     Zsh,
     /// fish
     Fish,
+}
+
+fn ip_and_port(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write an IP address and a port, as in 127.0.0.1:7411")
+}
+
+/// Said here, since what is written to a file now would be refused only when a node reads it.
+fn host_and_port(text: &str) -> Result<String, &'static str> {
+    let good = text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    good.then(|| text.to_owned()).ok_or("write HOST:PORT, with the port's number")
 }

@@ -153,12 +153,22 @@ impl From<NodeError> for Failure {
 
 impl From<ProfileError> for Failure {
     fn from(error: ProfileError) -> Self {
-        // The texts say what to do.
-        let code = match &error {
-            ProfileError::NotFound { .. } => "no-profile",
-            _ => "bad-profile",
+        let (code, help) = match &error {
+            ProfileError::NotFound { .. } => (
+                "no-profile",
+                "name one with --profile FILE or OSTRACA_PROFILE=FILE: `ostraca init` and `ostraca ca issue client` make profiles",
+            ),
+            ProfileError::File { .. } => (
+                "bad-profile",
+                "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME` makes a new profile",
+            ),
+            ProfileError::Invalid { .. } => {
+                ("bad-profile", "`ostraca ca issue client NAME` makes a new profile")
+            }
+            // Their texts say what to do.
+            _ => ("bad-profile", ""),
         };
-        Self::new(Exit::Unreachable, code, error.to_string())
+        Self::new(Exit::Unreachable, code, error.to_string()).help(help)
     }
 }
 
@@ -173,7 +183,7 @@ impl From<ConnectError> for Failure {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        const INPUT: [&str; 13] = [
+        const INPUT: [&str; 16] = [
             "bad-manifest",
             "not-supported-yet",
             "not-wasm",
@@ -187,6 +197,9 @@ impl From<Problem> for Failure {
             "unknown-pool",
             "bad-request",
             "unknown-node",
+            "node-not-live",
+            "no-such-shard",
+            "bad-cursor",
         ];
         let exit = match problem.code.as_str() {
             // It went as far as it could, and somebody has to do something.
@@ -219,9 +232,13 @@ impl From<CallError> for Failure {
             }
             CallError::NotRun { code, message, help, details, retry_after, .. } => {
                 let help = match (help.is_empty(), retry_after) {
+                    (true, Some(after)) if after.is_zero() => {
+                        "it may succeed later: try again".into()
+                    }
                     (true, Some(after)) => {
                         format!("it may succeed later: try again in {after:?}")
                     }
+                    (true, None) => advice(&code).into(),
                     _ => help.into(),
                 };
                 Self::new(Exit::NotRun, String::from(code), format!("not run: {message}"))
@@ -233,5 +250,37 @@ impl From<CallError> for Failure {
                     .details(BTreeMap::from([("id".into(), id.to_string())]))
             }
         }
+    }
+}
+
+/// What to do where the node says only what happened: it does not know who reads it.
+fn advice(code: &str) -> &'static str {
+    match code {
+        "panicked" | "trap" => {
+            "mend the entity and deploy it again; the backtrace is in the log of the node"
+        }
+        "turn-time-limit" => {
+            "do less in one message, or raise `turn-time` in [limits] of entity.toml and deploy it again"
+        }
+        "activation-time-limit" => {
+            "do less at the start, or raise `activation-time` in [limits] of entity.toml and deploy it again"
+        }
+        "memory-limit" => {
+            "hold less, or raise `memory` in [limits] of entity.toml and deploy it again"
+        }
+        "table-limit" => "raise `table-elements` in [limits] of entity.toml and deploy it again",
+        "stack-overflow" => {
+            "end the recursion, or raise `wasm-stack` in [guests] of the nodes' configuration"
+        }
+        "state-too-large" => {
+            "store less, or raise `state` in [limits] of entity.toml and deploy it again"
+        }
+        "reply-too-large" => {
+            "return less, or raise `reply` in [limits] of entity.toml and deploy it again"
+        }
+        "message-too-large" => {
+            "send less, or raise `max-message` in [network] of the nodes' configuration and `message` in [limits] of entity.toml"
+        }
+        _ => "",
     }
 }

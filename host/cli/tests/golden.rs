@@ -131,6 +131,9 @@ fn what_cannot_be_meant_is_wrong_usage() {
         &["drain", "n1", "--undo", "--timeout", "1s"],
         &["completions", "tcsh"],
         &["init", "n2", "--join", "127.0.0.1:1"],
+        &["init", "n2", "--join", "127.0.0.1", "--ca", "ca"],
+        &["init", "n2", "--join", "127.0.0.1:1", "--ca", "no-such-directory"],
+        &["init", "n1", "--listen", "localhost:7411"],
         &["init", "n2", "--join", "127.0.0.1:1", "--ca", "ca", "--shards", "8"],
         &["init", "n2", "--roles", "host"],
     ] {

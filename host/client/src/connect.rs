@@ -39,7 +39,7 @@ pub enum ConnectError {
     },
     /// No address answers. It may later.
     #[error(
-        "no node answers at {addresses} ({last}): start one with `ostraca dev`, or correct the addresses in the profile"
+        "no node answers at {addresses} ({last}): start one with `ostraca run` or `ostraca dev`, or correct the addresses in the profile"
     )]
     NoNode {
         /// What was tried.

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use ostraca_sharding::assign::{AllocationStrategy, Strategy};
 use ostraca_sharding::rows::Roles;
-use ostraca_wire::identity::{Identity, IdentityError, Trust};
+use ostraca_wire::identity::{self, Identity, IdentityError, Trust};
 
 pub use cluster::Role;
 
+use crate::error::NodeError;
 pub use crate::input::InputError as ConfigError;
 use crate::input::Text;
 
@@ -146,8 +147,8 @@ impl Config {
     /// Reads the authority's certificate, and the node's own with its key.
     ///
     /// # Errors
-    /// [`IdentityError`] names the file.
-    pub fn identity(&self) -> Result<(Trust, Identity), IdentityError> {
+    /// [`NodeError::Identity`] names the file; [`NodeError::OtherIdentity`] whose certificate it is instead.
+    pub fn identity(&self) -> Result<(Trust, Identity), NodeError> {
         let files = &self.file.identity;
         let ca = self.data.join(&files.ca);
         let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
@@ -157,7 +158,15 @@ impl Config {
         })?;
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
-        Ok((Trust::from_pem(&pem)?, identity))
+        let trust = Trust::from_pem(&pem)?;
+        let found = identity.principal();
+        // Who joins hears of a foreign authority from the other side; the first node has nobody to tell it.
+        let foreign = self.roles().store && found.cluster != trust.cluster;
+        if found.role == identity::Role::Node && found.name == self.node && !foreign {
+            return Ok((trust, identity));
+        }
+        let of = if foreign { format!(" of cluster {}", found.cluster) } else { String::new() };
+        Err(NodeError::OtherIdentity { node: self.node.clone(), found: format!("{found}{of}") })
     }
 
     /// Bounds of the endpoint.

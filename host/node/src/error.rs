@@ -151,12 +151,28 @@ impl NodeError {
             Self::Config(error) => return error.help_text().map(Into::into),
             Self::NotEmpty(_) => "choose another one; nothing that is there is ever overwritten",
             Self::File { .. } => "check the path and its permissions",
-            Self::Identity(_) => {
+            Self::Identity(_) | Self::Wire(ostraca_wire::Error::Identity(_)) => {
                 "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
             }
             Self::OtherIdentity { .. } => {
                 "check `node` and [identity] in the configuration, or issue a certificate for this node"
             }
+            Self::Join { source, .. } => match source.code() {
+                "nodes-only" => {
+                    "give the node a certificate of its own: `ostraca ca issue node NAME`, and [identity] in the configuration"
+                }
+                "other-node" => {
+                    "check `node` and [identity] in the configuration: the certificate is that of another node"
+                }
+                "other-shard-count" | "other-hash" => {
+                    "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
+                }
+                "other-cluster" => "check `join` and [identity] in the configuration",
+                "unsupported-protocol" | "unknown-feature" => {
+                    "run the release that the cluster runs"
+                }
+                _ => return None,
+            },
             Self::Store(_) => "read the reason, mend it, and start the node again",
             Self::Unreached(_) => {
                 "check the addresses under `join`, and that the node with the role `store` runs"
@@ -178,7 +194,6 @@ impl NodeError {
             Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
             Self::Invalid(_)
             | Self::Open(_)
-            | Self::Join { .. }
             | Self::Remote(_)
             | Self::Row(_)
             | Self::Wasm(_)

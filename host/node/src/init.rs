@@ -303,6 +303,26 @@ mod tests {
     }
 
     #[test]
+    fn the_certificate_of_somebody_else_is_refused_by_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = init(dir.path(), &options()).expect("made");
+        let ca = Ca::load(&made.ca).expect("the authority");
+        let foreign = Ca::create(ClusterId(7)).expect("another authority");
+        for (identity, named) in [
+            (ca.issue_client("bob"), "client/bob"),
+            (ca.issue_node("n2", &[]), "node/n2"),
+            (foreign.issue_node("n1", &[]), "of cluster 0000"),
+        ] {
+            identity.expect("issued").save(dir.path(), "node").expect("saved");
+            let config = Config::load(&made.config).expect("a configuration");
+            let error = config.identity().expect_err("refused");
+            assert_eq!(error.code(), "other-identity");
+            let text = error.to_string();
+            assert!(text.contains(named) && text.contains("node/n1"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_directory_with_something_in_it_is_refused_and_left_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("mine"), "x").expect("written");

@@ -173,6 +173,9 @@ fn explain(message: &str) -> (String, Option<String>) {
         return ("this is no address to listen on".into(), Some(help.into()));
     }
     let mut text = message.trim_end().replace('\n', "; ");
+    if let Some(before) = text.strip_suffix("expected a sequence") {
+        text = format!("{before}expected a list in brackets, as in [\"…\"]");
+    }
     for integer in ["u16", "u32", "u64", "usize"] {
         if let Some(before) = text.strip_suffix(&format!("expected {integer}")) {
             text = format!("{before}expected a whole number");

@@ -18,7 +18,9 @@ pub(crate) fn run(global: &Global, args: &args::Ca) -> Result<Exit, Failure> {
 }
 
 fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
-    let ca = Ca::load(&args.ca).map_err(bad)?;
+    let ca = Ca::load(&args.ca).map_err(|error| {
+        bad(error).help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key")
+    })?;
     let identity = match args.role {
         Role::Client => ca.issue_client(&args.name),
         Role::Node => ca.issue_node(&args.name, &["localhost".into()]),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ostraca_client::Profile;
 use ostraca_node::config::Role;
-use ostraca_node::{InitOptions, Initialised, JoinOptions, Joining};
+use ostraca_node::{InitOptions, Initialised, JoinOptions, Joining, NodeError};
 use serde_json::json;
 
 use crate::args::{Format, Global, Init, NodeRole};
@@ -35,7 +35,12 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         join: args.join.clone(),
         ca: ca.to_owned(),
     };
-    let Joining { cluster, config } = ostraca_node::join(&args.dir, &options)?;
+    let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
+        NodeError::Identity(error) => Failure::usage("bad-identity", error.to_string())
+            .help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key"),
+        error => error.into(),
+    });
+    let Joining { cluster, config } = joining?;
     let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
     if global.output == Format::Json {
         output::json(&json!({

@@ -37,8 +37,9 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     output::line(&format!("made {name}: its entity is in {name}/src/lib.rs"));
-    output::line("next:");
-    output::line(&format!("  ostraca deploy --build {name}"));
+    output::line("next: a node that builds and deploys it now and at each save");
+    output::line(&format!("  ostraca dev {name}"));
+    output::line("then, in another terminal in this folder:");
     output::line(&format!("  ostraca send {name}/alice greet '\"hello\"'"));
     Ok(Exit::Done)
 }
