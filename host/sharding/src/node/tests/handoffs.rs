@@ -175,3 +175,40 @@ fn a_refused_claim_is_assigned_above_the_epoch_that_stands() {
     assert!(cluster.epochs().values().any(|epoch| epoch.0 > 50), "R5");
     assert!(cluster.rows.contains_key(&Key::Shards(0)));
 }
+
+#[test]
+fn r11_a_late_hand_off_of_a_former_epoch_leaves_a_shard_alone_that_came_back() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.said.clear();
+    // There and back, in one life, until some shard is the same.
+    let back = |cluster: &mut Cluster| {
+        let owns = cluster.node("c").owns.clone();
+        let said = cluster.said.clone();
+        said.into_iter()
+            .map(|(_, _, talk)| talk)
+            .filter(|talk| match talk {
+                Talk::HandOff { shard, epoch, .. } => {
+                    owns.get(shard).is_some_and(|(now, _)| now > epoch)
+                }
+                _ => false,
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut late = Vec::new();
+    while late.is_empty() {
+        drain(&mut cluster, "c");
+        cluster.run(4_000);
+        cluster.tell("a", Event::Drain { node: "c".into(), draining: false });
+        cluster.run(6_000);
+        late = back(&mut cluster);
+    }
+    let (owns, from) = (cluster.node("c").owns.clone(), cluster.node("a").machine.member());
+    let from = from.expect("registered");
+    for talk in late {
+        cluster.tell("c", Event::Heard { from: from.clone(), talk });
+    }
+    assert_eq!(cluster.node("c").owns, owns, "a stop meant for one epoch ended the next");
+    let epochs = cluster.epochs();
+    cluster.run(5_000);
+    assert_eq!(cluster.epochs(), epochs);
+}

@@ -1,4 +1,4 @@
-//! How a shard begins to serve (R14), and an instance with it (R24).
+//! How a shard begins to serve (R14), an instance with it (R24), and how waiting ends (R22).
 
 use super::*;
 
@@ -62,4 +62,21 @@ fn r24_a_start_with_effects_is_a_turn_of_its_own_and_is_committed_before_the_mes
     hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
     hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
     assert_eq!(hand.code_of(message).as_deref(), Some(codes::COMMIT_REFUSED));
+}
+
+#[test]
+fn r22_a_deadline_ends_the_waiting_behind_a_turn_that_runs_on() {
+    let mut hand = Hand::serving();
+    let running = hand.send(1, 0, Kind::Command);
+    let id = MessageId { session: Session::of("client/x", b"s"), sequence: 2 };
+    let deadline = Some(hand.now + 50);
+    let late = hand.post(Message { id, deadline, ..hand.template() });
+    assert!(hand.machine.wake().is_some_and(|wake| Some(wake) <= deadline), "it wants to be told");
+    hand.now += 60;
+    hand.tell(Event::Tick);
+    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE));
+    assert!(hand.running.is_some(), "no caller's deadline interrupts a turn");
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
 }
