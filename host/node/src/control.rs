@@ -8,12 +8,13 @@ mod act;
 mod ask;
 mod run;
 mod talkers;
+mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_sharding::ids::{ClusterId, NodeId, ShardId};
-use ostraca_sharding::node::{Event, Machine, Talk};
+use ostraca_sharding::node::{Event, Machine};
 use ostraca_sharding::rows::Member;
 use ostraca_store::{ClusterStore, EntityStore, RowEvent};
 use ostraca_store_sled::SledStore;
@@ -29,16 +30,15 @@ use crate::stats::Stats;
 use crate::view::{Events, View};
 use crate::worker;
 pub(crate) use talkers::heard;
+pub(crate) use words::{Bounds as WordBounds, Words};
 
 /// How long what blocks may still hold the thread at its end.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What the thread is told.
+/// What the thread is told by its own node: none of it is ever lost.
 pub(crate) enum Input {
     /// Something for the machine.
     Event(Event),
-    /// Another node says something.
-    Heard(Member, Talk),
     /// A worker says something.
     Report(worker::Report),
     /// A row changed, or the watch of that number is over.
@@ -76,6 +76,8 @@ pub(crate) struct Parts {
 pub(crate) struct Control {
     pub(crate) runtime: Handle,
     pub(crate) input: mpsc::UnboundedSender<Input>,
+    /// What other nodes say.
+    pub(crate) words: Words,
     start: Option<oneshot::Sender<Parts>>,
     thread: Option<std::thread::JoinHandle<()>>,
     end: Option<oneshot::Sender<()>>,
@@ -83,19 +85,25 @@ pub(crate) struct Control {
 
 impl Control {
     /// Starts the thread; until [`Control::start`] it serves only its connections.
-    pub(crate) fn prepare() -> Result<Self, NodeError> {
-        let failed = |source| NodeError::Thread { name: "ostraca-control".into(), source };
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    pub(crate) fn prepare(bounds: WordBounds, stats: &Arc<Stats>) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::Thread {
+            name: "ostraca-control".into(),
+            source,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let handle = runtime.handle().clone();
         let (start, started) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let (input, inputs) = mpsc::unbounded_channel();
+        let (words, heard) = words::queue(bounds, stats.clone());
         let own = input.clone();
         let work = async move {
             let running = async {
                 if let Ok(parts) = started.await {
-                    run::run(parts, own, inputs).await;
+                    run::run(parts, own, inputs, heard).await;
                 }
                 std::future::pending::<()>().await;
             };
@@ -114,7 +122,14 @@ impl Control {
             })
             .map_err(failed)?;
         let (start, thread, end) = (Some(start), Some(thread), Some(end));
-        Ok(Self { runtime: handle, input, start, thread, end })
+        Ok(Self {
+            runtime: handle,
+            input,
+            words,
+            start,
+            thread,
+            end,
+        })
     }
 
     pub(crate) fn start(&mut self, parts: Parts) {

@@ -15,10 +15,13 @@ use ostraca_store::{
     StoreIdentity, Watch,
 };
 
+use crate::clock::Clock;
+
 /// Both stores, once they were reached.
 pub(crate) struct Late {
     /// What is known of the store before.
     pub(crate) identity: StoreIdentity,
+    clock: Arc<Clock>,
     reached: OnceLock<(Arc<dyn ClusterStore>, Arc<dyn EntityStore>)>,
 }
 
@@ -29,12 +32,20 @@ pub(crate) struct LateRows(pub(crate) Arc<Late>);
 pub(crate) struct LateEntities(pub(crate) Arc<Late>);
 
 impl Late {
-    pub(crate) fn new(identity: StoreIdentity) -> Arc<Self> {
-        Arc::new(Self { identity, reached: OnceLock::new() })
+    pub(crate) fn new(identity: StoreIdentity, clock: Arc<Clock>) -> Arc<Self> {
+        Arc::new(Self { identity, clock, reached: OnceLock::new() })
     }
 
-    /// They answer. Told once.
-    pub(crate) fn reach(&self, rows: Arc<dyn ClusterStore>, entities: Arc<dyn EntityStore>) {
+    /// They answer, and say what time it is in the cluster. Told once.
+    pub(crate) fn reach(
+        &self,
+        time: u64,
+        rows: Arc<dyn ClusterStore>,
+        entities: Arc<dyn EntityStore>,
+    ) {
+        // Before anything can be registered or claimed: lanes bear this time, and of one that is behind the cluster's
+        // the next owner of a shard would think that nobody had used it for long, and forget it (R17).
+        self.clock.set(time);
         // A second time is a fault of this program: the first stands.
         let _ = self.reached.set((rows, entities));
     }

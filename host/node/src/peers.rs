@@ -22,7 +22,7 @@ use crate::service::problem;
 pub(crate) struct Peers {
     pub(crate) bulk: Handle,
     pub(crate) control: Handle,
-    pub(crate) heard: mpsc::UnboundedSender<control::Input>,
+    pub(crate) heard: control::Words,
     /// Where the store is here.
     pub(crate) entities: Option<Arc<EntityServer>>,
     /// The rows, here or passed on: whoever joins may ask any node where the store is.
@@ -76,21 +76,38 @@ impl Streams {
                 messages::serve(reader, writer, &peer, (messages, bytes), self).await
             }
             StreamKind::Store => {
-                let Some(server) = &self.0.entities else { return no_store(reader, writer) };
+                let Some(server) = &self.0.entities else {
+                    return no_store(reader, writer);
+                };
                 let mut link = server.link(&peer.member);
-                serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+                serve_calls(
+                    reader,
+                    writer,
+                    &peer,
+                    move |_, body| link.call(&body),
+                    pushes,
+                )
+                .await
             }
             StreamKind::Cluster => {
-                let Some(server) = self.0.rows.get() else { return no_store(reader, writer) };
+                let Some(server) = self.0.rows.get() else {
+                    return no_store(reader, writer);
+                };
                 let mut link = server.link(&peer.member);
-                serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+                serve_calls(
+                    reader,
+                    writer,
+                    &peer,
+                    move |_, body| link.call(&body),
+                    pushes,
+                )
+                .await
             }
             StreamKind::Talk => {
                 let (node, heard) = (peer.member.node.clone(), self.0.heard.clone());
                 let hear = move |_, body: Bytes| {
                     match control::heard(&node, &body) {
-                        // Nobody to hear it: the node stops.
-                        Some((from, talk)) => drop(heard.send(control::Input::Heard(from, talk))),
+                        Some((from, talk)) => heard.put(from, talk, body.len()),
                         None => {
                             tracing::warn!(%node, "a node says what this one does not understand")
                         }

@@ -11,6 +11,8 @@ pub(crate) struct Stats {
     pub(crate) activations: AtomicU64,
     pub(crate) not_run: AtomicU64,
     pub(crate) unknown: AtomicU64,
+    /// What other nodes said and found no room.
+    pub(crate) words_lost: AtomicU64,
     /// Milliseconds of the node's clock at the last successful renewal.
     pub(crate) renewed: AtomicU64,
 }

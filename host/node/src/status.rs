@@ -73,7 +73,10 @@ impl Status {
                 _ => cluster.shards_unassigned += 1,
             }
         }
-        let store = view.nodes.iter().find(|(_, row)| row.roles.store && live(row));
+        let store = view
+            .nodes
+            .iter()
+            .find(|(_, row)| row.roles.store && live(row));
         cluster.store_node = store.map_or_else(String::new, |(node, _)| node.to_string());
         cluster
     }
@@ -83,7 +86,10 @@ impl Status {
         let view = self.view.borrow().clone();
         let identity = (self.identity)();
         let sum = |pick: fn(&Gauges) -> &std::sync::atomic::AtomicU64| -> u64 {
-            self.gauges.iter().map(|gauges| Stats::get(pick(gauges))).sum()
+            self.gauges
+                .iter()
+                .map(|gauges| Stats::get(pick(gauges)))
+                .sum()
         };
         let (shards, serving) = (sum(|g| &g.shards), sum(|g| &g.serving));
         let stats = &self.stats;
@@ -95,7 +101,11 @@ impl Status {
                 "mend the disk, then start the node again: nothing acknowledged is lost",
             ));
         }
-        let since = self.clock.now().mono.saturating_sub(Stats::get(&stats.renewed));
+        let since = self
+            .clock
+            .now()
+            .mono
+            .saturating_sub(Stats::get(&stats.renewed));
         if since >= self.lease {
             problems.push(trouble(
                 "lease-lapsed",
@@ -114,7 +124,10 @@ impl Status {
         if serving < shards {
             problems.push(trouble(
                 "shards-not-serving",
-                format!("{} of {shards} shards of this node do not serve yet", shards - serving),
+                format!(
+                    "{} of {shards} shards of this node do not serve yet",
+                    shards - serving
+                ),
                 "wait a little; if it stays so, look at the store",
             ));
         }
@@ -167,6 +180,7 @@ impl Status {
             ("failed_turns".into(), Stats::get(&stats.failures)),
             ("not_run".into(), Stats::get(&stats.not_run)),
             ("unknown".into(), Stats::get(&stats.unknown)),
+            ("words_lost".into(), Stats::get(&stats.words_lost)),
             ("store_sequence".into(), identity.sequence),
             ("store_opened".into(), identity.opened),
         ]);
@@ -183,7 +197,11 @@ impl Status {
                 ));
             }
         }
-        let incarnation = view.member.as_ref().map(|member| member.incarnation).unwrap_or_default();
+        let incarnation = view
+            .member
+            .as_ref()
+            .map(|member| member.incarnation)
+            .unwrap_or_default();
         proto::Status {
             cluster: identity.cluster.to_string(),
             node: self.node.to_string(),
@@ -202,5 +220,9 @@ impl Status {
 }
 
 fn trouble(code: &str, text: String, help: &str) -> proto::StatusProblem {
-    proto::StatusProblem { code: code.into(), text, help: help.into() }
+    proto::StatusProblem {
+        code: code.into(),
+        text,
+        help: help.into(),
+    }
 }

@@ -9,6 +9,7 @@ use ostraca_wire::PeerLimits;
 use serde::{Deserialize, Serialize};
 
 use super::file::{File, large, millis, small};
+use crate::control::WordBounds;
 use crate::input::units;
 
 /// What a node may do for its cluster.
@@ -115,6 +116,9 @@ pub(super) struct Peers {
     #[serde(with = "units::size")]
     pub(super) call_bytes: u64,
     pub(super) pushes: u32,
+    pub(super) words: u32,
+    #[serde(with = "units::size")]
+    pub(super) word_bytes: u64,
 }
 
 impl Default for Handoff {
@@ -171,7 +175,7 @@ impl Gateway {
 
 impl Default for Peers {
     fn default() -> Self {
-        let peers = PeerLimits::default();
+        let (peers, words) = (PeerLimits::default(), WordBounds::default());
         Self {
             keep_alive: peers.keep_alive,
             idle_timeout: peers.idle_timeout,
@@ -182,6 +186,8 @@ impl Default for Peers {
             calls: peers.calls,
             call_bytes: peers.call_bytes,
             pushes: small(peers.pushes),
+            words: small(words.words),
+            word_bytes: words.bytes as u64,
         }
     }
 }
@@ -198,6 +204,14 @@ impl Peers {
             calls: self.calls,
             call_bytes: self.call_bytes,
             pushes: self.pushes as usize,
+        }
+    }
+
+    /// How much of what other nodes say may wait.
+    pub(super) fn words(&self) -> WordBounds {
+        WordBounds {
+            words: self.words as usize,
+            bytes: large(self.word_bytes),
         }
     }
 }

@@ -62,9 +62,10 @@ impl Running {
             async move {
                 match asked.await {
                     Ok(Some(row)) => match rows::decode_core(&row) {
-                        Ok(Some((key, row, revision))) => {
-                            Event::Row { key, value: Some((row, revision)) }
-                        }
+                        Ok(Some((key, row, revision))) => Event::Row {
+                            key,
+                            value: Some((row, revision)),
+                        },
                         _ => Event::Tick,
                     },
                     Ok(None) => Event::Row { key, value: None },
@@ -86,7 +87,11 @@ impl Running {
                 return self.tasks.push(event.boxed());
             }
         };
-        let cas = Cas { key: rows::key_text(key), expected, value };
+        let cas = Cas {
+            key: rows::key_text(key),
+            expected,
+            value,
+        };
         let asked = self.parts.rows.compare_and_set(cas);
         self.tasks.push(
             async move {
@@ -108,8 +113,19 @@ impl Running {
     }
 
     pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
-        let asked = self.parts.entities.claims(shards.into_iter().map(shard_key).collect());
-        self.tasks.push(async move { Event::Claims { number, claims: asked.await.ok() } }.boxed());
+        let asked = self
+            .parts
+            .entities
+            .claims(shards.into_iter().map(shard_key).collect());
+        self.tasks.push(
+            async move {
+                Event::Claims {
+                    number,
+                    claims: asked.await.ok(),
+                }
+            }
+            .boxed(),
+        );
     }
 
     /// Asks the entities' store for something small, to know whether it answers (R9).
@@ -129,11 +145,11 @@ impl Running {
 
     /// Cluster time, and what is remembered of the store.
     pub(super) fn keep_notes(&mut self) {
-        let (store, time) = (self.parts.rows.clone(), self.parts.clock.now().cluster);
+        let (store, clock) = (self.parts.rows.clone(), self.parts.clock.clone());
         let local = self.parts.local.clone();
         self.tasks.push(
             async move {
-                if let Err(error) = ownership::write_time(&*store, time).await {
+                if let Err(error) = ownership::keep_time(&*store, &clock).await {
                     tracing::debug!(%error, "cluster time was not written");
                 }
                 if let Some(local) = local

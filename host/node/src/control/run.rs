@@ -10,6 +10,7 @@ use ostraca_store::RowEvent;
 use tokio::sync::mpsc;
 
 use super::talkers::Talkers;
+use super::words::Heard;
 use super::{Input, Parts};
 use crate::error::NodeError;
 use crate::rows;
@@ -39,6 +40,7 @@ pub(super) async fn run(
     parts: Parts,
     own: mpsc::UnboundedSender<Input>,
     mut inputs: mpsc::UnboundedReceiver<Input>,
+    mut heard: Heard,
 ) {
     let mut beat = tokio::time::interval(parts.every);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -58,12 +60,17 @@ pub(super) async fn run(
     running.carry_out();
     loop {
         let now = running.parts.clock.now().mono;
-        let wake = running.parts.machine.wake().map_or(1_000, |wake| wake.saturating_sub(now));
+        let wake = running
+            .parts
+            .machine
+            .wake()
+            .map_or(1_000, |wake| wake.saturating_sub(now));
         tokio::select! {
             input = inputs.recv() => match input {
                 Some(input) => running.input(input),
                 None => return,
             },
+            Some((from, talk)) = heard.next() => running.tell(Event::Heard { from, talk }),
             Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.tell(event),
             () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.tell(Event::Tick),
             _ = beat.tick() => running.ask_store(),
@@ -76,7 +83,6 @@ impl Running {
     fn input(&mut self, input: Input) {
         match input {
             Input::Event(event) => self.tell(event),
-            Input::Heard(from, talk) => self.tell(Event::Heard { from, talk }),
             Input::Report(report) => self.report(report),
             Input::Watched(watch, _) if watch != self.watch => {}
             Input::Watched(_, RowEvent::Lost) => self.tell(Event::WatchLost),
@@ -85,7 +91,10 @@ impl Running {
             }
             Input::Watched(_, RowEvent::Set(row)) => match rows::decode_core(&row) {
                 Ok(Some((key, row, revision))) => {
-                    self.tell(Event::Row { key, value: Some((row, revision)) });
+                    self.tell(Event::Row {
+                        key,
+                        value: Some((row, revision)),
+                    });
                 }
                 Ok(None) => self.parts.loader.row(row),
                 Err(error) => tracing::error!(%error, "a row was not understood"),
@@ -105,7 +114,11 @@ impl Running {
                 tracing::warn!(shard = %owner.shard, %why, "a shard was lost");
                 let (shard, epoch) = (owner.shard.shard, owner.epoch);
                 let standing = standing.map(|claim| claim.epoch);
-                self.tell(Event::Lost { shard, epoch, standing });
+                self.tell(Event::Lost {
+                    shard,
+                    epoch,
+                    standing,
+                });
             }
             worker::Report::Panicked(worker) => {
                 let error = NodeError::Ended(format!("worker {worker} panicked"));

@@ -68,7 +68,9 @@ impl Words {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Stats::count(&self.stats.words_lost);
         let Bounds { words, bytes } = self.bounds;
-        tracing::debug!("a word was lost: {words} (`peers.words`) or {bytes} bytes (`peers.word-bytes`) wait");
+        tracing::debug!(
+            "a word was lost: {words} (`peers.words`) or {bytes} bytes (`peers.word-bytes`) wait"
+        );
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use ostraca_sharding::ids::{Digest, Entity, MessageId, Session};
 use ostraca_sharding::message::{Context, Message, Token};
+use ostraca_wire::clock::Moment;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
@@ -25,7 +25,10 @@ pub(crate) struct Opener {
 
 impl Opener {
     pub(crate) fn new(clock: Arc<Clock>) -> Self {
-        Self { clock, shared: Mutex::default() }
+        Self {
+            clock,
+            shared: Mutex::default(),
+        }
     }
 
     fn share(&self, text: &str) -> Arc<str> {
@@ -49,12 +52,15 @@ impl Opener {
         types: &Table,
         session: Session,
         envelope: &Envelope,
-        received: Instant,
+        received: Moment,
         token: Token,
     ) -> Result<Arc<Message>, Problem> {
         let (entry, method, kind) = resolve(types, &envelope.principal, envelope)?;
         let now = self.clock.now().mono;
-        let target = Entity { kind: entry.name.clone(), id: envelope.id.as_str().into() };
+        let target = Entity {
+            kind: entry.name.clone(),
+            id: envelope.id.as_str().into(),
+        };
         let held = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
         let deadline = (envelope.remaining_ms > 0)
             .then(|| now.saturating_add(envelope.remaining_ms.saturating_sub(held)));
@@ -62,7 +68,10 @@ impl Opener {
             token,
             digest: Digest::of(&target, &method, &envelope.body),
             target,
-            id: MessageId { session, sequence: envelope.sequence },
+            id: MessageId {
+                session,
+                sequence: envelope.sequence,
+            },
             after: envelope.after,
             settled: envelope.settled,
             kind,

@@ -1,11 +1,11 @@
 //! A message on its way through the gateway: as it came, as another node gets it, and by where it goes.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use bytes::Bytes;
 use ostraca_sharding::ids::{Epoch, Session, ShardId};
 use ostraca_sharding::rows::Member;
+use ostraca_wire::clock::Moment;
 use ostraca_wire::peer::messages::Forward;
 use ostraca_wire::proto::{Envelope, Reply};
 use ostraca_wire::server::{Request, Ticket};
@@ -23,15 +23,25 @@ pub(super) struct Inner {
     pub(super) shard: ShardId,
     pub(super) session: Session,
     pub(super) envelope: Envelope,
-    pub(super) received: Instant,
+    pub(super) received: Moment,
     ticket: Mutex<Option<Ticket>>,
 }
 
 impl Parcel {
     pub(super) fn new(shard: ShardId, session: Session, request: Request) -> Self {
-        let Request { envelope, received, ticket } = request;
+        let Request {
+            envelope,
+            received,
+            ticket,
+        } = request;
         let ticket = Mutex::new(Some(ticket));
-        Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
+        Self(Arc::new(Inner {
+            shard,
+            session,
+            envelope,
+            received,
+            ticket,
+        }))
     }
 
     pub(super) fn answer(&self, reply: Reply) {
@@ -68,7 +78,10 @@ impl Batches {
     pub(super) fn new(workers: usize) -> Self {
         let mut local = Vec::new();
         local.resize_with(workers, Vec::new);
-        Self { local, remote: Vec::new() }
+        Self {
+            local,
+            remote: Vec::new(),
+        }
     }
 
     /// There is a worker: see [`Gateway::workers`].

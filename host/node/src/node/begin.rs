@@ -29,7 +29,7 @@ impl Node {
         let (trust, identity) = config.identity()?;
         let basis = Basis::new(config, trust.cluster);
         let roles = basis.config.roles();
-        let mut control = Control::prepare()?;
+        let mut control = Control::prepare(basis.config.word_bounds(), &basis.stats)?;
 
         let own = basis.own_store().await?;
         let mut network = Network::bind(&basis, &identity, &trust, &control, own.as_ref())?;
@@ -94,10 +94,18 @@ impl Node {
             view: view.clone(),
             events: events.clone(),
             control: control.input.clone(),
-            workers: workers.threads.iter().map(|(input, _)| input.clone()).collect(),
+            workers: workers
+                .threads
+                .iter()
+                .map(|(input, _)| input.clone())
+                .collect(),
             shards: stores.found.shards,
         };
-        network.door.open(Open { gateway: gateway.clone(), desk, takes_messages: roles.gateway });
+        network.door.open(Open {
+            gateway: gateway.clone(),
+            desk,
+            takes_messages: roles.gateway,
+        });
         Ok(Self {
             summary: basis.summary(&stores),
             server: network.server,

@@ -10,6 +10,7 @@ use ostraca_wire::peer::PeerDialer;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::error::NodeError;
 use crate::late::{Late, LateEntities, LateRows};
@@ -46,7 +47,7 @@ impl Stores {
     }
 
     /// Those of a cluster whose store does not answer yet.
-    fn late(cluster: ClusterId, pool: PoolRow) -> (Self, Arc<Late>) {
+    fn late(cluster: ClusterId, pool: PoolRow, clock: Arc<Clock>) -> (Self, Arc<Late>) {
         let identity = StoreIdentity {
             store: 0,
             cluster,
@@ -55,7 +56,7 @@ impl Stores {
             nonce: 0,
             sequence: 0,
         };
-        let late = Late::new(identity.clone());
+        let late = Late::new(identity.clone(), clock);
         let found = Found { identity, shards: pool.shards, hash: pool.hash, time: 0 };
         let rows = Arc::new(LateRows(late.clone()));
         let entities = Arc::new(LateEntities(late.clone()));
@@ -69,6 +70,7 @@ pub(super) struct Joining {
     pub(super) cluster: ClusterId,
     pub(super) dialer: PeerDialer,
     pub(super) control: Handle,
+    pub(super) clock: Arc<Clock>,
 }
 
 impl Joining {
@@ -90,13 +92,13 @@ impl Joining {
         };
         let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
         tracing::warn!(%error, "the store is away: messages go by remembered routes until it is back");
-        let (stores, late) = Stores::late(self.cluster, pool);
+        let (stores, late) = Stores::late(self.cluster, pool, self.clock.clone());
         tasks.spawn(self.go_on(late));
         Ok(stores)
     }
 
     async fn connect(&self, patience: Duration) -> Result<stores::Remote, NodeError> {
-        let Self { config, cluster, dialer, control } = self;
+        let Self { config, cluster, dialer, control, clock: _ } = self;
         stores::connect(config, *cluster, dialer, control, patience).await
     }
 
@@ -105,7 +107,8 @@ impl Joining {
         loop {
             match self.connect(PATIENCE).await {
                 Ok(remote) => {
-                    late.reach(remote.cluster.clone(), remote.entity.clone());
+                    let time = remote.found.time;
+                    late.reach(time, remote.cluster.clone(), remote.entity.clone());
                     return keep(remote).await;
                 }
                 Err(error) => tracing::warn!(%error, "the store is still away"),

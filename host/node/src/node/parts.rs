@@ -70,6 +70,7 @@ impl Basis {
             cluster: self.cluster,
             dialer: network.dialer.clone(),
             control: control.runtime.clone(),
+            clock: self.clock.clone(),
         }
     }
 
