@@ -99,11 +99,7 @@ impl Config {
     }
 
     fn read(text: &str, name: &str, join: &[String]) -> Result<Self, ConfigError> {
-        let input = Text {
-            code: "bad-config",
-            name,
-            text,
-        };
+        let input = Text { code: "bad-config", name, text };
         let mut file: File = input.parse()?;
         if !join.is_empty() {
             file.join = join.to_vec();
@@ -160,10 +156,8 @@ impl Config {
             path: ca.display().to_string(),
             source,
         })?;
-        let identity = Identity::load(
-            &self.data.join(&files.certificate),
-            &self.data.join(&files.key),
-        )?;
+        let identity =
+            Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
         let trust = Trust::from_pem(&pem)?;
         let found = identity.principal();
         // Who joins hears of a foreign authority from the other side; the first node has nobody to tell it.
@@ -171,23 +165,14 @@ impl Config {
         if found.role == identity::Role::Node && found.name == self.node && !foreign {
             return Ok((trust, identity));
         }
-        let of = if foreign {
-            format!(" of cluster {}", found.cluster)
-        } else {
-            String::new()
-        };
-        Err(NodeError::OtherIdentity {
-            node: self.node.clone(),
-            found: format!("{found}{of}"),
-        })
+        let of = if foreign { format!(" of cluster {}", found.cluster) } else { String::new() };
+        Err(NodeError::OtherIdentity { node: self.node.clone(), found: format!("{found}{of}") })
     }
 
     /// Bounds of the endpoint.
     #[must_use]
     pub fn wire_limits(&self) -> ostraca_wire::Limits {
-        self.file
-            .network
-            .limits(self.file.guests.component_limit, &self.file.peers)
+        self.file.network.limits(self.file.guests.component_limit, &self.file.peers)
     }
 
     /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.

@@ -86,14 +86,9 @@ pub(crate) struct Control {
 impl Control {
     /// Starts the thread; until [`Control::start`] it serves only its connections.
     pub(crate) fn prepare(bounds: WordBounds, stats: &Arc<Stats>) -> Result<Self, NodeError> {
-        let failed = |source| NodeError::Thread {
-            name: "ostraca-control".into(),
-            source,
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(failed)?;
+        let failed = |source| NodeError::Thread { name: "ostraca-control".into(), source };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (start, started) = oneshot::channel();
         let (end, ended) = oneshot::channel();
@@ -122,14 +117,7 @@ impl Control {
             })
             .map_err(failed)?;
         let (start, thread, end) = (Some(start), Some(thread), Some(end));
-        Ok(Self {
-            runtime: handle,
-            input,
-            words,
-            start,
-            thread,
-            end,
-        })
+        Ok(Self { runtime: handle, input, words, start, thread, end })
     }
 
     pub(crate) fn start(&mut self, parts: Parts) {

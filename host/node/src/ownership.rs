@@ -13,11 +13,7 @@ pub(crate) const NAMESPACE: &str = "default";
 pub(crate) const POOL: &str = "default";
 /// A shard of the one pool.
 pub(crate) fn shard_key(shard: ShardId) -> ShardKey {
-    ShardKey {
-        namespace: NAMESPACE.into(),
-        pool: POOL.into(),
-        shard,
-    }
+    ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }
 
 /// The one hash of 0.1 (M1).
@@ -29,16 +25,7 @@ pub(crate) const HASH: &str = "murmur3_x86_32";
 /// [`NodeError::Store`], [`NodeError::Conflict`] if the cluster has them already.
 pub async fn found(store: &dyn ClusterStore, shards: u32) -> Result<(), NodeError> {
     rows::write(store, "cluster", None, &ClusterRow { format: FORMAT }).await?;
-    rows::write(
-        store,
-        &rows::pool_key(),
-        None,
-        &PoolRow {
-            hash: HASH.into(),
-            shards,
-        },
-    )
-    .await?;
+    rows::write(store, &rows::pool_key(), None, &PoolRow { hash: HASH.into(), shards }).await?;
     rows::write(store, "time", None, &TimeRow(0)).await?;
     Ok(())
 }
@@ -46,9 +33,7 @@ pub async fn found(store: &dyn ClusterStore, shards: u32) -> Result<(), NodeErro
 /// Moves cluster time on: the row's, or this node's where its clock is slower than others'. Lanes that bear a time far
 /// behind the cluster's would be forgotten too soon by their next owner (R17).
 pub(crate) async fn keep_time(store: &dyn ClusterStore, clock: &Clock) -> Result<(), NodeError> {
-    let Some((TimeRow(before), revision)) = rows::read(store, "time").await? else {
-        return Ok(());
-    };
+    let Some((TimeRow(before), revision)) = rows::read(store, "time").await? else { return Ok(()) };
     clock.set(before);
     let now = clock.now().cluster;
     if before < now {

@@ -76,32 +76,14 @@ impl Streams {
                 messages::serve(reader, writer, &peer, (messages, bytes), self).await
             }
             StreamKind::Store => {
-                let Some(server) = &self.0.entities else {
-                    return no_store(reader, writer);
-                };
+                let Some(server) = &self.0.entities else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
-                serve_calls(
-                    reader,
-                    writer,
-                    &peer,
-                    move |_, body| link.call(&body),
-                    pushes,
-                )
-                .await
+                serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
             StreamKind::Cluster => {
-                let Some(server) = self.0.rows.get() else {
-                    return no_store(reader, writer);
-                };
+                let Some(server) = self.0.rows.get() else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
-                serve_calls(
-                    reader,
-                    writer,
-                    &peer,
-                    move |_, body| link.call(&body),
-                    pushes,
-                )
-                .await
+                serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
             StreamKind::Talk => {
                 let (node, heard) = (peer.member.node.clone(), self.0.heard.clone());

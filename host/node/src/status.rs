@@ -73,10 +73,7 @@ impl Status {
                 _ => cluster.shards_unassigned += 1,
             }
         }
-        let store = view
-            .nodes
-            .iter()
-            .find(|(_, row)| row.roles.store && live(row));
+        let store = view.nodes.iter().find(|(_, row)| row.roles.store && live(row));
         cluster.store_node = store.map_or_else(String::new, |(node, _)| node.to_string());
         cluster
     }
@@ -86,10 +83,7 @@ impl Status {
         let view = self.view.borrow().clone();
         let identity = (self.identity)();
         let sum = |pick: fn(&Gauges) -> &std::sync::atomic::AtomicU64| -> u64 {
-            self.gauges
-                .iter()
-                .map(|gauges| Stats::get(pick(gauges)))
-                .sum()
+            self.gauges.iter().map(|gauges| Stats::get(pick(gauges))).sum()
         };
         let (shards, serving) = (sum(|g| &g.shards), sum(|g| &g.serving));
         let stats = &self.stats;
@@ -101,11 +95,7 @@ impl Status {
                 "mend the disk, then start the node again: nothing acknowledged is lost",
             ));
         }
-        let since = self
-            .clock
-            .now()
-            .mono
-            .saturating_sub(Stats::get(&stats.renewed));
+        let since = self.clock.now().mono.saturating_sub(Stats::get(&stats.renewed));
         if since >= self.lease {
             problems.push(trouble(
                 "lease-lapsed",
@@ -124,10 +114,7 @@ impl Status {
         if serving < shards {
             problems.push(trouble(
                 "shards-not-serving",
-                format!(
-                    "{} of {shards} shards of this node do not serve yet",
-                    shards - serving
-                ),
+                format!("{} of {shards} shards of this node do not serve yet", shards - serving),
                 "wait a little; if it stays so, look at the store",
             ));
         }
@@ -197,11 +184,7 @@ impl Status {
                 ));
             }
         }
-        let incarnation = view
-            .member
-            .as_ref()
-            .map(|member| member.incarnation)
-            .unwrap_or_default();
+        let incarnation = view.member.as_ref().map(|member| member.incarnation).unwrap_or_default();
         proto::Status {
             cluster: identity.cluster.to_string(),
             node: self.node.to_string(),
@@ -220,9 +203,5 @@ impl Status {
 }
 
 fn trouble(code: &str, text: String, help: &str) -> proto::StatusProblem {
-    proto::StatusProblem {
-        code: code.into(),
-        text,
-        help: help.into(),
-    }
+    proto::StatusProblem { code: code.into(), text, help: help.into() }
 }

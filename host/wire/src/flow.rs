@@ -73,12 +73,7 @@ impl Ticket {
         self.answered = true;
         reply.sequence = self.sequence;
         let (tag, bytes) = (self.tag, self.bytes);
-        if self
-            .lane
-            .outgoing
-            .send(Outgoing { tag, reply, bytes })
-            .is_err()
-        {
+        if self.lane.outgoing.send(Outgoing { tag, reply, bytes }).is_err() {
             self.lane.window.release(1, u64::from(bytes));
         }
     }
@@ -118,11 +113,7 @@ pub(crate) trait Traffic: Sync {
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// It can be told which one it was: it alone is refused.
-    Message {
-        tag: u64,
-        sequence: u64,
-        problem: Box<Problem>,
-    },
+    Message { tag: u64, sequence: u64, problem: Box<Problem> },
     /// It cannot.
     Stream,
 }
@@ -201,10 +192,7 @@ pub(crate) async fn serve<T: Traffic>(
         most_bytes: bound.bytes,
         freed: Notify::new(),
     });
-    let lane = Arc::new(Lane {
-        outgoing,
-        window: Arc::clone(&window),
-    });
+    let lane = Arc::new(Lane { outgoing, window: Arc::clone(&window) });
     let mut reading = std::pin::pin!(read(traffic, stopping, lane, reader));
     let mut writing = std::pin::pin!(write(traffic, bound, replies, &window, writer));
     let mut read_all = false;
@@ -231,43 +219,24 @@ async fn read<T: Traffic>(
         lane.window.room().await;
         let received = Moment::now();
         while !lane.window.is_full() {
-            let Some(frame) = reader.buffered()? else {
-                break;
-            };
+            let Some(frame) = reader.buffered()? else { break };
             // At most the frames' limit, which is a u32.
             let bytes = frame.len() as u32;
             lane.window.take(u64::from(bytes));
             let ticket = |tag, sequence| {
                 let lane = Arc::clone(&lane);
-                Ticket {
-                    lane,
-                    tag,
-                    sequence,
-                    bytes,
-                    answered: false,
-                }
+                Ticket { lane, tag, sequence, bytes, answered: false }
             };
             match traffic.decode(&frame) {
                 Ok((tag, envelope)) => {
                     let ticket = ticket(tag, envelope.sequence);
-                    batch.push(Request {
-                        envelope,
-                        received,
-                        ticket,
-                    });
+                    batch.push(Request { envelope, received, ticket });
                 }
-                Err(Refused::Message {
-                    tag,
-                    sequence,
-                    problem,
-                }) => {
+                Err(Refused::Message { tag, sequence, problem }) => {
                     ticket(tag, sequence).not_run(*problem);
                 }
                 Err(Refused::Stream) => {
-                    return Err(Error::violation(
-                        Code::BadFrame,
-                        "a frame that is no message",
-                    ));
+                    return Err(Error::violation(Code::BadFrame, "a frame that is no message"));
                 }
             }
         }
@@ -296,12 +265,7 @@ async fn write<T: Traffic>(
     let mut batch = Vec::new();
     while replies.recv_many(&mut batch, BATCH).await > 0 {
         let (mut messages, mut bytes) = (0, 0);
-        for Outgoing {
-            tag,
-            mut reply,
-            bytes: size,
-        } in batch.drain(..)
-        {
+        for Outgoing { tag, mut reply, bytes: size } in batch.drain(..) {
             messages += 1;
             bytes += u64::from(size);
             if reply.encoded_len() > bound.reply as usize {

@@ -16,17 +16,10 @@ const HOUR: Duration = Duration::from_secs(3_600);
 pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let good = (1..=64).contains(&file.node.len())
         && file.node.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && file
-            .node
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        && file.node.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if file.node.is_empty() {
         let help = "add `node = \"NAME\"`, with the name in the node's certificate";
-        return Err(input.at(
-            &["node"],
-            "the key `node` is needed".into(),
-            Some(help.into()),
-        ));
+        return Err(input.at(&["node"], "the key `node` is needed".into(), Some(help.into())));
     }
     if !good {
         let why = "`node` is 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit";
@@ -90,9 +83,7 @@ fn roles(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
 
 fn strategy(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let name = &file.rebalance.strategy;
-    let Err(error) = Strategy::parse(name) else {
-        return Ok(());
-    };
+    let Err(error) = Strategy::parse(name) else { return Ok(()) };
     let near = nearest(name, Strategy::ALL.map(Strategy::name));
     let help = near.map(|near| format!("did you mean `{near}`?"));
     Err(input.at(&["rebalance", "strategy"], error.to_string(), help))
@@ -111,104 +102,34 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["", "lease"], file.lease, 100 * MS, HOUR),
         (["", "renew"], file.renew, 10 * MS, HOUR),
         (["", "margin"], file.margin, 10 * MS, HOUR),
-        (
-            ["network", "hello-deadline"],
-            network.hello_deadline,
-            100 * MS,
-            HOUR,
-        ),
-        (
-            ["network", "open-deadline"],
-            network.open_deadline,
-            100 * MS,
-            HOUR,
-        ),
-        (
-            ["network", "frame-deadline"],
-            network.frame_deadline,
-            100 * MS,
-            HOUR,
-        ),
-        (
-            ["network", "keep-alive"],
-            network.keep_alive,
-            100 * MS,
-            HOUR,
-        ),
-        (
-            ["network", "idle-timeout"],
-            network.idle_timeout,
-            200 * MS,
-            HOUR,
-        ),
-        (
-            ["peers", "keep-alive"],
-            file.peers.keep_alive,
-            10 * MS,
-            HOUR,
-        ),
-        (
-            ["peers", "idle-timeout"],
-            file.peers.idle_timeout,
-            20 * MS,
-            HOUR,
-        ),
+        (["network", "hello-deadline"], network.hello_deadline, 100 * MS, HOUR),
+        (["network", "open-deadline"], network.open_deadline, 100 * MS, HOUR),
+        (["network", "frame-deadline"], network.frame_deadline, 100 * MS, HOUR),
+        (["network", "keep-alive"], network.keep_alive, 100 * MS, HOUR),
+        (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
+        (["peers", "keep-alive"], file.peers.keep_alive, 10 * MS, HOUR),
+        (["peers", "idle-timeout"], file.peers.idle_timeout, 20 * MS, HOUR),
         (["gateway", "hold-wait"], file.gateway.hold_wait, MS, HOUR),
         (["gateway", "retry"], file.gateway.retry, MS, HOUR),
         (["handoff", "ack-wait"], handoff.ack_wait, MS, HOUR),
         (["handoff", "say-again"], handoff.say_again, 10 * MS, HOUR),
         (["handoff", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
-        (
-            ["rebalance", "interval"],
-            file.rebalance.interval,
-            10 * MS,
-            24 * HOUR,
-        ),
+        (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
         (["rebalance", "retry"], file.rebalance.retry, 10 * MS, HOUR),
         (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
         (["entities", "order-wait"], entities.order_wait, MS, HOUR),
-        (
-            ["entities", "lane-life"],
-            entities.lane_life,
-            1_000 * MS,
-            24 * 30 * HOUR,
-        ),
-        (
-            ["entities", "activation-wait"],
-            entities.activation_wait,
-            MS,
-            HOUR,
-        ),
+        (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
+        (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),
         (["entities", "claim-retry"], entities.claim_retry, MS, HOUR),
-        (
-            ["entities", "stop-deadline"],
-            entities.stop_deadline,
-            MS,
-            HOUR,
-        ),
+        (["entities", "stop-deadline"], entities.stop_deadline, MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry"], store.retry, 10 * MS, HOUR),
-        (
-            ["store", "flush-every"],
-            store.flush_every,
-            10 * MS,
-            60_000 * MS,
-        ),
-        (
-            ["store", "low-water-every"],
-            store.low_water_every,
-            10 * MS,
-            HOUR,
-        ),
+        (["store", "flush-every"], store.flush_every, 10 * MS, 60_000 * MS),
+        (["store", "low-water-every"], store.low_water_every, 10 * MS, HOUR),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
-            return Err(range(
-                input,
-                &path,
-                &units::show_time(least),
-                &units::show_time(most),
-            ));
+            return Err(range(input, &path, &units::show_time(least), &units::show_time(most)));
         }
     }
     for (section, keep_alive, idle) in [
@@ -235,133 +156,33 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let (network, guests, entities, store) =
         (&file.network, &file.guests, &file.entities, &file.store);
     let all = [
-        (
-            ["network", "max-message"],
-            network.max_message,
-            KIB,
-            32 * MIB,
-        ),
-        (
-            ["network", "session-bytes"],
-            network.session_bytes,
-            KIB,
-            GIB,
-        ),
-        (
-            ["network", "stream-window"],
-            network.stream_window,
-            16 * KIB,
-            GIB,
-        ),
-        (
-            ["network", "connection-window"],
-            network.connection_window,
-            16 * KIB,
-            GIB,
-        ),
-        (
-            ["network", "send-window"],
-            network.send_window,
-            16 * KIB,
-            GIB,
-        ),
-        (
-            ["network", "socket-buffer"],
-            network.socket_buffer,
-            4 * KIB,
-            GIB,
-        ),
+        (["network", "max-message"], network.max_message, KIB, 32 * MIB),
+        (["network", "session-bytes"], network.session_bytes, KIB, GIB),
+        (["network", "stream-window"], network.stream_window, 16 * KIB, GIB),
+        (["network", "connection-window"], network.connection_window, 16 * KIB, GIB),
+        (["network", "send-window"], network.send_window, 16 * KIB, GIB),
+        (["network", "socket-buffer"], network.socket_buffer, 4 * KIB, GIB),
         (["peers", "max-frame"], file.peers.max_frame, 20 * MIB, GIB),
-        (
-            ["peers", "message-bytes"],
-            file.peers.message_bytes,
-            KIB,
-            64 * GIB,
-        ),
-        (
-            ["peers", "call-bytes"],
-            file.peers.call_bytes,
-            KIB,
-            64 * GIB,
-        ),
-        (
-            ["peers", "word-bytes"],
-            file.peers.word_bytes,
-            KIB,
-            64 * GIB,
-        ),
-        (
-            ["gateway", "held-bytes"],
-            file.gateway.held_bytes,
-            0,
-            64 * GIB,
-        ),
-        (
-            ["gateway", "link-bytes"],
-            file.gateway.link_bytes,
-            KIB,
-            64 * GIB,
-        ),
-        (
-            ["guests", "max-memory"],
-            guests.max_memory,
-            64 * KIB,
-            4 * GIB,
-        ),
-        (
-            ["guests", "cache-limit"],
-            guests.cache_limit,
-            MIB,
-            1024 * GIB,
-        ),
-        (
-            ["guests", "component-limit"],
-            guests.component_limit,
-            KIB,
-            GIB,
-        ),
-        (
-            ["guests", "wasm-stack"],
-            guests.wasm_stack,
-            64 * KIB,
-            64 * MIB,
-        ),
-        (
-            ["entities", "unsettled-bytes"],
-            entities.unsettled_bytes,
-            KIB,
-            GIB,
-        ),
-        (
-            ["entities", "head-lane-bytes"],
-            entities.head_lane_bytes,
-            0,
-            64 * KIB,
-        ),
+        (["peers", "message-bytes"], file.peers.message_bytes, KIB, 64 * GIB),
+        (["peers", "call-bytes"], file.peers.call_bytes, KIB, 64 * GIB),
+        (["peers", "word-bytes"], file.peers.word_bytes, KIB, 64 * GIB),
+        (["gateway", "held-bytes"], file.gateway.held_bytes, 0, 64 * GIB),
+        (["gateway", "link-bytes"], file.gateway.link_bytes, KIB, 64 * GIB),
+        (["guests", "max-memory"], guests.max_memory, 64 * KIB, 4 * GIB),
+        (["guests", "cache-limit"], guests.cache_limit, MIB, 1024 * GIB),
+        (["guests", "component-limit"], guests.component_limit, KIB, GIB),
+        (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
+        (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, GIB),
+        (["entities", "head-lane-bytes"], entities.head_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
         (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
         (["store", "batch-bytes"], store.batch_bytes, 64 * KIB, GIB),
-        (
-            ["store", "low-water-bytes"],
-            store.low_water_bytes,
-            0,
-            1024 * GIB,
-        ),
-        (
-            ["store", "watched-bytes"],
-            store.watched_bytes,
-            64 * KIB,
-            GIB,
-        ),
+        (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * GIB),
+        (["store", "watched-bytes"], store.watched_bytes, 64 * KIB, GIB),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
-            return Err(range(
-                input,
-                &path,
-                &units::show_size(least),
-                &units::show_size(most),
-            ));
+            return Err(range(input, &path, &units::show_size(least), &units::show_size(most)));
         }
     }
     Ok(())
@@ -371,71 +192,31 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     const MILLION: u32 = 1_000_000;
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
     let all = [
-        (
-            ["network", "session-messages"],
-            network.session_messages,
-            MILLION,
-        ),
+        (["network", "session-messages"], network.session_messages, MILLION),
         (["network", "max-streams"], network.max_streams, MILLION),
-        (
-            ["network", "max-connections"],
-            network.max_connections,
-            MILLION,
-        ),
+        (["network", "max-connections"], network.max_connections, MILLION),
         (["network", "max-uploads"], network.max_uploads, 64),
-        (
-            ["cluster", "shards"],
-            file.cluster.shards.unwrap_or(1),
-            MAX_SHARDS,
-        ),
+        (["cluster", "shards"], file.cluster.shards.unwrap_or(1), MAX_SHARDS),
         (["peers", "connections"], file.peers.connections, 65_536),
         (["peers", "messages"], file.peers.messages, 10 * MILLION),
         (["peers", "calls"], file.peers.calls, 10 * MILLION),
         (["peers", "pushes"], file.peers.pushes, 10 * MILLION),
         (["peers", "words"], file.peers.words, 10 * MILLION),
-        (
-            ["gateway", "held-messages"],
-            file.gateway.held_messages,
-            10 * MILLION,
-        ),
-        (
-            ["gateway", "link-messages"],
-            file.gateway.link_messages,
-            10 * MILLION,
-        ),
-        (
-            ["handoff", "parallel-drains"],
-            file.handoff.parallel_drains,
-            MAX_SHARDS,
-        ),
-        (
-            ["rebalance", "parallel"],
-            file.rebalance.parallel,
-            MAX_SHARDS,
-        ),
-        (
-            ["guests", "max-live"],
-            file.guests.max_live.unwrap_or(1),
-            MILLION,
-        ),
+        (["gateway", "held-messages"], file.gateway.held_messages, 10 * MILLION),
+        (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
+        (["handoff", "parallel-drains"], file.handoff.parallel_drains, MAX_SHARDS),
+        (["rebalance", "parallel"], file.rebalance.parallel, MAX_SHARDS),
+        (["guests", "max-live"], file.guests.max_live.unwrap_or(1), MILLION),
         (["entities", "lanes"], entities.lanes, MILLION),
         (["entities", "gate"], entities.gate, MILLION),
         (["entities", "copies"], entities.copies, MILLION),
-        (
-            ["store", "queue-commits"],
-            store.queue_commits,
-            10 * MILLION,
-        ),
+        (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
         (["store", "queue-rows"], store.queue_rows, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),
         (["store", "batch-commits"], store.batch_commits, MILLION),
         (["store", "head-cache"], store.head_cache, 10 * MILLION),
         (["store", "readers"], store.readers, 64),
-        (
-            ["store", "watched-changes"],
-            store.watched_changes,
-            10 * MILLION,
-        ),
+        (["store", "watched-changes"], store.watched_changes, 10 * MILLION),
     ];
     for (path, value, most) in all {
         if !(1..=most).contains(&value) {
@@ -449,9 +230,5 @@ fn range(input: &Text<'_>, path: &[&str], least: &str, most: &str) -> ConfigErro
     let key = path.last().copied().unwrap_or_default();
     // Keys outside of any section carry an empty one, so that all paths have one length.
     let path = path.strip_prefix(&[""]).unwrap_or(path);
-    input.at(
-        path,
-        format!("`{key}` must be from {least} to {most}"),
-        None,
-    )
+    input.at(path, format!("`{key}` must be from {least} to {most}"), None)
 }

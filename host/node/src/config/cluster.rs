@@ -209,10 +209,7 @@ impl Peers {
 
     /// How much of what other nodes say may wait.
     pub(super) fn words(&self) -> WordBounds {
-        WordBounds {
-            words: self.words as usize,
-            bytes: large(self.word_bytes),
-        }
+        WordBounds { words: self.words as usize, bytes: large(self.word_bytes) }
     }
 }
 

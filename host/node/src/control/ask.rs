@@ -62,10 +62,9 @@ impl Running {
             async move {
                 match asked.await {
                     Ok(Some(row)) => match rows::decode_core(&row) {
-                        Ok(Some((key, row, revision))) => Event::Row {
-                            key,
-                            value: Some((row, revision)),
-                        },
+                        Ok(Some((key, row, revision))) => {
+                            Event::Row { key, value: Some((row, revision)) }
+                        }
                         _ => Event::Tick,
                     },
                     Ok(None) => Event::Row { key, value: None },
@@ -87,11 +86,7 @@ impl Running {
                 return self.tasks.push(event.boxed());
             }
         };
-        let cas = Cas {
-            key: rows::key_text(key),
-            expected,
-            value,
-        };
+        let cas = Cas { key: rows::key_text(key), expected, value };
         let asked = self.parts.rows.compare_and_set(cas);
         self.tasks.push(
             async move {
@@ -113,19 +108,8 @@ impl Running {
     }
 
     pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
-        let asked = self
-            .parts
-            .entities
-            .claims(shards.into_iter().map(shard_key).collect());
-        self.tasks.push(
-            async move {
-                Event::Claims {
-                    number,
-                    claims: asked.await.ok(),
-                }
-            }
-            .boxed(),
-        );
+        let asked = self.parts.entities.claims(shards.into_iter().map(shard_key).collect());
+        self.tasks.push(async move { Event::Claims { number, claims: asked.await.ok() } }.boxed());
     }
 
     /// Asks the entities' store for something small, to know whether it answers (R9).

@@ -60,11 +60,7 @@ pub(super) async fn run(
     running.carry_out();
     loop {
         let now = running.parts.clock.now().mono;
-        let wake = running
-            .parts
-            .machine
-            .wake()
-            .map_or(1_000, |wake| wake.saturating_sub(now));
+        let wake = running.parts.machine.wake().map_or(1_000, |wake| wake.saturating_sub(now));
         tokio::select! {
             input = inputs.recv() => match input {
                 Some(input) => running.input(input),
@@ -91,10 +87,7 @@ impl Running {
             }
             Input::Watched(_, RowEvent::Set(row)) => match rows::decode_core(&row) {
                 Ok(Some((key, row, revision))) => {
-                    self.tell(Event::Row {
-                        key,
-                        value: Some((row, revision)),
-                    });
+                    self.tell(Event::Row { key, value: Some((row, revision)) });
                 }
                 Ok(None) => self.parts.loader.row(row),
                 Err(error) => tracing::error!(%error, "a row was not understood"),
@@ -114,11 +107,7 @@ impl Running {
                 tracing::warn!(shard = %owner.shard, %why, "a shard was lost");
                 let (shard, epoch) = (owner.shard.shard, owner.epoch);
                 let standing = standing.map(|claim| claim.epoch);
-                self.tell(Event::Lost {
-                    shard,
-                    epoch,
-                    standing,
-                });
+                self.tell(Event::Lost { shard, epoch, standing });
             }
             worker::Report::Panicked(worker) => {
                 let error = NodeError::Ended(format!("worker {worker} panicked"));

@@ -56,46 +56,24 @@ impl Gateway {
     fn round(&self, steps: &mut Vec<Step<Parcel>>) -> Failures {
         let types = self.types.now();
         let mut out = Batches::new(self.workers.len());
-        let Failures {
-            mut failed,
-            mut refused,
-        } = Failures::default();
+        let Failures { mut failed, mut refused } = Failures::default();
         for step in steps.drain(..) {
             match step {
                 Step::Local { tag, .. } if self.workers.is_empty() => {
                     failed.push((tag, Verdict::NotSent));
                 }
-                Step::Local {
-                    shard, tag, item, ..
-                } => {
-                    let Inner {
-                        session,
-                        envelope,
-                        received,
-                        ..
-                    } = &*item.0;
+                Step::Local { shard, tag, item, .. } => {
+                    let Inner { session, envelope, received, .. } = &*item.0;
                     match self.open(&types, *session, envelope, *received) {
                         Ok(Some(message)) => {
                             let back = Back::Gateway(tag);
-                            out.local(
-                                shard,
-                                Delivery {
-                                    shard,
-                                    message,
-                                    back,
-                                },
-                            );
+                            out.local(shard, Delivery { shard, message, back });
                         }
                         Ok(None) => failed.push((tag, Verdict::Rebalancing)),
                         Err(problem) => refused.push((tag, problem)),
                     }
                 }
-                Step::Remote {
-                    to,
-                    epoch,
-                    tag,
-                    item,
-                } => {
+                Step::Remote { to, epoch, tag, item } => {
                     let envelope = item.forwarded(&self.node, epoch);
                     out.remote(to, Forward { tag, envelope });
                 }
@@ -105,11 +83,7 @@ impl Gateway {
         }
         for (to, mut forwards) in out.remote.drain(..) {
             refused.extend(self.links.send(&to, &mut forwards));
-            failed.extend(
-                forwards
-                    .into_iter()
-                    .map(|left| (left.tag, Verdict::NotSent)),
-            );
+            failed.extend(forwards.into_iter().map(|left| (left.tag, Verdict::NotSent)));
         }
         out.deliver(&self.workers);
         Failures { failed, refused }
@@ -127,9 +101,7 @@ impl Gateway {
         received: Moment,
     ) -> Result<Option<Arc<Message>>, Problem> {
         let token = Token(self.tokens.fetch_add(1, Ordering::Relaxed) + 1);
-        let message = self
-            .opener
-            .open(types, session, envelope, received, token)?;
+        let message = self.opener.open(types, session, envelope, received, token)?;
         Ok(Some(message).filter(|_| !self.loading(types, &envelope.r#type)))
     }
 
@@ -137,9 +109,6 @@ impl Gateway {
     fn loading(&self, types: &Table, kind: &str) -> bool {
         // Nearly every message's type runs here, and the round's own table says so.
         !types.get(kind).is_some_and(|entry| entry.runs_here())
-            && self
-                .types
-                .runnable(kind)
-                .is_err_and(|absent| absent == Absent::Loading)
+            && self.types.runnable(kind).is_err_and(|absent| absent == Absent::Loading)
     }
 }

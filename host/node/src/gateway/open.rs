@@ -25,10 +25,7 @@ pub(crate) struct Opener {
 
 impl Opener {
     pub(crate) fn new(clock: Arc<Clock>) -> Self {
-        Self {
-            clock,
-            shared: Mutex::default(),
-        }
+        Self { clock, shared: Mutex::default() }
     }
 
     fn share(&self, text: &str) -> Arc<str> {
@@ -57,10 +54,7 @@ impl Opener {
     ) -> Result<Arc<Message>, Problem> {
         let (entry, method, kind) = resolve(types, &envelope.principal, envelope)?;
         let now = self.clock.now().mono;
-        let target = Entity {
-            kind: entry.name.clone(),
-            id: envelope.id.as_str().into(),
-        };
+        let target = Entity { kind: entry.name.clone(), id: envelope.id.as_str().into() };
         let held = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
         let deadline = (envelope.remaining_ms > 0)
             .then(|| now.saturating_add(envelope.remaining_ms.saturating_sub(held)));
@@ -68,10 +62,7 @@ impl Opener {
             token,
             digest: Digest::of(&target, &method, &envelope.body),
             target,
-            id: MessageId {
-                session,
-                sequence: envelope.sequence,
-            },
+            id: MessageId { session, sequence: envelope.sequence },
             after: envelope.after,
             settled: envelope.settled,
             kind,

@@ -29,19 +29,9 @@ pub(super) struct Inner {
 
 impl Parcel {
     pub(super) fn new(shard: ShardId, session: Session, request: Request) -> Self {
-        let Request {
-            envelope,
-            received,
-            ticket,
-        } = request;
+        let Request { envelope, received, ticket } = request;
         let ticket = Mutex::new(Some(ticket));
-        Self(Arc::new(Inner {
-            shard,
-            session,
-            envelope,
-            received,
-            ticket,
-        }))
+        Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
     }
 
     pub(super) fn answer(&self, reply: Reply) {
@@ -78,10 +68,7 @@ impl Batches {
     pub(super) fn new(workers: usize) -> Self {
         let mut local = Vec::new();
         local.resize_with(workers, Vec::new);
-        Self {
-            local,
-            remote: Vec::new(),
-        }
+        Self { local, remote: Vec::new() }
     }
 
     /// There is a worker: see [`Gateway::workers`].

@@ -66,24 +66,13 @@ impl Network {
             identity,
             trust,
             config.wire_limits(),
-            PeerSide {
-                facts: facts.clone(),
-                service: Arc::new(Streams(peers.clone())),
-            },
+            PeerSide { facts: facts.clone(), service: Arc::new(Streams(peers.clone())) },
             door.clone(),
         )?;
         let address = server.local_addr()?;
         let addresses = announced(config, address);
         let server = Arc::new(server);
-        Ok(Self {
-            server,
-            dialer,
-            address,
-            addresses,
-            door,
-            peers,
-            facts,
-        })
+        Ok(Self { server, dialer, address, addresses, door, peers, facts })
     }
 
     /// The store was found: others may ask for its rows here, and hear what it says of the cluster.
@@ -108,14 +97,8 @@ impl Network {
     pub(super) fn registered(&self) -> Box<dyn Fn(&Member) + Send> {
         let (server, facts) = (self.server.clone(), self.facts.clone());
         Box::new(move |member| {
-            let node = NodeFacts {
-                incarnation: member.incarnation,
-                ..facts.node.clone()
-            };
-            server.set_peer_facts(Facts {
-                node,
-                ..facts.clone()
-            });
+            let node = NodeFacts { incarnation: member.incarnation, ..facts.node.clone() };
+            server.set_peer_facts(Facts { node, ..facts.clone() });
         })
     }
 }
@@ -131,20 +114,12 @@ fn facts(basis: &Basis, own: Option<&Local>) -> Facts {
     };
     let (shards, hash) = match own {
         Some(own) => (own.found.shards, own.found.hash.clone()),
-        None => (
-            config.expected_shards.unwrap_or(0),
-            config.expected_hash.clone().unwrap_or_default(),
-        ),
+        None => {
+            (config.expected_shards.unwrap_or(0), config.expected_hash.clone().unwrap_or_default())
+        }
     };
     let addresses = config.advertise.clone();
-    Facts {
-        node,
-        roles: config.roles(),
-        shards,
-        hash,
-        addresses,
-        format: FORMAT,
-    }
+    Facts { node, roles: config.roles(), shards, hash, addresses, format: FORMAT }
 }
 
 /// Where others reach the node: what `advertise` says, or else where it listens.
