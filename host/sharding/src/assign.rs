@@ -134,7 +134,7 @@ pub enum Strategy {
     /// [`Average`]; the default.
     #[default]
     Average,
-    /// [`LeastShard`], with its default threshold and limit.
+    /// [`LeastShard`].
     LeastShard,
     /// [`Ranges`].
     Ranges,
@@ -157,26 +157,38 @@ impl Strategy {
         }
     }
 
-    /// The strategy itself.
+    /// The strategy itself, with its defaults.
     #[must_use]
     pub fn build(self) -> Box<dyn AllocationStrategy> {
+        self.build_with(LeastShard::default())
+    }
+
+    /// The strategy itself; `least_shard` where it is that one.
+    #[must_use]
+    pub fn build_with(self, least_shard: LeastShard) -> Box<dyn AllocationStrategy> {
         match self {
             Self::Average => Box::new(Average),
-            Self::LeastShard => Box::new(LeastShard::default()),
+            Self::LeastShard => Box::new(least_shard),
             Self::Ranges => Box::new(Ranges),
             Self::Rendezvous => Box::new(Rendezvous),
         }
     }
 
-    /// The strategy of that name.
+    /// The one of that name.
+    ///
+    /// # Errors
+    /// [`UnknownStrategy`], which tells the names that there are.
+    pub fn named(name: &str) -> Result<Self, UnknownStrategy> {
+        let named = Self::ALL.into_iter().find(|strategy| strategy.name() == name);
+        named.ok_or_else(|| UnknownStrategy { name: name.into() })
+    }
+
+    /// The strategy of that name, with its defaults.
     ///
     /// # Errors
     /// [`UnknownStrategy`], which tells the names that there are.
     pub fn parse(name: &str) -> Result<Box<dyn AllocationStrategy>, UnknownStrategy> {
-        match Self::ALL.into_iter().find(|strategy| strategy.name() == name) {
-            Some(strategy) => Ok(strategy.build()),
-            None => Err(UnknownStrategy { name: name.into() }),
-        }
+        Self::named(name).map(Self::build)
     }
 }
 

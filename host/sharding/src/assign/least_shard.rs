@@ -25,14 +25,24 @@ impl LeastShard {
     pub const fn new(threshold: NonZeroU32, limit: NonZeroUsize) -> Self {
         Self { threshold, limit }
     }
+
+    /// By how many shards two hosts may differ.
+    #[must_use]
+    pub const fn threshold(self) -> NonZeroU32 {
+        self.threshold
+    }
+
+    /// How many shards may be moving at once.
+    #[must_use]
+    pub const fn limit(self) -> NonZeroUsize {
+        self.limit
+    }
 }
 
 impl Default for LeastShard {
     fn default() -> Self {
-        Self {
-            threshold: const { NonZeroU32::new(10).unwrap() },
-            limit: const { NonZeroUsize::new(3).unwrap() },
-        }
+        // One, and what is added to it.
+        Self::new(NonZeroU32::MIN.saturating_add(9), NonZeroUsize::MIN.saturating_add(2))
     }
 }
 

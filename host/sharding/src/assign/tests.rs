@@ -243,6 +243,15 @@ fn k23_least_shard_moves_only_above_its_threshold_and_only_few_at_once() {
 }
 
 #[test]
+fn k40_least_shards_threshold_and_limit_are_what_it_is_built_with() {
+    let few = LeastShard::new(NonZeroU32::MIN, NonZeroUsize::MIN);
+    let strategy = Strategy::LeastShard.build_with(few);
+    assert_eq!(strategy.rebalance(&view(&[20, 10], 0), ALL).len(), 1);
+    let least = LeastShard::default();
+    assert_eq!((least.threshold().get(), least.limit().get()), (10, 3));
+}
+
+#[test]
 fn least_shard_with_threshold_one_is_as_even_as_average() {
     let strategy = LeastShard::new(NonZeroU32::MIN, NonZeroUsize::MAX);
     let mut view = view(&[17, 0, 3, 6], 0);
@@ -289,6 +298,7 @@ fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
 #[test]
 fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() {
     for strategy in Strategy::ALL {
+        assert_eq!(Strategy::named(strategy.name()), Ok(strategy));
         let built = Strategy::parse(strategy.name()).expect("a strategy");
         assert_eq!(format!("{built:?}"), format!("{:?}", strategy.build()));
     }
