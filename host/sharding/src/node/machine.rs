@@ -88,6 +88,8 @@ pub struct Machine {
     /// When this node last gave its shards up for want of the store: it has to prove itself before it gets some again.
     gave_up: Option<u64>,
     manager: Option<Manager>,
+    /// Something changed that the manager decides from.
+    news: bool,
     /// Since when the leadership is seen vacant.
     vacant: Option<u64>,
     /// When a row that was named and not seen may be asked for again.
@@ -152,6 +154,7 @@ impl Machine {
             store_answered: 0,
             gave_up: None,
             manager: None,
+            news: false,
             vacant: None,
             look_at: 0,
             again_at: 0,
@@ -259,12 +262,12 @@ impl Machine {
     /// What a balancing would move now: shard, from, to. For a dry run, on any node.
     #[must_use]
     pub fn would_move(&self) -> Vec<(ShardId, NodeId, NodeId)> {
-        let rows: Vec<_> = self.view.shards().map(|(shard, row)| (shard, row.clone())).collect();
-        let going = |(shard, row): &(ShardId, ShardRow)| {
-            row.moving.as_ref().map(|moving| (*shard, moving.to.clone()))
-        };
-        let targets = rows.iter().filter_map(going).collect();
-        let plan = manager::plan::of(&self.view, &rows, &targets, self.identity.seed);
+        let rows: Vec<_> = self.view.shards().collect();
+        let going = rows.iter().filter_map(|(shard, row)| {
+            row.moving.as_ref().map(|moving| (*shard, moving.to.as_ref()))
+        });
+        let targets = going.collect();
+        let plan = manager::plan::of(&self.view, &rows, &targets, &[], self.identity.seed);
         self.strategy
             .rebalance(&plan.view, usize::MAX)
             .into_iter()
@@ -290,7 +293,10 @@ impl Machine {
         }
         self.drive_report(now);
         self.drive_leaving(now);
-        let beat = (self.settings.renew / 4).max(1);
+        let beat = self.settings.beat();
+        // What this node told itself while it decided.
+        let again = self.news && !self.suspended() && self.managing().is_some();
+        let beat = if again { 1 } else { beat };
         // One that is due and may not be made is no reason to wake.
         let reports = self.membership.member().is_some() && !self.suspended();
         let report = self.report_at.filter(|_| reports).map_or(u64::MAX, |at| at.max(now.mono + 1));
@@ -444,7 +450,10 @@ impl Machine {
 
     fn ask_rebalance(&mut self, now: Now) {
         match &mut self.manager {
-            Some(manager) => manager.balance_at = now.mono,
+            Some(manager) => {
+                manager.balance_at = now.mono;
+                self.news = true;
+            }
             None if self
                 .view
                 .manager

@@ -42,6 +42,13 @@ pub struct Settings {
     pub mutations: Vec<Mutation>,
 }
 
+impl Settings {
+    /// How often a machine looks at what time alone changes.
+    pub(super) fn beat(&self) -> u64 {
+        (self.renew / 4).max(1)
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

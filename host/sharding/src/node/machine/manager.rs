@@ -31,6 +31,8 @@ pub(super) struct Manager {
     heard: BTreeMap<NodeId, u64>,
     /// When to balance next.
     pub(super) balance_at: u64,
+    /// When to decide again though nothing is known to have changed: deadlines pass.
+    look_at: u64,
     /// Hosts at the last decision: a change balances at once (S13).
     hosts: BTreeSet<Member>,
     /// Nodes that others could not reach, and until when that is believed (S12).
@@ -48,6 +50,7 @@ impl Manager {
             reports: BTreeMap::new(),
             heard: BTreeMap::new(),
             balance_at: now,
+            look_at: 0,
             hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
         }
@@ -55,6 +58,7 @@ impl Manager {
 
     pub(super) fn make_relative(&mut self, to: &dyn Relative) {
         self.balance_at = to.due(self.balance_at);
+        self.look_at = to.due(self.look_at);
         self.heard.retain(|_, until| !to.never(*until));
         for until in self.unreachable.values_mut().chain(self.heard.values_mut()) {
             *until = to.due(*until);
@@ -99,10 +103,17 @@ impl Machine {
         }
         if self.manager.is_none() {
             self.view.silent.clear();
+            self.news = false;
             return self.stand(now, &me);
         }
         self.pump_chunks(now);
-        if self.manager.as_ref().is_some_and(Manager::sealed) || self.off(Mutation::NoSeal) {
+        let no_seal = self.off(Mutation::NoSeal);
+        let Some(manager) = self.manager.as_mut().filter(|it| it.sealed() || no_seal) else {
+            return;
+        };
+        if self.news || now.mono >= manager.look_at {
+            manager.look_at = now.mono + self.settings.beat();
+            self.news = false;
             self.decide(now);
             self.pump_chunks(now);
         }
@@ -195,6 +206,7 @@ impl Machine {
                 false => self.view.mute.insert(from.clone()),
             };
             manager.heard.insert(from.node.clone(), heard);
+            self.news |= manager.reports.get(&from.node) != Some(&report);
             manager.reports.insert(from.node.clone(), report);
         }
     }

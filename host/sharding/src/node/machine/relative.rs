@@ -107,7 +107,8 @@ impl Hash for Machine {
         (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
         (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
         (self.gave_up, &self.waiting).hash(state);
-        (&self.manager, self.vacant, self.look_at, self.again_at, &self.writes).hash(state);
+        (&self.manager, self.news, self.vacant, self.look_at, self.again_at, &self.writes)
+            .hash(state);
         (&self.drains, self.drains_on, self.numbers).hash(state);
     }
 }

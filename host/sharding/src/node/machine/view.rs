@@ -138,6 +138,7 @@ impl Machine {
                 if self.view.chunks.get(&chunk).is_some_and(|(_, at)| *at >= revision) {
                     return;
                 }
+                self.news = true;
                 let old = self.view.chunks.insert(chunk, (row, revision));
                 self.note_shards(chunk, old.map(|(row, _)| row));
                 self.tell_routes(chunk);
@@ -186,6 +187,9 @@ impl Machine {
         }
         let changed = alive != was || old.as_ref().is_some_and(|old| !same(old));
         let mine = (node == self.identity.node).then(|| row.clone());
+        // A renewal of a lease and nothing else is none.
+        let as_before = |old: &NodeRow| NodeRow { renewals: old.renewals, ..row.clone() } == *old;
+        self.news |= old.as_ref().is_none_or(|old| !as_before(old));
         self.view.nodes.insert(node, (row, revision));
         if let Some(row) = mine {
             self.learn_own(now, row, revision);

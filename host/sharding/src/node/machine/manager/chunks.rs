@@ -85,6 +85,7 @@ impl Machine {
         let Some(manager) = &mut self.manager else { return };
         let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
         let Some(row) = chunk.writing.take() else { return };
+        self.news = true;
         match result {
             Ok(revision) => {
                 chunk.sealed = true;
@@ -104,6 +105,7 @@ impl Machine {
         let term = manager.term;
         let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
         chunk.read_at = None;
+        self.news = true;
         // What was wanted was decided from another row.
         chunk.want.clear();
         match value {

@@ -5,14 +5,14 @@ use super::*;
 
 impl Manager {
     /// A shard's row and its revision, unless a change of it is under way.
-    pub(super) fn settled(&self, shard: ShardId) -> Option<(ShardRow, u64)> {
+    pub(super) fn settled(&self, shard: ShardId) -> Option<(&ShardRow, u64)> {
         let chunk = self.chunks.get(chunk_of(shard) as usize)?;
         let place = place_of(shard);
         if chunk.busy() || chunk.want.contains_key(&place) {
             return None;
         }
         let (row, revision) = chunk.base.as_ref()?;
-        Some((row.shards.get(place)?.clone(), *revision))
+        Some((row.shards.get(place)?, *revision))
     }
 
     pub(super) fn want(&mut self, shard: ShardId, row: ShardRow) {
@@ -22,16 +22,24 @@ impl Manager {
     }
 
     /// Every shard's row as it will be, in order.
-    fn rows(&self) -> Vec<(ShardId, ShardRow)> {
-        let mut rows = Vec::new();
-        for (number, chunk) in self.chunks.iter().enumerate() {
-            let Some((base, _)) = &chunk.base else { continue };
-            for (place, row) in base.shards.iter().enumerate() {
-                let row = chunk.want.get(&place).unwrap_or(row).clone();
-                rows.push((shard_at(u32::try_from(number).unwrap_or(0), place), row));
-            }
-        }
-        rows
+    fn rows(&self) -> impl Iterator<Item = (ShardId, &ShardRow)> {
+        (0..).zip(&self.chunks).flat_map(|(number, chunk)| {
+            let shards = chunk.base.iter().flat_map(|(base, _)| base.shards.iter().enumerate());
+            shards.map(move |(place, row)| {
+                (shard_at(number, place), chunk.want.get(&place).unwrap_or(row))
+            })
+        })
+    }
+
+    /// Every shard's row, and its row's revision, of which no change is under way.
+    fn all_settled(&self) -> impl Iterator<Item = (ShardId, &ShardRow, u64)> {
+        (0..).zip(&self.chunks).filter(|(_, chunk)| !chunk.busy()).flat_map(|(number, chunk)| {
+            let rows = chunk.base.iter().flat_map(|(base, revision)| {
+                base.shards.iter().enumerate().map(|(place, row)| (place, row, *revision))
+            });
+            rows.filter(|(place, ..)| !chunk.want.contains_key(place))
+                .map(move |(place, row, revision)| (shard_at(number, place), row, revision))
+        })
     }
 
     fn count(&self, why: Why) -> usize {
@@ -96,31 +104,31 @@ impl Machine {
         if let Some((_, _, standing)) = refused {
             return Some(row.epoch.max(*standing));
         }
+        let at = report.held.binary_search_by_key(&shard, |held| held.shard);
+        if at.is_ok_and(|at| report.held[at].epoch == row.epoch) {
+            return None;
+        }
         // R11: silence counts only from an owner that had seen its assignment.
         let chunk = chunk_of(shard);
         let saw = report.seen.iter().any(|(of, at)| *of == chunk && *at >= revision);
-        let at = report.held.binary_search_by_key(&shard, |held| held.shard);
-        let holds = at.is_ok_and(|at| report.held[at].epoch == row.epoch);
-        (saw && !holds && !self.off(Mutation::TrustSilence)).then_some(row.epoch)
+        (saw && !self.off(Mutation::TrustSilence)).then_some(row.epoch)
     }
 
     /// Gives every shard that needs one a new owner, and finds hand-offs that nobody sees to.
     fn place(&mut self, now: Now) {
         let Some(manager) = &self.manager else { return };
-        let rows = manager.rows();
-        let mut needs: BTreeMap<ShardId, (ShardRow, Epoch)> = BTreeMap::new();
+        let mut needs: BTreeMap<ShardId, Epoch> = BTreeMap::new();
         let mut orphans = Vec::new();
         let mut strange = BTreeSet::new();
-        for (shard, _) in &rows {
-            let Some((row, revision)) = manager.settled(*shard) else { continue };
+        for (shard, row, revision) in manager.all_settled() {
             if let Some(owner) = row.owner.as_ref().filter(|owner| self.view.over(owner).is_none())
             {
                 strange.insert(owner.node.clone());
             }
-            if let Some(above) = self.above(now, *shard, &row, revision) {
-                needs.insert(*shard, (row, above));
-            } else if row.moving.is_some() && !manager.handoffs.contains_key(shard) {
-                orphans.push((*shard, row));
+            if let Some(above) = self.above(now, shard, row, revision) {
+                needs.insert(shard, above);
+            } else if row.moving.is_some() && !manager.handoffs.contains_key(&shard) {
+                orphans.push((shard, row.clone()));
             }
         }
         self.look_for(now, strange);
@@ -130,7 +138,9 @@ impl Machine {
         if needs.is_empty() {
             return;
         }
-        let plan = self.plan(&rows, needs.keys().copied().collect());
+        let seed = self.draw();
+        let without: Vec<_> = needs.keys().copied().collect();
+        let Some(plan) = self.plan(&without, seed) else { return };
         let preferred = |shard: &ShardId| {
             let to = self.manager.as_ref()?.handoffs.get(shard)?.to.as_ref()?;
             plan.index(to)
@@ -138,7 +148,7 @@ impl Machine {
         let moves: BTreeMap<_, _> =
             self.strategy.place(&plan.view).into_iter().map(|step| (step.shard, step.to)).collect();
         let mut placed = Vec::new();
-        for (shard, (_, above)) in needs {
+        for (shard, above) in needs {
             let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
             let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
             let epoch = if self.off(Mutation::SameEpoch) { above } else { Epoch(above.0 + 1) };
@@ -151,25 +161,12 @@ impl Machine {
         }
     }
 
-    /// A plan in which these shards have no owner; hand-offs under way count where they go.
-    fn plan(&mut self, rows: &[(ShardId, ShardRow)], without: BTreeSet<ShardId>) -> plan::Plan {
-        let seed = self.draw();
-        let mut targets = BTreeMap::new();
-        if let Some(manager) = &self.manager {
-            for (shard, hand_off) in &manager.handoffs {
-                if !without.contains(shard) {
-                    targets.insert(*shard, hand_off.to.clone());
-                }
-            }
-        }
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|(shard, row)| match without.contains(shard) {
-                true => (*shard, ShardRow { owner: None, ..row.clone() }),
-                false => (*shard, row.clone()),
-            })
-            .collect();
-        plan::of(&self.view, &rows, &targets, seed)
+    /// A plan in which these shards, in order, have no owner; other hand-offs under way count where they go.
+    fn plan(&self, without: &[ShardId], seed: u64) -> Option<plan::Plan> {
+        let manager = self.manager.as_ref()?;
+        let going = manager.handoffs.iter().map(|(shard, it)| (*shard, it.to.as_ref()));
+        let rows: Vec<_> = manager.rows().collect();
+        Some(plan::of(&self.view, &rows, &going.collect(), without, seed))
     }
 
     /// Hands off the shards of nodes that drain, so many at once (R12, K35).
@@ -185,22 +182,22 @@ impl Machine {
         if room == 0 || draining.is_empty() {
             return;
         }
-        let rows = manager.rows();
-        let leaving: Vec<_> = rows
-            .iter()
-            .filter(|(shard, row)| {
+        let leaving: Vec<_> = manager
+            .all_settled()
+            .filter(|(shard, row, _)| {
                 row.owner.as_ref().is_some_and(|owner| draining.contains(&owner.node))
                     && row.moving.is_none()
                     && !manager.handoffs.contains_key(shard)
-                    && manager.settled(*shard).is_some()
             })
             .take(room)
-            .cloned()
+            .map(|(shard, row, _)| (shard, row.clone()))
             .collect();
         if leaving.is_empty() {
             return;
         }
-        let plan = self.plan(&rows, leaving.iter().map(|(shard, _)| *shard).collect());
+        let seed = self.draw();
+        let without: Vec<_> = leaving.iter().map(|(shard, _)| *shard).collect();
+        let Some(plan) = self.plan(&without, seed) else { return };
         let moves = self.strategy.place(&plan.view);
         let to: BTreeMap<_, _> = moves.into_iter().map(|step| (step.shard, step.to)).collect();
         for (shard, row) in leaving {
@@ -241,8 +238,8 @@ impl Machine {
         if room == 0 || unsettled {
             return;
         }
-        let rows = manager.rows();
-        let plan = self.plan(&rows, BTreeSet::new());
+        let seed = self.draw();
+        let Some(plan) = self.plan(&[], seed) else { return };
         let steps = self.strategy.rebalance(&plan.view, room);
         if steps.is_empty() {
             let soon = self.settings.renew / 4;
@@ -259,8 +256,8 @@ impl Machine {
             let Some(target) = plan.members.get(step.to).map(|member| member.node.clone()) else {
                 continue;
             };
-            let Some((_, row)) = rows.get(step.shard.0 as usize - 1) else { continue };
-            let row = row.clone();
+            let settled = self.manager.as_ref().and_then(|manager| manager.settled(step.shard));
+            let Some(row) = settled.map(|(row, _)| row.clone()) else { continue };
             self.begin_hand_off(now, step.shard, &row, Some(target), Why::Balance);
         }
     }

@@ -116,17 +116,21 @@ impl Machine {
             Some(manager) => manager.handoffs.keys().copied().collect(),
             None => return,
         };
+        if shards.is_empty() {
+            return;
+        }
+        let live: BTreeSet<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
         for shard in shards {
-            self.drive_hand_off(now, shard);
+            self.drive_hand_off(now, &live, shard);
         }
     }
 
-    fn drive_hand_off(&mut self, now: Now, shard: ShardId) {
-        let settings = self.settings.clone();
+    fn drive_hand_off(&mut self, now: Now, live: &BTreeSet<NodeId>, shard: ShardId) {
         let veto = self.off(Mutation::AcksVeto);
-        let live: BTreeSet<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
+        let settings = &self.settings;
         let Some(manager) = &mut self.manager else { return };
         let Some((row, revision)) = manager.settled(shard) else { return };
+        let (row, revision) = (row.clone(), revision);
         let Some(hand_off) = manager.handoffs.get_mut(&shard) else { return };
         let over = row.epoch != hand_off.epoch
             || row.owner.as_ref() != Some(&hand_off.from)
@@ -149,7 +153,7 @@ impl Machine {
             Phase::Intent if written => {
                 let until = now.mono + settings.ack_wait;
                 hand_off.phase = Phase::Begin { until, waiting: live.clone() };
-                for to in live {
+                for to in live.iter().cloned() {
                     let talk = Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision };
                     say.push((to, talk));
                 }
@@ -201,6 +205,7 @@ impl Machine {
             && let Phase::Begin { waiting, .. } = &mut hand_off.phase
         {
             waiting.remove(from);
+            self.news |= waiting.is_empty();
         }
     }
 
@@ -220,6 +225,7 @@ impl Machine {
             && hand_off.from.incarnation == incarnation;
         if matches || any {
             manager.stopped.insert(shard, hand_off.epoch);
+            self.news = true;
         }
     }
 }

@@ -1,0 +1,153 @@
+//! What an event costs a manager: `cargo run --release -p ostraca-sharding --example deciding`.
+//!
+//! One machine manages 4,096 shards on 100 hosts at rest. It is told 1,000 events of each kind: what hosts tell again
+//! and again (a renewal, a report), and what changes something (a shard of a host that says so is gone).
+#![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::ids::{Incarnation, NodeId, ShardId};
+use ostraca_sharding::message::Now;
+use ostraca_sharding::node::{Action, Event, Held, Identity, Machine, Report, Settings, Talk};
+use ostraca_sharding::rows::{Key, Member, NodeRow, Roles, Row, Standing, shard_at};
+
+const SHARDS: u32 = 4_096;
+const HOSTS: u64 = 100;
+const EVENTS: u64 = 1_000;
+
+struct World {
+    machine: Machine,
+    rows: BTreeMap<Key, (Row, u64)>,
+    revision: u64,
+    now: u64,
+}
+
+impl World {
+    fn tell(&mut self, event: Event) -> Duration {
+        let (mut queue, mut took) = (VecDeque::from([event]), Duration::ZERO);
+        while let Some(event) = queue.pop_front() {
+            let (now, begun) = (Now { mono: self.now, cluster: self.now }, Instant::now());
+            self.machine.handle(now, event);
+            took += begun.elapsed();
+            while let Some(action) = self.machine.poll() {
+                match action {
+                    Action::List => {
+                        let all = self
+                            .rows
+                            .iter()
+                            .map(|(key, (row, at))| (key.clone(), row.clone(), *at));
+                        queue.push_back(Event::Listed(Some(all.collect())));
+                    }
+                    Action::Read(key) => {
+                        let value = self.rows.get(&key).cloned();
+                        queue.push_back(Event::Row { key, value });
+                    }
+                    Action::Write { number, key, row, .. } => {
+                        self.put(key, row);
+                        queue.push_back(Event::Written { number, result: Ok(self.revision) });
+                    }
+                    Action::Adopt { shard, epoch, .. } => {
+                        queue.push_back(Event::Serving { shard, epoch });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        took
+    }
+
+    fn put(&mut self, key: Key, row: Row) -> Event {
+        self.revision += 1;
+        self.rows.insert(key.clone(), (row.clone(), self.revision));
+        Event::Row { key, value: Some((row, self.revision)) }
+    }
+
+    fn host(number: u64) -> Member {
+        let node = NodeId::from(format!("host-{number:03}").as_str());
+        Member { node, incarnation: Incarnation { counter: 1, nonce: number } }
+    }
+
+    fn renewal(&mut self, number: u64) -> Event {
+        let member = Self::host(number);
+        let key = Key::Node(member.node.clone());
+        let renewals = match self.rows.get(&key) {
+            Some((Row::Node(row), _)) => row.renewals + 1,
+            _ => 0,
+        };
+        let row = NodeRow {
+            incarnation: member.incarnation,
+            renewals,
+            standing: Standing::Live,
+            draining: false,
+            store_answers: true,
+            roles: Roles { host: true, ..Roles::default() },
+            version: 1,
+            since: 5,
+            addresses: vec!["127.0.0.1:7411".into()],
+        };
+        self.put(key, Row::Node(row))
+    }
+
+    /// A host's report; without its `skip`th shard.
+    fn report(&self, number: u64, skip: Option<usize>) -> Event {
+        let from = Self::host(number);
+        let (mut seen, mut held) = (Vec::new(), Vec::new());
+        for (key, (row, at)) in &self.rows {
+            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            seen.push((*chunk, *at));
+            for (place, row) in row.shards.iter().enumerate() {
+                if row.owner.as_ref() == Some(&from) {
+                    let shard: ShardId = shard_at(*chunk, place);
+                    held.push(Held { shard, epoch: row.epoch, serving: true });
+                }
+            }
+        }
+        if let Some(skip) = skip.filter(|skip| *skip < held.len()) {
+            held.remove(skip);
+        }
+        let (incarnation, refused) = (from.incarnation, Vec::new());
+        let report = Report { incarnation, seen, held, store_answers: true, refused };
+        Event::Heard { from, talk: Talk::Report(Box::new(report)) }
+    }
+}
+
+fn main() {
+    let identity = Identity {
+        node: "manager".into(),
+        roles: Roles { manager: true, ..Roles::default() },
+        version: 1,
+        addresses: Vec::new(),
+        shards: SHARDS,
+        seed: 1,
+    };
+    let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
+    let mut world = World { machine, rows: BTreeMap::new(), revision: 0, now: 1_000 };
+    for host in 0..HOSTS {
+        world.renewal(host);
+    }
+    world.tell(Event::Tick);
+    for _ in 0..50 {
+        world.now += 10;
+        world.tell(Event::Tick);
+    }
+    for host in 0..HOSTS {
+        let report = world.report(host, None);
+        world.tell(report);
+    }
+    let mut line = |name: &str, event: &mut dyn FnMut(&mut World, u64) -> Event| {
+        let mut took = Duration::ZERO;
+        for number in 0..EVENTS {
+            world.now += u64::from(number % 4 == 0);
+            let event = event(&mut world, number);
+            took += world.tell(event);
+        }
+        println!("{name}: {:.1} µs an event", took.as_secs_f64() * 1e6 / EVENTS as f64);
+    };
+    line("a renewal", &mut |world, number| world.renewal(number % HOSTS));
+    line("a report that says nothing new", &mut |world, number| world.report(number % HOSTS, None));
+    line("a report that a shard is gone, and its new owner", &mut |world, number| {
+        world.report(number % HOSTS, Some(0))
+    });
+}
