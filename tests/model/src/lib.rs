@@ -21,7 +21,8 @@
 //!   as if lost.
 //! - A node makes its calls to the `ClusterStore` one after the other.
 //! - Hand-offs are not given up, and balancing is not asked for: only joins, leaves and drains move shards.
-//!   Two shards of three nodes have nothing to balance. The `EntityStore` always answers.
+//!   Two shards of three nodes have nothing to balance. The `EntityStore` always answers, and no life is
+//!   unheard for so long that it ends itself.
 //!
 //! What would make many states of one, and is made one, without a loss:
 //! - What no node will ever look at again is thrown away: in machines, on links, in the history that rules
