@@ -1,11 +1,15 @@
 //! What can be typed.
 
+mod cluster;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
+
+pub(crate) use cluster::{Drain, Entities, Events, Forget, Inspect, Rebalance, Shards};
 
 /// Options that every command has, apart from its own.
 const GLOBAL: &str = "For every command";
@@ -15,7 +19,7 @@ Exit codes:
   0  done
   1  unexpected failure
   2  wrong usage, or an input file that is wrong
-  3  no node answers, or it does not let this client in
+  3  a node does not answer, or does not let this client in
   4  the entity refused: an application error, final
   5  not run: the message had no effect, and never will
   6  unknown whether the message has run: send it again under its id
@@ -95,6 +99,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Hand all shards of a node over to the others, and keep it free of them
     Drain(Drain),
+    /// Take a node that is gone for good off the list of what is wrong
+    Forget(Forget),
     /// Spread the shards evenly over the nodes
     Rebalance(Rebalance),
     /// Show what happened in the cluster
@@ -299,65 +305,6 @@ pub(crate) struct Tell {
     /// How long to wait for the acknowledgement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) deadline: Duration,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Shards {
-    /// A line for each shard instead of the map
-    #[arg(long)]
-    pub(crate) list: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Entities {
-    /// Only of this entity type
-    #[arg(value_name = "TYPE")]
-    pub(crate) kind: Option<String>,
-    /// Only of this shard
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) shard: Option<u32>,
-    /// How many at most
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) limit: u32,
-    /// Go on where an earlier list ended: it printed the cursor
-    #[arg(long, value_name = "CURSOR")]
-    pub(crate) after: Option<String>,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Inspect {
-    /// The entity, as in counter/alice
-    #[arg(value_name = "TYPE/ID")]
-    pub(crate) entity: String,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Drain {
-    /// The node's name
-    pub(crate) node: String,
-    /// Let it have shards again
-    #[arg(long, conflicts_with = "timeout")]
-    pub(crate) undo: bool,
-    /// How long to watch; the drain itself goes on
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
-    pub(crate) timeout: Duration,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Rebalance {
-    /// Only say what would be moved
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Events {
-    /// Go on with what happens from now on
-    #[arg(long)]
-    pub(crate) follow: bool,
-    /// From this event on [default: all that the node keeps]
-    #[arg(long, value_name = "N")]
-    pub(crate) since: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -183,7 +183,7 @@ impl From<ConnectError> for Failure {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        const INPUT: [&str; 16] = [
+        const INPUT: [&str; 17] = [
             "bad-manifest",
             "not-supported-yet",
             "not-wasm",
@@ -198,6 +198,7 @@ impl From<Problem> for Failure {
             "bad-request",
             "unknown-node",
             "node-not-live",
+            "node-live",
             "no-such-shard",
             "bad-cursor",
         ];

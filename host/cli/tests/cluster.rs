@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use assert_cmd::Command;
 use ostraca_client::{
-    ClusterStatus, DrainProgress, EntityDetail, EntityInfo, Event, Events, Move, NodeInfo,
-    NodeStanding, NodeState, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo,
-    ShardState, StateKey, Status, StatusProblem,
+    ClusterStatus, DrainProgress, EntityDetail, EntityInfo, Event, Events, Forgotten, Move,
+    NodeInfo, NodeStanding, NodeState, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress,
+    ShardInfo, ShardState, StateKey, Status, StatusProblem, Unanswered,
 };
 use ostraca_sharding::ids::{ClusterId, Incarnation};
 use ostraca_wire::hello::NodeFacts;
@@ -44,6 +44,9 @@ impl Service for Stage {
         let parts = match request {
             Admin::Nodes => return Ok(AdminAnswer::Nodes(nodes())),
             Admin::Shards => return Ok(AdminAnswer::Shards(shards())),
+            Admin::Entities(request) if request.shard == 3 => {
+                return Ok(AdminAnswer::Entities(unanswered()));
+            }
             Admin::Entities(request) => {
                 let from = request.after.first().map_or(1, |at| u32::from(*at));
                 return Ok(AdminAnswer::Entities(entities(from, request.limit)));
@@ -60,6 +63,7 @@ impl Service for Stage {
                     ..NodeInfo::default()
                 }));
             }
+            Admin::Forget { node } => return forget(node),
             Admin::Drain { node, undo } => drain(&node, undo),
             Admin::Rebalance => [1, 2]
                 .map(|moved| {
@@ -84,6 +88,18 @@ impl Service for Stage {
             }
         });
         Ok(answer)
+    }
+}
+
+fn forget(node: String) -> Result<AdminAnswer, Problem> {
+    match node.as_str() {
+        "n1" => {
+            let text = "node `n1` lives: only one that is gone can be forgotten";
+            Err(Problem { help: "stop it first".into(), ..problem("node-live", text) })
+        }
+        "n3" => Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged: false })),
+        "n4" => Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged: true })),
+        _ => Err(problem("unknown-node", format!("the cluster has no node `{node}`"))),
     }
 }
 
@@ -160,9 +176,22 @@ fn entities(from: u32, limit: u32) -> Entities {
         revision: 1,
         state_bytes: 700 * u64::from(at),
         live: [Some(true), Some(false), None][at as usize % 3],
+        owner: ["n1", "n2", ""][at as usize % 3].into(),
     });
     let next = if until == 8 { Vec::new() } else { vec![u8::try_from(until).expect("small")] };
-    Entities { entities: entities.collect(), next: next.into() }
+    Entities { entities: entities.collect(), next: next.into(), unanswered: Vec::new() }
+}
+
+/// A page of the third node's, which does not answer the one that was asked.
+fn unanswered() -> Entities {
+    let node = "n3".to_owned();
+    let mut page = entities(2, 1);
+    for entity in &mut page.entities {
+        (entity.owner, entity.live) = (node.clone(), None);
+    }
+    page.next = page.next.slice(..0);
+    page.unanswered = vec![Unanswered { node, why: "n1 has no connection to it".into() }];
+    page
 }
 
 fn detail(id: &str) -> EntityDetail {
@@ -177,6 +206,14 @@ fn detail(id: &str) -> EntityDetail {
     };
     match id {
         "nobody" => nobody,
+        "silent" => EntityDetail {
+            exists: true,
+            version: 2,
+            owner: "n3".into(),
+            live: None,
+            unanswered: Some(Unanswered { node: "n3".into(), why: "no answer within 2s".into() }),
+            ..nobody
+        },
         _ => EntityDetail {
             exists: true,
             version: 12,
@@ -358,6 +395,45 @@ fn a_cluster_is_shown_to_people_and_to_programs() {
 #[test]
 fn a_cluster_that_is_not_well_is_exit_code_8() {
     Theatre::open().shows("status", 8, &["status"]);
+}
+
+#[test]
+fn a_node_that_does_not_say_what_it_has_in_memory_is_named_and_the_rest_is_shown() {
+    let theatre = Theatre::open();
+    for (name, words) in [
+        ("entities-unanswered", &["entities", "--shard", "3"][..]),
+        ("inspect-unanswered", &["inspect", "counter/silent"]),
+    ] {
+        let (code, out, err) = theatre.ostraca(words);
+        assert_eq!(code, 3, "{out}{err}");
+        same(&format!("{name}.txt"), &out);
+        same(&format!("{name}.err"), &err);
+        let (code, out, err) = theatre.ostraca(&[&["--output", "json"], words].concat());
+        let (out, err): (serde_json::Value, serde_json::Value) =
+            (serde_json::from_str(&out).expect("JSON"), serde_json::from_str(&err).expect("JSON"));
+        assert_eq!((code, &err["error"]["code"]), (3, &"node-silent".into()));
+        let who = [&out["unanswered"][0]["node"], &out["unanswered"]["node"]];
+        assert!(who.contains(&&"n3".into()), "{out}");
+    }
+}
+
+#[test]
+fn a_node_that_is_gone_is_forgotten_and_one_that_lives_is_not() {
+    let theatre = Theatre::open();
+    theatre.shows("forget", 0, &["forget", "n3"]);
+    theatre.shows("forget-again", 0, &["forget", "n4"]);
+    let (code, out, err) = theatre.ostraca(&["forget", "n1"]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    same("forget-live.err", &err);
+    let (code, _, err) = theatre.ostraca(&["forget", "n33"]);
+    assert!(
+        code == 2
+            && err.starts_with(
+                "unknown-node
+"
+            ),
+        "{err}"
+    );
 }
 
 #[test]

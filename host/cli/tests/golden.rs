@@ -99,6 +99,7 @@ fn the_help_says_every_command_and_exit_code() {
         ("help-run", &["run", "--help"]),
         ("help-init", &["init", "--help"]),
         ("help-drain", &["drain", "--help"]),
+        ("help-forget", &["forget", "--help"]),
         ("help-entities", &["entities", "--help"]),
     ] {
         let shown = ostraca().args(words).assert().success();
@@ -146,7 +147,7 @@ fn each_shell_gets_a_script_that_knows_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let shown = ostraca().args(["completions", shell]).assert().success();
         let script = String::from_utf8_lossy(&shown.get_output().stdout).into_owned();
-        for word in ["rebalance", "drain", "undo", "dry-run", "inspect", "completions"] {
+        for word in ["rebalance", "drain", "forget", "undo", "dry-run", "inspect", "completions"] {
             assert!(script.contains(word), "{shell} does not know {word}");
         }
     }

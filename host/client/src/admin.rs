@@ -2,29 +2,30 @@
 //! all of them are idempotent. Answers that grow come as [`Updates`]: dropping them ends the telling, and
 //! not what was asked for.
 
-use std::marker::PhantomData;
+mod exchange;
+mod updates;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_sharding::ids::Entity;
+use ostraca_wire::Error;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    AdminRequest, AdminResponse, Chunk, Deploy, Deployed, Deployment, DeploymentsRequest,
-    DrainProgress, DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest,
+    AdminRequest, Deploy, Deployed, Deployment, DeploymentsRequest, DrainProgress, DrainRequest,
+    Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest, Forgotten,
     InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
     RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
     StatusRequest,
 };
-use ostraca_wire::{Error, problem};
-use prost::Message as _;
 use tokio::time::timeout;
 
 use crate::connect::Client;
+use exchange::{receive, unexpected, upload};
+pub use updates::{Update, Updates};
 
-/// Bytes of a component in one frame.
-const CHUNK: usize = 256 << 10;
 /// For everything but a deploy.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For a deploy: the upload, and the compilation on the node.
@@ -208,6 +209,20 @@ impl Client {
         self.follow(Request::Drain(DrainRequest { node: node.into(), undo })).await
     }
 
+    /// A node is gone for good: its last life counts as one that said goodbye. Refused (`node-live`) while that one
+    /// lives; a node that starts again registers another life, as ever.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn forget(&self, node: &str) -> Result<Forgotten, AdminError> {
+        let request = Request::Forget(ForgetRequest { node: node.into() });
+        match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
+            Some(Response::Forgotten(forgotten)) => Ok(forgotten),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// What a rebalance would move now.
     ///
     /// # Errors
@@ -255,7 +270,7 @@ impl Client {
             Ok(reader)
         };
         let reader = self.patiently(PATIENCE, opening).await?;
-        Ok(Updates { reader, ended: false, what: PhantomData })
+        Ok(Updates::new(reader))
     }
 
     async fn ask(
@@ -308,131 +323,4 @@ impl Client {
             answered => answered,
         }
     }
-}
-
-/// What [`Updates`] can be of.
-pub trait Update: Sized {
-    #[doc(hidden)]
-    fn of(response: Response) -> Option<Self>;
-}
-
-impl Update for DrainProgress {
-    fn of(response: Response) -> Option<Self> {
-        match response {
-            Response::Drain(progress) => Some(progress),
-            _ => None,
-        }
-    }
-}
-
-impl Update for RebalanceProgress {
-    fn of(response: Response) -> Option<Self> {
-        match response {
-            Response::Rebalance(progress) => Some(progress),
-            _ => None,
-        }
-    }
-}
-
-impl Update for Events {
-    fn of(response: Response) -> Option<Self> {
-        match response {
-            Response::Events(events) => Some(events),
-            _ => None,
-        }
-    }
-}
-
-/// An answer that grows. Dropping it ends the telling, and not what was asked for.
-pub struct Updates<T> {
-    reader: FrameReader,
-    ended: bool,
-    what: PhantomData<fn() -> T>,
-}
-
-impl<T: Update> Updates<T> {
-    /// The next part, waiting for it as long as it takes; none at the end. Cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// [`AdminError`]; nothing follows.
-    pub async fn next(&mut self) -> Result<Option<T>, AdminError> {
-        while !self.ended {
-            let frame = self.reader.next().await.inspect_err(|_| self.ended = true)?;
-            let Some(frame) = frame else {
-                self.ended = true;
-                return Err(too_early());
-            };
-            let frame = decode(frame).inspect_err(|_| self.ended = true)?;
-            self.ended = !frame.more;
-            match frame.response {
-                Some(Response::Problem(problem)) => {
-                    self.ended = true;
-                    return Err(AdminError::Refused(Box::new(problem)));
-                }
-                Some(response) => {
-                    let part = T::of(response);
-                    self.ended |= part.is_none();
-                    return part.map(Some).ok_or_else(other_question);
-                }
-                // The end, or something newer than this client.
-                None => {}
-            }
-        }
-        Ok(None)
-    }
-}
-
-async fn upload(writer: &mut FrameWriter, mut component: Bytes) -> Result<(), Error> {
-    writer.flush().await?;
-    while !component.is_empty() {
-        let data = component.split_to(CHUNK.min(component.len()));
-        writer.put(&Chunk { data });
-        writer.flush().await?;
-    }
-    writer.finish();
-    Ok(())
-}
-
-async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, AdminError> {
-    let mut responses = Vec::new();
-    while let Some(frame) = reader.next().await? {
-        let frame = decode(frame)?;
-        match frame.response {
-            Some(Response::Problem(problem)) => return Err(AdminError::Refused(Box::new(problem))),
-            Some(response) => responses.push(response),
-            // Something newer than this client.
-            None => {}
-        }
-        if !frame.more {
-            return Ok(responses);
-        }
-    }
-    Err(too_early())
-}
-
-fn decode(frame: Bytes) -> Result<AdminResponse, AdminError> {
-    AdminResponse::decode(frame)
-        .map_err(|e| AdminError::Connection(format!("unreadable answer: {e}")))
-}
-
-fn too_early() -> AdminError {
-    AdminError::Connection("the answer ended too early".into())
-}
-
-fn unexpected(response: Option<Response>) -> AdminError {
-    match response {
-        Some(_) => other_question(),
-        None => {
-            let text = "the node answered with something that this client does not know";
-            AdminError::Refused(Box::new(problem("unexpected-answer", text)))
-        }
-    }
-}
-
-fn other_question() -> AdminError {
-    AdminError::Refused(Box::new(problem(
-        "unexpected-answer",
-        "the node answered another question",
-    )))
 }

@@ -32,9 +32,9 @@ pub use connect::{Client, ConnectError, ConnectOptions};
 pub use ostraca_sharding::ids::Entity;
 pub use ostraca_wire::proto::{
     ClusterStatus, Deployed, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail,
-    EntityInfo, Event, Events, Kind, Method, Methods, Move, NodeInfo, NodeStanding, NodeState,
-    Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardState, StateKey, Status,
-    StatusProblem,
+    EntityInfo, Event, Events, Forgotten, Kind, Method, Methods, Move, NodeInfo, NodeStanding,
+    NodeState, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardState, StateKey,
+    Status, StatusProblem, Unanswered,
 };
 pub use profile::{Profile, ProfileError};
 pub use session::{Call, Options, Session};

@@ -2,6 +2,7 @@
 
 mod entities;
 mod events;
+mod forget;
 mod moves;
 mod rows;
 
@@ -16,10 +17,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::control;
 use crate::deploy::Deployer;
 use crate::gateway::Gateway;
+use crate::input::nearest;
 use crate::service::problem;
 use crate::status::Status;
 use crate::view::{Events, View};
-use crate::worker;
 
 /// What answers.
 pub(crate) struct Desk {
@@ -29,7 +30,6 @@ pub(crate) struct Desk {
     pub(crate) view: watch::Receiver<Arc<View>>,
     pub(crate) events: Arc<Events>,
     pub(crate) control: mpsc::UnboundedSender<control::Input>,
-    pub(crate) workers: Vec<mpsc::UnboundedSender<worker::Input>>,
     pub(crate) shards: u32,
 }
 
@@ -46,6 +46,7 @@ impl Desk {
             Admin::Entities(request) => self.entities(gateway, request).await,
             Admin::Inspect(request) => self.inspect(gateway, request).await,
             Admin::Drain { node, undo } => self.drain(&node, undo),
+            Admin::Forget { node } => self.forget(&node).await,
             Admin::Plan => self.plan().await,
             Admin::Rebalance => Ok(self.rebalance()),
             Admin::Events(request) => Ok(self.events(request)),
@@ -61,18 +62,15 @@ impl Desk {
         // A control thread that has ended ends the node.
         let _ = self.control.send(control::Input::Event(event));
     }
+}
 
-    /// What the worker of a shard says of it; none where no worker is, or it is too busy to say.
-    async fn look(
-        &self,
-        shard: ShardId,
-        entity: Option<ostraca_sharding::ids::Entity>,
-    ) -> Option<worker::Inspected> {
-        let worker = self.workers.get(Gateway::worker_of(shard, self.workers.len()))?;
-        let (answer, heard) = oneshot::channel();
-        worker.send(worker::Input::Inspect { shard, entity, answer }).ok()?;
-        tokio::time::timeout(std::time::Duration::from_secs(1), heard).await.ok()?.ok()
-    }
+fn unknown_node(view: &View, node: &str) -> Problem {
+    let near = nearest(node, view.nodes.keys().map(|known| &*known.0));
+    let help = match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`ostraca nodes` lists them".into(),
+    };
+    problem("unknown-node", format!("the cluster has no node `{node}`"), &help)
 }
 
 fn store_failed(error: &StoreError) -> Problem {

@@ -12,6 +12,7 @@ use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Row, Scan, ScanKind, ScannedRecord, StoreError,
 };
+use ostraca_wasm::Program;
 use ostraca_wire::proto::{Deployed, Problem};
 use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
@@ -22,7 +23,7 @@ use crate::manifest::Manifest;
 use crate::ownership::{POOL, shard_key};
 use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
-use crate::types::Types;
+use crate::types::{Absent, Types};
 
 /// How long a deploy that changes nothing waits until this node has what stands.
 const HERE: Duration = Duration::from_secs(10);
@@ -60,16 +61,10 @@ impl Deployer {
         let found = self.cluster.get(&key).await.map_err(|error| store_problem(error.into()))?;
         let standing = found.as_ref().map(loader::parse).transpose().map_err(store_problem)?;
         let revision = standing.as_ref().map_or(0, |(row, _)| row.revision);
-        if let Some((row, _)) = &standing
-            && row.component == upload.digest
-            && row.manifest == upload.manifest
+        if let (Some((row, _)), Some(found)) = (&standing, &found)
+            && says(row, &upload.digest, &upload.manifest)
         {
-            if let Some(found) = found {
-                // This node's watch may be behind.
-                self.loader.row(found);
-            }
-            self.types.reached(&manifest.kind, revision, HERE).await;
-            return Ok(deployed(&manifest.kind, revision, upload.digest, true));
+            return self.have(found, row, manifest, &upload).await;
         }
         if let Some(expected) = upload.expected_revision
             && expected != revision
@@ -78,11 +73,7 @@ impl Deployer {
         }
         let before = standing.as_ref().map(|(_, manifest)| manifest);
         self.check_binding(before, &manifest).await?;
-        let bytes = upload.component.to_vec();
-        let program = self.wasm.prepare(bytes, manifest.wasm_limits()).await.map_err(|error| {
-            let retryable = error.retryable();
-            Problem { retryable, ..problem(error.code(), error.to_string(), "") }
-        })?;
+        let program = self.compile(&upload, &manifest).await?;
         let methods = program.methods().iter().map(|method| MethodRow {
             name: method.name.clone(),
             query: matches!(method.kind, ostraca_wasm::Kind::Query),
@@ -115,7 +106,7 @@ impl Deployer {
         let at = match self.cluster.compare_and_set(cas).await {
             Ok(at) => at,
             Err(Conflict::Changed(now)) => {
-                return Err(self.overtaken(&manifest.kind, revision, now));
+                return self.overtaken(revision, now, &row, manifest, program);
             }
             Err(Conflict::Store(error)) => return Err(store_problem(error.into())),
         };
@@ -125,14 +116,55 @@ impl Deployer {
         Ok(answer)
     }
 
-    /// Somebody else deployed the type meanwhile.
-    fn overtaken(&self, kind: &str, expected: u64, now: Option<Row>) -> Problem {
-        let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
-        let problem = changed(kind, parsed.map_or(0, |(row, _)| row.revision), expected);
-        if let Some(row) = now {
-            self.loader.row(row);
+    async fn compile(&self, it: &Upload, manifest: &Manifest) -> Result<Arc<Program>, Problem> {
+        let compiled = self.wasm.prepare(it.component.to_vec(), manifest.wasm_limits()).await;
+        compiled.map_err(|error| {
+            let retryable = error.retryable();
+            Problem { retryable, ..problem(error.code(), error.to_string(), "") }
+        })
+    }
+
+    /// What was uploaded stands already: this node is to have it, too.
+    async fn have(
+        &self,
+        found: &Row,
+        row: &TypeRow,
+        manifest: Manifest,
+        upload: &Upload,
+    ) -> Result<Deployed, Problem> {
+        // This node's watch may be behind.
+        self.loader.row(found.clone());
+        let reached = self.types.reached(&manifest.kind, row.revision, HERE).await;
+        let answer = deployed(&manifest.kind, row.revision, row.component, true);
+        if matches!(reached, Err(Absent::Broken(_))) {
+            // Why it could not be run here may be over; if not, it is told now.
+            let program = self.compile(upload, &manifest).await?;
+            self.loader.deployed(found.revision, loader::entry(row, manifest, Some(program)));
         }
-        problem
+        Ok(answer)
+    }
+
+    /// Somebody deployed the type through another node meanwhile: the same, or something else.
+    fn overtaken(
+        &self,
+        expected: u64,
+        now: Option<Row>,
+        wanted: &TypeRow,
+        manifest: Manifest,
+        program: Arc<Program>,
+    ) -> Result<Deployed, Problem> {
+        let kind = manifest.kind.clone();
+        let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
+        let (Some(now), Some((row, _))) = (now, parsed) else {
+            return Err(changed(&kind, 0, expected));
+        };
+        if says(&row, &wanted.component, &wanted.manifest) {
+            let entry = loader::entry(&row, manifest, Some(program));
+            self.loader.deployed(now.revision, entry);
+            return Ok(deployed(&kind, row.revision, row.component, true));
+        }
+        self.loader.row(now);
+        Err(changed(&kind, row.revision, expected))
     }
 
     /// R23: what says where a type's entities live is fixed while there are any.
@@ -180,6 +212,11 @@ impl Deployer {
     }
 }
 
+/// Whether a row says just that.
+fn says(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
+    row.component == *component && row.manifest == manifest
+}
+
 fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Deployed {
     Deployed { r#type: kind.into(), revision, digest: digest.to_vec().into(), unchanged }
 }
@@ -197,3 +234,6 @@ fn store_problem(error: NodeError) -> Problem {
     let retryable = error.is_retryable();
     Problem { retryable, ..problem(error.code(), error.to_string(), help) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use ostraca_store_peer::{ClusterServer, EntityServer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::peer::messages::Messages;
 use ostraca_wire::peer::serve::serve_calls;
-use ostraca_wire::peer::{Alpn, PeerInfo, PeerService, StreamKind, messages};
+use ostraca_wire::peer::{Alpn, PeerInfo, PeerService, StreamKind, look, messages};
 use ostraca_wire::server::Request;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -84,6 +84,14 @@ impl Streams {
                 let Some(server) = self.0.rows.get() else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
                 serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+            }
+            StreamKind::Look => {
+                let gateway = self.0.gateway.get().cloned();
+                let look = move |question| {
+                    let gateway = gateway.clone();
+                    async move { gateway.as_ref()?.looked(question).await }.boxed()
+                };
+                look::serve(reader, writer, &peer, look).await
             }
             StreamKind::Talk => {
                 let (node, heard) = (peer.member.node.clone(), self.0.heard.clone());

@@ -1,5 +1,7 @@
 //! What `ostraca status` shows: whether the node and its cluster are well, and if not, what to do.
 
+mod problems;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use crate::clock::Clock;
 use crate::gateway::Gateway;
 use crate::stats::{Gauges, Stats};
 use crate::view::View;
+use problems::Seen;
 
 /// Where the figures come from.
 pub(crate) struct Status {
@@ -87,71 +90,24 @@ impl Status {
         };
         let (shards, serving) = (sum(|g| &g.shards), sum(|g| &g.serving));
         let stats = &self.stats;
+        let since = self.clock.now().mono.saturating_sub(Stats::get(&stats.renewed));
+        let cluster = self.cluster(&view, since);
+        let seen =
+            Seen { view: &view, cluster: &cluster, own: &self.node, since, lease: self.lease };
         let mut problems = Vec::new();
         if let Some(why) = self.local.as_ref().and_then(|store| store.stopped()) {
-            problems.push(trouble(
-                "store-stopped",
-                format!("a write to the store failed, and it writes no more: {why}"),
-                "mend the disk, then start the node again: nothing acknowledged is lost",
-            ));
+            problems.push(problems::store_stopped(&why));
         }
-        let since = self.clock.now().mono.saturating_sub(Stats::get(&stats.renewed));
-        if since >= self.lease {
-            problems.push(trouble(
-                "lease-lapsed",
-                format!("the node's lease was last renewed {since} ms ago; nothing is answered until it is"),
-                "look at the node that carries the store, and at the network to it",
-            ));
-        }
-        if view.suspended && since < self.lease {
-            problems.push(trouble(
-                "suspended",
-                "the node's lease had lapsed: its shards wait until their claims were read back"
-                    .into(),
-                "wait a little; if it stays so, look at the node that carries the store",
-            ));
-        }
-        if serving < shards {
-            problems.push(trouble(
-                "shards-not-serving",
-                format!("{} of {shards} shards of this node do not serve yet", shards - serving),
-                "wait a little; if it stays so, look at the store",
-            ));
-        }
-        let cluster = self.cluster(&view, since);
-        if cluster.manager.is_empty() {
-            problems.push(trouble(
-                "no-manager",
-                "no live node manages: messages flow, and no shard finds a new owner".into(),
-                "start a node with the role `manager`; a dead manager is followed within seconds",
-            ));
-        }
-        if cluster.shards_unassigned > 0 {
-            problems.push(trouble(
-                "shards-unassigned",
-                format!(
-                    "{} of {} shards have no live owner",
-                    cluster.shards_unassigned, cluster.shards
-                ),
-                "wait a little; if it stays so, start a node with the role `host`",
-            ));
-        }
-        for (node, row) in &view.nodes {
-            if row.standing == Standing::Dead {
-                problems.push(trouble(
-                    "node-dead",
-                    format!("node {node} was marked dead: its lease lapsed"),
-                    "start it again, or take it out of the cluster",
-                ));
-            }
-        }
-        for (name, why) in gateway.types.broken() {
-            problems.push(trouble(
+        problems.extend(seen.lease());
+        problems.extend(seen.shards(shards, serving));
+        problems.extend(seen.nodes(&gateway.links.out_of_reach()));
+        problems.extend(gateway.types.broken().iter().map(|(name, why)| {
+            problems::trouble(
                 "type-broken",
                 format!("`{name}` cannot be run on this node: {why}"),
-                "deploy it anew",
-            ));
-        }
+                "deploy it anew: `ostraca deploy` says why if it does not work",
+            )
+        }));
         let held = gateway.load();
         let mut numbers = BTreeMap::from([
             ("types".into(), gateway.types.now().len() as u64),
@@ -177,7 +133,7 @@ impl Status {
             numbers.insert("max_live_instances".into(), u64::from(shape.max_live));
             texts.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fell_back {
-                problems.push(trouble(
+                problems.push(problems::trouble(
                     "allocator-fell-back",
                     format!("instances are mapped on demand, as there is no pool: {why}"),
                     "set `allocator = \"pooling\"` to make this an error at start",
@@ -192,6 +148,7 @@ impl Status {
             uptime_ms: self.clock.uptime(),
             store: match &self.local {
                 Some(store) => format!("sled at {}", store.dir().display()),
+                None if cluster.store_node.is_empty() => "another node's".into(),
                 None => format!("of node {}", cluster.store_node),
             },
             numbers,
@@ -200,8 +157,4 @@ impl Status {
             overview: Some(cluster),
         }
     }
-}
-
-fn trouble(code: &str, text: String, help: &str) -> proto::StatusProblem {
-    proto::StatusProblem { code: code.into(), text, help: help.into() }
 }

@@ -176,9 +176,26 @@ impl Types {
     }
 
     /// Waits until a type has that revision here, or a higher one.
-    pub(crate) async fn reached(&self, name: &str, revision: u64, most: Duration) -> bool {
-        let has = |types: &Self| types.get(name).filter(|entry| entry.revision >= revision);
-        self.until(most, has).await.is_some()
+    ///
+    /// # Errors
+    /// [`Absent::Broken`] as soon as it is seen that the newest revision cannot be run here; else, when the time is over,
+    /// [`Absent::Loading`].
+    pub(crate) async fn reached(
+        &self,
+        name: &str,
+        revision: u64,
+        most: Duration,
+    ) -> Result<(), Absent> {
+        let look = |types: &Self| {
+            if types.get(name).is_some_and(|entry| entry.revision >= revision) {
+                return Some(Ok(()));
+            }
+            match lock(&types.0.states).get(name) {
+                Some(State::Broken(why)) => Some(Err(Absent::Broken(why.clone()))),
+                _ => None,
+            }
+        };
+        self.until(most, look).await.unwrap_or(Err(Absent::Loading))
     }
 
     /// Waits until nothing is being loaded.
@@ -311,7 +328,16 @@ pub(crate) mod tests {
     async fn a_revision_is_waited_for() {
         let types = Types::default();
         types.put(Arc::new(known("counter", 2)));
-        assert!(types.reached("counter", 2, Duration::ZERO).await);
-        assert!(!types.reached("counter", 3, Duration::from_millis(1)).await);
+        assert_eq!(types.reached("counter", 2, Duration::ZERO).await, Ok(()));
+        let late = types.reached("counter", 3, Duration::from_millis(1)).await;
+        assert_eq!(late, Err(Absent::Loading));
+        let waits = tokio::spawn({
+            let types = types.clone();
+            async move { types.reached("counter", 3, Duration::from_secs(3_600)).await }
+        });
+        tokio::task::yield_now().await;
+        types.fails(&"counter".into(), "it traps");
+        let broken = waits.await.expect("it is told at once");
+        assert_eq!(broken, Err(Absent::Broken("it traps".into())));
     }
 }

@@ -57,6 +57,20 @@ impl View {
         })
     }
 
+    /// A shard's epoch, as far as its row says.
+    pub(crate) fn epoch(&self, shard: ShardId) -> Epoch {
+        self.row(shard).map_or_else(Epoch::default, |row| row.epoch)
+    }
+
+    /// Who owns a shard and lives, as far as rows say.
+    pub(crate) fn owner(&self, shard: ShardId) -> Option<&Member> {
+        self.row(shard)?.owner.as_ref().filter(|owner| self.alive(owner))
+    }
+
+    fn row(&self, shard: ShardId) -> Option<&ShardRow> {
+        self.shards.get((shard.0 as usize).checked_sub(1)?)
+    }
+
     /// Whether nodes other than that one drain and have not left: they need the store for it.
     pub(crate) fn others_leave(&self, me: &NodeId) -> bool {
         let leaves = |row: &NodeRow| row.standing == Standing::Live && row.draining;

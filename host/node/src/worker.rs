@@ -63,8 +63,8 @@ pub(crate) enum Input {
     Suspend,
     /// It was renewed in the same life (R9).
     Resume,
-    /// What is in memory of an entity, or with none of all the shard's?
-    Inspect { shard: ShardId, entity: Option<Entity>, answer: oneshot::Sender<Inspected> },
+    /// What is in memory of these entities of a shard?
+    Inspect { shard: ShardId, entities: Vec<Entity>, answer: oneshot::Sender<Inspected> },
     /// Give every shard up; answered when no instance lives.
     Stop(oneshot::Sender<()>),
 }
@@ -103,11 +103,18 @@ pub(crate) trait Answers: Send + Sync {
 /// The answer to [`Input::Inspect`].
 #[derive(Debug, Default)]
 pub(crate) struct Inspected {
-    /// Of the shard's machine; none if there is none here.
-    pub(crate) epoch: Option<Epoch>,
-    /// Entities that have an instance, in no order; of one that was asked for, it alone.
-    pub(crate) live: Vec<Entity>,
-    /// Messages that wait for a turn.
+    /// Whether the shard's machine is here; if not, nothing is known of its entities.
+    pub(crate) held: bool,
+    /// In the order in which they were asked for.
+    pub(crate) entities: Vec<InMemory>,
+}
+
+/// What is in memory of one entity.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InMemory {
+    /// It has an instance.
+    pub(crate) live: bool,
+    /// Messages that wait for a turn of it.
     pub(crate) waiting: usize,
 }
 
@@ -270,9 +277,9 @@ impl Worker {
                 self.suspended = false;
                 self.tell_all(&|| Event::Resume);
             }
-            Input::Inspect { shard, entity, answer } => {
+            Input::Inspect { shard, entities, answer } => {
                 // Whoever asked may have stopped waiting.
-                let _ = answer.send(self.inspect(shard, entity));
+                let _ = answer.send(self.inspect(shard, &entities));
             }
             Input::Stop(done) => {
                 self.stopping = Some(done);

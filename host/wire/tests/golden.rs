@@ -214,6 +214,7 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&open(Stream::Store(StoreOpen {})), "1a00");
     same(&open(Stream::Cluster(ClusterOpen {})), "2200");
     same(&open(Stream::Talk(TalkOpen {})), "2a00");
+    same(&open(Stream::Look(LookOpen {})), "3200");
     let envelope = Envelope { sequence: 5, ..Envelope::default() };
     same(&Forward { tag: 1, envelope: Some(envelope) }, "080112022805");
     let reply = Reply { sequence: 5, ..Reply::default() };
@@ -221,6 +222,12 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&Call { tag: 1, body: Bytes::from_static(b"abc") }, "08011203616263");
     let answer = Answer { tag: 1, body: Bytes::from_static(b"abc"), too_large: 3 };
     same(&answer, "080112036162631803");
+    let entity = LookEntity { r#type: "t".into(), id: "i".into() };
+    let look = Look { shards: vec![LookShard { shard: 1, entities: vec![entity] }] };
+    same(&look, "0a0a080112060a0174120169");
+    let entity = LookedEntity { live: true, waiting: 2 };
+    let looked = Looked { shards: vec![LookedShard { held: true, entities: vec![entity] }] };
+    same(&looked, "0a080801120408011002");
 }
 
 /// The worked example of `docs/protocol.md`.

@@ -27,6 +27,7 @@ fn requests_about_the_cluster() {
         (Request::Drain(DrainRequest { node: "n".into(), undo: true }), "52050a016e1001"),
         (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
         (Request::Events(EventsRequest { follow: true, since: 2 }), "620408011002"),
+        (Request::Forget(ForgetRequest { node: "n".into() }), "6a030a016e"),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }
@@ -64,7 +65,9 @@ fn answers_about_the_cluster() {
         revision: 5,
         state_bytes: 6,
         live: Some(false),
+        owner: "o".into(),
     };
+    let silent = Unanswered { node: "n".into(), why: "w".into() };
     let detail = EntityDetail {
         r#type: "t".into(),
         id: "i".into(),
@@ -82,6 +85,12 @@ fn answers_about_the_cluster() {
         keys: vec![StateKey { key: "k".into(), size: 2 }],
         live: Some(false),
         waiting: Some(0),
+        unanswered: Some(silent.clone()),
+    };
+    let page = Entities {
+        entities: vec![entity],
+        next: Bytes::from_static(b"c"),
+        unanswered: vec![silent],
     };
     let drain = DrainProgress { node: "n".into(), total: 2, left: 3, in_flight: 4, done: true };
     let plan = RebalancePlan {
@@ -105,15 +114,19 @@ fn answers_about_the_cluster() {
         ),
         (Response::Shards(Shards { shards: vec![shard] }), "08014a0e0a0c080110021a016f20052a0174"),
         (
-            Response::Entities(Entities { entities: vec![entity], next: Bytes::from_static(b"c") }),
-            "080152150a100a017412016918032004280530063800120163",
+            Response::Entities(page),
+            "080152200a130a01741201691803200428053006380042016f1201631a060a016e120177",
         ),
         (
             Response::Entity(detail),
-            "08015a290a0174120169180320042a016f3001380740084809500a580b600c680d72050a016b10027800800100",
+            "08015a320a0174120169180320042a016f3001380740084809500a580b600c680d72050a016b100278008001008a01060a016e120177",
         ),
         (Response::Drain(drain), "0801620b0a016e1002180320042801"),
         (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),
+        (
+            Response::Forgotten(Forgotten { node: "n".into(), unchanged: true }),
+            "08018201050a016e1001",
+        ),
         (Response::Rebalance(progress), "0801720a08011002180320042801"),
         (
             Response::Events(Events { events: vec![event], missed: 2, now_ms: 3 }),

@@ -1,7 +1,7 @@
 //! `ostraca entities`: which there are.
 
 use bytes::Bytes;
-use ostraca_client::{EntitiesRequest, EntityInfo};
+use ostraca_client::{EntitiesRequest, EntityInfo, Unanswered};
 use serde_json::json;
 
 use super::deployments::hex;
@@ -18,12 +18,18 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
     };
     let client = dial::connect(global).await?;
     let mut all: Vec<EntityInfo> = Vec::new();
+    let mut silent: Vec<Unanswered> = Vec::new();
     // A page may have fewer than were asked for, and still not be the last.
     loop {
         let left = (args.limit as usize).saturating_sub(all.len());
         request.limit = u32::try_from(left).unwrap_or(u32::MAX);
         let page = dial::patiently("asking the node", client.entities(request.clone())).await?;
         all.extend(page.entities);
+        for one in page.unanswered {
+            if silent.iter().all(|known| known.node != one.node) {
+                silent.push(one);
+            }
+        }
         request.after = page.next;
         if request.after.is_empty() || all.len() >= args.limit as usize {
             break;
@@ -38,11 +44,14 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
                 json!({
                     "type": it.r#type, "id": it.id, "shard": it.shard, "version": it.version,
                     "revision": it.revision, "state_bytes": it.state_bytes, "live": it.live,
+                    "owner": Some(&it.owner).filter(|owner| !owner.is_empty()),
                 })
             })
             .collect();
-        output::json(&json!({ "entities": entities, "next": next }));
-        return Ok(Exit::Done);
+        let unanswered: Vec<_> =
+            silent.iter().map(|it| json!({ "node": it.node, "why": it.why })).collect();
+        output::json(&json!({ "entities": entities, "next": next, "unanswered": unanswered }));
+        return told(&silent);
     }
     if all.is_empty() {
         output::line("no entity is stored there");
@@ -52,18 +61,33 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
         [
             format!("{}/{}", it.r#type, it.id),
             it.shard.to_string(),
+            it.owner.clone(),
             it.version.to_string(),
             it.revision.to_string(),
             output::size(it.state_bytes),
             life(it.live).into(),
         ]
     });
-    output::table(["ENTITY", "SHARD", "VERSION", "REVISION", "STATE", ""], rows.collect());
+    output::table(["ENTITY", "SHARD", "NODE", "VERSION", "REVISION", "STATE", ""], rows.collect());
     if let Some(next) = next {
         output::line("");
         output::line(&format!("there are more: {}", again(args, &next)));
     }
-    Ok(Exit::Done)
+    told(&silent)
+}
+
+/// What is stored was shown; what is missing, and whose it is, is an error all the same.
+pub(crate) fn told(silent: &[Unanswered]) -> Result<Exit, Failure> {
+    let Some(first) = silent.first() else { return Ok(Exit::Done) };
+    let said = |it: &Unanswered| {
+        format!("node {} did not say what is live there: {}", it.node, it.why)
+    };
+    let text = silent.iter().map(said).collect::<Vec<_>>().join("; ");
+    let help = format!(
+        "what is stored was shown; `ostraca nodes` shows how {} stands, and a dead node's shards have other owners soon",
+        first.node
+    );
+    Err(Failure::new(Exit::Unreachable, "node-silent", text).help(help))
 }
 
 /// The word for whether an entity's instance is live.
@@ -71,7 +95,7 @@ pub(crate) fn life(live: Option<bool>) -> &'static str {
     match live {
         Some(true) => "live",
         Some(false) => "asleep",
-        None => "not known here",
+        None => "not known",
     }
 }
 

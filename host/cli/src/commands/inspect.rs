@@ -22,8 +22,9 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "sequence": it.sequence, "lanes": it.lanes, "unsettled": it.unsettled,
             "state_bytes": it.state_bytes, "keys_total": it.keys_total, "keys": keys,
             "live": it.live, "waiting": it.waiting,
+            "unanswered": it.unanswered.as_ref().map(|it| json!({ "node": it.node, "why": it.why })),
         }));
-        return Ok(Exit::Done);
+        return entities::told(it.unanswered.as_slice());
     }
     let owner = match owner {
         Some(owner) => format!("of {owner}, epoch {}", it.epoch),
@@ -55,7 +56,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             output::line(&format!("and {more} more"));
         }
     }
-    Ok(Exit::Done)
+    entities::told(it.unanswered.as_slice())
 }
 
 /// A key as it is if a terminal may see it, else escaped: guests make keys of whatever they like.

@@ -10,6 +10,7 @@ pub(crate) mod dev;
 pub(crate) mod drain;
 pub(crate) mod entities;
 pub(crate) mod events;
+pub(crate) mod forget;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod methods;

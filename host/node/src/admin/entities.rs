@@ -1,11 +1,15 @@
-//! Entities: pages of them, and one in detail.
+//! Entities: pages of them, and one in detail. What is stored any node reads; what is in memory the owner is asked.
+
+use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::join_all;
 use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::Entity;
+use ostraca_sharding::rows::Member;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::proto::{
-    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, StateKey,
+    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, StateKey, Unanswered,
 };
 
 use super::*;
@@ -48,8 +52,6 @@ impl Desk {
         let limit = request.limit as usize;
         let mut page = Vec::new();
         while shard <= last {
-            let live = self.look(ShardId(shard), None).await;
-            let live = live.filter(|seen| seen.epoch.is_some());
             loop {
                 let scan = Scan {
                     shard: shard_key(ShardId(shard)),
@@ -65,13 +67,13 @@ impl Desk {
                         continue;
                     }
                     page.push(EntityInfo {
-                        live: live.as_ref().map(|seen| seen.live.contains(&entity)),
                         r#type: entity.kind.to_string(),
                         id: entity.id.to_string(),
                         shard,
                         version: head.version,
                         revision: head.revision,
                         state_bytes: head.state_bytes,
+                        ..EntityInfo::default()
                     });
                 }
                 after = found.next;
@@ -90,7 +92,41 @@ impl Desk {
             next.put_u32(if after.is_some() { shard } else { shard + 1 });
             next.extend_from_slice(after.as_deref().unwrap_or_default());
         }
-        Ok(AdminAnswer::Entities(Entities { entities: page, next: next.freeze() }))
+        let unanswered = self.ask_owners(gateway, &mut page).await;
+        Ok(AdminAnswer::Entities(Entities { entities: page, next: next.freeze(), unanswered }))
+    }
+
+    /// Says of each entity of a page whose it is, and whether it is live, as far as the owners say.
+    async fn ask_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<Unanswered> {
+        let view = self.seen();
+        let mut asked: BTreeMap<Member, BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
+        for (place, info) in page.iter_mut().enumerate() {
+            let Some(owner) = view.owner(ShardId(info.shard)) else { continue };
+            info.owner = owner.node.to_string();
+            asked.entry(owner.clone()).or_default().entry(info.shard).or_default().push(place);
+        }
+        let named = |place: &usize| Entity::new(&*page[*place].r#type, &*page[*place].id);
+        let looks = asked.iter().map(|(owner, shards)| {
+            let question = shards.iter().map(|(shard, places)| {
+                (ShardId(*shard), places.iter().map(named).collect::<Vec<_>>())
+            });
+            gateway.look(owner, question.collect())
+        });
+        let answers = join_all(looks.collect::<Vec<_>>()).await;
+        let mut unanswered = Vec::new();
+        for (shards, answer) in asked.values().zip(answers) {
+            match answer {
+                Ok(seen) => {
+                    for (places, seen) in shards.values().zip(seen) {
+                        for (place, entity) in places.iter().zip(seen.entities) {
+                            page[*place].live = Some(entity.live);
+                        }
+                    }
+                }
+                Err(why) => unanswered.push(why),
+            }
+        }
+        unanswered
     }
 
     pub(super) async fn inspect(
@@ -111,23 +147,24 @@ impl Desk {
             None => return Err(problem("store-unavailable", "the store gave no answer", "")),
         };
         let view = self.seen();
-        let row = view.shards.get(shard.0 as usize - 1).cloned().unwrap_or_default();
+        let (epoch, owner) = (view.epoch(shard), view.owner(shard));
         let mut detail = EntityDetail {
             r#type: request.r#type,
             id: request.id,
             shard: shard.0,
-            epoch: row.epoch.0,
-            owner: row
-                .owner
-                .filter(|owner| view.alive(owner))
-                .map_or_else(String::new, |owner| owner.node.to_string()),
+            epoch: epoch.0,
+            owner: owner.map_or_else(String::new, |owner| owner.node.to_string()),
             ..EntityDetail::default()
         };
-        if let Some(seen) = self.look(shard, Some(entity.clone())).await
-            && seen.epoch.is_some()
-        {
-            detail.live = Some(seen.live.contains(&entity));
-            detail.waiting = Some(seen.waiting as u64);
+        if let Some(owner) = owner {
+            match gateway.look(owner, vec![(shard, vec![entity.clone()])]).await {
+                Ok(seen) => {
+                    let seen = seen.first().and_then(|shard| shard.entities.first());
+                    detail.live = seen.map(|seen| seen.live);
+                    detail.waiting = seen.map(|seen| seen.waiting as u64);
+                }
+                Err(why) => detail.unanswered = Some(why),
+            }
         }
         if let Some(head) = loaded.head {
             detail.exists = true;

@@ -9,7 +9,6 @@ use ostraca_wire::proto::{DrainProgress, Move, RebalancePlan, RebalanceProgress}
 use ostraca_wire::server::{Part, growing};
 
 use super::*;
-use crate::input::nearest;
 
 /// How often progress is told.
 const STEP: Duration = Duration::from_millis(100);
@@ -21,12 +20,7 @@ impl Desk {
         let view = self.seen();
         let name = NodeId::from(node);
         let Some(row) = view.nodes.get(&name) else {
-            let near = nearest(node, view.nodes.keys().map(|known| &*known.0));
-            let help = match near {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "`ostraca nodes` lists them".into(),
-            };
-            return Err(problem("unknown-node", format!("there is no node `{node}`"), &help));
+            return Err(unknown_node(&view, node));
         };
         if row.standing != Standing::Live {
             let text = format!("node `{node}` does not live: it has nothing to hand over");

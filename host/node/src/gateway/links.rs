@@ -1,5 +1,7 @@
 //! Links to other nodes for messages: one a node, made as soon as its row says that it lives.
 
+mod look;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use ostraca_wire::proto::{Problem, Reply};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, lock};
@@ -31,7 +34,15 @@ struct Way {
 /// What a way and the task that keeps its link share.
 struct Road {
     addresses: Mutex<Vec<String>>,
-    link: Mutex<Option<Arc<MessageLink>>>,
+    link: Mutex<Option<Up>>,
+    /// Since when there is no link, if there is none.
+    down: Mutex<Instant>,
+}
+
+/// A link that stands: its messages, and its connection for whatever else is asked.
+struct Up {
+    messages: Arc<MessageLink>,
+    peer: PeerLink,
 }
 
 /// All links of a node.
@@ -69,7 +80,7 @@ impl Links {
         let link = {
             let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
             let way = ways.get(&to.node).filter(|way| way.member == *to);
-            way.and_then(|way| lock(&way.road.link).clone())
+            way.and_then(|way| lock(&way.road.link).as_ref().map(|up| up.messages.clone()))
         };
         let Some(link) = link else { return Vec::new() };
         let mut refused = Vec::new();
@@ -106,8 +117,11 @@ impl Links {
             return;
         }
         let Some(gateway) = self.gateway.get().cloned() else { return };
-        let road =
-            Arc::new(Road { addresses: Mutex::new(addresses.to_vec()), link: Mutex::new(None) });
+        let road = Arc::new(Road {
+            addresses: Mutex::new(addresses.to_vec()),
+            link: Mutex::new(None),
+            down: Mutex::new(Instant::now()),
+        });
         let stop = CancellationToken::new();
         let keeper = Keeper {
             member: member.clone(),
@@ -127,6 +141,15 @@ impl Links {
         let up = |way: &Way| lock(&way.road.link).is_some();
         ways.iter().filter(|(_, way)| up(way)).map(|(node, _)| node.clone()).collect()
     }
+
+    /// Nodes that live by their rows, and to which there has been no link for long.
+    pub(crate) fn out_of_reach(&self) -> Vec<NodeId> {
+        let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
+        let away = |way: &Way| {
+            lock(&way.road.link).is_none() && lock(&way.road.down).elapsed() >= PATIENCE
+        };
+        ways.iter().filter(|(_, way)| away(way)).map(|(node, _)| node.clone()).collect()
+    }
 }
 
 /// Keeps one link.
@@ -141,28 +164,30 @@ struct Keeper {
 impl Keeper {
     async fn keep(self) {
         let mut pause = Pause::new();
-        let mut since = tokio::time::Instant::now();
+        let mut since = Instant::now();
         loop {
             match self.connect().await {
                 Ok((link, peer)) => {
                     pause.stood();
                     tracing::debug!(node = %self.member, "linked");
-                    *lock(&self.road.link) = Some(link.clone());
+                    *lock(&self.road.link) =
+                        Some(Up { messages: link.clone(), peer: peer.clone() });
                     // The stream may end alone, and the connection would stay up without it.
                     tokio::select! {
                         _ = peer.closed() => {}
                         () = link.closed() => {}
                     }
+                    *lock(&self.road.down) = Instant::now();
                     *lock(&self.road.link) = None;
                     peer.close();
                     // What was on its way is told as lost before the next link takes anything.
                     link.closed().await;
-                    since = tokio::time::Instant::now();
+                    since = Instant::now();
                 }
                 Err(error) => {
                     tracing::debug!(%error, node = %self.member, "no link");
                     if since.elapsed() >= PATIENCE {
-                        since = tokio::time::Instant::now();
+                        since = Instant::now();
                         // Nobody to hear it: the node stops.
                         let _ = self.unreachable.send(self.member.node.clone());
                     }

@@ -52,13 +52,14 @@ fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> Row {
 async fn a_node_that_runs_no_entities_knows_types_by_their_rows_alone() {
     let Bench { types, loader, told, .. } = bench(false);
     loader.listed(vec![row(5, "counter", 1, [0; 32]), row(6, "account", 1, [0; 32])], 6);
-    assert!(types.reached("counter", 1, LONG).await && types.reached("account", 1, LONG).await);
+    assert_eq!(types.reached("counter", 1, LONG).await, Ok(()));
+    assert_eq!(types.reached("account", 1, LONG).await, Ok(()));
     let entry = types.get("counter").expect("known");
     assert!(entry.method("get").is_some() && !entry.runs_here());
     assert_eq!(told.load(Ordering::SeqCst), 0, "workers are told of what can be run");
 
     loader.row(row(9, "counter", 3, [0; 32]));
-    assert!(types.reached("counter", 3, LONG).await);
+    assert_eq!(types.reached("counter", 3, LONG).await, Ok(()));
     loader.row(row(8, "counter", 2, [0; 32]));
     loader.gone(&rows::type_key("counter"), 8);
     assert!(types.settled(LONG).await);
@@ -69,7 +70,7 @@ async fn a_node_that_runs_no_entities_knows_types_by_their_rows_alone() {
     loader.gone(&rows::type_key("counter"), 11);
     assert!(types.get("counter").is_none());
     loader.row(row(12, "counter", 1, [0; 32]));
-    assert!(types.reached("counter", 1, LONG).await, "and deployed again");
+    assert_eq!(types.reached("counter", 1, LONG).await, Ok(()), "and deployed again");
 }
 
 #[tokio::test]
@@ -108,7 +109,7 @@ async fn a_component_that_the_store_does_not_give_yet_is_asked_for_again() {
 async fn what_was_remembered_is_overruled_by_any_row_of_this_life() {
     let Bench { types, loader, .. } = bench(false);
     loader.row(row(7, "counter", 5, [0; 32]));
-    assert!(types.reached("counter", 5, LONG).await);
+    assert_eq!(types.reached("counter", 5, LONG).await, Ok(()));
     loader.remembered(&[row(0, "counter", 4, [0; 32]), row(0, "account", 2, [0; 32])]);
     assert_eq!(types.get("counter").map(|entry| entry.revision), Some(5));
     assert_eq!(types.get("account").map(|entry| entry.revision), Some(2));

@@ -94,7 +94,6 @@ impl Node {
             view: view.clone(),
             events: events.clone(),
             control: control.input.clone(),
-            workers: workers.threads.iter().map(|(input, _)| input.clone()).collect(),
             shards: stores.found.shards,
         };
         network.door.open(Open { gateway: gateway.clone(), desk, takes_messages: roles.gateway });

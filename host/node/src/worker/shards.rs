@@ -9,7 +9,7 @@ use ostraca_sharding::ids::{Entity, Epoch, ShardId};
 use ostraca_sharding::shard::{Event, Machine, Owner, Phase, StopReason};
 
 use super::slots::{Slot, SlotId};
-use super::{Inspected, Report, Worker};
+use super::{InMemory, Inspected, Report, Worker};
 use crate::record::Frame;
 
 impl Worker {
@@ -100,20 +100,16 @@ impl Worker {
         }
     }
 
-    /// What is in memory of one entity, or of a shard.
-    pub(super) fn inspect(&self, shard: ShardId, entity: Option<Entity>) -> Inspected {
+    /// What is in memory of entities of a shard.
+    pub(super) fn inspect(&self, shard: ShardId, entities: &[Entity]) -> Inspected {
         let Some(slot) = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id)) else {
             return Inspected::default();
         };
-        let (live, waiting) = match entity {
-            Some(entity) => {
-                let waiting = slot.machine.waiting(&entity).unwrap_or(0);
-                let live = slot.instances.contains_key(&entity).then_some(entity);
-                (live.into_iter().collect(), waiting)
-            }
-            None => (slot.instances.keys().cloned().collect(), slot.machine.load().1),
-        };
-        Inspected { epoch: Some(slot.epoch()), live, waiting }
+        let entities = entities.iter().map(|entity| InMemory {
+            live: slot.instances.contains_key(entity),
+            waiting: slot.machine.waiting(entity).unwrap_or(0),
+        });
+        Inspected { held: true, entities: entities.collect() }
     }
 
     pub(super) fn say(&self, report: Report) {

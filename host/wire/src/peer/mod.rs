@@ -13,6 +13,7 @@
 pub mod calls;
 pub mod dial;
 pub mod facts;
+pub mod look;
 pub mod messages;
 mod pending;
 pub mod serve;
@@ -78,6 +79,8 @@ pub enum StreamKind {
     Cluster,
     /// What node and manager tell each other.
     Talk,
+    /// What the other node has in memory, asked for an operator.
+    Look,
 }
 
 impl StreamKind {
@@ -85,7 +88,7 @@ impl StreamKind {
     #[must_use]
     pub fn alpn(self) -> Alpn {
         match self {
-            Self::Messages { .. } | Self::Store => Alpn::Bulk,
+            Self::Messages { .. } | Self::Store | Self::Look => Alpn::Bulk,
             Self::Cluster | Self::Talk => Alpn::Control,
         }
     }
@@ -99,6 +102,7 @@ impl StreamKind {
             Self::Store => Stream::Store(proto::StoreOpen {}),
             Self::Cluster => Stream::Cluster(proto::ClusterOpen {}),
             Self::Talk => Stream::Talk(proto::TalkOpen {}),
+            Self::Look => Stream::Look(proto::LookOpen {}),
         }
     }
 
@@ -112,6 +116,7 @@ impl StreamKind {
             Some(Stream::Store(_)) => Self::Store,
             Some(Stream::Cluster(_)) => Self::Cluster,
             Some(Stream::Talk(_)) => Self::Talk,
+            Some(Stream::Look(_)) => Self::Look,
             Some(Stream::Hello(_)) => {
                 return Err(Error::violation(Code::UnexpectedFrame, "a second hello"));
             }

@@ -4,10 +4,10 @@
 //! here. Those that grow ([`AdminAnswer::Growing`]) are sent as they come, until the service drops its
 //! end, the client wants no more, or the node stops: none of that ends what was asked for, only its telling.
 
+mod upload;
+
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use prost::Message;
 use tokio::sync::mpsc;
 
 use super::{Peer, Service, Shared, stopping};
@@ -16,7 +16,9 @@ use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::admin_request::Request;
 use crate::proto::admin_response::Response;
-use crate::proto::{self, AdminRequest, AdminResponse, Chunk, Problem};
+use crate::proto::{self, AdminRequest, AdminResponse, Problem};
+pub use upload::Upload;
+use upload::receive;
 
 /// Deployments, shards or moves a frame.
 const PAGE: usize = 256;
@@ -61,25 +63,17 @@ pub enum Admin {
         /// No longer.
         undo: bool,
     },
+    /// This node is gone for good.
+    Forget {
+        /// Which.
+        node: String,
+    },
     /// Which shards would a rebalance move?
     Plan,
     /// Rebalance now.
     Rebalance,
     /// What happened?
     Events(proto::EventsRequest),
-}
-
-/// A deployment that has come whole; the component's digest has been checked.
-#[derive(Debug)]
-pub struct Upload {
-    /// The manifest's text.
-    pub manifest: String,
-    /// The component.
-    pub component: Bytes,
-    /// Its BLAKE3.
-    pub digest: [u8; 32],
-    /// The revision that must stand; 0 for none yet, `None` for whichever.
-    pub expected_revision: Option<u64>,
 }
 
 /// What is answered.
@@ -105,6 +99,8 @@ pub enum AdminAnswer {
     Entity(Box<proto::EntityDetail>),
     /// What would be moved; sent in pages.
     Plan(proto::RebalancePlan),
+    /// A node that was gone.
+    Forgotten(proto::Forgotten),
     /// To a drain, a rebalance and events: what comes until the sender is dropped. See [`growing`].
     Growing(mpsc::Receiver<Result<Part, Problem>>),
 }
@@ -159,6 +155,9 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Entities(request)) => entities(request),
         Some(Request::Inspect(request)) => inspect(request),
         Some(Request::Drain(request)) => drain(request),
+        Some(Request::Forget(request)) => {
+            node_name(request.node).map(|node| Admin::Forget { node })
+        }
         Some(Request::Rebalance(request)) if request.dry_run => Ok(Admin::Plan),
         Some(Request::Rebalance(_)) => Ok(Admin::Rebalance),
         Some(Request::Events(request)) => Ok(Admin::Events(request)),
@@ -210,10 +209,14 @@ fn inspect(request: proto::InspectRequest) -> Result<Admin, Problem> {
 
 fn drain(request: proto::DrainRequest) -> Result<Admin, Problem> {
     let proto::DrainRequest { node, undo } = request;
-    if !(1..=NODE).contains(&node.len()) {
-        return Err(bad(format!("a node's name of {} bytes: 1 to {NODE}", node.len())));
+    Ok(Admin::Drain { node: node_name(node)?, undo })
+}
+
+fn node_name(node: String) -> Result<String, Problem> {
+    match node.len() {
+        1..=NODE => Ok(node),
+        bytes => Err(bad(format!("a node's name of {bytes} bytes: 1 to {NODE}"))),
     }
-    Ok(Admin::Drain { node, undo })
 }
 
 /// Sends an answer that grows.
@@ -272,6 +275,7 @@ fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
         Ok(AdminAnswer::Nodes(nodes)) => one(Response::Nodes(nodes)),
         Ok(AdminAnswer::Entities(page)) => one(Response::Entities(page)),
         Ok(AdminAnswer::Entity(entity)) => one(Response::Entity(*entity)),
+        Ok(AdminAnswer::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminAnswer::Deployments(all)) => {
             pages(&all, |deployments| Response::Deployments(proto::Deployments { deployments }))
         }
@@ -284,45 +288,4 @@ fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
         // Sent as it grows.
         Ok(AdminAnswer::Growing(_)) => Vec::new(),
     }
-}
-
-/// Receives the component. What is announced is checked, what has come is kept: no more.
-async fn receive(
-    most: u64,
-    deploy: proto::Deploy,
-    reader: &mut FrameReader,
-) -> Result<Result<Upload, Problem>, Error> {
-    let size = deploy.component_size;
-    if size > most {
-        let text = format!("a component of {size} bytes: {most} are allowed (`max_component`)");
-        let mut large = problem("component-too-large", text);
-        large.details.insert("setting".into(), "max_component".into());
-        large.details.insert("limit".into(), most.to_string());
-        return Ok(Err(large));
-    }
-    let Ok(digest) = <[u8; 32]>::try_from(&deploy.digest[..]) else {
-        let text = format!("a digest of {} bytes: BLAKE3 has 32", deploy.digest.len());
-        return Ok(Err(problem("bad-digest", text)));
-    };
-    let mut component = BytesMut::new();
-    while (component.len() as u64) < size {
-        let Some(frame) = reader.next().await? else {
-            return Err(Error::violation(Code::HalfFrame, "the stream ended within a component"));
-        };
-        let chunk = Chunk::decode(frame)
-            .map_err(|e| Error::violation(Code::BadFrame, format!("unreadable chunk: {e}")))?;
-        if chunk.data.is_empty() || (component.len() + chunk.data.len()) as u64 > size {
-            return Err(Error::violation(
-                Code::UnexpectedFrame,
-                "an empty chunk, or one beyond the announced size",
-            ));
-        }
-        component.extend_from_slice(&chunk.data);
-    }
-    let component = component.freeze();
-    if blake3::hash(&component) != blake3::Hash::from_bytes(digest) {
-        return Ok(Err(problem("bad-digest", "the component has another digest than announced")));
-    }
-    let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
-    Ok(Ok(Upload { manifest, component, digest, expected_revision }))
 }

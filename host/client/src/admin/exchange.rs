@@ -1,0 +1,67 @@
+//! One request and its answer, frame by frame.
+
+use bytes::Bytes;
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::proto::admin_response::Response;
+use ostraca_wire::proto::{AdminResponse, Chunk};
+use ostraca_wire::{Error, problem};
+use prost::Message as _;
+
+use super::AdminError;
+
+/// Bytes of a component in one frame.
+const CHUNK: usize = 256 << 10;
+
+pub(super) async fn upload(writer: &mut FrameWriter, mut component: Bytes) -> Result<(), Error> {
+    writer.flush().await?;
+    while !component.is_empty() {
+        let data = component.split_to(CHUNK.min(component.len()));
+        writer.put(&Chunk { data });
+        writer.flush().await?;
+    }
+    writer.finish();
+    Ok(())
+}
+
+pub(super) async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, AdminError> {
+    let mut responses = Vec::new();
+    while let Some(frame) = reader.next().await? {
+        let frame = decode(frame)?;
+        match frame.response {
+            Some(Response::Problem(problem)) => return Err(AdminError::Refused(Box::new(problem))),
+            Some(response) => responses.push(response),
+            // Something newer than this client.
+            None => {}
+        }
+        if !frame.more {
+            return Ok(responses);
+        }
+    }
+    Err(too_early())
+}
+
+pub(super) fn decode(frame: Bytes) -> Result<AdminResponse, AdminError> {
+    AdminResponse::decode(frame)
+        .map_err(|e| AdminError::Connection(format!("unreadable answer: {e}")))
+}
+
+pub(super) fn too_early() -> AdminError {
+    AdminError::Connection("the answer ended too early".into())
+}
+
+pub(super) fn unexpected(response: Option<Response>) -> AdminError {
+    match response {
+        Some(_) => other_question(),
+        None => {
+            let text = "the node answered with something that this client does not know";
+            AdminError::Refused(Box::new(problem("unexpected-answer", text)))
+        }
+    }
+}
+
+pub(super) fn other_question() -> AdminError {
+    AdminError::Refused(Box::new(problem(
+        "unexpected-answer",
+        "the node answered another question",
+    )))
+}

@@ -1,0 +1,76 @@
+//! A node that is gone for good, so that it is no problem any more.
+//!
+//! Its row stays, since the next life of that name must have a higher incarnation than any before (R7); its standing
+//! becomes that of a node that said goodbye. Only a life that was marked dead can be forgotten: its shards may have
+//! other owners by then, and should its process be there after all, it finds its life over and registers another one.
+
+use std::time::Duration;
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::rows::{Key, NodeRow, Row, Standing};
+use ostraca_store::{Cas, Conflict};
+use ostraca_wire::proto::Forgotten;
+
+use super::*;
+use crate::rows;
+
+/// How often a row that changes under the pen is read again.
+const ATTEMPTS: usize = 8;
+/// How long this node may take to see what it has written itself.
+const SEEN: Duration = Duration::from_secs(2);
+
+impl Desk {
+    pub(super) async fn forget(&self, node: &str) -> Result<AdminAnswer, Problem> {
+        let name = NodeId::from(node);
+        let key = rows::key_text(&Key::Node(name.clone()));
+        let answer = |unchanged| {
+            let node = node.to_owned();
+            Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged }))
+        };
+        let store = &self.deployer.cluster;
+        for _ in 0..ATTEMPTS {
+            let found = store.get(&key).await.map_err(|error| store_failed(&error))?;
+            let Some(found) = found else { return Err(unknown_node(&self.seen(), node)) };
+            let row = match rows::decode_core(&found) {
+                Ok(Some((_, Row::Node(row), _))) => row,
+                Ok(_) => return Err(unknown_node(&self.seen(), node)),
+                Err(error) => return Err(problem(error.code(), error.to_string(), "")),
+            };
+            match row.standing {
+                Standing::Stopped => return answer(true),
+                Standing::Live => return Err(lives(node)),
+                Standing::Dead => {}
+            }
+            let incarnation = row.incarnation;
+            let row = Row::Node(NodeRow { standing: Standing::Stopped, ..row });
+            let value = rows::encode_core(&row)
+                .map_err(|error| problem(error.code(), error.to_string(), ""))?;
+            let cas = Cas { key: key.clone(), expected: Some(found.revision), value: Some(value) };
+            match store.compare_and_set(cas).await {
+                Ok(_) => {}
+                // It came back, or somebody else forgot it.
+                Err(Conflict::Changed(_)) => continue,
+                Err(Conflict::Store(error)) => return Err(store_failed(&error)),
+            }
+            tracing::info!(node, "forgotten");
+            // Whoever asks this node next is to find it done.
+            let dead = |view: &Arc<View>| {
+                view.nodes.get(&name).is_some_and(|row| {
+                    row.incarnation == incarnation && row.standing == Standing::Dead
+                })
+            };
+            let mut pictures = self.view.clone();
+            // It is done in any case.
+            let _ = tokio::time::timeout(SEEN, pictures.wait_for(|view| !dead(view))).await;
+            return answer(false);
+        }
+        let text = format!("the row of node `{node}` changes all the time");
+        Err(Problem { retryable: true, ..problem("conflict", text, "try again") })
+    }
+}
+
+fn lives(node: &str) -> Problem {
+    let text = format!("node `{node}` lives: only one that is gone can be forgotten");
+    let help = "stop it first, in good order with SIGTERM; one that died is marked dead within seconds by the manager";
+    problem("node-live", text, help)
+}

@@ -1,0 +1,75 @@
+//! Deploys against the memory store. What takes a component that runs is asked of whole nodes, in
+//! `host/node/tests/three_nodes.rs`.
+
+use bytes::Bytes;
+use ostraca_sharding::ids::ClusterId;
+use ostraca_store::MemoryStore;
+use tokio::runtime::Handle;
+
+use super::*;
+
+/// A component of the smallest kind that is one, and is no entity.
+const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+const MANIFEST: &str = "type = \"hollow\"\ncomponent = \"a.wasm\"\n";
+
+/// A node's part in a cluster that has this store.
+fn deployer(store: &Arc<MemoryStore>) -> Deployer {
+    let settings = ostraca_wasm::Settings {
+        allocator: ostraca_wasm::Allocator::OnDemand,
+        ..ostraca_wasm::Settings::default()
+    };
+    let wasm = ostraca_wasm::Host::new(&settings).expect("a host");
+    let types = Types::default();
+    let loader = Loader::new(loader::Parts {
+        types: types.clone(),
+        store: store.clone(),
+        wasm: Some(wasm.clone()),
+        tell: Box::new(|_| {}),
+        runtime: Handle::current(),
+        budget: loader::BUDGET,
+    });
+    let (cluster, store) = (store.clone(), store.clone());
+    Deployer { cluster, store, wasm, types, loader, shards: 8, turn: Mutex::new(()) }
+}
+
+async fn upload(component: &'static [u8]) -> Upload {
+    let component = Bytes::from_static(component);
+    let elsewhere = MemoryStore::new(2, ClusterId(1), "test");
+    let digest = elsewhere.put_blob(component.clone()).await.expect("put");
+    Upload { manifest: MANIFEST.into(), digest, component, expected_revision: None }
+}
+
+#[tokio::test]
+async fn a_component_of_no_use_is_refused_and_nothing_is_written() {
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    let here = deployer(&store);
+    for (component, code) in [(EMPTY, "missing-export"), (&b"hello"[..], "not-wasm")] {
+        let refused = here.deploy("client/me", upload(component).await).await;
+        let refused = refused.expect_err("of no use");
+        assert_eq!((refused.code.as_str(), refused.retryable), (code, false), "{refused:?}");
+    }
+    let row = store.get(&rows::type_key("hollow")).await.expect("read");
+    assert!(row.is_none() && here.types.broken().is_empty());
+}
+
+#[tokio::test]
+async fn what_stands_and_cannot_be_run_here_is_tried_again_by_a_deploy_and_told_at_once() {
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    let here = deployer(&store);
+    let component = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
+    let row = TypeRow {
+        revision: 3,
+        manifest: MANIFEST.into(),
+        component,
+        component_size: EMPTY.len() as u64,
+        methods: Vec::new(),
+    };
+    let key = rows::type_key("hollow");
+    rows::write(&*store, &key, None, &row).await.expect("written");
+    let refused = here.deploy("client/me", upload(EMPTY).await).await;
+    let refused = refused.expect_err("it does not run");
+    assert_eq!(refused.code, "missing-export", "{refused:?}");
+    assert_eq!(here.types.broken().len(), 1);
+    let (stands, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("there");
+    assert_eq!(stands, row);
+}

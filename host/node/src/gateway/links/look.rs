@@ -1,0 +1,122 @@
+//! What nodes ask each other for operators: what they have in memory, which nobody but a shard's owner knows.
+//!
+//! One question and one answer, on a stream of its own beside the messages. Whoever is asked answers from its workers
+//! and asks nobody, so a question goes one hop at most.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use ostraca_sharding::ids::{Entity, ShardId};
+use ostraca_sharding::rows::Member;
+use ostraca_wire::peer::look;
+use ostraca_wire::proto::{
+    Look, LookEntity, LookShard, Looked, LookedEntity, LookedShard, Unanswered,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Links, lock};
+use crate::gateway::Gateway;
+use crate::worker::{InMemory, Input, Inspected};
+
+/// How long a node may take to say what it has in memory.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Shards, and entities of each.
+pub(crate) type Question = Vec<(ShardId, Vec<Entity>)>;
+
+impl Gateway {
+    /// What a node has in memory, this one or another; as many answers as shards, in their order.
+    ///
+    /// # Errors
+    /// The node did not answer in time, or cannot be reached.
+    pub(crate) async fn look(
+        &self,
+        at: &Member,
+        question: Question,
+    ) -> Result<Vec<Inspected>, Unanswered> {
+        let looking = async {
+            match at.node == self.links.own {
+                true => self.look_here(question).await.ok_or_else(|| "it stops".to_owned()),
+                false => self.links.look(at, question).await,
+            }
+        };
+        let answer = tokio::time::timeout(PATIENCE, looking).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
+        answer.map_err(|why| Unanswered { node: at.node.to_string(), why })
+    }
+
+    /// What this node has in memory; none if a worker has ended.
+    async fn look_here(&self, question: Question) -> Option<Vec<Inspected>> {
+        let ask = |(shard, entities)| {
+            let worker = self.workers.get(Self::worker_of(shard, self.workers.len()));
+            let asked = worker.map(|worker| inspect(worker, shard, entities));
+            async move {
+                match asked {
+                    Some(heard) => heard.await.map_err(drop),
+                    // No entities run here.
+                    None => Ok(Inspected::default()),
+                }
+            }
+        };
+        try_join_all(question.into_iter().map(ask)).await.ok()
+    }
+
+    /// Answers another node's question; none if this node stops.
+    pub(crate) async fn looked(&self, look: Look) -> Option<Looked> {
+        let question = look.shards.into_iter().map(|of| {
+            let entities = of.entities.into_iter();
+            (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
+        });
+        let seen = self.look_here(question.collect()).await?;
+        let shards = seen.into_iter().map(|shard| LookedShard {
+            held: shard.held,
+            entities: shard
+                .entities
+                .into_iter()
+                .map(|it| LookedEntity { live: it.live, waiting: it.waiting as u64 })
+                .collect(),
+        });
+        Some(Looked { shards: shards.collect() })
+    }
+}
+
+fn inspect(
+    worker: &mpsc::UnboundedSender<Input>,
+    shard: ShardId,
+    entities: Vec<Entity>,
+) -> oneshot::Receiver<Inspected> {
+    let (answer, heard) = oneshot::channel();
+    // A worker that has ended drops the answer.
+    let _ = worker.send(Input::Inspect { shard, entities, answer });
+    heard
+}
+
+impl Links {
+    /// Asks another node, over the link that stands to it.
+    async fn look(&self, to: &Member, question: Question) -> Result<Vec<Inspected>, String> {
+        let peer = {
+            let ways = self.ways.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let way = ways.get(&to.node).filter(|way| way.member == *to);
+            way.and_then(|way| lock(&way.road.link).as_ref().map(|up| up.peer.clone()))
+        };
+        let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.own))?;
+        let shards = question.into_iter().map(|(shard, entities)| LookShard {
+            shard: shard.0,
+            entities: entities
+                .iter()
+                .map(|it| LookEntity { r#type: it.kind.to_string(), id: it.id.to_string() })
+                .collect(),
+        });
+        let look = Look { shards: shards.collect() };
+        let looked = look::ask(&peer, &look).await.map_err(|error| error.to_string())?;
+        Ok(looked.shards.into_iter().map(inspected).collect())
+    }
+}
+
+fn inspected(shard: LookedShard) -> Inspected {
+    let entities = shard.entities.into_iter().map(|it| InMemory {
+        live: it.live,
+        waiting: usize::try_from(it.waiting).unwrap_or(usize::MAX),
+    });
+    Inspected { held: shard.held, entities: entities.collect() }
+}

@@ -1,0 +1,132 @@
+//! What is wrong with a cluster as one node sees it: each with where it is and what to type.
+
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::rows::{NodeRow, Standing};
+use ostraca_wire::proto::{ClusterStatus, StatusProblem};
+
+use crate::view::View;
+
+/// What is looked at.
+pub(super) struct Seen<'a> {
+    pub(super) view: &'a View,
+    pub(super) cluster: &'a ClusterStatus,
+    /// The node that looks.
+    pub(super) own: &'a str,
+    /// Milliseconds since its lease was renewed.
+    pub(super) since: u64,
+    /// Milliseconds that its lease holds.
+    pub(super) lease: u64,
+}
+
+impl Seen<'_> {
+    /// Its own lease.
+    pub(super) fn lease(&self) -> Option<StatusProblem> {
+        if self.since >= self.lease {
+            let text = format!(
+                "the lease of {} was last renewed {} s ago: its shards wait, and answer nothing until it is",
+                self.own,
+                self.since / 1_000
+            );
+            return Some(trouble("lease-lapsed", text, &self.see_to_store()));
+        }
+        let text = "the node's lease had lapsed: its shards wait until their claims were read back";
+        let help = format!("wait a little; if it stays so: {}", self.see_to_store());
+        self.view.suspended.then(|| trouble("suspended", text.into(), &help))
+    }
+
+    /// What becomes of shards.
+    pub(super) fn shards(&self, here: u64, serving: u64) -> Vec<StatusProblem> {
+        let mut problems = Vec::new();
+        if serving < here {
+            problems.push(trouble(
+                "shards-not-serving",
+                format!("{} of {here} shards of this node do not serve yet", here - serving),
+                &format!("wait a little; if it stays so: {}", self.see_to_store()),
+            ));
+        }
+        if self.cluster.manager.is_empty() {
+            problems.push(trouble(
+                "no-manager",
+                "no live node manages: messages flow, and no shard finds a new owner".into(),
+                "a dead manager is followed within seconds; if not: start a node with the role `manager`",
+            ));
+        }
+        let (without, all) = (self.cluster.shards_unassigned, self.cluster.shards);
+        if without > 0 {
+            let host =
+                |row: &NodeRow| row.standing == Standing::Live && row.roles.host && !row.draining;
+            let help = match self.view.nodes.values().any(host) {
+                true => "wait a little: they are given to the nodes that live",
+                false => "start a node with the role `host`: none lives that may own shards",
+            };
+            let text = format!("{without} of {all} shards have no live owner: their messages wait");
+            problems.push(trouble("shards-unassigned", text, help));
+        }
+        problems
+    }
+
+    /// How other nodes stand.
+    pub(super) fn nodes(&self, out_of_reach: &[NodeId]) -> Vec<StatusProblem> {
+        let mut problems = Vec::new();
+        for (node, row) in &self.view.nodes {
+            let at = row.addresses.join(", ");
+            match row.standing {
+                Standing::Dead => problems.push(trouble(
+                    "node-dead",
+                    format!("node {node} ({at}) is dead: it did not renew its lease"),
+                    &format!("start it again; if it is gone for good: `ostraca forget {node}`"),
+                )),
+                Standing::Live if out_of_reach.contains(node) => problems.push(trouble(
+                    "node-unreached",
+                    format!(
+                        "{} has no connection to node {node} ({at}), which lives or died a moment ago: messages from here for its shards wait",
+                        self.own
+                    ),
+                    &format!("if it stays so: see to the network between {} and {node}", self.own),
+                )),
+                Standing::Live if !row.store_answers => problems.push(trouble(
+                    "store-silent",
+                    format!("node {node} gets no answer from the store, and gives its shards up"),
+                    &format!("see to the network between {node} and {}", self.store()),
+                )),
+                _ => {}
+            }
+        }
+        problems
+    }
+
+    fn store(&self) -> &str {
+        match self.cluster.store_node.as_str() {
+            "" => "the node with the role `store`",
+            node => node,
+        }
+    }
+
+    /// What to do when the store does not answer this node.
+    fn see_to_store(&self) -> String {
+        let node = self.cluster.store_node.as_str();
+        if node == self.own {
+            return "see to the disk of this node, which carries the store: its log says more"
+                .into();
+        }
+        let row = self.view.nodes.get(&NodeId::from(node));
+        match row.map(|row| row.addresses.join(", ")) {
+            Some(at) => format!(
+                "see to node {node} ({at}), which carries the store: start it if it is down, else mend the network to it"
+            ),
+            None => "start the node with the role `store`".into(),
+        }
+    }
+}
+
+pub(super) fn store_stopped(why: &str) -> StatusProblem {
+    trouble(
+        "store-stopped",
+        format!("a write to the store failed, and it writes no more: {why}"),
+        "mend the disk, then start the node again: nothing acknowledged is lost",
+    )
+}
+
+pub(super) fn trouble(code: &str, text: String, help: &str) -> StatusProblem {
+    StatusProblem { code: code.into(), text, help: help.into() }
+}

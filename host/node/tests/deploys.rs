@@ -1,0 +1,112 @@
+//! Deploys of one type through two nodes at the same time: the type's row decides, and nobody waits for anybody.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{COUNTER, client, counter, make, start};
+use ostraca_client::{AdminError, Client, Deployed};
+use ostraca_node::config::Role;
+use ostraca_node::{Initialised, JoinOptions, Node, join};
+
+const GRACE: Duration = Duration::from_secs(20);
+/// How long anything may take that has to come about.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ROUNDS: u32 = 6;
+
+/// A manifest of the counter that no other number has.
+fn manifest(number: u32) -> String {
+    format!("{COUNTER}[life]\nidle = \"{} min\"\n", number + 1)
+}
+
+async fn second(dir: &Path, first: &Node, made: &Initialised) -> Node {
+    let home = dir.join("n2");
+    let options = JoinOptions {
+        node: "n2".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        roles: vec![Role::Manager, Role::Host, Role::Gateway],
+        join: vec![first.address().to_string()],
+        ca: made.ca.clone(),
+    };
+    join(&home, &options).expect("a node that joins");
+    start(&home).await
+}
+
+/// The one that lost is told so by name.
+fn won(done: Result<Deployed, AdminError>) -> Option<Deployed> {
+    match done {
+        Ok(done) => Some(done),
+        Err(error) => {
+            assert_eq!(error.code(), "revision-changed", "{error}");
+            None
+        }
+    }
+}
+
+/// Waits until a node shows that revision.
+async fn shows(client: &Client, revision: u64) {
+    let shown = async {
+        while client.deployments().await.expect("deployments")[0].revision != revision {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, shown).await.expect("it is known on every node");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_deploys_at_the_same_time_each_revision_is_won_by_one_and_all_nodes_end_with_the_last() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let made = make(&dir.path().join("n1"));
+    let first = start(&dir.path().join("n1")).await;
+    let second = second(dir.path(), &first, &made).await;
+    let (one, two) = (client(&first, &made).await, client(&second, &made).await);
+
+    let mut revisions = BTreeMap::new();
+    for round in 0..ROUNDS {
+        let (a, b) = (manifest(2 * round), manifest(2 * round + 1));
+        let (by_one, by_two) =
+            tokio::join!(one.deploy(&a, counter(), None), two.deploy(&b, counter(), None));
+        let winners: Vec<_> = [(by_one, a), (by_two, b)]
+            .into_iter()
+            .filter_map(|(done, text)| Some((won(done)?, text)))
+            .collect();
+        assert!(!winners.is_empty(), "one of two wins");
+        for (done, text) in winners {
+            assert!(!done.unchanged, "{text}");
+            let before = revisions.insert(done.revision, text);
+            assert_eq!(before, None, "revision {} was won twice", done.revision);
+        }
+    }
+    let count = u64::try_from(revisions.len()).expect("a few");
+    assert!(revisions.keys().copied().eq(1..=count), "{revisions:?}");
+    let (last, text) = revisions.pop_last().expect("the last one");
+    shows(&one, last).await;
+    shows(&two, last).await;
+    for node in [&one, &two] {
+        let again = node.deploy(&text, counter(), None).await.expect("it stands");
+        assert_eq!((again.revision, again.unchanged), (last, true));
+    }
+
+    // The same through both: one of them does it, and both are told that it stands.
+    let text = manifest(100);
+    let (by_one, by_two) =
+        tokio::join!(one.deploy(&text, counter(), None), two.deploy(&text, counter(), None));
+    let done = [by_one.expect("it stands"), by_two.expect("it stands")];
+    assert!(done.iter().all(|done| done.revision == last + 1), "{done:?}");
+    assert_eq!(done.iter().filter(|done| done.unchanged).count(), 1, "{done:?}");
+
+    // Whoever says what it expects wins once.
+    let (a, b) = (manifest(101), manifest(102));
+    let expected = Some(last + 1);
+    let (by_one, by_two) =
+        tokio::join!(one.deploy(&a, counter(), expected), two.deploy(&b, counter(), expected));
+    let winners: Vec<_> = [by_one, by_two].into_iter().filter_map(won).collect();
+    assert!(winners.len() == 1 && winners[0].revision == last + 2, "{winners:?}");
+
+    one.close().await;
+    two.close().await;
+    second.stop(GRACE).await;
+    first.stop(GRACE).await;
+}

@@ -1,0 +1,63 @@
+//! A component that is received, in pieces, before it is deployed.
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+
+use crate::code::Code;
+use crate::error::{Error, problem};
+use crate::framed::FrameReader;
+use crate::proto::{self, Chunk, Problem};
+
+/// A deployment that has come whole; the component's digest has been checked.
+#[derive(Debug)]
+pub struct Upload {
+    /// The manifest's text.
+    pub manifest: String,
+    /// The component.
+    pub component: Bytes,
+    /// Its BLAKE3.
+    pub digest: [u8; 32],
+    /// The revision that must stand; 0 for none yet, `None` for whichever.
+    pub expected_revision: Option<u64>,
+}
+
+/// Receives the component. What is announced is checked, what has come is kept: no more.
+pub(super) async fn receive(
+    most: u64,
+    deploy: proto::Deploy,
+    reader: &mut FrameReader,
+) -> Result<Result<Upload, Problem>, Error> {
+    let size = deploy.component_size;
+    if size > most {
+        let text = format!("a component of {size} bytes: {most} are allowed (`max_component`)");
+        let mut large = problem("component-too-large", text);
+        large.details.insert("setting".into(), "max_component".into());
+        large.details.insert("limit".into(), most.to_string());
+        return Ok(Err(large));
+    }
+    let Ok(digest) = <[u8; 32]>::try_from(&deploy.digest[..]) else {
+        let text = format!("a digest of {} bytes: BLAKE3 has 32", deploy.digest.len());
+        return Ok(Err(problem("bad-digest", text)));
+    };
+    let mut component = BytesMut::new();
+    while (component.len() as u64) < size {
+        let Some(frame) = reader.next().await? else {
+            return Err(Error::violation(Code::HalfFrame, "the stream ended within a component"));
+        };
+        let chunk = Chunk::decode(frame)
+            .map_err(|e| Error::violation(Code::BadFrame, format!("unreadable chunk: {e}")))?;
+        if chunk.data.is_empty() || (component.len() + chunk.data.len()) as u64 > size {
+            return Err(Error::violation(
+                Code::UnexpectedFrame,
+                "an empty chunk, or one beyond the announced size",
+            ));
+        }
+        component.extend_from_slice(&chunk.data);
+    }
+    let component = component.freeze();
+    if blake3::hash(&component) != blake3::Hash::from_bytes(digest) {
+        return Ok(Err(problem("bad-digest", "the component has another digest than announced")));
+    }
+    let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
+    Ok(Ok(Upload { manifest, component, digest, expected_revision }))
+}

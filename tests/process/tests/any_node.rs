@@ -1,0 +1,147 @@
+//! Operators may ask any node: what another one has in memory is asked of it, a node that does not say is named, and
+//! one that is gone for good is forgotten.
+
+use anyhow::{Context, Result, ensure};
+use ostraca_client::Entity;
+use ostraca_process_tests::Cluster;
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::home::deploy_example;
+use serde_json::Value;
+
+const ENTITIES: usize = 48;
+
+/// A cluster of three with entities on each node.
+async fn populated(options: &Options) -> Result<Cluster> {
+    let mut cluster = Cluster::start(options).await?;
+    let client = cluster.client(0).await?;
+    deploy_example(&client, "counter").await?;
+    cluster.settled().await?;
+    let session = client.session();
+    for n in 0..ENTITIES {
+        session.command(&Entity::new("counter", format!("c{n}")), "add", "1").await?;
+    }
+    client.close().await;
+    Ok(cluster)
+}
+
+/// A command's exit code, its result and its error.
+async fn asked(cluster: &Cluster, node: usize, words: &[&str]) -> Result<(i32, Value, Value)> {
+    let output = cluster.command(node, &[words, &["--output", "json"]].concat()).await?;
+    let read = |bytes: &[u8]| match bytes.is_empty() {
+        true => Ok(Value::Null),
+        false => serde_json::from_slice(bytes)
+            .with_context(|| String::from_utf8_lossy(bytes).into_owned()),
+    };
+    let code = output.status.code().context("it was killed")?;
+    Ok((code, read(&output.stdout)?, read(&output.stderr)?))
+}
+
+fn list(value: &Value) -> Result<&Vec<Value>> {
+    value["entities"].as_array().with_context(|| value.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_node_says_of_any_entity_what_its_owner_has_in_memory() {
+    // A lease that does not lapse while a node sleeps: it is its owner all the time.
+    let settings = "lease = \"1 min\"\nrenew = \"1 s\"\n".to_owned();
+    let options = Options { settings, ..Options::three("any-node") };
+    let mut cluster = populated(&options).await.expect("cluster");
+    let every = |all: &Value, live: &dyn Fn(&Value) -> bool| -> Result<()> {
+        for entity in list(all)? {
+            ensure!(live(entity), "{entity}");
+        }
+        Ok(())
+    };
+    for node in 0..3 {
+        let (code, all, error) = asked(&cluster, node, &["entities"]).await.expect("asked");
+        assert_eq!((code, &error), (0, &Value::Null), "{all}");
+        every(&all, &|it| it["live"] == true && it["owner"].is_string()).expect("live");
+        let all = list(&all).expect("entities");
+        let owners: std::collections::BTreeSet<_> =
+            all.iter().map(|it| it["owner"].to_string()).collect();
+        assert_eq!((all.len(), owners.len()), (ENTITIES, 3));
+        let (code, one, _) =
+            asked(&cluster, node, &["inspect", "counter/c7"]).await.expect("asked");
+        assert!(code == 0 && one["live"] == true && one["waiting"] == 0, "{one}");
+        let (code, none, _) =
+            asked(&cluster, node, &["inspect", "counter/x"]).await.expect("asked");
+        assert!(code == 0 && none["live"] == false && none["exists"] == false, "{none}");
+    }
+
+    // One of them sleeps: it is named, and the rest is shown.
+    cluster.pause(2).expect("paused");
+    let (code, all, error) = asked(&cluster, 1, &["entities"]).await.expect("asked");
+    assert_eq!((code, &error["error"]["code"]), (3, &"node-silent".into()), "{error}");
+    assert_eq!(all["unanswered"][0]["node"], "n3", "{all}");
+    every(&all, &|it| match it["owner"] == "n3" {
+        true => it["live"].is_null() && it["version"] == 1,
+        false => it["live"] == true,
+    })
+    .expect("what is known");
+    let of_n3 = list(&all).expect("entities").iter().find(|it| it["owner"] == "n3");
+    let name = format!("counter/{}", of_n3.expect("some")["id"].as_str().expect("an id"));
+    let (code, one, error) = asked(&cluster, 0, &["inspect", &name]).await.expect("asked");
+    assert_eq!((code, &error["error"]["code"]), (3, &"node-silent".into()), "{error}");
+    assert!(error["error"]["message"].to_string().contains("n3"), "{error}");
+    assert!(one["version"] == 1 && one["unanswered"]["node"] == "n3", "{one}");
+    status(&cluster, 1, 8, Some("node-unreached")).await.expect("the status says so");
+    cluster.go_on(2).expect("awake");
+    status(&cluster, 1, 0, None).await.expect("well again");
+    cluster.stop().expect("stop");
+}
+
+/// Asks for the status until it is as wanted.
+async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>) -> Result<()> {
+    let until = std::time::Instant::now() + ostraca_process_tests::cluster::PATIENCE;
+    loop {
+        let (exit, said, _) = asked(cluster, node, &["status"]).await?;
+        let found = match problem {
+            Some(problem) => said["problems"][0]["code"] == problem,
+            None => said["well"] == true,
+        };
+        if exit == code && found {
+            return Ok(());
+        }
+        ensure!(std::time::Instant::now() < until, "{exit}: {said:#}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_gone_for_good_is_forgotten_and_may_come_back_all_the_same() {
+    let mut cluster = Cluster::start(&Options::three("forget")).await.expect("cluster");
+    cluster.settled().await.expect("settled");
+    let life = async |cluster: &mut Cluster| {
+        let view = cluster.view_of(0).await.expect("a view");
+        let row = view.nodes.nodes.iter().find(|it| it.name == "n3").expect("n3").clone();
+        row.incarnation.split('-').next().expect("a counter").parse::<u64>().expect("a number")
+    };
+    let (code, _, error) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
+    assert_eq!((code, &error["error"]["code"]), (2, &"node-live".into()), "{error}");
+    let first = life(&mut cluster).await;
+
+    // It sleeps for as long as all of this takes, and knows nothing of it.
+    cluster.pause(2).expect("paused");
+    status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");
+    let (code, done, error) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
+    assert_eq!((code, &done["unchanged"]), (0, &false.into()), "{error}");
+    status(&cluster, 0, 0, None).await.expect("well again");
+    let (code, done, _) = asked(&cluster, 0, &["forget", "n3"]).await.expect("asked");
+    assert_eq!((code, &done["unchanged"]), (0, &true.into()));
+    cluster.go_on(2).expect("awake");
+    let back = cluster.wait("it is back", |view| view.hosts().len() == 3 && view.settled(24)).await;
+    back.expect("it is back");
+    assert!(life(&mut cluster).await > first, "another life (R7)");
+
+    // The same for one that was killed.
+    let second = life(&mut cluster).await;
+    cluster.kill_9(2).expect("killed");
+    status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");
+    let (code, ..) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
+    assert_eq!(code, 0);
+    status(&cluster, 1, 0, None).await.expect("well again");
+    cluster.start_node(2).expect("started");
+    status(&cluster, 2, 0, None).await.expect("well");
+    assert!(life(&mut cluster).await > second, "another life (R7)");
+    cluster.stop().expect("stop");
+}
