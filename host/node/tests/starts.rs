@@ -1,0 +1,177 @@
+//! How a node starts where the store does not answer: what it is to others meanwhile, and what it knows afterwards.
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ostraca_client::{AdminError, CallError, Client, Kind, NodeStanding, Options, Profile};
+use ostraca_node::config::Role;
+use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
+use ostraca_sharding::ids::Entity;
+use ostraca_store::{Cas, ClusterStore};
+use ostraca_store_sled::SledStore;
+
+const GRACE: Duration = Duration::from_secs(20);
+/// How long anything may take that has to come about.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The folders of a node with the store, and of one that joins it.
+struct Two {
+    dir: tempfile::TempDir,
+    made: Initialised,
+    addresses: [String; 2],
+}
+
+impl Two {
+    fn prepare() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let addresses = [free(), free()];
+        let [first, second] = addresses.each_ref().map(|text| text.parse().expect("an address"));
+        let options = InitOptions {
+            cluster_name: "test".into(),
+            node: "n1".into(),
+            listen: first,
+            shards: 8,
+        };
+        let made = init(&dir.path().join("n1"), &options).expect("a new node");
+        let options = JoinOptions {
+            node: "n2".into(),
+            listen: second,
+            roles: vec![Role::Host, Role::Gateway],
+            join: vec![first.to_string()],
+            ca: made.ca.clone(),
+        };
+        join(&dir.path().join("n2"), &options).expect("a node that joins");
+        Self { dir, made, addresses }
+    }
+
+    fn home(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    async fn start(&self, name: &str) -> Node {
+        Node::start(config(&self.home(name))).await.expect("a node")
+    }
+
+    fn profile(&self, node: usize) -> Profile {
+        Profile::new(vec![self.addresses[node].clone()], &self.made.ca_pem, &self.made.admin)
+    }
+
+    async fn client(&self, node: usize) -> Client {
+        Client::connect(self.profile(node)).await.expect("a connection")
+    }
+}
+
+/// An address of this machine that nobody has.
+fn free() -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.local_addr().expect("an address").to_string()
+}
+
+fn config(home: &Path) -> Config {
+    Config::load(&home.join("ostraca.toml")).expect("the configuration that was written")
+}
+
+/// Tries until it is there.
+async fn comes_about<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+    let tried = async {
+        loop {
+            if let Some(it) = found().await {
+                return it;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, tried).await.unwrap_or_else(|_| panic!("{what}"))
+}
+
+/// Waits until a node lives, as another one sees it.
+async fn lives(client: &Client, name: &str) {
+    let live = async || {
+        let nodes = client.nodes().await.ok()?;
+        nodes
+            .nodes
+            .iter()
+            .any(|node| node.name == name && node.standing() == NodeStanding::Live)
+            .then_some(())
+    };
+    comes_about(&format!("{name} lives"), live).await;
+}
+
+/// Cluster time, as the node says it with its events.
+async fn time_of(client: &Client) -> u64 {
+    let mut events = client.events(false, 0).await.expect("events");
+    let mut time = 0;
+    while let Some(page) = events.next().await.expect("events") {
+        time = page.now_ms;
+    }
+    time
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s9_2_a_node_is_reached_before_it_has_read_or_written_any_row() {
+    let two = Two::prepare();
+    // Somebody is at the store's address and says nothing, so the node can neither read rows nor register.
+    let silent = UdpSocket::bind(&two.addresses[0]).expect("a socket");
+    let started = AtomicBool::new(false);
+    let starting = async {
+        let node = Node::start(config(&two.home("n2"))).await;
+        started.store(true, Ordering::Relaxed);
+        node.expect("it starts once the store is there")
+    };
+    let meanwhile = async {
+        let connected = async || Client::connect(two.profile(1)).await.ok();
+        let client = comes_about("the node can be reached", connected).await;
+        let options =
+            Options { deadline: Duration::from_secs(1), kind: Kind::Command, ..Options::default() };
+        let entity = Entity::new("counter", "c");
+        match client.session().send(&entity, "add", Bytes::from_static(b"1"), &options).await {
+            Err(CallError::NotRun { code, .. }) => assert_eq!(&*code, "rebalancing"),
+            other => panic!("a node that starts says so, but {other:?}"),
+        }
+        match client.nodes().await {
+            Err(AdminError::Refused(problem)) => assert_eq!(problem.code, "rebalancing"),
+            other => panic!("a node that starts says so, but {other:?}"),
+        }
+        assert!(!started.load(Ordering::Relaxed), "it waits for the store");
+        drop(silent);
+        let first = two.start("n1").await;
+        lives(&client, "n2").await;
+        (first, client)
+    };
+    let (second, (first, client)) = futures::join!(starting, meanwhile);
+    client.close().await;
+    second.stop(GRACE).await;
+    first.stop(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_once_it_is_back() {
+    let two = Two::prepare();
+    let (first, second) = (two.start("n1").await, two.start("n2").await);
+    second.stop(GRACE).await;
+    first.stop(GRACE).await;
+    // The cluster is eleven days old.
+    const OLD: u64 = 1_000_000_000;
+    let own = config(&two.home("n1"));
+    let store = SledStore::open(&own.store_dir(), &own.store_options()).expect("the store");
+    let expected = store.get("time").await.expect("read").map(|row| row.revision);
+    let value = [&[1][..], &postcard::to_stdvec(&OLD).expect("encodes")].concat();
+    let cas = Cas { key: "time".into(), expected, value: Some(value.into()) };
+    store.compare_and_set(cas).await.expect("written");
+    drop(store);
+
+    // It remembers where shards were, and starts without waiting for the store.
+    let second = two.start("n2").await;
+    let client = two.client(1).await;
+    assert!(time_of(&client).await < OLD, "nobody has told it yet");
+    let first = two.start("n1").await;
+    lives(&client, "n2").await;
+    // Lanes bear this time: by another one, whoever gets the shard next would forget them, and run messages twice.
+    assert!(time_of(&client).await >= OLD, "it has rows, and must have the time");
+    client.close().await;
+    second.stop(GRACE).await;
+    first.stop(GRACE).await;
+}
