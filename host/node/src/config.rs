@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostraca_sharding::assign::{AllocationStrategy, Strategy};
+use ostraca_sharding::assign::AllocationStrategy;
 use ostraca_sharding::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, Trust};
 
@@ -214,9 +214,7 @@ impl Config {
     /// How shards are spread over the hosts, where this node manages.
     #[must_use]
     pub fn strategy(&self) -> Box<dyn AllocationStrategy> {
-        // The name was checked when the file was read.
-        Strategy::parse(&self.file.rebalance.strategy)
-            .unwrap_or_else(|_| Strategy::default().build())
+        self.file.rebalance.strategy()
     }
 
     /// How long a call to the store of another node may take before its link is given up.

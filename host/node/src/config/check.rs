@@ -5,7 +5,7 @@ use std::time::Duration;
 use ostraca_sharding::assign::Strategy;
 
 use super::ConfigError;
-use super::cluster::Role;
+use super::cluster::{self, Role};
 use super::file::File;
 use crate::init::MAX_SHARDS;
 use crate::input::{Text, nearest, units};
@@ -47,6 +47,7 @@ pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     }
     sizes(input, file)?;
     counts(input, file)?;
+    unheard(input, file)?;
     strategy(input, file)
 }
 
@@ -81,9 +82,20 @@ fn roles(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     }
 }
 
+/// A node that is told in time must not take itself for one that is not heard.
+fn unheard(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+    if u128::from(cluster::unheard(file))
+        > (file.handoff.ack_wait + file.handoff.say_again * 2).as_millis()
+    {
+        return Ok(());
+    }
+    let why = "`unheard-leases` leases must be longer than `handoff.ack-wait` and twice `handoff.say-again`: else a node ends its life before it is told to hand off";
+    Err(input.at(&["unheard-leases"], why.into(), None))
+}
+
 fn strategy(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let name = &file.rebalance.strategy;
-    let Err(error) = Strategy::parse(name) else { return Ok(()) };
+    let Err(error) = Strategy::named(name) else { return Ok(()) };
     let near = nearest(name, Strategy::ALL.map(Strategy::name));
     let help = near.map(|near| format!("did you mean `{near}`?"));
     Err(input.at(&["rebalance", "strategy"], error.to_string(), help))
@@ -102,6 +114,8 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["", "lease"], file.lease, 100 * MS, HOUR),
         (["", "renew"], file.renew, 10 * MS, HOUR),
         (["", "margin"], file.margin, 10 * MS, HOUR),
+        (["", "report-delay"], file.report_delay, MS, HOUR),
+        (["", "candidate-step"], file.candidate_step, MS, HOUR),
         (["network", "hello-deadline"], network.hello_deadline, 100 * MS, HOUR),
         (["network", "open-deadline"], network.open_deadline, 100 * MS, HOUR),
         (["network", "frame-deadline"], network.frame_deadline, 100 * MS, HOUR),
@@ -206,6 +220,9 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
         (["handoff", "parallel-drains"], file.handoff.parallel_drains, MAX_SHARDS),
         (["rebalance", "parallel"], file.rebalance.parallel, MAX_SHARDS),
+        (["rebalance", "threshold"], file.rebalance.threshold, MAX_SHARDS),
+        (["rebalance", "limit"], file.rebalance.limit, MAX_SHARDS),
+        (["", "unheard-leases"], file.unheard_leases, 1_000),
         (["guests", "max-live"], file.guests.max_live.unwrap_or(1), MILLION),
         (["entities", "lanes"], entities.lanes, MILLION),
         (["entities", "gate"], entities.gate, MILLION),

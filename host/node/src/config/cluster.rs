@@ -1,8 +1,9 @@
 //! The configuration's sections about the cluster. Defaults are those of the libraries, taken from them.
 
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::assign::{AllocationStrategy, LeastShard, Strategy};
 use ostraca_sharding::rows::Roles;
 use ostraca_sharding::{node, route};
 use ostraca_wire::PeerLimits;
@@ -11,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::file::{File, large, millis, small};
 use crate::control::WordBounds;
 use crate::input::units;
+
+/// How many leases a node's words may go unheard.
+pub(super) const UNHEARD_LEASES: u32 = 2;
 
 /// What a node may do for its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +86,8 @@ pub(super) struct Rebalance {
     #[serde(with = "units::time")]
     pub(super) retry: Duration,
     pub(super) parallel: u32,
+    pub(super) threshold: u32,
+    pub(super) limit: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,7 +147,19 @@ impl Default for Rebalance {
             interval: Duration::from_millis(node.rebalance_interval),
             retry: Duration::from_millis(node.rebalance_retry),
             parallel: small(node.rebalance_parallel),
+            threshold: LeastShard::default().threshold().get(),
+            limit: small(LeastShard::default().limit().get()),
         }
+    }
+}
+
+impl Rebalance {
+    /// The strategy that is named; its name and its numbers were checked when the file was read.
+    pub(super) fn strategy(&self) -> Box<dyn AllocationStrategy> {
+        let threshold = NonZeroU32::new(self.threshold).unwrap_or(NonZeroU32::MIN);
+        let limit = NonZeroUsize::new(self.limit as usize).unwrap_or(NonZeroUsize::MIN);
+        let strategy = Strategy::named(&self.strategy).unwrap_or_default();
+        strategy.build_with(LeastShard::new(threshold, limit))
     }
 }
 
@@ -227,8 +245,16 @@ pub(super) fn node_settings(file: &File) -> node::Settings {
         rebalance_parallel: file.rebalance.parallel as usize,
         rebalance_interval: millis(file.rebalance.interval),
         rebalance_retry: millis(file.rebalance.retry),
+        report_delay: millis(file.report_delay),
+        unheard: unheard(file),
+        candidate_step: millis(file.candidate_step),
         // The lock of the store's directory proves that no other life of this node has it open (R7).
         embedded: file.roles.contains(&Role::Store),
-        ..node::Settings::default()
+        mutations: Vec::new(),
     }
+}
+
+/// How long a node's words may go unheard, in milliseconds.
+pub(super) fn unheard(file: &File) -> u64 {
+    millis(file.lease).saturating_mul(file.unheard_leases.into())
 }

@@ -10,7 +10,7 @@ use ostraca_wasm::Settings;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};
 
-use super::cluster::{Cluster, Gateway, Handoff, Peers, Rebalance, Role};
+use super::cluster::{Cluster, Gateway, Handoff, Peers, Rebalance, Role, UNHEARD_LEASES};
 use crate::input::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +30,11 @@ pub(super) struct File {
     pub(super) renew: Duration,
     #[serde(with = "units::time")]
     pub(super) margin: Duration,
+    pub(super) unheard_leases: u32,
+    #[serde(with = "units::time")]
+    pub(super) report_delay: Duration,
+    #[serde(with = "units::time")]
+    pub(super) candidate_step: Duration,
     pub(super) record: Option<PathBuf>,
     pub(super) cluster: Cluster,
     pub(super) identity: IdentityFiles,
@@ -177,6 +182,9 @@ impl Default for File {
             lease: Duration::from_millis(node::Settings::default().lease),
             renew: Duration::from_millis(node::Settings::default().renew),
             margin: Duration::from_millis(node::Settings::default().margin),
+            unheard_leases: UNHEARD_LEASES,
+            report_delay: Duration::from_millis(node::Settings::default().report_delay),
+            candidate_step: Duration::from_millis(node::Settings::default().candidate_step),
             record: None,
             cluster: Cluster::default(),
             identity: IdentityFiles::default(),

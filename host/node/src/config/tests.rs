@@ -90,6 +90,16 @@ fn the_effective_text_reads_back_as_the_same_configuration() {
 }
 
 #[test]
+fn what_is_set_for_the_nodes_machine_and_its_strategy_reaches_them() {
+    let text = "node = \"n\"\nunheard-leases = 3\nreport-delay = \"7 ms\"\ncandidate-step = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nthreshold = 4\nlimit = 5";
+    let config = Config::parse(text, "ostraca.toml").expect("a configuration");
+    let node = config.node_settings();
+    assert_eq!((node.unheard, node.report_delay, node.candidate_step), (9_000, 7, 9));
+    let strategy = format!("{:?}", config.strategy());
+    assert_eq!(strategy, "LeastShard { threshold: 4, limit: 5 }");
+}
+
+#[test]
 fn each_error_names_its_line() {
     let cases = [
         ("", None, "`node` is needed"),
@@ -108,6 +118,16 @@ fn each_error_names_its_line() {
         ("node = \"n\"\nroles = [\"hsot\"]", Some(2), "\"hsot\" is not possible here"),
         ("node = \"n\"\nroles = [\"host\"]\njoin = [\"a\"]", Some(3), "address to join"),
         ("node = \"n\"\n[rebalance]\nstrategy = \"avarage\"", Some(3), "no allocation strategy"),
+        (
+            "node = \"n\"\n[rebalance]\nthreshold = 0",
+            Some(3),
+            "`threshold` must be from 1 to 65536",
+        ),
+        ("node = \"n\"\n[rebalance]\nlimit = 0", Some(3), "`limit` must be from 1 to 65536"),
+        ("node = \"n\"\nunheard-leases = 0", Some(2), "`unheard-leases` must be from 1 to 1000"),
+        ("node = \"n\"\nreport-delay = \"0 ms\"", Some(2), "`report-delay` must be from 1 ms"),
+        ("node = \"n\"\ncandidate-step = \"2 h\"", Some(2), "`candidate-step` must be from 1 ms"),
+        ("node = \"n\"\n[handoff]\nack-wait = \"5 s\"", None, "before it is told"),
         ("node = \"n\"\n[handoff]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
         ("node = \"n\"\n[peers]\nkeep-alive = \"2 s\"", Some(3), "at most half"),
         ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),
