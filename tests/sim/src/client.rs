@@ -28,6 +28,19 @@ pub struct Pending {
     pub refused: u32,
 }
 
+impl Pending {
+    /// A message that was not sent yet: command or query, method and argument.
+    #[must_use]
+    pub fn new(
+        entity: Entity,
+        (kind, method, by): (Kind, &'static str, u64),
+        sent: u64,
+        patience: Option<u64>,
+    ) -> Self {
+        Self { entity, kind, method, by, sent, patience, copies: 0, refused: 0 }
+    }
+}
+
 /// One session.
 #[derive(Debug)]
 pub struct Client {
@@ -47,6 +60,24 @@ impl Client {
     pub fn new(number: u64) -> Self {
         let session = Session::of("client", &number.to_le_bytes());
         Self { session, last: 0, pending: BTreeMap::new(), history: Vec::new() }
+    }
+
+    /// Takes a message under the next sequence.
+    pub fn begin(&mut self, pending: Pending) -> u64 {
+        self.last += 1;
+        self.pending.insert(self.last, pending);
+        self.last
+    }
+
+    /// What an outcome breaks if it says that a command was overtaken. A query whose answer was lost may be; a command
+    /// never.
+    #[must_use]
+    pub fn overtaken(&self, sequence: u64, outcome: &Outcome) -> Option<String> {
+        let overtaken =
+            matches!(outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
+        let pending = self.pending.get(&sequence).filter(|_| overtaken)?;
+        (pending.kind == Kind::Command)
+            .then(|| format!("{sequence} was overtaken in its lane, and never ran"))
     }
 
     /// A copy of a message as it is sent now (R17).

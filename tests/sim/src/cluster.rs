@@ -28,8 +28,7 @@ mod storage;
 mod strikes;
 mod trace;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ostraca_oracle::Operation;
@@ -41,6 +40,7 @@ use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
 
 use crate::client::Client;
+use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::{Breach, Store};
 use crate::tally::Tally;
@@ -161,25 +161,6 @@ impl Happening {
     }
 }
 
-struct Timed(u64, u64, Happening);
-
-impl PartialEq for Timed {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Timed {}
-impl PartialOrd for Timed {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timed {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
 /// For how long the manager may seem not to hear a node.
@@ -195,8 +176,7 @@ struct World {
     rng: Rng,
     options: Options,
     now: u64,
-    order: u64,
-    queue: BinaryHeap<Reverse<Timed>>,
+    queue: Queue<Happening>,
     sites: Vec<Site>,
     processes: Vec<Process>,
     conns: Vec<Conn>,
@@ -259,12 +239,11 @@ pub fn run(seed: u64, options: Options) -> Report {
 
 impl World {
     fn at(&mut self, delay: u64, happening: Happening) {
-        self.order += 1;
-        self.queue.push(Reverse(Timed(self.now + delay, self.order, happening)));
+        self.queue.put(self.now + delay, happening);
     }
 
     fn live(&mut self) {
-        while let Some(Reverse(Timed(when, _, happening))) = self.queue.pop() {
+        while let Some((when, happening)) = self.queue.take() {
             self.now = when;
             self.steps_taken += 1;
             if let Some(pid) = happening.whose() {

@@ -12,9 +12,11 @@ pub mod cluster;
 pub mod guest;
 pub mod hostile;
 mod node;
+mod queue;
 pub mod rng;
 pub mod store;
 mod tally;
+mod verdict;
 mod world;
 
 pub use tally::{KINDS, Tally};

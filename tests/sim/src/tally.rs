@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ostraca_sharding::records::ClaimOutcome;
+
 /// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally(pub BTreeMap<&'static str, u64>);
@@ -71,6 +73,18 @@ impl Tally {
     /// Counts one.
     pub fn count(&mut self, kind: &'static str) {
         *self.0.entry(kind).or_default() += 1;
+    }
+
+    /// Counts how a claim of that number came out.
+    pub fn claim(&mut self, number: u64, outcome: &ClaimOutcome) {
+        self.count(match outcome {
+            ClaimOutcome::Granted if number > 1 => {
+                "transition: claimed again after an unknown outcome"
+            }
+            ClaimOutcome::Granted => "transition: claim granted",
+            ClaimOutcome::Refused { .. } => "transition: claim refused",
+            _ => "transition: claim failed",
+        });
     }
 
     /// Adds another run's counts.

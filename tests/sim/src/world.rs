@@ -2,32 +2,36 @@
 
 mod clients;
 mod faults;
+mod happening;
 mod lease;
 mod manager;
 mod nodes;
+mod plan;
 mod storage;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ostraca_oracle::{Counter, End, Operation, check};
+use ostraca_oracle::Operation;
 use ostraca_sharding::ids::{
     ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
 };
-use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token, codes};
-use ostraca_sharding::records::{ClaimOutcome, Commit, CommitOutcome, Refusal};
+use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token};
+use ostraca_sharding::records::{Commit, CommitOutcome, Refusal};
 use ostraca_sharding::shard::{
     Action, Activation, Event, LiveCap, Machine, Mutation, Owner, Settings, StopReason, Turn,
     TurnResult, TypeSettings,
 };
 
+use self::happening::{Fault, Happening};
 use crate::client::{Client, Pending};
-use crate::guest::{Instance, LIMIT};
+use crate::guest::Instance;
 use crate::node::Node;
+use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::{self, Answer, Breach, Request, Store};
 use crate::tally::Tally;
+use crate::verdict::Verdict;
 
 /// What a run does differently from the rules.
 #[derive(Clone, Debug)]
@@ -67,122 +71,6 @@ pub struct Report {
     pub history: Vec<Operation>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    NodeCrash,
-    StoreCrash { power: bool },
-    SyncFails,
-    Reset,
-    Pause { millis: u64 },
-    Mute { millis: u64 },
-    Move,
-    Redeploy,
-}
-
-#[derive(Debug)]
-enum Happening {
-    Issue {
-        client: usize,
-    },
-    Arrive {
-        node: usize,
-        client: usize,
-        probe: bool,
-        message: Box<Message>,
-    },
-    Reply {
-        client: usize,
-        sequence: u64,
-        probe: bool,
-        outcome: Outcome,
-    },
-    /// Sends again, unless a copy went out since.
-    Again {
-        client: usize,
-        sequence: u64,
-        copies: u32,
-    },
-    AtStore {
-        node: usize,
-        incarnation: Incarnation,
-        connection: u64,
-        tag: u64,
-        request: Request,
-    },
-    Sync,
-    FromStore {
-        node: usize,
-        incarnation: Incarnation,
-        connection: u64,
-        tag: u64,
-        answer: Answer,
-    },
-    Ran {
-        node: usize,
-        incarnation: Incarnation,
-        event: Event,
-        run: Option<Arc<Message>>,
-    },
-    Tick {
-        node: usize,
-        incarnation: Incarnation,
-    },
-    Renew {
-        node: usize,
-    },
-    RenewalSeen {
-        node: usize,
-        incarnation: Incarnation,
-        sent: u64,
-    },
-    Renewed {
-        node: usize,
-        incarnation: Incarnation,
-        sent: u64,
-    },
-    /// By the node's own clock, a lease would have ended.
-    Lapse {
-        node: usize,
-        incarnation: Incarnation,
-    },
-    /// A suspended node reads the claims that stand.
-    ReadClaims {
-        node: usize,
-        incarnation: Incarnation,
-    },
-    Manage,
-    Assigned {
-        node: usize,
-        incarnation: Incarnation,
-        epoch: Epoch,
-    },
-    Strike(Fault),
-    NodeUp {
-        node: usize,
-        incarnation: Incarnation,
-    },
-    StoreUp,
-}
-
-struct Timed(u64, u64, Happening);
-
-impl PartialEq for Timed {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Timed {}
-impl PartialOrd for Timed {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timed {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
 /// After the last fault everything must be answered within this, in virtual milliseconds.
@@ -192,8 +80,7 @@ struct World {
     rng: Rng,
     options: Options,
     now: u64,
-    order: u64,
-    queue: BinaryHeap<Reverse<Timed>>,
+    queue: Queue<Happening>,
     nodes: Vec<Node>,
     clients: Vec<Client>,
     store: Store,
@@ -228,8 +115,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         store: Store::new(options.breaches.clone()),
         options,
         now: 0,
-        order: 0,
-        queue: BinaryHeap::new(),
+        queue: Queue::new(),
         nodes: Vec::new(),
         clients: (0..clients).map(|number| Client::new(number as u64)).collect(),
         store_up: true,
@@ -260,75 +146,13 @@ pub fn run(seed: u64, options: Options) -> Report {
 
 impl World {
     fn at(&mut self, delay: u64, happening: Happening) {
-        self.order += 1;
-        self.queue.push(Reverse(Timed(self.now + delay, self.order, happening)));
-    }
-
-    fn start(&mut self) {
-        for _ in 0..2 {
-            let node = self.process();
-            self.nodes.push(node);
-        }
-        for node in 0..2 {
-            self.at(0, Happening::Renew { node });
-        }
-        self.at(1, Happening::Manage);
-        for client in 0..self.clients.len() {
-            self.at(5, Happening::Issue { client });
-        }
-        for _ in 0..self.rng.range(1, 6) {
-            let fault = match self.rng.range(0, 9) {
-                0 => Fault::NodeCrash,
-                1 => Fault::StoreCrash { power: false },
-                2 => Fault::StoreCrash { power: true },
-                3 => Fault::SyncFails,
-                4 => Fault::Reset,
-                5 => Fault::Pause { millis: self.rng.range(50, LEASE * 3) },
-                6 => Fault::Move,
-                7 => Fault::Mute { millis: self.rng.range(LEASE / 2, LEASE * 3) },
-                _ => Fault::Redeploy,
-            };
-            let when = self.rng.range(50, 2_500);
-            self.at(when, Happening::Strike(fault));
-        }
-    }
-
-    fn process(&mut self) -> Node {
-        self.incarnations += 1;
-        let rate = if self.rng.chance(50) {
-            1000
-        } else {
-            self.tally.count("fault: node clock drifts");
-            self.rng.range(950, 1051)
-        };
-        let late = if self.rng.chance(30) { LEASE } else { 20 };
-        let lapse_late = self.rng.range(0, late);
-        Node {
-            incarnation: Incarnation { counter: self.incarnations, nonce: self.rng.draw() },
-            alive: true,
-            paused_until: 0,
-            mute_until: 0,
-            renewed: None,
-            lapse_late,
-            suspended: false,
-            offset: self.rng.range(0, 1_000_000),
-            rate,
-            machine: None,
-            instances: BTreeMap::new(),
-            cap: LiveCap::new(self.rng.range(1, 5) as usize),
-            connection: 0,
-            asked: BTreeMap::new(),
-            starting: HashMap::new(),
-            tokens: BTreeMap::new(),
-            armed: None,
-            script: Vec::new(),
-        }
+        self.queue.put(self.now + delay, happening);
     }
 
     fn live(&mut self) {
         let mut last_fault = 0;
         let mut steps = 0_u64;
-        while let Some(Reverse(Timed(when, _, happening))) = self.queue.pop() {
+        while let Some((when, happening)) = self.queue.take() {
             self.now = when;
             steps += 1;
             if matches!(happening, Happening::Strike(_)) {
@@ -363,14 +187,7 @@ impl World {
                     }
                     return;
                 }
-                let superseded =
-                    matches!(&outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
-                // A query whose answer was lost may be overtaken; a command never.
-                let pending = self.clients[client].pending.get(&sequence);
-                if superseded && pending.is_some_and(|pending| pending.kind == Kind::Command) {
-                    self.breaches
-                        .push(format!("{sequence} was overtaken in its lane, and never ran"));
-                }
+                self.breaches.extend(self.clients[client].overtaken(sequence, &outcome));
                 if let Some(delay) = self.clients[client].reply(sequence, self.now, outcome) {
                     self.again(delay, client, sequence);
                 }
@@ -448,34 +265,11 @@ impl World {
         }
         self.store.crash(true, &mut self.rng);
         self.store.reopen();
-        let image = self.store.durable();
-        let versions =
-            image.heads.iter().map(|(entity, head)| (entity.to_string(), head.version)).collect();
-        let mut own_turns: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-        for (entity, version, turn) in &image.turns {
-            if !self.turns.contains_key(turn) {
-                own_turns.entry(entity.to_string()).or_default().insert(*version);
-            }
-        }
-        let durable: BTreeMap<MessageId, u64> = image
-            .turns
-            .iter()
-            .filter_map(|(_, version, turn)| Some((self.turns.get(turn)?.id, *version)))
-            .collect();
-        for client in &self.clients {
-            for operation in &client.history {
-                let id = MessageId { session: client.session, sequence: operation.sequence };
-                let told_not_run = operation.outcome == ostraca_oracle::Outcome::NotRun;
-                if let Some(version) = durable.get(&id).filter(|_| told_not_run) {
-                    self.breaches
-                        .push(format!("told not run, but made version {version}: {operation:?}"));
-                }
-            }
-        }
-        let end = End { versions, own_turns };
-        let history: Vec<Operation> =
-            self.clients.into_iter().flat_map(|client| client.history).collect();
-        self.breaches.extend(check(|_| Counter { value: 0, limit: LIMIT }, &history, &end));
+        let mut verdict = Verdict::default();
+        let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| message.id);
+        verdict.durable(self.store.durable(), message_of);
+        let (broken, history) = verdict.of(self.clients);
+        self.breaches.extend(broken);
         Report { breaches: self.breaches, tally: self.tally, history }
     }
 }

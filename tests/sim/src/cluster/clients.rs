@@ -1,7 +1,7 @@
 //! Clients of a cluster: they go to any gateway, to another when one does not answer, and to several with one session.
 
 use ostraca_sharding::ids::Entity;
-use ostraca_sharding::message::{Kind, Message, Outcome, Token, codes};
+use ostraca_sharding::message::{Kind, Message, Outcome, Token};
 use ostraca_sharding::records::Answer;
 
 use super::process::Pid;
@@ -30,20 +30,9 @@ impl World {
                 _ => (Kind::Command, "add", self.rng.range(1, 10)),
             };
             let patience = self.rng.chance(10).then(|| self.rng.range(5, 300));
-            let it = &mut self.clients[client];
-            it.last += 1;
-            let sequence = it.last;
-            let pending = Pending {
-                entity: Entity::new(kind, format!("e{id}")),
-                kind: kind_of,
-                method,
-                by,
-                sent: self.now,
-                patience,
-                copies: 0,
-                refused: 0,
-            };
-            it.pending.insert(sequence, pending);
+            let entity = Entity::new(kind, format!("e{id}"));
+            let pending = Pending::new(entity, (kind_of, method, by), self.now, patience);
+            let sequence = self.clients[client].begin(pending);
             self.send(client, sequence);
         }
     }
@@ -152,14 +141,8 @@ impl World {
 
     pub(super) fn replied(&mut self, client: usize, sequence: u64, outcome: Outcome) {
         self.print(|| format!("client {client}: {sequence} {outcome:?}"));
-        let superseded =
-            matches!(&outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
         let retryable = !matches!(outcome, Outcome::Final { .. });
-        // A query whose answer was lost may be overtaken; a command never.
-        let pending = self.clients[client].pending.get(&sequence);
-        if superseded && pending.is_some_and(|pending| pending.kind == Kind::Command) {
-            self.breaches.push(format!("{sequence} was overtaken in its lane, and never ran"));
-        }
+        self.breaches.extend(self.clients[client].overtaken(sequence, &outcome));
         if retryable && self.rng.chance(20) {
             self.homes[client] = self.a_gateway();
         }

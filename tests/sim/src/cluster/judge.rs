@@ -1,18 +1,17 @@
 //! The last word: is everything served, answered and balanced in time; does a history keep its promises; does a
 //! recorded machine do the same again?
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use ostraca_oracle::{Counter, End, Operation, check};
 use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::ids::{MessageId, NodeId, ShardId};
+use ostraca_sharding::ids::{NodeId, ShardId};
 use ostraca_sharding::node;
 use ostraca_sharding::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
 use ostraca_sharding::shard::Phase;
 
 use super::net::Scope;
 use super::{Happening, Report, SERVED, SETTLED, World};
-use crate::guest::LIMIT;
+use crate::verdict::Verdict;
 
 impl World {
     fn shard_rows(&self) -> BTreeMap<ShardId, ShardRow> {
@@ -172,43 +171,12 @@ impl World {
             store.crash(true, &mut self.rng);
             store.reopen();
         }
-        let mut versions = BTreeMap::new();
-        let mut own_turns: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-        let mut durable: BTreeMap<MessageId, u64> = BTreeMap::new();
+        let mut verdict = Verdict::default();
         for store in &self.stores {
-            let image = store.durable();
-            let heads = image.heads.iter();
-            versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
-            for (entity, version, turn) in &image.turns {
-                match self.turns.get(turn) {
-                    Some(message) => {
-                        if let Some(before) = durable.insert(message.id, *version) {
-                            self.breaches.push(format!(
-                                "{:?} made versions {before} and {version} of {entity}",
-                                message.id
-                            ));
-                        }
-                    }
-                    None => {
-                        own_turns.entry(entity.to_string()).or_default().insert(*version);
-                    }
-                }
-            }
+            verdict.durable(store.durable(), |turn| self.turns.get(turn).map(|message| message.id));
         }
-        for client in &self.clients {
-            for operation in &client.history {
-                let id = MessageId { session: client.session, sequence: operation.sequence };
-                let told_not_run = operation.outcome == ostraca_oracle::Outcome::NotRun;
-                if let Some(version) = durable.get(&id).filter(|_| told_not_run) {
-                    self.breaches
-                        .push(format!("told not run, but made version {version}: {operation:?}"));
-                }
-            }
-        }
-        let end = End { versions, own_turns };
-        let history: Vec<Operation> =
-            self.clients.into_iter().flat_map(|client| client.history).collect();
-        self.breaches.extend(check(|_| Counter { value: 0, limit: LIMIT }, &history, &end));
+        let (broken, history) = verdict.of(self.clients);
+        self.breaches.extend(broken);
         Report {
             breaches: self.breaches,
             tally: self.tally,

@@ -1,6 +1,6 @@
 //! What a seed stands for: which nodes there are, which faults strike and when.
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ostraca_sharding::rows::Roles;
 
@@ -9,6 +9,7 @@ use super::guard::Guard;
 use super::rows::Rows;
 use super::{Happening, LEASE, Options, World};
 use crate::client::Client;
+use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::tally::Tally;
@@ -28,8 +29,7 @@ impl World {
             trace: options.trace,
             options,
             now: 0,
-            order: 0,
-            queue: BinaryHeap::new(),
+            queue: Queue::new(),
             sites: Vec::new(),
             processes: Vec::new(),
             conns: Vec::new(),

@@ -280,14 +280,7 @@ impl World {
         let event = match answer {
             Answer::Claim(outcome) => {
                 let number = generation;
-                self.tally.count(match &outcome {
-                    ClaimOutcome::Granted if number > 1 => {
-                        "transition: claimed again after an unknown outcome"
-                    }
-                    ClaimOutcome::Granted => "transition: claim granted",
-                    ClaimOutcome::Refused { .. } => "transition: claim refused",
-                    _ => "transition: claim failed",
-                });
+                self.tally.claim(number, &outcome);
                 Event::Claimed { number, outcome }
             }
             Answer::Commit(outcomes) => Event::Committed(outcomes),

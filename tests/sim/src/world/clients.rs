@@ -22,22 +22,9 @@ impl World {
                 _ => (Kind::Command, "add", self.rng.range(1, 10)),
             };
             let patience = self.rng.chance(15).then(|| self.rng.range(5, 200));
-            let sent = self.now;
-            let it = &mut self.clients[client];
-            it.last += 1;
-            let sequence = it.last;
             let entity = Entity::new(kind, format!("{id}"));
-            let pending = Pending {
-                entity,
-                kind: kind_of,
-                method,
-                by,
-                sent,
-                patience,
-                copies: 0,
-                refused: 0,
-            };
-            it.pending.insert(sequence, pending);
+            let pending = Pending::new(entity, (kind_of, method, by), self.now, patience);
+            let sequence = self.clients[client].begin(pending);
             self.send(client, sequence);
         }
     }

@@ -144,14 +144,7 @@ impl World {
         match answer {
             Answer::Claim(outcome) => {
                 let number = machine.claim().number;
-                self.tally.count(match &outcome {
-                    ClaimOutcome::Granted if number > 1 => {
-                        "transition: claimed again after an unknown outcome"
-                    }
-                    ClaimOutcome::Granted => "transition: claim granted",
-                    ClaimOutcome::Refused { .. } => "transition: claim refused",
-                    _ => "transition: claim failed",
-                });
+                self.tally.claim(number, &outcome);
                 self.tell(node, Event::Claimed { number, outcome });
             }
             Answer::Commit(outcomes) => {

@@ -1,0 +1,125 @@
+//! What a shard had under way comes to an end: the store answers, a turn is over.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::Session;
+use ostraca_sharding::message::Kind;
+use ostraca_sharding::records::{Answer, RecordKey};
+use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
+
+use super::{Rig, Under};
+use crate::store::{self, Request};
+
+impl Rig {
+    /// The store answers what it was asked first.
+    pub(super) fn store(&mut self, shard: usize) {
+        let Some(Under::Store(request, generation)) = self.shards[shard].asked.pop_front() else {
+            return;
+        };
+        let fault = if self.faults { self.rng.range(0, 60) } else { 60 };
+        let it = &mut self.shards[shard];
+        let answer = match fault {
+            0 => store::refusal(&request, "no"),
+            1 if matches!(request, Request::Commit(_)) => {
+                store::unknown(store::refusal(&request, "lost"), "lost")
+            }
+            _ => {
+                let mut answers = it.store.request(1, request);
+                answers.extend(it.store.sync());
+                let Some((_, answer)) = answers.pop() else { return };
+                if fault == 2 { store::unknown(answer, "unheard") } else { answer }
+            }
+        };
+        self.look(shard);
+        let event = match answer {
+            store::Answer::Claim(outcome) => {
+                let number = self.shards[shard].machine.claim().number;
+                Event::Claimed { number, outcome }
+            }
+            store::Answer::Commit(outcomes) => Event::Committed(outcomes),
+            store::Answer::Load(entity, result) => Event::Loaded { entity, generation, result },
+            store::Answer::State(entity, Ok(_)) => {
+                let writes = self.rng.chance(20);
+                let result = Activation::Started(self.answer(writes, false));
+                Event::Activated { entity, generation, result }
+            }
+            store::Answer::State(entity, Err(message)) => {
+                let result =
+                    Activation::Failed { code: "no".into(), message, retry_after: Some(20) };
+                Event::Activated { entity, generation, result }
+            }
+        };
+        self.tell(shard, event);
+    }
+
+    /// What the store has must be whole, whatever happened.
+    fn look(&mut self, shard: usize) {
+        let image = self.shards[shard].store.durable();
+        let mut seen = BTreeSet::new();
+        for (entity, _, turn) in &image.turns {
+            if let Some(id) = self.ran.get(turn)
+                && !seen.insert(id)
+            {
+                self.report.breaches.push(format!("{entity}: {id:?} took effect twice"));
+            }
+        }
+        for (entity, head) in &image.heads {
+            let beside: Vec<Session> = image
+                .records
+                .keys()
+                .filter_map(|(of, key)| match key {
+                    RecordKey::Lane(session) if of == entity => Some(*session),
+                    _ => None,
+                })
+                .collect();
+            if head.lanes.iter().any(|lane| beside.contains(&lane.session)) {
+                self.report.breaches.push(format!("{entity}: a lane has two homes"));
+            }
+            if head.lanes_beside as usize != beside.len() {
+                let said = head.lanes_beside;
+                let text = format!("{entity}: {} lanes beside the head, not {said}", beside.len());
+                self.report.breaches.push(text);
+            }
+        }
+    }
+
+    fn answer(&mut self, writes: bool, refuses: bool) -> Turn {
+        let answer = if refuses {
+            Answer::Error { code: "no".into(), message: String::new() }
+        } else {
+            Answer::Result(vec![0; self.rng.range(0, 120) as usize].into())
+        };
+        let value = (Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")));
+        Turn {
+            result: TurnResult::Answered(answer),
+            writes: if writes && !refuses { vec![value] } else { Vec::new() },
+            state_bytes: None,
+            passivate: self.rng.chance(3),
+        }
+    }
+
+    /// One of the running turns ends.
+    pub(super) fn turn(&mut self, shard: usize) {
+        let count = self.shards[shard].turns.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let at = self.rng.range(0, count) as usize;
+        let Under::Turn { entity, generation, turn, run } =
+            self.shards[shard].turns.swap_remove(at)
+        else {
+            return;
+        };
+        let writes = run.as_ref().is_none_or(|message| message.kind == Kind::Command);
+        let refuses = run.is_some() && self.rng.chance(10);
+        let mut result = self.answer(writes, refuses);
+        if self.faults && self.rng.chance(5) {
+            let retry_after = self.rng.chance(50).then_some(10);
+            result.result =
+                TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after };
+            result.writes.clear();
+        }
+        self.tell(shard, Event::TurnDone { entity, generation, turn, result });
+    }
+}

@@ -1,0 +1,75 @@
+//! What the clients send, and that each request ends once.
+
+use std::sync::Arc;
+
+use ostraca_sharding::ids::{Digest, Entity, MessageId, Session};
+use ostraca_sharding::message::{Kind, Message, Outcome, Token};
+use ostraca_sharding::shard::Event;
+
+use super::Rig;
+
+impl Rig {
+    fn number(&mut self, near: u64) -> u64 {
+        match self.rng.range(0, 12) {
+            0 => u64::MAX,
+            1 => u64::MAX - 1,
+            2..=5 => 0,
+            6..=8 => near.saturating_sub(1),
+            9 => near,
+            _ => self.rng.range(0, 25),
+        }
+    }
+
+    pub(super) fn send(&mut self, shard: usize) {
+        let kind = ["plain", "stops", "none"]
+            [if self.rng.chance(2) { 2 } else { self.rng.range(0, 2) as usize }];
+        let target = Entity::new(kind, format!("{shard}/{}", self.rng.range(0, 3)));
+        let session = Session::of("client/x", &[self.rng.range(0, 6) as u8]);
+        // Sequences rise with time, so that they do not run out.
+        let sequence = match self.rng.range(0, 400) {
+            0 => u64::MAX,
+            1 => 0,
+            _ => (self.now / 100).saturating_sub(self.rng.range(0, 12)),
+        };
+        let id = MessageId { session, sequence };
+        let query = self.rng.chance(25);
+        let method = if query { "get" } else { "put" };
+        let body = vec![0; if self.rng.chance(5) { 3 } else { 1 }];
+        let first = *self.first_sent.entry((target.clone(), id)).or_insert(self.now);
+        let honest = self.now - first;
+        self.tokens += 1;
+        let message = Message {
+            token: Token(self.tokens),
+            digest: Digest::of(&target, method, &body),
+            target,
+            id,
+            after: self.number(sequence),
+            settled: self.number(sequence),
+            kind: if query { Kind::Query } else { Kind::Command },
+            method: method.into(),
+            body: body.into(),
+            age: if self.rng.chance(2) { u64::MAX } else { honest },
+            arrived: self.now,
+            deadline: match self.rng.range(0, 5) {
+                0 => Some(self.now + self.rng.range(0, 120)),
+                1 => Some(u64::MAX),
+                _ => None,
+            },
+            context: Default::default(),
+        };
+        self.open.insert(message.token);
+        self.tell(shard, Event::Message(Arc::new(message)));
+    }
+
+    pub(super) fn reply(&mut self, token: Token, outcome: &Outcome) {
+        if !self.open.remove(&token) {
+            self.report.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
+        }
+        let end = match outcome {
+            Outcome::Final { .. } => "final".into(),
+            Outcome::NotRun { code, .. } => code.to_string(),
+            Outcome::Unknown { .. } => "unknown".into(),
+        };
+        *self.report.ends.entry(end).or_default() += 1;
+    }
+}

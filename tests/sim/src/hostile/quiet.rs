@@ -1,0 +1,43 @@
+//! The end of a run: everything comes to rest, and nothing is left.
+
+use ostraca_sharding::shard::{Event, Phase};
+
+use super::Rig;
+
+impl Rig {
+    /// Nothing new comes and nothing fails: everything must end.
+    pub(super) fn quiet(&mut self) {
+        self.faults = false;
+        for shard in 0..self.shards.len() {
+            self.tell(shard, Event::Resume);
+        }
+        for _ in 0..2_000 {
+            for shard in 0..self.shards.len() {
+                self.store(shard);
+                self.turn(shard);
+            }
+            self.pass(1, 30);
+            self.renew();
+        }
+        for (number, shard) in self.shards.iter().enumerate() {
+            let (entities, _) = shard.machine.load();
+            if entities > 0 {
+                let phase = shard.machine.phase();
+                let text = format!(
+                    "shard {number}, {phase:?}: {entities} entities are left: {:?}",
+                    shard.machine
+                );
+                self.report.breaches.push(text);
+            }
+            if shard.machine.phase() == Phase::Stopping || !shard.instances.is_empty() {
+                self.report.breaches.push(format!("shard {number} did not come to its end"));
+            }
+        }
+        if !self.open.is_empty() {
+            self.report.breaches.push(format!("never answered: {:?}", self.open));
+        }
+        if self.cap.held() > 0 {
+            self.report.breaches.push(format!("{} slots are held by nobody", self.cap.held()));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What every world is judged by at its end: what clients saw, held against what is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_oracle::{Counter, End, Operation, Outcome, check};
+use ostraca_sharding::ids::{Entity, MessageId, TurnId};
+
+use crate::client::Client;
+use crate::guest::LIMIT;
+use crate::store::Image;
+
+/// What is durable.
+#[derive(Default)]
+pub(crate) struct Verdict {
+    versions: BTreeMap<String, u64>,
+    /// Versions that no message made: hooks did.
+    own_turns: BTreeMap<String, BTreeSet<u64>>,
+    /// The version that each message made.
+    made: BTreeMap<MessageId, u64>,
+    breaches: Vec<String>,
+}
+
+impl Verdict {
+    /// Takes what a store has; `message_of` says which message a turn was for, if any.
+    pub(crate) fn durable(
+        &mut self,
+        image: &Image,
+        message_of: impl Fn(&TurnId) -> Option<MessageId>,
+    ) {
+        let heads = image.heads.iter();
+        self.versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
+        for (entity, version, turn) in &image.turns {
+            match message_of(turn) {
+                Some(id) => self.message(entity, *version, id),
+                None => {
+                    self.own_turns.entry(entity.to_string()).or_default().insert(*version);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, entity: &Entity, version: u64, id: MessageId) {
+        if let Some(before) = self.made.insert(id, version) {
+            self.breaches.push(format!("{id:?} made versions {before} and {version} of {entity}"));
+        }
+    }
+
+    /// Every promise that was broken, and what all clients saw.
+    pub(crate) fn of(mut self, clients: Vec<Client>) -> (Vec<String>, Vec<Operation>) {
+        for client in &clients {
+            for operation in &client.history {
+                let id = MessageId { session: client.session, sequence: operation.sequence };
+                let told_not_run = operation.outcome == Outcome::NotRun;
+                if let Some(version) = self.made.get(&id).filter(|_| told_not_run) {
+                    self.breaches
+                        .push(format!("told not run, but made version {version}: {operation:?}"));
+                }
+            }
+        }
+        let end = End { versions: self.versions, own_turns: self.own_turns };
+        let history: Vec<_> = clients.into_iter().flat_map(|client| client.history).collect();
+        self.breaches.extend(check(|_| Counter { value: 0, limit: LIMIT }, &history, &end));
+        (self.breaches, history)
+    }
+}

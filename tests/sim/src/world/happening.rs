@@ -1,0 +1,100 @@
+//! What can happen in this world, one thing at a time.
+
+use super::*;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    NodeCrash,
+    StoreCrash { power: bool },
+    SyncFails,
+    Reset,
+    Pause { millis: u64 },
+    Mute { millis: u64 },
+    Move,
+    Redeploy,
+}
+
+#[derive(Debug)]
+pub(super) enum Happening {
+    Issue {
+        client: usize,
+    },
+    Arrive {
+        node: usize,
+        client: usize,
+        probe: bool,
+        message: Box<Message>,
+    },
+    Reply {
+        client: usize,
+        sequence: u64,
+        probe: bool,
+        outcome: Outcome,
+    },
+    /// Sends again, unless a copy went out since.
+    Again {
+        client: usize,
+        sequence: u64,
+        copies: u32,
+    },
+    AtStore {
+        node: usize,
+        incarnation: Incarnation,
+        connection: u64,
+        tag: u64,
+        request: Request,
+    },
+    Sync,
+    FromStore {
+        node: usize,
+        incarnation: Incarnation,
+        connection: u64,
+        tag: u64,
+        answer: Answer,
+    },
+    Ran {
+        node: usize,
+        incarnation: Incarnation,
+        event: Event,
+        run: Option<Arc<Message>>,
+    },
+    Tick {
+        node: usize,
+        incarnation: Incarnation,
+    },
+    Renew {
+        node: usize,
+    },
+    RenewalSeen {
+        node: usize,
+        incarnation: Incarnation,
+        sent: u64,
+    },
+    Renewed {
+        node: usize,
+        incarnation: Incarnation,
+        sent: u64,
+    },
+    /// By the node's own clock, a lease would have ended.
+    Lapse {
+        node: usize,
+        incarnation: Incarnation,
+    },
+    /// A suspended node reads the claims that stand.
+    ReadClaims {
+        node: usize,
+        incarnation: Incarnation,
+    },
+    Manage,
+    Assigned {
+        node: usize,
+        incarnation: Incarnation,
+        epoch: Epoch,
+    },
+    Strike(Fault),
+    NodeUp {
+        node: usize,
+        incarnation: Incarnation,
+    },
+    StoreUp,
+}
