@@ -1,0 +1,95 @@
+//! A lease that lapsed, and what is to be seen to before this life goes on (R9).
+
+use super::*;
+
+impl Machine {
+    /// A node stops on its own clock, before anybody else may take its shards (R9, E14).
+    pub(in super::super) fn check_lapse(&mut self, now: Now) {
+        let lease = self.settings.lease;
+        let off = self.off(Mutation::NoSuspend);
+        let Membership::In(life) = &mut self.membership else { return };
+        if !life.suspended && now.mono.saturating_sub(life.sent) >= lease && !off {
+            life.suspended = true;
+            life.unsure = true;
+            life.claims = None;
+            self.actions.push_back(Action::Suspend);
+            self.note(Notice::Lapsed);
+        }
+    }
+
+    /// Whether the `EntityStore` answered within the last lease (R9).
+    pub(in super::super) fn store_answers(&self, now: Now) -> bool {
+        now.mono.saturating_sub(self.store_answered) < self.settings.lease
+    }
+
+    /// Whether a node that could use its `EntityStore` has not been answered for one lease (R9). While its own lease
+    /// is lapsed nobody can say.
+    pub(in super::super) fn without_store(&self, now: Now) -> bool {
+        let lease = self.settings.lease;
+        let Membership::In(life) = &self.membership else { return false };
+        let lapsed = now.mono.saturating_sub(life.sent) >= lease;
+        !lapsed && now.mono.saturating_sub(self.store_answered.max(life.back)) >= lease
+    }
+
+    /// After a lapse: a renewal of the same life, then its claims read back unchanged (R9).
+    pub(super) fn try_resume(&mut self, now: Now) {
+        let lease = self.settings.lease;
+        let blindly = self.off(Mutation::ResumeBlindly);
+        // Those that claim too: word that a claim was granted may be on its way.
+        let held: Vec<_> = self.held.iter().map(|(shard, own)| (*shard, own.epoch)).collect();
+        let Membership::In(life) = &mut self.membership else { return };
+        if !life.suspended || now.mono.saturating_sub(life.sent) >= lease || life.claims.is_some() {
+            return;
+        }
+        if life.unsure && !held.is_empty() && !blindly {
+            if now.mono < life.claims_at {
+                return;
+            }
+            self.numbers += 1;
+            let number = self.numbers;
+            let shards = held.iter().map(|(shard, _)| *shard).collect();
+            life.claims = Some((number, held));
+            self.actions.push_back(Action::ReadClaims { number, shards });
+            return;
+        }
+        life.suspended = false;
+        life.unsure = false;
+        self.store_answered = self.store_answered.max(now.mono);
+        self.actions.push_back(Action::Resume);
+        self.note(Notice::Resumed);
+        self.seen.clear();
+    }
+
+    pub(in super::super) fn on_claims(
+        &mut self,
+        now: Now,
+        number: u64,
+        claims: Option<Vec<Option<Claim>>>,
+    ) {
+        let Membership::In(life) = &mut self.membership else { return };
+        let Some((_, asked)) = life.claims.take_if(|(asked, _)| *asked == number) else { return };
+        let Some(claims) = claims else {
+            life.claims_at = now.mono + self.settings.retry;
+            return;
+        };
+        life.unsure = false;
+        let me = life.member.clone();
+        let mut changed = Vec::new();
+        for ((shard, epoch), claim) in asked.into_iter().zip(claims) {
+            let mine = claim.as_ref().is_some_and(|claim| {
+                claim.epoch == epoch && claim.node == me.node && claim.incarnation == me.incarnation
+            });
+            if !mine {
+                changed.push((shard, epoch, claim.map(|claim| claim.epoch)));
+            }
+        }
+        for (shard, epoch, standing) in changed {
+            // One that claims has not its claim yet, and will be told if another stands above it.
+            let lost = |own: &Own| own.epoch == epoch && (own.serving || standing > Some(epoch));
+            if self.held.get(&shard).is_some_and(lost) {
+                self.actions.push_back(Action::Forget { shard, epoch });
+                self.on_lost(now, shard, epoch, standing);
+            }
+        }
+    }
+}

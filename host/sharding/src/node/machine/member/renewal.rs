@@ -1,0 +1,138 @@
+//! Renewals of the own row, whose answers may be lost, and what the row tells (R7, R8).
+
+use super::*;
+
+impl Machine {
+    pub(super) fn renew(&mut self, now: Now) {
+        let answers = self.store_answers(now);
+        let drain = self.leaving != Leaving::No;
+        let Membership::In(life) = &mut self.membership else { return };
+        life.pending = true;
+        life.due = now.mono + self.settings.renew;
+        life.tried.get_or_insert(now.mono);
+        let row = NodeRow {
+            renewals: life.row.renewals + 1,
+            store_answers: answers,
+            draining: life.row.draining || drain,
+            ..life.row.clone()
+        };
+        let (key, expected) = (Key::Node(life.member.node.clone()), life.revision);
+        self.write(Purpose::Renew(row.clone(), now.mono), key, Some(expected), Row::Node(row));
+    }
+
+    /// A renewal's answer was lost, and the read after it too, or it is late.
+    pub(super) fn read_own(&mut self, now: Now) {
+        let waits = |purpose: &Purpose| matches!(purpose, Purpose::Renew(..) | Purpose::Goodbye);
+        if self.writes.values().any(waits) {
+            return;
+        }
+        let Membership::In(life) = &mut self.membership else { return };
+        life.due = now.mono + self.settings.retry;
+        self.actions.push_back(Action::Read(Key::Node(life.member.node.clone())));
+    }
+
+    /// Renews at once, for what the row is to say.
+    pub(in super::super) fn renew_soon(&mut self, now: Now) {
+        if let Membership::In(life) = &mut self.membership {
+            life.due = now.mono;
+        }
+    }
+
+    pub(in super::super) fn renewed(
+        &mut self,
+        now: Now,
+        row: NodeRow,
+        sent: u64,
+        result: Result<u64, WriteError>,
+    ) {
+        let Membership::In(life) = &mut self.membership else { return };
+        if life.member.incarnation != row.incarnation {
+            return;
+        }
+        life.pending = false;
+        let key = Key::Node(life.member.node.clone());
+        match result {
+            Ok(revision) => {
+                if revision >= life.revision {
+                    life.row = row.clone();
+                    life.revision = revision;
+                }
+                life.tried = None;
+                self.count_renewal(now, sent);
+                self.learn(now, key, Row::Node(row), revision);
+            }
+            Err(WriteError::Conflict(Some((row, revision)))) => {
+                self.learn(now, key, row, revision);
+                self.renew_soon(now);
+            }
+            Err(WriteError::Conflict(None)) => self.fence(now),
+            Err(WriteError::Unknown) => {
+                life.pending = true;
+                life.due = now.mono + self.settings.retry;
+                self.actions.push_back(Action::Read(key));
+            }
+        }
+    }
+
+    /// A renewal has succeeded: the lease counts from when it was sent.
+    fn count_renewal(&mut self, now: Now, sent: u64) {
+        let Membership::In(life) = &mut self.membership else { return };
+        if sent <= life.sent {
+            return;
+        }
+        if sent - life.sent >= self.settings.lease {
+            life.back = now.mono;
+        }
+        life.sent = sent;
+        self.actions.push_back(Action::Renewed { sent });
+        self.report_soon(now);
+    }
+
+    /// The answer to a read of the own row, after a renewal whose answer was lost.
+    pub(in super::super) fn answer_read(
+        &mut self,
+        now: Now,
+        key: &Key,
+        value: Option<&(Row, u64)>,
+    ) {
+        let Membership::In(life) = &mut self.membership else { return };
+        let waits = |purpose: &Purpose| matches!(purpose, Purpose::Renew(..) | Purpose::Goodbye);
+        let waits = self.writes.values().any(waits);
+        if *key != Key::Node(life.member.node.clone()) || waits {
+            return;
+        }
+        life.pending = false;
+        match value {
+            Some((Row::Node(row), revision)) if *revision >= life.revision => {
+                let (row, revision) = (row.clone(), *revision);
+                self.learn_own(now, row, revision);
+            }
+            Some(_) => {}
+            None => self.fence(now),
+        }
+    }
+
+    /// The own row, as somebody tells it: others may set its drain mark, or end this life.
+    pub(in super::super) fn learn_own(&mut self, now: Now, row: NodeRow, revision: u64) {
+        let Membership::In(life) = &mut self.membership else { return };
+        if revision < life.revision {
+            return;
+        }
+        let goodbye = (self.leaving != Leaving::No || life.ending) && self.held.is_empty();
+        let stopped = row.standing == Standing::Stopped;
+        if row.incarnation == life.member.incarnation && stopped && goodbye {
+            // Its goodbye, which the watch told sooner than its answer came.
+            self.left(now);
+        } else if row.incarnation != life.member.incarnation || row.standing != Standing::Live {
+            self.fence(now);
+        } else if revision > life.revision {
+            // A renewal under way will conflict, and come again; unless this is what it wrote.
+            let own = if row.renewals > life.row.renewals { life.tried.take() } else { None };
+            life.row = row;
+            life.revision = revision;
+            if let Some(sent) = own {
+                self.count_renewal(now, sent);
+            }
+        }
+    }
+}
