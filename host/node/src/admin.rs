@@ -76,8 +76,8 @@ fn unknown_node(view: &View, node: &str) -> Problem {
 fn store_failed(error: &StoreError) -> Problem {
     let mut failed = problem(
         "store-unavailable",
-        format!("the store did not answer: {error}"),
-        "look at the node that carries the store",
+        error.to_string(),
+        "`ostraca status` says where the store is, and what to do",
     );
     failed.retryable = true;
     failed

@@ -120,7 +120,7 @@ impl Deployer {
         let compiled = self.wasm.prepare(it.component.to_vec(), manifest.wasm_limits()).await;
         compiled.map_err(|error| {
             let retryable = error.retryable();
-            Problem { retryable, ..problem(error.code(), error.to_string(), "") }
+            Problem { retryable, ..problem(error.code(), error.to_string(), help(error.code())) }
         })
     }
 
@@ -209,6 +209,20 @@ impl Deployer {
             }
         }
         Ok(false)
+    }
+}
+
+/// What to do about a component that is refused; where the text says it already, nothing.
+fn help(code: &str) -> &'static str {
+    match code {
+        "not-wasm" => "deploy the component that `ostraca build` makes",
+        "missing-export" | "wrong-signature" => {
+            "build it with the SDK of this release, or implement the world in `wit/`"
+        }
+        "import-not-granted" => {
+            "take the import out: entities get no files, sockets or environment"
+        }
+        _ => "",
     }
 }
 

@@ -79,9 +79,8 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
 /// What is stored was shown; what is missing, and whose it is, is an error all the same.
 pub(crate) fn told(silent: &[Unanswered]) -> Result<Exit, Failure> {
     let Some(first) = silent.first() else { return Ok(Exit::Done) };
-    let said = |it: &Unanswered| {
-        format!("node {} did not say what is live there: {}", it.node, it.why)
-    };
+    let said =
+        |it: &Unanswered| format!("node {} did not say what is live there: {}", it.node, it.why);
     let text = silent.iter().map(said).collect::<Vec<_>>().join("; ");
     let help = format!(
         "what is stored was shown; `ostraca nodes` shows how {} stands, and a dead node's shards have other owners soon",

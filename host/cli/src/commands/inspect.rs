@@ -38,14 +38,28 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         rows.extend([
             ("version", format!("{}, written by revision {}", it.version, it.revision)),
             ("last commit", format!("{} of its shard", it.sequence)),
-            ("sessions", format!("{}, with {} unsettled replies", it.lanes, it.unsettled)),
-            ("state", format!("{} in {} keys", output::size(it.state_bytes), it.keys_total)),
+            (
+                "sessions",
+                format!(
+                    "{}, with {}",
+                    it.lanes,
+                    many(it.unsettled, "unsettled reply", "unsettled replies")
+                ),
+            ),
+            (
+                "state",
+                format!(
+                    "{} in {}",
+                    output::size(it.state_bytes),
+                    many(it.keys_total, "key", "keys")
+                ),
+            ),
         ]);
     } else {
         rows.push(("version", "nothing of it is stored".into()));
     }
     rows.push(("instance", entities::life(it.live).into()));
-    rows.extend(it.waiting.map(|waiting| ("waiting", format!("{waiting} messages"))));
+    rows.extend(it.waiting.map(|waiting| ("waiting", many(waiting, "message", "messages"))));
     output::pairs(&rows);
     if !it.keys.is_empty() {
         output::line("");
@@ -57,6 +71,10 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         }
     }
     entities::told(it.unanswered.as_slice())
+}
+
+fn many(count: u64, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
 }
 
 /// A key as it is if a terminal may see it, else escaped: guests make keys of whatever they like.

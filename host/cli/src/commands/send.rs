@@ -48,7 +48,9 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             let words = [&args.entity, &args.method];
             let json = args.json.is_some().then_some(&body[..]);
             let again = command_line(global, "send", words, json, flags, id);
-            let help = format!("send it again under its id within half an hour, which never runs it twice:\n{again}");
+            let help = format!(
+                "send it again under its id within half an hour, which never runs it twice:\n{again}"
+            );
             Err(Failure::from(error).help(help))
         }
         Err(error) => Err(error.into()),

@@ -33,7 +33,15 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
         return Ok(exit);
     }
     let name = status.texts.get("cluster_name").map_or("", String::as_str);
-    output::line(&format!("cluster {name} ({}), as node {} sees it", status.cluster, status.node));
+    let sees = match &status.overview {
+        // All that it knows of the others it has from there.
+        Some(it) if !it.store_answers => {
+            let ago = output::span(it.lease_age_ms);
+            format!("as node {} saw it {ago} ago, before the store fell silent", status.node)
+        }
+        _ => format!("as node {} sees it", status.node),
+    };
+    output::line(&format!("cluster {name} ({}), {sees}", status.cluster));
     if let Some(it) = &status.overview {
         output::pairs(&cluster(it));
     }

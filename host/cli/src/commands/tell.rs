@@ -37,7 +37,9 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             let words = [&args.entity, &args.method];
             let json = args.json.is_some().then_some(&body[..]);
             let again = send::command_line(global, "tell", words, json, &[], id);
-            let help = format!("tell it again under its id within half an hour, which never runs it twice:\n{again}");
+            let help = format!(
+                "tell it again under its id within half an hour, which never runs it twice:\n{again}"
+            );
             Err(Failure::from(error).help(help))
         }
         Err(CallError::NotRun { code, .. }) if &*code == "wrong-kind" => {

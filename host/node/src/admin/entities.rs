@@ -44,7 +44,8 @@ impl Desk {
         let mut shard = first;
         if !request.after.is_empty() {
             let Some((at, rest)) = request.after.split_first_chunk::<4>() else {
-                return Err(problem("bad-cursor", "that is no cursor of a page before", ""));
+                let help = "take what an earlier page gave, or leave it out";
+                return Err(problem("bad-cursor", "that is no cursor of a page before", help));
             };
             shard = u32::from_be_bytes(*at).clamp(first, last);
             after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));
