@@ -1,0 +1,127 @@
+//! Leases have a thread and connections of their own: no load of guests or messages holds a renewal up (R8).
+#![allow(clippy::print_stdout, reason = "the test prints what its load was like")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ostraca_client::{Client, Entity, Kind, Options as Call};
+use ostraca_process_tests::Cluster;
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::home::deploy_guest;
+use tokio::task::JoinSet;
+
+/// How long the load lasts: several leases.
+const LOADED: Duration = Duration::from_secs(12);
+/// As every node is configured.
+const LEASE_MS: u64 = 3_000;
+/// Bytes of the larger messages and replies.
+const LARGE: usize = 300_000;
+
+/// What the load came to.
+#[derive(Default)]
+struct Load {
+    end: AtomicBool,
+    /// Turns that ran until they were interrupted.
+    spun: AtomicU64,
+    /// Bytes of messages and replies.
+    bytes: AtomicU64,
+}
+
+/// Keeps a few of these calls under way, to an entity of its own.
+fn keep(
+    tasks: &mut JoinSet<()>,
+    load: &Arc<Load>,
+    client: &Client,
+    id: String,
+    method: &'static str,
+    body: String,
+) {
+    let (load, session) = (load.clone(), client.session());
+    tasks.spawn(async move {
+        let entity = Entity::new("misbehaving", id);
+        let options = Call { kind: Kind::Unspecified, ..Call::default() };
+        while !load.end.load(Ordering::Relaxed) {
+            let calls = (0..4).map(|_| session.send(&entity, method, body.clone(), &options));
+            for answer in futures::future::join_all(calls).await {
+                // How each ends does not matter here: what they cost does.
+                match answer {
+                    Ok(answer) => {
+                        let bytes = (body.len() + answer.body.len()) as u64;
+                        load.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    }
+                    Err(_) => {
+                        load.spun.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_load_of_guests_or_messages_holds_a_renewal_up() {
+    let settings = format!("lease = \"{LEASE_MS} ms\"");
+    let options = Options { proxied: false, settings, ..Options::three("loaded") };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.settled().await.expect("settled");
+    let mut clients = Vec::new();
+    for node in 0..cluster.len() {
+        clients.push(cluster.client(node).await.expect("a client"));
+        // Whoever watches is there before the load: to connect takes longer then than it waits.
+        cluster.watcher(node).await.expect("a watcher");
+    }
+    deploy_guest(&clients[0], "misbehaving", "").await.expect("deploy");
+
+    let (load, mut tasks) = (Arc::new(Load::default()), JoinSet::new());
+    let large = format!("\"{}\"", "k".repeat(LARGE));
+    for number in 0..24 {
+        let client = &clients[number % clients.len()];
+        keep(&mut tasks, &load, client, format!("s{number}"), "spin_for_ever", String::new());
+        keep(&mut tasks, &load, client, format!("r{number}"), "reply", LARGE.to_string());
+        keep(&mut tasks, &load, client, format!("q{number}"), "read", large.clone());
+    }
+    let used = |cluster: &Cluster| -> Duration {
+        let of = |node| cluster.process(node).expect("it runs").processor_time().expect("a time");
+        (0..cluster.len()).map(of).sum()
+    };
+    let (before, began) = (used(&cluster), Instant::now());
+    let mut oldest = 0;
+    while began.elapsed() < LOADED {
+        for node in 0..cluster.len() {
+            let watcher = cluster.watcher(node).await.expect("it answers");
+            // One that is late is asked again; its events tell of every lapse.
+            let Ok(status) = watcher.status().await else { continue };
+            let age = status.overview.map_or(0, |overview| overview.lease_age_ms);
+            oldest = oldest.max(age);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let used = used(&cluster) - before;
+    load.end.store(true, Ordering::Relaxed);
+    while let Some(done) = tasks.join_next().await {
+        done.expect("a sender");
+    }
+    let (spun, mib) = (load.spun.load(Ordering::Relaxed), load.bytes.load(Ordering::Relaxed) >> 20);
+    println!(
+        "{used:.1?} of processors, {spun} turns interrupted, {mib} MiB; oldest lease {oldest} ms"
+    );
+    assert!(used > LOADED / 4 && spun > 50 && mib > 20, "that is no load");
+
+    assert!(oldest < LEASE_MS, "a lease was {oldest} ms old");
+    for node in 0..cluster.len() {
+        let name = cluster.name(node);
+        let watcher = cluster.watcher(node).await.expect("it answers");
+        let mut events = watcher.events(false, 0).await.expect("events");
+        while let Some(page) = events.next().await.expect("events") {
+            for event in page.events {
+                let bad = ["lease-lapsed", "node-dead"].contains(&event.kind.as_str());
+                assert!(!bad, "{name} tells: {}", event.text);
+            }
+        }
+    }
+    for client in clients {
+        client.close().await;
+    }
+    cluster.stop().expect("stop");
+}
