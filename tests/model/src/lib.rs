@@ -29,6 +29,8 @@
 //!   look at ([`past`]). It rests on what only rises (revisions, epochs, terms) and what never comes back (a
 //!   life, an epoch that was given up). Not only argued: [`proof`] runs each machine beside one that forgets
 //!   nothing, and says again, in every later step, what was thrown away.
+//! - That a manager has news to decide from is no part of a state. Wherever it would do something at its next
+//!   event though nothing else changes, such an event is a step of its own, a nudge.
 //! - A copy is made when its original is heard or lost. Made sooner it would be one more thing under way that
 //!   nobody looks at, and heard before its original it would be the original, with this as the copy: they
 //!   are alike, and the link is free sooner.

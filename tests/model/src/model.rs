@@ -15,7 +15,7 @@ use crate::scope::{Budget, Scope, Start};
 use crate::state::{Late, Phase, State};
 use crate::step::{Seen, Step};
 use crate::time::{may_pass, pass};
-use crate::world::{apply, call, hear, hear_watch, hurry, start, tell};
+use crate::world::{apply, call, hear, hear_watch, hurry, is_restless, nudge, start, tell};
 
 /// Nodes of the cluster.
 pub const NODES: usize = 3;
@@ -111,7 +111,7 @@ impl Cluster {
             Step::Watch(node) => hear_watch(scope, state, node),
             Step::Hear(from, to) => hear(scope, state, from, to),
             Step::Shard(node, of) => shard(scope, state, node, of),
-            Step::Tick(node) => tell(scope, state, node, Event::Tick),
+            Step::Nudge(node) => nudge(scope, state, node),
             Step::Pass => *state = pass(scope, state),
             Step::Stray(at) => {
                 let (from, to, talk) = state.strays.remove(at);
@@ -195,8 +195,8 @@ impl Model for Cluster {
             }
         }
         for (node, process) in state.awake() {
-            if process.machine.is_restless() {
-                steps.push(Step::Tick(node));
+            if is_restless(process) {
+                steps.push(Step::Nudge(node));
             }
         }
         if may_pass(state) {

@@ -3,10 +3,8 @@
 //! - Each machine runs beside one that forgets nothing. Told the same, both must want the same, and be the
 //!   same once the second forgets.
 //! - Everything that was said and thrown away is said to its hearer after each later step, and must change
-//!   nothing, nor what it is answered with. Reports only in the step that throws them away: none follows
-//!   another there, and on a link none comes between.
-//! - A tick more must change nothing, unless the model looks at that tick as a step of its own: so a talk that
-//!   is ignored is no other step.
+//!   nothing, nor what it is answered with, unless a nudge would, which is a step of its own. Reports only in
+//!   the step that throws them away: none follows another there, and on a link none comes between.
 //! - An epoch that was given up stays so.
 
 use std::collections::BTreeSet;
@@ -22,6 +20,7 @@ use crate::rules;
 use crate::scope::Scope;
 use crate::state::{NOW, Process, State, hash};
 use crate::time::Still;
+use crate::world::is_restless;
 
 /// What was thrown away.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +55,7 @@ pub fn same_machine(state: &mut State, node: usize) {
     let whole = Arc::make_mut(whole);
     let more = whole.poll().is_some();
     whole.make_relative(&Still);
+    whole.nudge(false);
     let mut forgetful = whole.clone();
     forgetful.forget();
     if more || hash(&forgetful) != process.digest {
@@ -92,18 +92,15 @@ pub fn look(scope: &Scope, state: &mut State) {
         return;
     }
     let Some(proof) = state.proof.clone() else { return };
-    let ticks = state.awake().all(|(_, process)| {
-        process.machine.is_restless() || tells(state, process, Event::Tick).is_some()
-    });
-    if !ticks || !proof.talks.iter().all(|gone| does_nothing(state, gone)) {
+    if !proof.talks.iter().all(|gone| does_nothing(state, gone)) {
         state.break_rule(rules::PAST);
     }
 }
 
 fn does_nothing(state: &State, (from, to, talk): &(Member, usize, Talk)) -> bool {
     let Some(process) = &state.nodes[*to] else { return true };
-    // Its hearer is ticked at any time then, and so does what it would do when told anything.
-    if process.paused || process.machine.is_restless() {
+    // Its hearer is nudged at any time then, and so does what it would do when told anything.
+    if process.paused || is_restless(process) {
         return true;
     }
     let heard = Event::Heard { from: from.clone(), talk: talk.clone() };
@@ -127,5 +124,6 @@ fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, T
     }
     machine.make_relative(&Still);
     machine.forget();
+    machine.nudge(false);
     (hash(&machine) == process.digest).then_some(said)
 }

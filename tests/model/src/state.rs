@@ -205,10 +205,12 @@ pub fn hash(of: &impl Hash) -> u64 {
 }
 
 impl Process {
-    /// Forgets what is past, and hashes the machine anew after it changed.
+    /// Forgets what is past, and hashes the machine anew after it changed. That it has news is no part of a state: it
+    /// is nudged at any time instead.
     pub fn digest(&mut self) {
         let machine = Arc::make_mut(&mut self.machine);
         machine.forget();
+        machine.nudge(false);
         self.digest = hash(machine);
     }
 }

@@ -18,8 +18,8 @@ pub enum Step {
     Hear(usize, usize),
     /// A shard's machine of a node goes on.
     Shard(usize, ShardId),
-    /// A node looks at what there is to do, though nothing happened.
-    Tick(usize),
+    /// A manager looks at what there is to do, as it does when it hears what it knows.
+    Nudge(usize),
     /// Time passes.
     Pass,
     /// A copy of something said comes.
@@ -89,7 +89,7 @@ impl Seen {
         "owners by fail-over",
         "managers by fail-over",
         "second owners that serve",
-        "ticks within a beat",
+        "nudges",
     ];
 
     /// Counts what a step was and came to.
@@ -116,7 +116,7 @@ impl Seen {
             Step::Pause(_) => 18,
             Step::Wake(_) => 19,
             Step::Drain => 20,
-            Step::Tick(_) => 25,
+            Step::Nudge(_) => 25,
         });
         if let Step::Shard(node, shard) = step
             && let Some(process) = &after.nodes[node]

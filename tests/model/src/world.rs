@@ -16,7 +16,7 @@ use crate::hosted::leave;
 use crate::proof;
 use crate::rules;
 use crate::scope::Scope;
-use crate::state::{Call, Hosted, NOW, Phase, Process, State, Write, claim_of};
+use crate::state::{Call, Hosted, NOW, Phase, Process, State, Write, claim_of, hash};
 use crate::time::Still;
 
 /// Starts a node's process.
@@ -51,11 +51,42 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
 pub fn tell(scope: &Scope, state: &mut State, node: usize, event: Event) {
     let now = Now { mono: NOW, cluster: 1 + state.restarts };
     let Some(process) = &mut state.nodes[node] else { return };
+    // A report that tells nothing may nudge at the most: a step of its own.
+    if let Event::Heard { from, talk: talk @ Talk::Report(_) } = &event
+        && process.machine.is_past(from, talk)
+    {
+        return;
+    }
     if let Some(whole) = &mut process.whole {
         Arc::make_mut(whole).handle(now, event.clone());
     }
     Arc::make_mut(&mut process.machine).handle(now, event);
     carry_out(scope, state, node);
+}
+
+/// A manager hears what it knows.
+pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
+    let Some(process) = &mut state.nodes[node] else { return };
+    for machine in process.whole.iter_mut().chain([&mut process.machine]) {
+        Arc::make_mut(machine).nudge(true);
+    }
+    tell(scope, state, node, Event::Tick);
+}
+
+/// Whether a nudge does something: what a manager told itself, or a hand-off that it took over in its last decision.
+pub fn is_restless(process: &Process) -> bool {
+    if process.machine.managing().is_none() {
+        return false;
+    }
+    let mut machine = Machine::clone(&process.machine);
+    machine.nudge(true);
+    machine.handle(Now { mono: NOW, cluster: 1 }, Event::Tick);
+    let acts =
+        std::iter::from_fn(|| machine.poll()).any(|action| !matches!(action, Action::Note(_)));
+    machine.make_relative(&Still);
+    machine.forget();
+    machine.nudge(false);
+    acts || hash(&machine) != process.digest
 }
 
 fn carry_out(scope: &Scope, state: &mut State, node: usize) {

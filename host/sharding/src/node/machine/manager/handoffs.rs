@@ -41,11 +41,6 @@ impl HandOff {
         }
     }
 
-    /// Whether it goes on as soon as its row says so.
-    pub(super) fn is_new(&self) -> bool {
-        matches!(self.phase, Phase::Intent)
-    }
-
     /// Whether a node's acknowledgement may still count.
     pub(super) fn awaits(&self, node: &NodeId) -> bool {
         match &self.phase {

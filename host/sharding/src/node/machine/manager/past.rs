@@ -95,18 +95,12 @@ impl Machine {
         }
     }
 
-    /// Whether a tick does something though no time passed: a hand-off that another manager began is taken over in
-    /// one event and goes on with the next.
-    #[must_use]
-    pub fn is_restless(&self) -> bool {
-        self.watching
+    /// Whether it decides at its next event though nothing else changes: true only for one that manages.
+    pub fn nudge(&mut self, on: bool) {
+        self.news = on
+            && self.watching
             && !self.suspended()
-            && self.manager.as_ref().filter(|manager| manager.sealed()).is_some_and(|manager| {
-                manager
-                    .handoffs
-                    .iter()
-                    .any(|(shard, hand_off)| hand_off.is_new() && manager.settled(*shard).is_some())
-            })
+            && self.manager.as_ref().is_some_and(Manager::sealed);
     }
 
     /// Whether it may still begin or go on with that hand-off, as far as it knows.
