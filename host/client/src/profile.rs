@@ -1,12 +1,11 @@
 //! A profile: which cluster, where, and as whom. `ostraca dev` and `ostraca ca issue` write them.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ostraca_sharding::ids::ClusterId;
 use ostraca_wire::identity::{Identity, IdentityError, Trust};
+use ostraca_wire::private;
 use serde::{Deserialize, Serialize};
 
 /// Names a profile's file.
@@ -186,17 +185,7 @@ impl Profile {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory).map_err(failed)?;
         }
-        // Beside and renamed: whoever reads it meanwhile gets the old one, whole.
-        let beside = path.with_added_extension("new");
-        let _ = fs::remove_file(&beside);
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)
-            .map_err(failed)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        fs::rename(&beside, path).map_err(failed)
+        private::write(path, &text).map_err(failed)
     }
 
     /// What the profile holds, checked to be of one cluster.

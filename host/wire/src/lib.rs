@@ -22,6 +22,7 @@ pub mod hello;
 pub mod identity;
 pub mod limits;
 pub mod peer;
+pub mod private;
 pub mod server;
 pub mod tls;
 
