@@ -10,13 +10,15 @@
 //! arrived must not hold its successors), yet it holds `settled` down for a while, so that its
 //! recorded outcome can still be asked for under its id.
 
+mod outcome;
+mod send;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use ostraca_sharding::ids::Entity;
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Envelope, Kind, Outcome, Problem, Reply};
-use prost::Message as _;
+use ostraca_wire::proto::{Envelope, Problem};
 
 use crate::call::{Answer, CallError, MessageId, SessionId};
 
@@ -44,20 +46,10 @@ impl Default for Window {
     }
 }
 
-/// The first wait before a message is sent again; doubled each time.
-const FIRST_WAIT: Duration = Duration::from_millis(10);
-/// The longest, unless a node asks for more.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How long a given-up message holds `settled` down.
 pub const DOUBT_TIME: Duration = Duration::from_secs(60);
 /// How many messages may follow a given-up one before it no longer does: lanes keep a reply each.
 pub const DOUBT_MESSAGES: u64 = 1_024;
-
-/// Outcomes that no further copy can better: what ran cannot be told any more. (`superseded` says that
-/// this copy did not run: proof, if it was the only one.)
-const LOST_FOR_GOOD: [&str; 2] = ["superseded", "reply-too-large"];
-/// The id stands for another message: this one has not run, whatever became of that one.
-const OTHER_MESSAGE: &str = "id-reused";
 
 /// A message as its caller gave it.
 #[derive(Clone, Debug)]
@@ -200,100 +192,6 @@ impl<W> Ledger<W> {
         self.calls.insert(sequence, call);
     }
 
-    /// The lowest message that is ready, if the window has room: it counts as sent from now on.
-    pub fn next_to_send(&mut self, now: Instant) -> Option<&Envelope> {
-        let sequence = loop {
-            if self.messages_in_flight >= self.window.messages
-                || self.bytes_in_flight >= self.window.bytes
-            {
-                return None;
-            }
-            let sequence = self.ready.pop_first()?;
-            match self.too_large(sequence) {
-                Some(problem) => self.end_without_answer(sequence, problem, now),
-                None => break sequence,
-            }
-        };
-        let after = self.after(sequence);
-        let settled = self.settled();
-        let call = self.calls.get_mut(&sequence)?;
-        call.state = State::InFlight;
-        let envelope = &mut call.message.envelope;
-        envelope.sequence = sequence;
-        envelope.after = after;
-        envelope.settled = settled;
-        let awake = now.saturating_duration_since(call.message.called);
-        let asleep = self.slept.saturating_sub(call.slept);
-        envelope.age_ms = millis(call.message.age.saturating_add(awake).saturating_add(asleep));
-        // 0 would say that there is no deadline.
-        envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
-        call.bytes = envelope.encoded_len() as u64;
-        self.messages_in_flight += 1;
-        self.bytes_in_flight += call.bytes;
-        Some(&call.message.envelope)
-    }
-
-    /// Takes a reply. One to a message that has its outcome changes nothing.
-    pub fn reply(&mut self, reply: Reply, now: Instant) {
-        let sequence = reply.sequence;
-        let outcome = reply.outcome();
-        if let Some(mut copies) = self.ghosts.remove(&sequence) {
-            self.landed(copies.pop().unwrap_or(0));
-            if !copies.is_empty() {
-                self.ghosts.insert(sequence, copies);
-            }
-            if outcome == Outcome::Result || outcome == Outcome::Error {
-                self.given_up.remove(&sequence);
-            }
-        }
-        let Some(call) = self.calls.get_mut(&sequence) else { return };
-        if call.state == State::InFlight {
-            let bytes = call.bytes;
-            call.state = State::Ready;
-            self.landed(bytes);
-        } else if outcome != Outcome::Result && outcome != Outcome::Error {
-            // Of a copy that does not matter any more.
-            return;
-        }
-        let id = self.id(sequence);
-        let said = reply.problem.unwrap_or_default();
-        match outcome {
-            Outcome::Result => {
-                let answer = Answer {
-                    id,
-                    version: reply.entity_version,
-                    kind: Kind::try_from(reply.kind).unwrap_or_default(),
-                    content_type: reply.content_type,
-                    body: reply.body,
-                };
-                self.end(sequence, Ok(answer));
-            }
-            Outcome::Error => {
-                let (code, message) = (said.code.into(), said.message.into());
-                let version = reply.entity_version;
-                self.end(sequence, Err(CallError::Application { id, code, message, version }));
-            }
-            _ if LOST_FOR_GOOD.contains(&said.code.as_str()) => {
-                if outcome != Outcome::NotRun
-                    && let Some(call) = self.calls.get_mut(&sequence)
-                {
-                    call.in_doubt = true;
-                }
-                self.end_without_answer(sequence, said, now);
-            }
-            Outcome::NotRun if said.code == OTHER_MESSAGE => {
-                self.end(sequence, Err(CallError::not_run(id, said)));
-            }
-            Outcome::NotRun => self.not_run(sequence, said, now),
-            Outcome::Unknown | Outcome::Unspecified => {
-                if let Some(call) = self.calls.get_mut(&sequence) {
-                    call.in_doubt = true;
-                }
-                self.again(sequence, said, now);
-            }
-        }
-    }
-
     /// The connection is gone: what was in flight is in doubt, and all is sent again, in order.
     pub fn connection_lost(&mut self) {
         self.messages_in_flight = 0;
@@ -362,118 +260,8 @@ impl<W> Ledger<W> {
         self.next.min(unresolved.unwrap_or(u64::MAX)).min(given_up.unwrap_or(u64::MAX))
     }
 
-    /// The last unresolved sequence below `sequence` to the same entity; 0: none (R17).
-    fn after(&self, sequence: u64) -> u64 {
-        self.calls
-            .get(&sequence)
-            .and_then(|call| self.by_entity.get(&call.message.entity))
-            .and_then(|lane| lane.range(..sequence).next_back())
-            .copied()
-            .unwrap_or(0)
-    }
-
-    fn too_large(&self, sequence: u64) -> Option<Problem> {
-        let envelope = &self.calls.get(&sequence)?.message.envelope;
-        // What is filled in when it is sent takes at most so much.
-        const FILLED_IN: usize = 64;
-        let (size, body) = (envelope.encoded_len() + FILLED_IN, envelope.body.len());
-        let (what, size, limit, setting) = if body > self.window.max_message as usize {
-            ("body", body, self.window.max_message, "max_message")
-        } else if size > self.window.max_frame as usize {
-            ("message", size, self.window.max_frame, "max_frame")
-        } else {
-            return None;
-        };
-        let text = format!("a {what} of {size} bytes: the node takes {limit} (`{setting}`)");
-        let mut large = problem("message-too-large", text);
-        large.details.insert("setting".into(), setting.into());
-        large.details.insert("limit".into(), limit.to_string());
-        Some(large)
-    }
-
-    fn not_run(&mut self, sequence: u64, said: Problem, now: Instant) {
-        let Some(call) = self.calls.get(&sequence) else { return };
-        if call.in_doubt || said.retryable || said.retry_after_ms > 0 {
-            self.again(sequence, said, now);
-        } else {
-            let error = CallError::not_run(self.id(sequence), said);
-            self.end(sequence, Err(error));
-        }
-    }
-
-    /// Sends it again after a wait, if its deadline lets it.
-    fn again(&mut self, sequence: u64, said: Problem, now: Instant) {
-        let noise = self.noise();
-        let Some(call) = self.calls.get_mut(&sequence) else { return };
-        let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
-        // Between half of it and all of it, and never before the node asked for it.
-        let wait = full.mul_f64(0.5 + noise / 2.0).max(Duration::from_millis(said.retry_after_ms));
-        call.attempts += 1;
-        let due = now + wait;
-        if due >= call.message.deadline {
-            self.end_without_answer(sequence, said, now);
-            return;
-        }
-        call.state = State::Waiting(due);
-        call.heard = Some(said);
-        self.waiting.insert((due, sequence));
-    }
-
-    /// Ends a call by what is known of its copies: `not-run` if all of them are known not to have run.
-    fn end_without_answer(&mut self, sequence: u64, why: Problem, now: Instant) {
-        let Some(call) = self.calls.get(&sequence) else { return };
-        if call.in_doubt || call.state == State::InFlight {
-            self.give_up(sequence, why, now);
-        } else {
-            let error = CallError::not_run(self.id(sequence), why);
-            self.end(sequence, Err(error));
-        }
-    }
-
-    fn give_up(&mut self, sequence: u64, why: Problem, now: Instant) {
-        let error = CallError::unknown(self.id(sequence), why);
-        self.given_up.insert(sequence, now);
-        self.end(sequence, Err(error));
-    }
-
-    fn end(&mut self, sequence: u64, outcome: Result<Answer, CallError>) {
-        let Some(call) = self.calls.remove(&sequence) else { return };
-        match call.state {
-            State::Ready => {
-                self.ready.remove(&sequence);
-            }
-            State::Waiting(due) => {
-                self.waiting.remove(&(due, sequence));
-            }
-            State::InFlight => {
-                self.ghosts.entry(sequence).or_default().push(call.bytes);
-            }
-        }
-        self.deadlines.remove(&(call.message.deadline, sequence));
-        if let Some(lane) = self.by_entity.get_mut(&call.message.entity) {
-            lane.remove(&sequence);
-            if lane.is_empty() {
-                self.by_entity.remove(&call.message.entity);
-            }
-        }
-        self.ended.push((call.waiter, outcome));
-    }
-
-    fn landed(&mut self, bytes: u64) {
-        self.messages_in_flight -= 1;
-        self.bytes_in_flight -= bytes;
-    }
-
     fn id(&self, sequence: u64) -> MessageId {
         MessageId { session: self.session, sequence }
-    }
-
-    /// From 0 to 1; xorshift, which is noise enough to spread retries.
-    fn noise(&mut self) -> f64 {
-        self.noise ^= self.noise << 13;
-        self.noise ^= self.noise >> 7;
-        self.noise ^= self.noise << 17;
-        (self.noise >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
@@ -484,8 +272,4 @@ fn pop_due(set: &mut BTreeSet<(Instant, u64)>, now: Instant) -> Option<u64> {
     }
     set.pop_first();
     Some(sequence)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,163 @@
+//! How a message ends, or is sent again: by a reply, or by what is known when there will be none.
+
+use std::time::{Duration, Instant};
+
+use ostraca_wire::proto::{Kind, Outcome, Problem, Reply};
+
+use super::{Ledger, State};
+use crate::call::{Answer, CallError};
+
+/// The first wait before a message is sent again; doubled each time.
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+/// The longest, unless a node asks for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Outcomes that no further copy can better: what ran cannot be told any more. (`superseded` says that
+/// this copy did not run: proof, if it was the only one.)
+const LOST_FOR_GOOD: [&str; 2] = ["superseded", "reply-too-large"];
+/// The id stands for another message: this one has not run, whatever became of that one.
+const OTHER_MESSAGE: &str = "id-reused";
+
+impl<W> Ledger<W> {
+    /// Takes a reply. One to a message that has its outcome changes nothing.
+    pub fn reply(&mut self, reply: Reply, now: Instant) {
+        let sequence = reply.sequence;
+        let outcome = reply.outcome();
+        if let Some(mut copies) = self.ghosts.remove(&sequence) {
+            self.landed(copies.pop().unwrap_or(0));
+            if !copies.is_empty() {
+                self.ghosts.insert(sequence, copies);
+            }
+            if outcome == Outcome::Result || outcome == Outcome::Error {
+                self.given_up.remove(&sequence);
+            }
+        }
+        let Some(call) = self.calls.get_mut(&sequence) else { return };
+        if call.state == State::InFlight {
+            let bytes = call.bytes;
+            call.state = State::Ready;
+            self.landed(bytes);
+        } else if outcome != Outcome::Result && outcome != Outcome::Error {
+            // Of a copy that does not matter any more.
+            return;
+        }
+        let id = self.id(sequence);
+        let said = reply.problem.unwrap_or_default();
+        match outcome {
+            Outcome::Result => {
+                let answer = Answer {
+                    id,
+                    version: reply.entity_version,
+                    kind: Kind::try_from(reply.kind).unwrap_or_default(),
+                    content_type: reply.content_type,
+                    body: reply.body,
+                };
+                self.end(sequence, Ok(answer));
+            }
+            Outcome::Error => {
+                let (code, message) = (said.code.into(), said.message.into());
+                let version = reply.entity_version;
+                self.end(sequence, Err(CallError::Application { id, code, message, version }));
+            }
+            _ if LOST_FOR_GOOD.contains(&said.code.as_str()) => {
+                if outcome != Outcome::NotRun
+                    && let Some(call) = self.calls.get_mut(&sequence)
+                {
+                    call.in_doubt = true;
+                }
+                self.end_without_answer(sequence, said, now);
+            }
+            Outcome::NotRun if said.code == OTHER_MESSAGE => {
+                self.end(sequence, Err(CallError::not_run(id, said)));
+            }
+            Outcome::NotRun => self.not_run(sequence, said, now),
+            Outcome::Unknown | Outcome::Unspecified => {
+                if let Some(call) = self.calls.get_mut(&sequence) {
+                    call.in_doubt = true;
+                }
+                self.again(sequence, said, now);
+            }
+        }
+    }
+
+    fn not_run(&mut self, sequence: u64, said: Problem, now: Instant) {
+        let Some(call) = self.calls.get(&sequence) else { return };
+        if call.in_doubt || said.retryable || said.retry_after_ms > 0 {
+            self.again(sequence, said, now);
+        } else {
+            let error = CallError::not_run(self.id(sequence), said);
+            self.end(sequence, Err(error));
+        }
+    }
+
+    /// Sends it again after a wait, if its deadline lets it.
+    fn again(&mut self, sequence: u64, said: Problem, now: Instant) {
+        let noise = self.noise();
+        let Some(call) = self.calls.get_mut(&sequence) else { return };
+        let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
+        // Between half of it and all of it, and never before the node asked for it.
+        let wait = full.mul_f64(0.5 + noise / 2.0).max(Duration::from_millis(said.retry_after_ms));
+        call.attempts += 1;
+        let due = now + wait;
+        if due >= call.message.deadline {
+            self.end_without_answer(sequence, said, now);
+            return;
+        }
+        call.state = State::Waiting(due);
+        call.heard = Some(said);
+        self.waiting.insert((due, sequence));
+    }
+
+    /// Ends a call by what is known of its copies: `not-run` if all of them are known not to have run.
+    pub(super) fn end_without_answer(&mut self, sequence: u64, why: Problem, now: Instant) {
+        let Some(call) = self.calls.get(&sequence) else { return };
+        if call.in_doubt || call.state == State::InFlight {
+            self.give_up(sequence, why, now);
+        } else {
+            let error = CallError::not_run(self.id(sequence), why);
+            self.end(sequence, Err(error));
+        }
+    }
+
+    fn give_up(&mut self, sequence: u64, why: Problem, now: Instant) {
+        let error = CallError::unknown(self.id(sequence), why);
+        self.given_up.insert(sequence, now);
+        self.end(sequence, Err(error));
+    }
+
+    fn end(&mut self, sequence: u64, outcome: Result<Answer, CallError>) {
+        let Some(call) = self.calls.remove(&sequence) else { return };
+        match call.state {
+            State::Ready => {
+                self.ready.remove(&sequence);
+            }
+            State::Waiting(due) => {
+                self.waiting.remove(&(due, sequence));
+            }
+            State::InFlight => {
+                self.ghosts.entry(sequence).or_default().push(call.bytes);
+            }
+        }
+        self.deadlines.remove(&(call.message.deadline, sequence));
+        if let Some(lane) = self.by_entity.get_mut(&call.message.entity) {
+            lane.remove(&sequence);
+            if lane.is_empty() {
+                self.by_entity.remove(&call.message.entity);
+            }
+        }
+        self.ended.push((call.waiter, outcome));
+    }
+
+    fn landed(&mut self, bytes: u64) {
+        self.messages_in_flight -= 1;
+        self.bytes_in_flight -= bytes;
+    }
+
+    /// From 0 to 1; xorshift, which is noise enough to spread retries.
+    fn noise(&mut self) -> f64 {
+        self.noise ^= self.noise << 13;
+        self.noise ^= self.noise >> 7;
+        self.noise ^= self.noise << 17;
+        (self.noise >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,77 @@
+//! What goes out next, and what is said with it.
+
+use std::time::{Duration, Instant};
+
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Envelope, Problem};
+use prost::Message as _;
+
+use super::{Ledger, State};
+
+impl<W> Ledger<W> {
+    /// The lowest message that is ready, if the window has room: it counts as sent from now on.
+    pub fn next_to_send(&mut self, now: Instant) -> Option<&Envelope> {
+        let sequence = loop {
+            if self.messages_in_flight >= self.window.messages
+                || self.bytes_in_flight >= self.window.bytes
+            {
+                return None;
+            }
+            let sequence = self.ready.pop_first()?;
+            match self.too_large(sequence) {
+                Some(problem) => self.end_without_answer(sequence, problem, now),
+                None => break sequence,
+            }
+        };
+        let after = self.after(sequence);
+        let settled = self.settled();
+        let call = self.calls.get_mut(&sequence)?;
+        call.state = State::InFlight;
+        let envelope = &mut call.message.envelope;
+        envelope.sequence = sequence;
+        envelope.after = after;
+        envelope.settled = settled;
+        let awake = now.saturating_duration_since(call.message.called);
+        let asleep = self.slept.saturating_sub(call.slept);
+        envelope.age_ms = millis(call.message.age.saturating_add(awake).saturating_add(asleep));
+        // 0 would say that there is no deadline.
+        envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
+        call.bytes = envelope.encoded_len() as u64;
+        self.messages_in_flight += 1;
+        self.bytes_in_flight += call.bytes;
+        Some(&call.message.envelope)
+    }
+
+    /// The last unresolved sequence below `sequence` to the same entity; 0: none (R17).
+    fn after(&self, sequence: u64) -> u64 {
+        self.calls
+            .get(&sequence)
+            .and_then(|call| self.by_entity.get(&call.message.entity))
+            .and_then(|lane| lane.range(..sequence).next_back())
+            .copied()
+            .unwrap_or(0)
+    }
+
+    fn too_large(&self, sequence: u64) -> Option<Problem> {
+        let envelope = &self.calls.get(&sequence)?.message.envelope;
+        // What is filled in when it is sent takes at most so much.
+        const FILLED_IN: usize = 64;
+        let (size, body) = (envelope.encoded_len() + FILLED_IN, envelope.body.len());
+        let (what, size, limit, setting) = if body > self.window.max_message as usize {
+            ("body", body, self.window.max_message, "max_message")
+        } else if size > self.window.max_frame as usize {
+            ("message", size, self.window.max_frame, "max_frame")
+        } else {
+            return None;
+        };
+        let text = format!("a {what} of {size} bytes: the node takes {limit} (`{setting}`)");
+        let mut large = problem("message-too-large", text);
+        large.details.insert("setting".into(), setting.into());
+        large.details.insert("limit".into(), limit.to_string());
+        Some(large)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
