@@ -227,7 +227,7 @@ impl World {
     }
 
     /// A node stands for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
-    /// have missed while it slept (R8). Who is deaf and awake may: no more than a term is lost.
+    /// have missed while it slept, unless its clock slept too (R8). Who is deaf and awake may: no more than a term is lost.
     pub(super) fn guard_stand(&mut self, pid: Pid, term: u64) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&Key::Manager) else { return };
         let holder = &row.holder;
@@ -236,10 +236,10 @@ impl World {
             return;
         }
         let now = self.now;
-        let slept = now < it.woke + LEASE || now < it.started + LEASE;
+        let woke = it.felt.max(it.started);
+        let slept = now < woke + LEASE;
         let deaf = now > it.heard_at + NEWS / 2;
         let renewed = self.guard.renewals.get(holder).into_iter().flatten();
-        let woke = it.woke.max(it.started);
         let told = renewed
             .copied()
             .find(|at| now < at + LEASE && (*at + NEWS <= now || (slept && *at <= woke)));

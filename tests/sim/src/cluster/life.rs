@@ -115,6 +115,7 @@ impl World {
             stood: 0,
             started: self.now,
             woke: 0,
+            felt: 0,
             heard_at: 0,
             machine,
             identity,
@@ -263,6 +264,9 @@ impl World {
         let it = &mut self.processes[pid];
         it.paused_until = 0;
         it.woke = self.now;
+        if stood == 0 {
+            it.felt = self.now;
+        }
         it.stood += stood;
         if stood > 0 {
             it.armed = None;

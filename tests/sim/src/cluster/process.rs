@@ -61,6 +61,8 @@ pub(super) struct Process {
     /// When it started, last woke from a pause, and how old its news of rows are, in the world's time.
     pub(super) started: u64,
     pub(super) woke: u64,
+    /// When it last woke and could see by its clock that it had slept.
+    pub(super) felt: u64,
     pub(super) heard_at: u64,
     pub(super) machine: node::Machine,
     pub(super) identity: Identity,
