@@ -98,6 +98,9 @@ impl Status {
         if let Some(why) = self.local.as_ref().and_then(|store| store.stopped()) {
             problems.push(problems::store_stopped(&why));
         }
+        if let Some(why) = self.local.as_ref().and_then(|store| store.low()) {
+            problems.push(problems::store_low(&why));
+        }
         problems.extend(seen.lease());
         problems.extend(seen.shards(shards, serving));
         problems.extend(seen.nodes(&gateway.links.out_of_reach()));

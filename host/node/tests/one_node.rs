@@ -134,3 +134,29 @@ async fn r23_where_a_types_entities_live_is_fixed_while_there_are_any() {
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
     stop(running).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_with_too_little_room_refuses_turns_that_write_and_status_says_so() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let file = dir.join("ostraca.toml");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    assert!(!text.contains("[store]"), "it is added here");
+    std::fs::write(&file, text + "\n[store]\nlow-water-bytes = \"1048576 GiB\"\n")
+        .expect("written");
+    let running = start(&dir, &made).await;
+    running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let refused = running.client.session().command(&Entity::new("counter", "a"), "add", "1").await;
+    match refused {
+        Err(CallError::NotRun { code, message, .. }) => {
+            assert_eq!(&*code, "store-full");
+            assert!(message.contains("low_water_bytes"), "{message}");
+        }
+        other => panic!("not run, but {other:?}"),
+    }
+    let status = running.client.status().await.expect("a status");
+    let low = status.problems.iter().find(|problem| problem.code == "store-low");
+    assert!(low.is_some_and(|it| it.text.contains("bytes of disk are free")), "{status:?}");
+    stop(running).await;
+}

@@ -63,7 +63,9 @@ impl Committer {
                 works.drain(..).for_each(|work| refuse(work, &error));
                 continue;
             }
-            self.space.look(&*self.disk);
+            if self.space.look(&*self.disk) {
+                self.progress.set_low(self.space.low.clone());
+            }
             let answers: Vec<_> = works.drain(..).map(|work| self.judge(work)).collect();
             match self.write(ticket) {
                 Ok(()) => answers.into_iter().for_each(Answer::give),
@@ -119,10 +121,10 @@ impl Committer {
 }
 
 impl Space {
-    /// Looks at the free disk, if it is time to.
-    fn look(&mut self, disk: &dyn Disk) {
+    /// Looks at the free disk, if it is time to; tells whether it did.
+    fn look(&mut self, disk: &dyn Disk) -> bool {
         if self.looked.is_some_and(|looked| looked.elapsed() < self.every) {
-            return;
+            return false;
         }
         self.looked = Some(Instant::now());
         let was_low = self.low.is_some();
@@ -139,6 +141,7 @@ impl Space {
             None if was_low => tracing::info!("commits are taken again: there is disk space"),
             _ => {}
         }
+        true
     }
 }
 

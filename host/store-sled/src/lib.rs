@@ -110,6 +110,12 @@ impl SledStore {
         self.progress.stopped().map(Into::into)
     }
 
+    /// Why commits are refused for want of free disk, if they are: as of the last look, which any write makes.
+    #[must_use]
+    pub fn low(&self) -> Option<String> {
+        self.progress.low()
+    }
+
     /// Waits until the store stops; gives the reason, or nothing if it is closed before.
     pub fn when_stopped(&self) -> StoreFuture<Option<String>> {
         self.progress.when_stopped().map(Result::ok).boxed()

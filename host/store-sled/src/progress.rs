@@ -13,6 +13,7 @@ pub(crate) struct Progress {
     durable: AtomicU64,
     sequence: AtomicU64,
     stopped: OnceLock<String>,
+    low: Mutex<Option<String>>,
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
     moved: Condvar,
@@ -67,6 +68,15 @@ impl Progress {
     /// Why the store has stopped, if it has.
     pub(crate) fn stopped(&self) -> Option<&str> {
         self.stopped.get().map(String::as_str)
+    }
+
+    /// Why commits are refused for want of disk, if they are.
+    pub(crate) fn low(&self) -> Option<String> {
+        self.low.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_low(&self, low: Option<String>) {
+        *self.low.lock().unwrap_or_else(PoisonError::into_inner) = low;
     }
 
     /// Fails once the store has stopped.

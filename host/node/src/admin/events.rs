@@ -51,57 +51,31 @@ impl Desk {
 
 fn event(happened: Happened) -> Event {
     let Happened { number, at, notice } = happened;
-    let base = Event { sequence: number, time_ms: at, ..Event::default() };
-    let node = |member: &Member| member.node.to_string();
-    let of = |kind: &str, text: String, base: Event| Event { kind: kind.into(), text, ..base };
+    let text = notice.to_string();
+    let base = Event { sequence: number, time_ms: at, text, ..Event::default() };
+    let of = |kind: &str, member: &Member| Event {
+        kind: kind.into(),
+        node: member.node.to_string(),
+        ..base.clone()
+    };
     match notice {
-        Notice::Joined(member) => {
-            let base = Event { node: node(&member), ..base };
-            of("node-joined", format!("node {member} joined"), base)
-        }
-        Notice::Gone { member, stopped: true } => {
-            let base = Event { node: node(&member), ..base };
-            of("node-left", format!("node {member} said goodbye"), base)
-        }
-        Notice::Gone { member, stopped: false } => {
-            let base = Event { node: node(&member), ..base };
-            of("node-dead", format!("node {member} was marked dead"), base)
-        }
-        Notice::Draining(member, on) => {
-            let base = Event { node: node(&member), ..base };
-            let (kind, what) =
-                if on { ("drain-began", "drains") } else { ("drain-undone", "drains no more") };
-            of(kind, format!("node {member} {what}"), base)
-        }
-        Notice::Manager { holder, term } => {
-            let base = Event { node: node(&holder), ..base };
-            of("manager-changed", format!("node {holder} manages, in term {term}"), base)
-        }
+        Notice::Joined(member) => of("node-joined", &member),
+        Notice::Gone { member, stopped: true } => of("node-left", &member),
+        Notice::Gone { member, stopped: false } => of("node-dead", &member),
+        Notice::Draining(member, true) => of("drain-began", &member),
+        Notice::Draining(member, false) => of("drain-undone", &member),
+        Notice::Manager { holder, .. } => of("manager-changed", &holder),
         Notice::HandOffBegan { shard, from } => {
-            let base = Event { node: node(&from), shard: shard.0, ..base };
-            of("hand-off-began", format!("shard {shard} leaves {from}"), base)
+            Event { shard: shard.0, ..of("hand-off-began", &from) }
         }
         Notice::Assigned { shard, epoch, owner } => {
-            let base = Event { node: node(&owner), shard: shard.0, epoch: epoch.0, ..base };
-            of(
-                "shard-assigned",
-                format!("shard {shard} belongs to {owner}, epoch {}", epoch.0),
-                base,
-            )
+            Event { shard: shard.0, epoch: epoch.0, ..of("shard-assigned", &owner) }
         }
         Notice::HandOffFailed { shard, owner } => {
-            let base = Event { node: node(&owner), shard: shard.0, ..base };
-            of("hand-off-failed", format!("shard {shard} stays with {owner} for now"), base)
+            Event { shard: shard.0, ..of("hand-off-failed", &owner) }
         }
-        Notice::Lapsed => {
-            of("lease-lapsed", "this node's lease lapsed: its shards wait".into(), base)
-        }
-        Notice::Resumed => of("lease-renewed", "this node's lease is good again".into(), base),
-        Notice::NameInUse(member) => {
-            let base = Event { node: node(&member), ..base };
-            let text =
-                format!("another process renews the lease of {member}: is its folder a copy?");
-            of("name-in-use", text, base)
-        }
+        Notice::Lapsed => Event { kind: "lease-lapsed".into(), ..base },
+        Notice::Resumed => Event { kind: "lease-renewed".into(), ..base },
+        Notice::NameInUse(member) => of("name-in-use", &member),
     }
 }

@@ -191,7 +191,7 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
         (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
         (["store", "batch-bytes"], store.batch_bytes, 64 * KIB, GIB),
-        (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * GIB),
+        (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * 1024 * GIB),
         (["store", "watched-bytes"], store.watched_bytes, 64 * KIB, GIB),
     ];
     for (path, value, least, most) in all {

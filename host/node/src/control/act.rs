@@ -87,13 +87,13 @@ impl Running {
     fn note(&self, notice: Notice) {
         match &notice {
             Notice::Assigned { .. } | Notice::HandOffBegan { .. } => {
-                tracing::debug!(?notice, "cluster");
+                tracing::debug!("{notice}");
             }
             Notice::NameInUse(member) => tracing::error!(
                 %member,
                 "another process renews this node's lease, so this one cannot register: is its folder a copy?"
             ),
-            _ => tracing::info!(?notice, "cluster"),
+            _ => tracing::info!("{notice}"),
         }
         self.parts.events.put(self.parts.clock.now().cluster, notice);
     }

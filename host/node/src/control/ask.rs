@@ -1,6 +1,7 @@
 //! What the control thread asks of the stores; each answer comes back as an event of the machine.
 
 use std::future::ready;
+use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use ostraca_sharding::ids::ShardId;
@@ -22,12 +23,19 @@ impl Running {
         }
         let (watch, own, store) = (self.watch, self.own.clone(), self.parts.rows.clone());
         let loader = self.parts.loader.clone();
+        let told = self.unlisted.clone();
         self.watcher = Some(tokio::spawn(async move {
             let listed = store.list("").await;
             let (all, revision) = match listed {
-                Ok(listed) => listed,
+                Ok(listed) => {
+                    told.store(false, Ordering::Relaxed);
+                    listed
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "the cluster's rows were not read");
+                    // It is tried again several times a second: said once.
+                    if !told.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(%error, "the cluster's rows are not read, until the store answers again");
+                    }
                     // Nobody to hear it: the node stops.
                     let _ = own.send(Input::Event(Event::Listed(None)));
                     return;

@@ -1,6 +1,7 @@
 //! The thread's loop: what it is told becomes an event of the machine, and what the machine says is done.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -30,6 +31,8 @@ pub(super) struct Running {
     /// The watch that counts; what others still tell is old.
     pub(super) watch: u64,
     pub(super) watcher: Option<tokio::task::JoinHandle<()>>,
+    /// The last list failed, and that was said.
+    pub(super) unlisted: Arc<AtomicBool>,
     /// Something changed that the picture shows.
     changed: bool,
     pub(super) renewals: u64,
@@ -54,6 +57,7 @@ pub(super) async fn run(
         talkers,
         watch: 0,
         watcher: None,
+        unlisted: Arc::default(),
         changed: true,
         renewals: 0,
     };

@@ -127,6 +127,14 @@ pub(super) fn store_stopped(why: &str) -> StatusProblem {
     )
 }
 
+pub(super) fn store_low(why: &str) -> StatusProblem {
+    trouble(
+        "store-low",
+        format!("no turn that writes is taken, for want of disk: {why}"),
+        "free disk, or lower `store.low-water-bytes`; it goes on by itself",
+    )
+}
+
 pub(super) fn trouble(code: &str, text: String, help: &str) -> StatusProblem {
     StatusProblem { code: code.into(), text, help: help.into() }
 }

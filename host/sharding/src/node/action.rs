@@ -1,5 +1,7 @@
 //! What a node's machine tells its node to do.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::talk::Talk;
@@ -160,4 +162,29 @@ pub enum Notice {
     Resumed,
     /// Another process renews the lease of this node's name: is its data directory a copy?
     NameInUse(Member),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined(member) => write!(f, "node {member} joined"),
+            Self::Gone { member, stopped: true } => write!(f, "node {member} said goodbye"),
+            Self::Gone { member, stopped: false } => write!(f, "node {member} was marked dead"),
+            Self::Draining(member, true) => write!(f, "node {member} drains"),
+            Self::Draining(member, false) => write!(f, "node {member} drains no more"),
+            Self::Manager { holder, term } => write!(f, "node {holder} manages, in term {term}"),
+            Self::HandOffBegan { shard, from } => write!(f, "shard {shard} leaves {from}"),
+            Self::Assigned { shard, epoch, owner } => {
+                write!(f, "shard {shard} belongs to {owner}, epoch {}", epoch.0)
+            }
+            Self::HandOffFailed { shard, owner } => {
+                write!(f, "shard {shard} stays with {owner} for now")
+            }
+            Self::Lapsed => write!(f, "this node's lease lapsed: its shards wait"),
+            Self::Resumed => write!(f, "this node's lease is good again"),
+            Self::NameInUse(member) => {
+                write!(f, "another process renews the lease of {member}: is its folder a copy?")
+            }
+        }
+    }
 }

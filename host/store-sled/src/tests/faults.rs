@@ -148,15 +148,18 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
     let claim = claimed(&store);
     let commit = |from| block_on(store.commit(vec![turn(&claim, "a", from)])).remove(0);
     assert_eq!(commit(0), CommitOutcome::Done);
+    assert_eq!(store.low(), None);
     free.store(options.low_water_bytes - 1, Ordering::Relaxed);
     match commit(1) {
         CommitOutcome::Refused(Refusal::Limit(why)) => assert!(why.contains("low_water_bytes")),
         other => panic!("{other:?}"),
     }
+    assert!(store.low().is_some_and(|why| why.contains("bytes of disk are free")));
     let lease = Cas { key: "lease".into(), expected: None, value: Some("renewed".into()) };
     assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node keeps its lease");
     free.store(options.low_water_bytes, Ordering::Relaxed);
     assert_eq!(commit(1), CommitOutcome::Done);
+    assert_eq!(store.low(), None);
 }
 
 #[test]
