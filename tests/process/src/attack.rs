@@ -215,6 +215,17 @@ impl Scene {
         Ok(())
     }
 
+    /// Asks for a drain, or for its undoing, through the first gateway, and does not wait for its end.
+    ///
+    /// # Errors
+    /// What the node says.
+    pub async fn ask_drain(&self, node: &str, undo: bool) -> Result<()> {
+        let mut updates = self.clients[0].drain(node, undo).await?;
+        // The first says that the row is written.
+        updates.next().await?.context("no answer to a drain")?;
+        Ok(())
+    }
+
     /// How many commands were in doubt at the last strike.
     #[must_use]
     pub fn doubtful(&self) -> usize {

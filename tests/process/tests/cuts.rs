@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ostraca_process_tests::attack::{Fell, Scene, Size};
-use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::proxy::{Rule, Who};
 use rand::Rng;
 
@@ -116,6 +116,31 @@ async fn a_node_that_is_cut_off_from_all_is_replaced_and_comes_back() {
         let ways: Vec<_> =
             others.iter().flat_map(|other| [(node, *other), (*other, node)]).collect();
         cut(scene, &ways, async |scene| until_others_own(scene, &name).await).await
+    });
+    cuts.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_host_and_the_manager_that_never_hear_each_other_leave_no_shard_unserved() {
+    // Only the second may manage; a drain is asked of the first, and told to the third in vain.
+    let roles = ["store,gateway", "manager,host,gateway", "host,gateway", "host,gateway"];
+    let mut scene = Scene::set(&Options::new("cut-manager", &roles)).await.expect("cluster");
+    scene.size = MUCH;
+    let cuts = scene.rounds("a host cut off from the manager", async |scene| {
+        let (manager, host, name) = (Who::Node(1), Who::Node(2), scene.cluster.name(2));
+        let life = |view: &View| view.node(&name).map(|node| node.incarnation.clone());
+        let before = life(&scene.cluster.settled().await?);
+        let ways = [(manager, host), (host, manager)];
+        let fell = cut(scene, &ways, async |scene| {
+            scene.ask_drain(&name, false).await?;
+            until_others_own(scene, &name).await
+        });
+        let fell = fell.await?;
+        // What could not be said was written: another life, by the store alone.
+        let other = |view: &View| view.lives(&name) && life(view) != before;
+        scene.cluster.wait("the host has another life", other).await?;
+        scene.ask_drain(&name, true).await?;
+        Ok(fell)
     });
     cuts.await.expect("rounds");
 }

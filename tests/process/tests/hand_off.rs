@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ostraca_client::Client;
 use ostraca_client::ShardState;
 use ostraca_process_tests::attack::{Fell, Scene};
 use ostraca_process_tests::cluster::{Options, View};
@@ -36,14 +35,6 @@ fn options(name: &str) -> Options {
     let roles =
         ["store,gateway", "manager,gateway", "host,gateway", "host,gateway", "manager,gateway"];
     Options::new(name, &roles)
-}
-
-/// Asks for a drain and does not wait for it.
-async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
-    let mut updates = client.drain(node, undo).await?;
-    // The first says that the row is written.
-    updates.next().await?.context("no answer to a drain")?;
-    Ok(())
 }
 
 /// What makes a step last, and how it is known that it is being passed.
@@ -75,7 +66,7 @@ async fn killed_in(step: Step) {
         let parts = Parts { manager, owner, heir: 5 - owner };
         let (name, heir) = (scene.cluster.name(parts.owner), scene.cluster.name(parts.heir));
         (step.prepare)(scene, &parts);
-        ask(&scene.clients[STORE], &name, false).await?;
+        scene.ask_drain(&name, false).await?;
         let inside = seen(scene, |now| (step.passed)(&view, now, &name, &heir)).await?;
         tokio::time::sleep(step.then).await;
         let victim = parts.victim(scene.round);
@@ -94,7 +85,7 @@ async fn killed_in(step: Step) {
             .await?;
         scene.cluster.settled().await?;
         if victim != parts.owner {
-            ask(&scene.clients[STORE], &name, true).await?;
+            scene.ask_drain(&name, true).await?;
         }
         Ok(match inside && still {
             true => Fell::Inside,
@@ -176,7 +167,7 @@ async fn a_hand_off_that_the_owner_sleeps_through_goes_on_without_it_or_without_
         let owner = 2 + scene.round as usize % 2;
         let (name, even) = (scene.cluster.name(owner), scene.round.is_multiple_of(2));
         one_way(scene, owner, manager);
-        ask(&scene.clients[STORE], &name, false).await?;
+        scene.ask_drain(&name, false).await?;
         let inside = seen(scene, |now| begun(&view, now, &name, "")).await?;
         scene
             .strike(|cluster, _| {
@@ -194,7 +185,7 @@ async fn a_hand_off_that_the_owner_sleeps_through_goes_on_without_it_or_without_
         tokio::time::sleep(Duration::from_millis(500)).await;
         scene.cluster.wait("the owner lives again", |view| view.lives(&name)).await?;
         scene.cluster.settled().await?;
-        ask(&scene.clients[STORE], &name, true).await?;
+        scene.ask_drain(&name, true).await?;
         Ok(if inside { Fell::Inside } else { Fell::Beside("no hand-off was seen".into()) })
     });
     rounds.await.expect("rounds");
