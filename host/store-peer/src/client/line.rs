@@ -235,7 +235,7 @@ impl Driver {
                     }
                     Err(NoLink::ForNow(why)) => {
                         tracing::debug!(%why, "the store is not reached");
-                        StoreError::Unavailable(format!("the store is not reached: {why}"))
+                        StoreError::Unavailable(why)
                     }
                     Err(NoLink::Refused(why)) => {
                         tracing::error!(%why, "the store is refused");
