@@ -90,10 +90,18 @@ impl Status {
         };
         let (shards, serving) = (sum(|g| &g.shards), sum(|g| &g.serving));
         let stats = &self.stats;
-        let since = self.clock.now().mono.saturating_sub(Stats::get(&stats.renewed));
+        let renewed = Some(Stats::get(&stats.renewed)).filter(|at| *at > 0);
+        let since = renewed
+            .map_or_else(|| self.clock.uptime(), |at| self.clock.now().mono.saturating_sub(at));
         let cluster = self.cluster(&view, since);
-        let seen =
-            Seen { view: &view, cluster: &cluster, own: &self.node, since, lease: self.lease };
+        let seen = Seen {
+            view: &view,
+            cluster: &cluster,
+            own: &self.node,
+            since,
+            registered: renewed.is_some(),
+            lease: self.lease,
+        };
         let mut problems = Vec::new();
         if let Some(why) = self.local.as_ref().and_then(|store| store.stopped()) {
             problems.push(problems::store_stopped(&why));

@@ -167,6 +167,12 @@ async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_onc
     let second = two.start("n2").await;
     let client = two.client(1).await;
     assert!(time_of(&client).await < OLD, "nobody has told it yet");
+    let lapsed = comes_about("status says that it has no lease", async || {
+        let status = client.status().await.ok()?;
+        status.problems.into_iter().find(|problem| problem.code == "lease-lapsed")
+    });
+    let text = lapsed.await.text;
+    assert!(text.contains("has not been able to register since it started"), "{text}");
     let first = two.start("n1").await;
     lives(&client, "n2").await;
     // Lanes bear this time: by another one, whoever gets the shard next would forget them, and run messages twice.

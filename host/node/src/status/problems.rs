@@ -12,8 +12,10 @@ pub(super) struct Seen<'a> {
     pub(super) cluster: &'a ClusterStatus,
     /// The node that looks.
     pub(super) own: &'a str,
-    /// Milliseconds since its lease was renewed.
+    /// Milliseconds since its lease was renewed, or since the node started.
     pub(super) since: u64,
+    /// It has had a lease.
+    pub(super) registered: bool,
     /// Milliseconds that its lease holds.
     pub(super) lease: u64,
 }
@@ -21,6 +23,14 @@ pub(super) struct Seen<'a> {
 impl Seen<'_> {
     /// Its own lease.
     pub(super) fn lease(&self) -> Option<StatusProblem> {
+        if !self.registered && self.since >= self.lease {
+            let text = format!(
+                "{} has not been able to register since it started {} s ago: it owns no shards yet",
+                self.own,
+                self.since / 1_000
+            );
+            return Some(trouble("lease-lapsed", text, &self.see_to_store()));
+        }
         if self.since >= self.lease {
             let text = format!(
                 "the lease of {} was last renewed {} s ago: its shards wait, and answer nothing until it is",
