@@ -1,5 +1,6 @@
 //! The thread's loop: what it is told becomes an event of the machine, and what the machine says is done.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(super) struct Running {
     pub(super) watcher: Option<tokio::task::JoinHandle<()>>,
     /// The last list failed, and that was said.
     pub(super) unlisted: Arc<AtomicBool>,
+    /// Keys of rows that were not understood, and that was said.
+    strange: BTreeSet<String>,
     /// Something changed that the picture shows.
     changed: bool,
     pub(super) renewals: u64,
@@ -58,6 +61,7 @@ pub(super) async fn run(
         watch: 0,
         watcher: None,
         unlisted: Arc::default(),
+        strange: BTreeSet::new(),
         changed: true,
         renewals: 0,
     };
@@ -94,7 +98,11 @@ impl Running {
                     self.tell(Event::Row { key, value: Some((row, revision)) });
                 }
                 Ok(None) => self.parts.loader.row(row),
-                Err(error) => tracing::error!(%error, "a row was not understood"),
+                // One of a newer node changes with each renewal: said once.
+                Err(error) if self.strange.insert(row.key.clone()) => {
+                    tracing::error!(%error, "a row was not understood");
+                }
+                Err(_) => {}
             },
             Input::Plan(answer) => {
                 // Whoever asked may be gone.
