@@ -1,8 +1,8 @@
 //! Who manages, and balance.
 
 use super::cluster::{Cluster, SHARDS};
-use crate::node::{Event, Notice, Talk};
-use crate::rows::{Key, Roles, Row, Standing};
+use crate::node::{Action, Event, Notice, Talk};
+use crate::rows::{Key, ManagerRow, Roles, Row, ShardsRow, Standing};
 
 fn counts(cluster: &Cluster) -> Vec<usize> {
     cluster.spread().into_values().collect()
@@ -99,4 +99,33 @@ fn every_node_notes_joins_leaves_and_managers() {
             .any(|n| matches!(n, Notice::Gone { member, stopped: true } if &*member.node.0 == "b"))
     );
     assert!(notices.iter().any(|n| matches!(n, Notice::Manager { term: 1, .. })));
+}
+
+/// Seed 41435 of the simulator: the answer of who led in term 2 came after the rows of term 3 had been sealed.
+#[test]
+fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
+    let sealed_by_b_after = |term: u64| {
+        let mut cluster = Cluster::of(&["a", "b"]);
+        let now = cluster.now();
+        let (row, revision) = cluster.rows[&Key::Shards(0)].clone();
+        let Row::Shards(row) = row else { panic!("a row of shards") };
+        let a = cluster.node("a").machine.member().expect("registered");
+        let b = &mut cluster.node("b").machine;
+        let holder = b.member().expect("registered");
+        let row = Row::Shards(ShardsRow { term, ..row });
+        let talk = Talk::Wrote { key: Key::Shards(0), row, revision: revision + 10 };
+        b.handle(now, Event::Heard { from: a.clone(), talk });
+        let second = Row::Manager(ManagerRow { term: 2, holder });
+        b.handle(now, Event::Row { key: Key::Manager, value: Some((second, revision + 5)) });
+        let actions: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
+        let seals = |action: &Action| matches!(action, Action::Write { key: Key::Shards(_), .. });
+        let sealed = actions.iter().any(seals);
+        assert!(sealed || actions.contains(&Action::Read(Key::Manager)), "it looks who manages");
+        let third = Row::Manager(ManagerRow { term: 3, holder: a });
+        b.handle(now, Event::Row { key: Key::Manager, value: Some((third, revision + 11)) });
+        assert_eq!(b.managing(), None);
+        sealed
+    };
+    assert!(sealed_by_b_after(1), "what is of an earlier term is sealed");
+    assert!(!sealed_by_b_after(3));
 }

@@ -57,6 +57,12 @@ impl Machine {
         if chunk.base.is_none()
             && let Some((row, revision)) = self.view.chunks.get(&key)
         {
+            if row.term > manager.term {
+                // Who was told late that it leads: another does by now, and its row says so (R10).
+                chunk.read_at = Some(now.mono + self.settings.retry);
+                self.actions.push_back(Action::Read(Key::Manager));
+                return;
+            }
             chunk.base = Some((row.clone(), *revision));
         }
         if no_seal && chunk.base.is_some() && chunk.want.is_empty() {
