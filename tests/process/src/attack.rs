@@ -220,10 +220,20 @@ impl Scene {
     /// # Errors
     /// What the node says.
     pub async fn ask_drain(&self, node: &str, undo: bool) -> Result<()> {
-        let mut updates = self.clients[0].drain(node, undo).await?;
-        // The first says that the row is written.
-        updates.next().await?.context("no answer to a drain")?;
-        Ok(())
+        let until = Instant::now() + PATIENCE;
+        let ask = async || {
+            // The first says that the row is written.
+            self.clients[0].drain(node, undo).await?.next().await
+        };
+        loop {
+            match ask().await {
+                // Seen to live by another node, and a moment later by this one.
+                Err(error) if error.code() == "node-not-live" && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                answer => return answer?.map(|_| ()).context("no answer to a drain"),
+            }
+        }
     }
 
     /// How many commands were in doubt at the last strike.
