@@ -197,7 +197,7 @@ struct World {
     asked: BTreeMap<u64, Asked>,
     /// Which connection waits for the engine's answer to a tag.
     told: BTreeMap<u64, (ConnId, ShardId, Epoch)>,
-    writes: BTreeMap<(Pid, u64), &'static str>,
+    writes: BTreeMap<(Pid, u64), (&'static str, u64)>,
     last_talk: BTreeMap<(Pid, usize), u64>,
     traps: Vec<Trap>,
     drained: Vec<NodeId>,

@@ -69,7 +69,7 @@ impl World {
                 if let Row::Manager(row) = &row {
                     self.guard_stand(pid, row.term);
                 }
-                self.writes.insert((pid, number), step);
+                self.writes.insert((pid, number), (step, self.now));
                 self.call(pid, Call::Write { number, key, expected, row });
                 self.step(pid, step);
             }
@@ -191,7 +191,12 @@ impl World {
     /// The answer to a write came: a step of its own.
     pub(super) fn wrote_step(&mut self, pid: Pid, call: &Call, result: &Result<u64, WriteError>) {
         let Call::Write { number, .. } = call else { return };
-        match self.writes.remove(&(pid, *number)) {
+        let asked = self.writes.remove(&(pid, *number));
+        let it = &mut self.processes[pid];
+        if asked.is_some_and(|(_, at)| self.now > at + it.settings.ack_wait) {
+            it.held_up_at = self.now;
+        }
+        match asked.map(|(step, _)| step) {
             Some("step: owner asked for") if result.is_ok() => {
                 self.step(pid, "step: owner written");
             }

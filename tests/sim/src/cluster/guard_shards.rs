@@ -106,8 +106,11 @@ impl World {
             // It tells itself, and nobody hears it.
             return;
         }
-        // The manager itself was not held up meanwhile.
-        let steady = it.woke < since && it.control_since < since && it.lapsed_at < since;
+        // The manager itself was not held up meanwhile, nor by a row that the store was slow to write.
+        let steady = it.woke < since
+            && it.control_since < since
+            && it.lapsed_at < since
+            && it.held_up_at < since;
         if !told && steady && applied.at > since + 2 * it.settings.ack_wait {
             self.breaches.push(format!(
                 "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"

@@ -137,6 +137,7 @@ impl World {
             bulk: None,
             control_since: 0,
             lapsed_at: 0,
+            held_up_at: 0,
             registered_at: 0,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),

@@ -89,6 +89,8 @@ pub(super) struct Process {
     /// Since when it has the first, and when its lease last lapsed.
     pub(super) control_since: u64,
     pub(super) lapsed_at: u64,
+    /// When a write was last answered that had taken longer than acknowledgements are waited for.
+    pub(super) held_up_at: u64,
     pub(super) registered_at: u64,
     /// Links to peers, and the addresses that rows gave them.
     pub(super) links: BTreeMap<NodeId, (ConnId, Member)>,
