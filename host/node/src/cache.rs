@@ -22,7 +22,7 @@ use ostraca_store::Row as Stored;
 use crate::rows::PoolRow;
 use crate::types::Types;
 use crate::view::View;
-use database::Database;
+use database::{Database, Unopened};
 use writer::Writer;
 
 /// What was remembered.
@@ -50,18 +50,24 @@ impl Cache {
         data.join("cache").join("routes")
     }
 
-    /// Opens it, and makes it if it is not there, or not this cluster's, or broken. None: it cannot be had. Blocks.
+    /// Opens it, and makes it if it is not there, or not this cluster's, or broken. None: it cannot be had, as where another
+    /// process has it open. Blocks.
     pub(crate) fn open(dir: &Path, cluster: ClusterId, types: Types) -> Option<Self> {
         let warn =
             |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
         let database = match Database::open(dir, cluster) {
-            Ok(database) => database,
-            Err(why) => {
+            Err(Unopened::Unfit(why)) => {
                 tracing::warn!(dir = %dir.display(), %why, "what was remembered of routes is removed");
-                let again = std::fs::remove_dir_all(dir)
-                    .map_err(|error| error.to_string())
-                    .and_then(|()| Database::open(dir, cluster));
-                again.map_err(warn).ok()?
+                std::fs::remove_dir_all(dir).map_err(|error| warn(error.to_string())).ok()?;
+                Database::open(dir, cluster)
+            }
+            opened => opened,
+        };
+        let database = match database {
+            Ok(database) => database,
+            Err(Unopened::InUse(why) | Unopened::Unfit(why)) => {
+                warn(why);
+                return None;
             }
         };
         let newest: Arc<Mutex<Option<Arc<View>>>> = Arc::default();

@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_sharding::ids::ClusterId;
@@ -17,23 +19,51 @@ const ABOUT: &str = "about";
 /// sled's page cache, in bytes.
 const PAGES: u64 = 4 << 20;
 
+/// How often a database is tried that is in use, and how long after: sled lets go of its files a moment after it is
+/// dropped.
+const LOCK_ATTEMPTS: usize = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why it cannot be had.
+pub(super) enum Unopened {
+    /// Another process has it open, so it is not touched.
+    InUse(String),
+    /// It is of no use to this node.
+    Unfit(String),
+}
+
+impl From<String> for Unopened {
+    fn from(why: String) -> Self {
+        Self::Unfit(why)
+    }
+}
+
 /// The database.
 #[derive(Clone)]
 pub(super) struct Database(sled::Db);
 
 impl Database {
-    pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, String> {
+    pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, Unopened> {
         let config = sled::Config::new().path(dir).cache_capacity(PAGES);
-        let database = Self(guarded(|| config.open())?);
+        let mut attempt = 0;
+        let database = loop {
+            attempt += 1;
+            match guarded(|| config.open()) {
+                Ok(db) => break Self(db),
+                Err(why) if !why.contains("could not acquire lock") => return Err(why.into()),
+                Err(why) if attempt == LOCK_ATTEMPTS => return Err(Unopened::InUse(why)),
+                Err(_) => sleep(LOCK_PAUSE),
+            }
+        };
         let about = [&[VERSION][..], &cluster.0.to_be_bytes()].concat();
         match guarded(|| database.0.get(ABOUT))? {
             Some(found) if *found == *about => Ok(database),
-            Some(_) => Err("it is another cluster's, or another release's".into()),
+            Some(_) => Err("it is another cluster's, or another release's".to_owned().into()),
             None if database.keys()?.is_empty() => {
                 guarded(|| database.0.insert(ABOUT, about.clone()))?;
                 Ok(database)
             }
-            None => Err("it says nothing of its cluster".into()),
+            None => Err("it says nothing of its cluster".to_owned().into()),
         }
     }
 

@@ -93,3 +93,16 @@ fn what_is_another_clusters_or_broken_is_removed_and_made_anew() {
     std::fs::write(&nowhere, b"").expect("written");
     assert!(Cache::open(&nowhere.join("x"), ONE, Types::default()).is_none());
 }
+
+#[test]
+fn what_another_has_open_is_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Cache::place(dir.path());
+    let open = || Cache::open(&place, ONE, Types::default());
+    let cache = open().expect("opened");
+    cache.store(&view(3, &["n1"]));
+    assert!(open().is_none(), "it is in use");
+    drop(cache);
+    let again = open().expect("opened once it is free");
+    assert_eq!(again.load().pool.map(|pool| pool.shards), Some(3));
+}
