@@ -191,7 +191,9 @@ impl World {
     pub(super) fn check_lease(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
-        if since >= LEASE + SLACK && self.now.saturating_sub(it.woke) > SLACK {
+        // Its life is over, which it could not know before if its clock had slept, and the word is on its way.
+        let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
+        if since >= LEASE + SLACK && self.now.saturating_sub(it.woke) > SLACK && !going {
             let node = it.node.clone();
             self.breaches.push(format!(
                 "{node} started a turn of shard {shard} {since} ms after it renewed its lease (R9)"
