@@ -2,17 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::time::{ClockId, clock_gettime};
 use ostraca_sharding::message::Now;
+use ostraca_wire::clock::since_boot;
 
-/// Milliseconds of `CLOCK_BOOTTIME`.
+/// The first of them, in milliseconds.
 #[must_use]
 pub fn boot_millis() -> u64 {
-    // The clock exists on every Linux that runs this; an error would only stop time, and with it the lease.
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
-        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000
-            + u64::try_from(time.tv_nsec()).unwrap_or(0) / 1_000_000
-    })
+    u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Cluster time: what the `ClusterStore` said at start, moved on by the node's own clock.

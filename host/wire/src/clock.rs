@@ -6,6 +6,9 @@
 
 use std::time::Duration;
 
+#[cfg(unix)]
+use nix::time::{ClockId, clock_gettime};
+
 /// A moment on this machine's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
@@ -14,7 +17,7 @@ impl Moment {
     /// This moment.
     #[must_use]
     pub fn now() -> Self {
-        Self(read())
+        Self(since_boot())
     }
 
     /// How long ago it was, sleep included.
@@ -30,20 +33,24 @@ impl Moment {
     }
 }
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+/// Elsewhere this one counts sleep.
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
+
+/// What the machine's clock says.
 #[cfg(unix)]
-fn read() -> Duration {
-    use nix::time::{ClockId, clock_gettime};
-    // Elsewhere than on Linux this one counts sleep.
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
-    // The clock is there; an error would only make what is held look young.
+#[must_use]
+pub fn since_boot() -> Duration {
+    // The clock is there; an error would only make what is held look young, and stop a lease.
     clock_gettime(CLOCK).map_or(Duration::ZERO, Duration::from)
 }
 
+/// What the machine's clock says.
 #[cfg(not(unix))]
-fn read() -> Duration {
+#[must_use]
+pub fn since_boot() -> Duration {
     use std::sync::OnceLock;
     use std::time::Instant;
     // This one counts sleep.
@@ -58,10 +65,10 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn r17_it_is_the_clock_that_counts_suspension() {
-        use nix::time::{ClockId, clock_gettime};
-        let read = || clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).expect("a clock");
-        let (before, now, after) = (read(), Moment::now(), read());
-        assert!(before <= now.0 && now.0 <= after);
+        // A machine that was never suspended tells the same by the other one.
+        assert_eq!(CLOCK, ClockId::CLOCK_BOOTTIME);
+        let (before, now, after) = (since_boot(), Moment::now(), since_boot());
+        assert!(before <= now.0 && now.0 <= after && before > Duration::ZERO);
         assert_eq!(Moment(Duration::from_secs(1)).since(now), Duration::ZERO);
     }
 }
