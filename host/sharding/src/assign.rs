@@ -182,14 +182,6 @@ impl Strategy {
         let named = Self::ALL.into_iter().find(|strategy| strategy.name() == name);
         named.ok_or_else(|| UnknownStrategy { name: name.into() })
     }
-
-    /// The strategy of that name, with its defaults.
-    ///
-    /// # Errors
-    /// [`UnknownStrategy`], which tells the names that there are.
-    pub fn parse(name: &str) -> Result<Box<dyn AllocationStrategy>, UnknownStrategy> {
-        Self::named(name).map(Self::build)
-    }
 }
 
 /// No strategy has that name. Asking again does not help.

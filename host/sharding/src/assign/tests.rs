@@ -299,10 +299,8 @@ fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
 fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() {
     for strategy in Strategy::ALL {
         assert_eq!(Strategy::named(strategy.name()), Ok(strategy));
-        let built = Strategy::parse(strategy.name()).expect("a strategy");
-        assert_eq!(format!("{built:?}"), format!("{:?}", strategy.build()));
     }
-    let error = Strategy::parse("avarage").expect_err("no strategy").to_string();
+    let error = Strategy::named("avarage").expect_err("no strategy").to_string();
     assert_eq!(
         error,
         "`avarage` is no allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
