@@ -26,7 +26,7 @@ fn percentiles(mut times: Vec<f64>) -> [f64; 3] {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "average".into());
-    let strategy = Strategy::parse(&name)?;
+    let strategy = Strategy::named(&name)?.build();
     let (mut place, mut join, mut most_moves) = (Vec::new(), Vec::new(), 0);
     for seed in 0..ROUNDS as u64 {
         let hosts = (0..NODES).map(host).collect();
