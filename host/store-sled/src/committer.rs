@@ -36,7 +36,6 @@ pub(crate) struct Space {
     pub(crate) low_water_bytes: u64,
     pub(crate) every: Duration,
     pub(crate) looked: Option<Instant>,
-    pub(crate) low: Option<String>,
 }
 
 /// A judged call, and whom to tell.
@@ -63,9 +62,7 @@ impl Committer {
                 works.drain(..).for_each(|work| refuse(work, &error));
                 continue;
             }
-            if self.space.look(&*self.disk) {
-                self.progress.set_low(self.space.low.clone());
-            }
+            self.space.look(&*self.disk, &self.progress);
             let answers: Vec<_> = works.drain(..).map(|work| self.judge(work)).collect();
             match self.write(ticket) {
                 Ok(()) => answers.into_iter().for_each(Answer::give),
@@ -88,8 +85,8 @@ impl Committer {
 
     fn commits(&mut self, turns: Vec<Commit>) -> Vec<CommitOutcome> {
         let judge = &mut self.judge;
-        match &self.space.low {
-            Some(why) => turns.iter().map(|_| refusal(why)).collect(),
+        match self.progress.low() {
+            Some(why) => turns.iter().map(|_| refusal(&why)).collect(),
             None => turns.into_iter().map(|commit| judge.commit(commit)).collect(),
         }
     }
@@ -121,14 +118,14 @@ impl Committer {
 }
 
 impl Space {
-    /// Looks at the free disk, if it is time to; tells whether it did.
-    fn look(&mut self, disk: &dyn Disk) -> bool {
+    /// Looks at the free disk, if it is time to.
+    fn look(&mut self, disk: &dyn Disk, progress: &Progress) {
         if self.looked.is_some_and(|looked| looked.elapsed() < self.every) {
-            return false;
+            return;
         }
         self.looked = Some(Instant::now());
-        let was_low = self.low.is_some();
-        self.low = match disk.free(&self.dir) {
+        let was_low = progress.low().is_some();
+        let low = match disk.free(&self.dir) {
             Ok(free) if free >= self.low_water_bytes => None,
             Ok(free) => Some(format!(
                 "{free} bytes of disk are free, fewer than low_water_bytes ({})",
@@ -136,12 +133,12 @@ impl Space {
             )),
             Err(error) => Some(format!("the free disk cannot be told: {error}")),
         };
-        match &self.low {
+        match &low {
             Some(why) if !was_low => tracing::warn!(%why, "commits are refused"),
             None if was_low => tracing::info!("commits are taken again: there is disk space"),
             _ => {}
         }
-        true
+        progress.set_low(low);
     }
 }
 

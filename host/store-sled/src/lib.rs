@@ -18,6 +18,7 @@ mod components;
 mod dir;
 mod disk;
 mod error;
+mod files;
 mod judge;
 mod meta;
 mod open;
@@ -54,6 +55,7 @@ use crate::queue::{Queue, Work};
 use crate::reader::{Read, What};
 
 pub use error::OpenError;
+pub use files::{FilesError, open_files};
 pub use options::Options;
 
 /// A sled store, open. Dropped, it serves what is queued, closes, and lets the directory go.

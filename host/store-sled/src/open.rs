@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use ostraca_sharding::ids::ClusterId;
@@ -20,6 +18,7 @@ use crate::committer::{Committer, Space};
 use crate::components::Files;
 use crate::dir::Dir;
 use crate::disk::{Disk, RealDisk};
+use crate::files::{FilesError, open_files};
 use crate::judge::Judge;
 use crate::meta::{IDENTITY, Identity, SEQUENCE, Sequence};
 use crate::progress::Progress;
@@ -34,10 +33,6 @@ const SEGMENT_BYTES: usize = 1 << 20;
 
 /// Calls that may wait for the thread of the components; each may hold a whole one in memory.
 const WAITING_FILES: usize = 64;
-
-/// A closed database of sled's keeps its lock for a moment, until its last thread has ended.
-const LOCK_ATTEMPTS: u32 = 200;
-const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 pub(crate) fn create(
     path: &Path,
@@ -92,7 +87,6 @@ pub(crate) fn open_on(
             low_water_bytes: options.low_water_bytes,
             every: options.low_water_every,
             looked: None,
-            low: None,
         },
     };
     let (reads, to_read) = bounded(options.queue_reads.max(1));
@@ -128,7 +122,7 @@ pub(crate) fn open_on(
     })
 }
 
-/// Opens sled's files. What sled panics over is corrupt.
+/// Opens sled's files.
 fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
     let every = u64::try_from(options.flush_every.as_millis()).unwrap_or(u64::MAX).max(1);
     let config = sled::Config::new()
@@ -136,21 +130,12 @@ fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
         .cache_capacity(options.cache_bytes)
         .segment_size(SEGMENT_BYTES)
         .flush_every_ms(Some(every));
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        match catch_unwind(AssertUnwindSafe(|| config.open())) {
-            Ok(Ok(db)) => return Ok(Records { db, codec: Codec::default() }),
-            Ok(Err(sled::Error::Io(error))) => {
-                let locked = error.to_string().contains("could not acquire lock");
-                if !locked || attempt == LOCK_ATTEMPTS {
-                    return Err(OpenError::io(&dir.sled(), error));
-                }
-                thread::sleep(LOCK_PAUSE);
-            }
-            Ok(Err(error)) => return Err(corrupt(&dir.path, error.to_string())),
-            Err(_) => return Err(corrupt(&dir.path, "its recovery failed".into())),
+    match open_files(&config) {
+        Ok(db) => Ok(Records { db, codec: Codec::default() }),
+        Err(FilesError::InUse(error) | FilesError::Io(error)) => {
+            Err(OpenError::io(&dir.sled(), error))
         }
+        Err(FilesError::Corrupt(why)) => Err(corrupt(&dir.path, why)),
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_sharding::ids::ClusterId;
 use ostraca_store::Row as Stored;
+use ostraca_store_sled::{FilesError, open_files};
 
 use super::Cached;
 use crate::rows;
@@ -18,11 +17,6 @@ const VERSION: u8 = 1;
 const ABOUT: &str = "about";
 /// sled's page cache, in bytes.
 const PAGES: u64 = 4 << 20;
-
-/// How often a database is tried that is in use, and how long after: sled lets go of its files a moment after it is
-/// dropped.
-const LOCK_ATTEMPTS: usize = 40;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why it cannot be had.
 pub(super) enum Unopened {
@@ -45,16 +39,10 @@ pub(super) struct Database(sled::Db);
 impl Database {
     pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, Unopened> {
         let config = sled::Config::new().path(dir).cache_capacity(PAGES);
-        let mut attempt = 0;
-        let database = loop {
-            attempt += 1;
-            match guarded(|| config.open()) {
-                Ok(db) => break Self(db),
-                Err(why) if !why.contains("could not acquire lock") => return Err(why.into()),
-                Err(why) if attempt == LOCK_ATTEMPTS => return Err(Unopened::InUse(why)),
-                Err(_) => sleep(LOCK_PAUSE),
-            }
-        };
+        let database = Self(open_files(&config).map_err(|error| match error {
+            FilesError::InUse(error) => Unopened::InUse(error.to_string()),
+            error => Unopened::Unfit(error.to_string()),
+        })?);
         let about = [&[VERSION][..], &cluster.0.to_be_bytes()].concat();
         match guarded(|| database.0.get(ABOUT))? {
             Some(found) if *found == *about => Ok(database),
