@@ -6,6 +6,7 @@
 
 mod act;
 mod ask;
+mod message;
 mod run;
 mod talkers;
 mod words;
@@ -29,7 +30,7 @@ use crate::loader::Loader;
 use crate::stats::Stats;
 use crate::view::{Events, View};
 use crate::worker;
-pub(crate) use talkers::heard;
+pub(crate) use message::decode as decode_message;
 pub(crate) use words::{Bounds as WordBounds, Words};
 
 /// How long what blocks may still hold the thread at its end.

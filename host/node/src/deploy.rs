@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_sharding::extensions::Extensions;
 use ostraca_sharding::ids::ShardId;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{
@@ -77,6 +78,7 @@ impl Deployer {
         let methods = program.methods().iter().map(|method| MethodRow {
             name: method.name.clone(),
             query: matches!(method.kind, ostraca_wasm::Kind::Query),
+            extensions: Extensions::default(),
         });
         let row = TypeRow {
             revision: revision + 1,
@@ -84,6 +86,11 @@ impl Deployer {
             component: upload.digest,
             component_size: upload.component.len() as u64,
             methods: methods.collect(),
+            // What another release noted on the type stays.
+            extensions: standing
+                .as_ref()
+                .map(|(row, _)| row.extensions.clone())
+                .unwrap_or_default(),
         };
         let value = rows::encode_value(&row).map_err(store_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {

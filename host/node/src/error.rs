@@ -236,6 +236,7 @@ fn open_code(error: &OpenError) -> &'static str {
         OpenError::InUse { .. } => "store-in-use",
         OpenError::Unwritable { .. } => "store-unwritable",
         OpenError::NewerFormat { .. } => "store-newer-format",
+        OpenError::OlderFormat { .. } => "store-older-format",
         OpenError::OtherCluster { .. } => "store-other-cluster",
         OpenError::OtherStore { .. } => "other-store",
         OpenError::Forked { .. } => "store-forked",

@@ -1,5 +1,6 @@
 //! What is fixed for a cluster's life, and its time.
 
+use ostraca_sharding::extensions::Extensions;
 use ostraca_sharding::ids::{ShardId, ShardKey};
 use ostraca_store::ClusterStore;
 
@@ -24,20 +25,27 @@ pub(crate) const HASH: &str = "murmur3_x86_32";
 /// # Errors
 /// [`NodeError::Store`], [`NodeError::Conflict`] if the cluster has them already.
 pub async fn found(store: &dyn ClusterStore, shards: u32) -> Result<(), NodeError> {
-    rows::write(store, "cluster", None, &ClusterRow { format: FORMAT }).await?;
-    rows::write(store, &rows::pool_key(), None, &PoolRow { hash: HASH.into(), shards }).await?;
-    rows::write(store, "time", None, &TimeRow(0)).await?;
+    rows::write(store, "cluster", None, &ClusterRow::new(FORMAT)).await?;
+    rows::write(
+        store,
+        &rows::pool_key(),
+        None,
+        &PoolRow { hash: HASH.into(), shards, extensions: Extensions::default() },
+    )
+    .await?;
+    rows::write(store, "time", None, &TimeRow::default()).await?;
     Ok(())
 }
 
 /// Moves cluster time on: the row's, or this node's where its clock is slower than others'. Lanes that bear a time far
 /// behind the cluster's would be forgotten too soon by their next owner (R17).
 pub(crate) async fn keep_time(store: &dyn ClusterStore, clock: &Clock) -> Result<(), NodeError> {
-    let Some((TimeRow(before), revision)) = rows::read(store, "time").await? else { return Ok(()) };
+    let Some((row, revision)) = rows::read::<TimeRow>(store, "time").await? else { return Ok(()) };
+    let before = row.millis;
     clock.set(before);
     let now = clock.now().cluster;
     if before < now {
-        rows::write(store, "time", Some(revision), &TimeRow(now)).await?;
+        rows::write(store, "time", Some(revision), &TimeRow { millis: now, ..row }).await?;
     }
     Ok(())
 }

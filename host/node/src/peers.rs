@@ -96,11 +96,9 @@ impl Streams {
             StreamKind::Talk => {
                 let (node, heard) = (peer.member.node.clone(), self.0.heard.clone());
                 let hear = move |_, body: Bytes| {
-                    match control::heard(&node, &body) {
-                        Some((from, talk)) => heard.put(from, talk, body.len()),
-                        None => {
-                            tracing::warn!(%node, "a node says what this one does not understand")
-                        }
+                    match control::decode_message(&node, &body) {
+                        Ok((from, talk)) => heard.put(from, talk, body.len()),
+                        Err(why) => heard.ignore(&node, &why),
                     }
                     ready(Bytes::new()).boxed()
                 };

@@ -1,42 +1,75 @@
-//! The rows that a node keeps in the `ClusterStore`, and how they lie there: a version byte, then postcard.
+//! The rows that a node keeps in the `ClusterStore`, and how they lie there: a byte for the format, then postcard.
 //!
 //! What is confusing: there are two types named `Row`. The store's has a key and bytes; the core's
 //! ([`ostraca_sharding::rows`]) is what the bytes of nodes, manager and shards say. The rows that the core
 //! never sees (the cluster, its pool, its time, its types) are defined here.
 
 use bytes::Bytes;
-use ostraca_sharding::rows::{Key, ManagerRow, NodeRow, Row, ShardsRow};
+use ostraca_sharding::codec;
+use ostraca_sharding::extensions::{Extensible, Extensions};
+use ostraca_sharding::rows::{Key, Row};
 use ostraca_store::{Cas, ClusterStore, Conflict, Row as Stored};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::NodeError;
 use crate::ownership::{NAMESPACE, POOL};
 
-/// The highest record format that this program reads, and the one that it writes.
-pub(crate) const FORMAT: u32 = 1;
+/// The highest format of records and rows that this program reads.
+pub(crate) const FORMAT: u32 = codec::FORMAT as u32;
+/// The lowest.
+pub(crate) const OLDEST_FORMAT: u32 = codec::OLDEST_FORMAT as u32;
 
-/// What stands in a row. A row of another version than this program's is refused.
-pub(crate) trait Value: Serialize + DeserializeOwned {
-    /// Raised when the shape of the row changes.
-    const VERSION: u8;
-}
+/// What stands in a row. A row of a format that this program does not read is refused.
+pub(crate) trait Value: Serialize + DeserializeOwned + Extensible {}
+
+impl<T: Serialize + DeserializeOwned + Extensible> Value for T {}
 
 /// `cluster`: what is fixed for the cluster's life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClusterRow {
-    /// The format version of all records; raised by command when all nodes can read it.
+    /// The format that records and rows may be written in; raised by command when all nodes can read it.
     pub(crate) format: u32,
+    /// The format that is being raised to: a node that cannot read it does not start. Else the same as `format`.
+    pub(crate) next: u32,
+    pub(crate) extensions: Extensions<Self>,
+}
+
+impl ClusterRow {
+    /// That of a new cluster.
+    pub(crate) fn new(format: u32) -> Self {
+        Self { format, next: format, extensions: Extensions::default() }
+    }
+
+    /// Whether this program reads what the cluster's nodes write, now and when the format is raised.
+    ///
+    /// # Errors
+    /// [`NodeError::Row`] with both numbers.
+    pub(crate) fn readable(&self) -> Result<(), NodeError> {
+        for format in [self.format, self.next] {
+            if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
+                let text = format!(
+                    "the cluster writes format {format}, and this program reads {OLDEST_FORMAT} to {FORMAT}: use another release"
+                );
+                return Err(NodeError::Row(text));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `time`: cluster time in milliseconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TimeRow(pub(crate) u64);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TimeRow {
+    pub(crate) millis: u64,
+    pub(crate) extensions: Extensions<Self>,
+}
 
 /// `pools/<pool>`: fixed while state exists (R23).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PoolRow {
     pub(crate) hash: String,
     pub(crate) shards: u32,
+    pub(crate) extensions: Extensions<Self>,
 }
 
 /// `types/<namespace>/<type>`: what is deployed. Nodes that run no entities send to it by what stands here.
@@ -48,6 +81,7 @@ pub(crate) struct TypeRow {
     pub(crate) component_size: u64,
     /// What the component said when it was deployed.
     pub(crate) methods: Vec<MethodRow>,
+    pub(crate) extensions: Extensions<Self>,
 }
 
 /// A method of a deployed type.
@@ -55,39 +89,18 @@ pub(crate) struct TypeRow {
 pub(crate) struct MethodRow {
     pub(crate) name: String,
     pub(crate) query: bool,
+    pub(crate) extensions: Extensions<Self>,
 }
 
-impl Value for ClusterRow {
-    const VERSION: u8 = 1;
+macro_rules! extensible {
+    ($($row:ident),*) => {
+        $(impl Extensible for $row {
+            const NAME: &'static str = stringify!($row);
+        })*
+    };
 }
 
-impl Value for TimeRow {
-    const VERSION: u8 = 1;
-}
-
-impl Value for PoolRow {
-    const VERSION: u8 = 1;
-}
-
-/// Version 2 has the methods.
-impl Value for TypeRow {
-    const VERSION: u8 = 2;
-}
-
-/// Version 2 has standing, roles, draining and age.
-impl Value for NodeRow {
-    const VERSION: u8 = 2;
-}
-
-/// The holder is a [`Member`](ostraca_sharding::rows::Member) now, whose bytes are those of its parts.
-impl Value for ManagerRow {
-    const VERSION: u8 = 1;
-}
-
-/// Version 2 has hand-offs.
-impl Value for ShardsRow {
-    const VERSION: u8 = 2;
-}
+extensible!(ClusterRow, TimeRow, PoolRow, TypeRow, MethodRow);
 
 /// The key of what is fixed for the pool's life.
 pub(crate) fn pool_key() -> String {
@@ -157,31 +170,19 @@ pub(crate) fn decode_core(row: &Stored) -> Result<Option<(Key, Row, u64)>, NodeE
 
 /// A row's bytes.
 pub(crate) fn encode_value<T: Value>(row: &T) -> Result<Bytes, NodeError> {
-    let mut bytes = vec![T::VERSION];
-    let body = postcard::to_stdvec(row).map_err(|error| NodeError::Row(error.to_string()))?;
-    bytes.extend(body);
-    Ok(bytes.into())
+    let bytes = codec::encode_after(vec![codec::FORMAT], row);
+    Ok(bytes.map_err(|error| NodeError::Row(error.to_string()))?.into())
 }
 
 /// Reads a row's value.
 pub(crate) fn decode<T: Value>(row: &Stored) -> Result<T, NodeError> {
     let key = &row.key;
-    match row.value.split_first() {
-        Some((&version, body)) if version == T::VERSION => postcard::from_bytes(body)
-            .map_err(|error| NodeError::Row(format!("`{key}` cannot be read: {error}"))),
-        Some((&version, _)) => {
-            let ours = T::VERSION;
-            let help = if version > ours {
-                "use a newer one"
-            } else {
-                "an unreleased program wrote it; make the cluster again with `ostraca init`"
-            };
-            Err(NodeError::Row(format!(
-                "`{key}` has version {version}, and this program reads {ours}: {help}"
-            )))
-        }
-        None => Err(NodeError::Row(format!("`{key}` is empty"))),
-    }
+    let bad = |why: String| NodeError::Row(format!("`{key}` cannot be read: {why}"));
+    let Some((&format, body)) = row.value.split_first() else {
+        return Err(bad("it is empty".into()));
+    };
+    codec::check_format(format).map_err(bad)?;
+    codec::decode(body).map_err(|error| bad(error.to_string()))
 }
 
 /// Reads a row, with the revision to expect when it is written.
@@ -210,113 +211,4 @@ pub(crate) async fn write<T: Value>(
 }
 
 #[cfg(test)]
-mod tests {
-    use ostraca_sharding::ids::{Epoch, Incarnation};
-    use ostraca_sharding::rows::{HandOffId, Member, Moving, Roles, ShardRow, Standing};
-
-    use super::*;
-
-    const LIFE: Incarnation = Incarnation { counter: 3, nonce: 200 };
-
-    fn stored(key: &str, value: Bytes) -> Stored {
-        Stored { key: key.into(), revision: 7, value }
-    }
-
-    fn holds(key: &Key, row: &Row, golden: &[u8]) {
-        let bytes = encode_core(row).expect("encodes");
-        assert_eq!(bytes.as_ref(), golden);
-        let found = decode_core(&stored(&key_text(key), bytes)).expect("decodes");
-        assert_eq!(found, Some((key.clone(), row.clone(), 7)));
-    }
-
-    #[test]
-    fn the_cores_rows_have_golden_bytes() {
-        let holder = Member { node: "n1".into(), incarnation: LIFE };
-        let moving = Moving { id: HandOffId { term: 2, number: 9 }, to: Some("n2".into()) };
-        let shards = ShardsRow {
-            term: 2,
-            shards: vec![
-                ShardRow { epoch: Epoch(5), owner: Some(holder.clone()), moving: Some(moving) },
-                ShardRow::default(),
-            ],
-        };
-        let shards_bytes =
-            [2, 2, 2, 5, 1, 2, b'n', b'1', 3, 200, 1, 1, 2, 9, 1, 2, b'n', b'2', 0, 0, 0];
-        holds(&Key::Shards(0), &Row::Shards(shards), &shards_bytes);
-        let manager = ManagerRow { term: 4, holder };
-        holds(&Key::Manager, &Row::Manager(manager), &[1, 4, 2, b'n', b'1', 3, 200, 1]);
-        let node = NodeRow {
-            incarnation: LIFE,
-            renewals: 6,
-            standing: Standing::Stopped,
-            draining: true,
-            store_answers: false,
-            roles: Roles { store: false, manager: true, host: true, gateway: false },
-            version: 1,
-            since: 300,
-            addresses: vec!["a:1".into()],
-        };
-        let node_bytes = [2, 3, 200, 1, 6, 2, 1, 0, 0, 1, 1, 0, 1, 172, 2, 1, 3, b'a', b':', b'1'];
-        holds(&Key::Node("n1".into()), &Row::Node(node), &node_bytes);
-    }
-
-    #[test]
-    fn the_other_rows_have_golden_bytes() {
-        let bytes = encode_value(&TimeRow(300)).expect("encodes");
-        assert_eq!(bytes.as_ref(), [1, 172, 2]);
-        let bytes = encode_value(&ClusterRow { format: 1 }).expect("encodes");
-        assert_eq!(bytes.as_ref(), [1, 1]);
-        let pool = PoolRow { hash: "h".into(), shards: 256 };
-        assert_eq!(encode_value(&pool).expect("encodes").as_ref(), [1, 1, b'h', 128, 2]);
-        let row = TypeRow {
-            revision: 4,
-            manifest: "m".into(),
-            component: [9; 32],
-            component_size: 5,
-            methods: vec![MethodRow { name: "get".into(), query: true }],
-        };
-        let bytes = encode_value(&row).expect("encodes");
-        let golden = [&[2, 4, 1, b'm'][..], &[9; 32], &[5, 1, 3, b'g', b'e', b't', 1]].concat();
-        assert_eq!(bytes.as_ref(), golden);
-        assert_eq!(decode::<TypeRow>(&stored("types/default/a", bytes)).expect("decodes"), row);
-    }
-
-    #[test]
-    fn a_row_of_another_version_is_refused_by_name() {
-        let row = stored("time", Bytes::from_static(&[9, 1]));
-        let error = decode::<TimeRow>(&row).expect_err("a newer version").to_string();
-        assert!(error.contains("`time` has version 9") && error.contains("newer"), "{error}");
-        // As version 1 had them: they are refused, not read as something else.
-        for (key, old) in [("nodes/n1", vec![1, 3, 200, 1]), ("shards/default/00000", vec![1, 2])] {
-            let error = decode_core(&stored(key, old.into())).expect_err("an old one").to_string();
-            assert!(error.contains("has version 1") && error.contains("init"), "{error}");
-        }
-        assert!(decode_core(&stored("manager", Bytes::new())).is_err());
-    }
-
-    #[test]
-    fn a_key_names_one_row_and_a_row_has_one_key() {
-        for key in [Key::Node("n-1.x".into()), Key::Manager, Key::Shards(0), Key::Shards(1_023)] {
-            assert_eq!(parse_key(&key_text(&key)), Some(key));
-        }
-        assert_eq!(key_text(&Key::Shards(3)), "shards/default/00003");
-        for other in [
-            "cluster",
-            "time",
-            "manager/",
-            "nodes/",
-            "nodes/a/b",
-            "shards/default/3",
-            "shards/default/000003",
-            "shards/other/00003",
-            "types/default/counter",
-        ] {
-            assert_eq!(parse_key(other), None, "{other}");
-            let row = stored(other, Bytes::from_static(&[1]));
-            assert_eq!(decode_core(&row).expect("not ours"), None);
-        }
-        assert_eq!(type_name(&type_key("counter")), Some("counter"));
-        assert_eq!(type_name("types/default/"), None);
-        assert_eq!(type_name("types/other/counter"), None);
-    }
-}
+mod tests;

@@ -13,6 +13,8 @@ pub(crate) struct Stats {
     pub(crate) unknown: AtomicU64,
     /// What other nodes said and found no room.
     pub(crate) words_lost: AtomicU64,
+    /// What other nodes said and this release does not understand.
+    pub(crate) words_ignored: AtomicU64,
     /// Milliseconds of the node's clock at the last successful renewal.
     pub(crate) renewed: AtomicU64,
 }

@@ -135,6 +135,7 @@ impl Status {
             ("not_run".into(), Stats::get(&stats.not_run)),
             ("unknown".into(), Stats::get(&stats.unknown)),
             ("words_lost".into(), Stats::get(&stats.words_lost)),
+            ("words_ignored".into(), Stats::get(&stats.words_ignored)),
             ("store_sequence".into(), identity.sequence),
             ("store_opened".into(), identity.opened),
         ]);

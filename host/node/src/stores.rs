@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::error::NodeError;
 use crate::node::blocking;
 use crate::ownership::{HASH, POOL};
-use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
+use crate::rows::{self, ClusterRow, PoolRow, TimeRow};
 use way::Way;
 
 /// How often the store's newest sequence is written to the witness (R5).
@@ -159,15 +159,10 @@ async fn found(store: &dyn ClusterStore, config: &Config) -> Result<Found, NodeE
     let missing =
         || NodeError::Row("the store holds no cluster: create one with `ostraca init`".into());
     let (cluster, _) = rows::read::<ClusterRow>(store, "cluster").await?.ok_or_else(missing)?;
-    if cluster.format > FORMAT {
-        return Err(NodeError::Row(format!(
-            "the cluster's record format is {}, and this program reads {FORMAT}: use a newer one",
-            cluster.format
-        )));
-    }
+    cluster.readable()?;
     let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
-    let (PoolRow { hash, shards }, _) = pool.ok_or_else(missing)?;
-    let (TimeRow(time), _) = rows::read(store, "time").await?.ok_or_else(missing)?;
+    let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
+    let (TimeRow { millis: time, .. }, _) = rows::read(store, "time").await?.ok_or_else(missing)?;
     let wanted = config.expected_shards.unwrap_or(shards);
     if wanted != shards {
         let (wanted, found) = (wanted.to_string(), shards.to_string());

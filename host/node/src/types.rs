@@ -278,7 +278,8 @@ pub(crate) mod tests {
     pub(crate) fn known(name: &str, revision: u64) -> Type {
         let text = format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n");
         let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
-        let methods = [MethodRow { name: "get".into(), query: true }];
+        let methods =
+            [MethodRow { name: "get".into(), query: true, extensions: Default::default() }];
         Type::new(revision, manifest, &methods, None, [0; 32], 1)
     }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ostraca_sharding::assign::Strategy;
+use ostraca_sharding::extensions::Extensions;
 use ostraca_sharding::ids::{Incarnation, NodeId, ShardId};
 use ostraca_sharding::message::Now;
 use ostraca_sharding::node::{Action, Event, Held, Identity, Machine, Report, Settings, Talk};
@@ -86,6 +87,8 @@ impl World {
             version: 1,
             since: 5,
             addresses: vec!["127.0.0.1:7411".into()],
+            format: 3,
+            extensions: Extensions::default(),
         };
         self.put(key, Row::Node(row))
     }
@@ -108,7 +111,8 @@ impl World {
             held.remove(skip);
         }
         let (incarnation, refused) = (from.incarnation, Vec::new());
-        let report = Report { incarnation, seen, held, store_answers: true, refused };
+        let extensions = Extensions::default();
+        let report = Report { incarnation, seen, held, store_answers: true, refused, extensions };
         Event::Heard { from, talk: Talk::Report(Box::new(report)) }
     }
 }

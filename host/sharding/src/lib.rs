@@ -5,6 +5,8 @@
 //! the simulator does the same in virtual time, with the very same code.
 
 pub mod assign;
+pub mod codec;
+pub mod extensions;
 pub mod hash;
 pub mod ids;
 pub mod message;

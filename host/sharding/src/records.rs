@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::extensions::{Extensible, Extensions};
 use crate::ids::{
     ClusterId, Digest, Entity, Epoch, Incarnation, NodeId, Session, ShardKey, TurnId,
 };
@@ -27,6 +28,12 @@ pub struct Claim {
     pub incarnation: Incarnation,
     /// Counts the claims of one incarnation in one epoch: raised after an unknown outcome (R3).
     pub number: u64,
+    /// Fields of later releases.
+    pub extensions: Extensions<Claim>,
+}
+
+impl Extensible for Claim {
+    const NAME: &'static str = "Claim";
 }
 
 impl Claim {
@@ -65,6 +72,12 @@ pub struct Head {
     pub deleted: bool,
     /// Bytes of keys and values in the entity's state.
     pub state_bytes: u64,
+    /// Fields of later releases.
+    pub extensions: Extensions<Head>,
+}
+
+impl Extensible for Head {
+    const NAME: &'static str = "Head";
 }
 
 /// What an entity remembers of one session (R17).
@@ -78,6 +91,12 @@ pub struct Lane {
     pub used_at: u64,
     /// Replies that the session has not settled yet, by rising sequence.
     pub replies: Vec<Recorded>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Lane>,
+}
+
+impl Extensible for Lane {
+    const NAME: &'static str = "Lane";
 }
 
 /// A command's recorded outcome: what every copy of it is answered with (R16).
@@ -91,6 +110,12 @@ pub struct Recorded {
     pub version: u64,
     /// Its outcome.
     pub answer: Answer,
+    /// Fields of later releases.
+    pub extensions: Extensions<Recorded>,
+}
+
+impl Extensible for Recorded {
+    const NAME: &'static str = "Recorded";
 }
 
 /// How a guest answered. Both kinds are final.
@@ -155,6 +180,12 @@ pub struct Commit {
     pub head: Head,
     /// Changes of the records beside it.
     pub writes: Vec<Write>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Commit>,
+}
+
+impl Extensible for Commit {
+    const NAME: &'static str = "Commit";
 }
 
 /// What became of one commit (R3).

@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 
 /// Shards a row of assignments.
@@ -78,6 +79,14 @@ pub struct NodeRow {
     pub since: u64,
     /// Where it takes clients and nodes.
     pub addresses: Vec<String>,
+    /// The highest format of records and rows that it reads.
+    pub format: u32,
+    /// Fields of later releases.
+    pub extensions: Extensions<NodeRow>,
+}
+
+impl Extensible for NodeRow {
+    const NAME: &'static str = "NodeRow";
 }
 
 /// `manager`: who assigns, and in which term. The lease of the leadership is the holder's own lease.
@@ -87,6 +96,12 @@ pub struct ManagerRow {
     pub term: u64,
     /// Who.
     pub holder: Member,
+    /// Fields of later releases.
+    pub extensions: Extensions<ManagerRow>,
+}
+
+impl Extensible for ManagerRow {
+    const NAME: &'static str = "ManagerRow";
 }
 
 /// `shards/<pool>/<chunk>`: who owns [`CHUNK`] shards, under the term of who wrote it (R10).
@@ -96,6 +111,12 @@ pub struct ShardsRow {
     pub term: u64,
     /// In order; the first is shard `chunk * CHUNK + 1`.
     pub shards: Vec<ShardRow>,
+    /// Fields of later releases.
+    pub extensions: Extensions<ShardsRow>,
+}
+
+impl Extensible for ShardsRow {
+    const NAME: &'static str = "ShardsRow";
 }
 
 /// One shard's owner, and where it is going.
@@ -107,6 +128,12 @@ pub struct ShardRow {
     pub owner: Option<Member>,
     /// A hand-off that was begun (written ahead, S15).
     pub moving: Option<Moving>,
+    /// Fields of later releases.
+    pub extensions: Extensions<ShardRow>,
+}
+
+impl Extensible for ShardRow {
+    const NAME: &'static str = "ShardRow";
 }
 
 /// A hand-off under way.

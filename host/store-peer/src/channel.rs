@@ -24,6 +24,11 @@ pub trait Channel: Send + Sync + 'static {
     /// executor.
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>>;
 
+    /// The highest version of calls that both sides speak.
+    fn version(&self) -> u32 {
+        u32::from(crate::protocol::VERSION)
+    }
+
     /// Bytes of the largest call.
     fn max_call(&self) -> usize;
 

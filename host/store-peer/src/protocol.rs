@@ -1,16 +1,25 @@
-//! What is said over a link: one byte of version, then a postcard-encoded [`Request`] or [`Reply`].
+//! What is said over a link: one byte of version, then a postcard-encoded [`Request`] or [`Reply`],
+//! then a block of fields that later releases add.
 //!
-//! Variants are only ever added at the end: their numbers are on the wire.
+//! The version is the lowest whose speakers understand all of the message; the two nodes of a link have agreed how
+//! high it may be. Variants are only ever added at the end: their numbers are on the wire. A call whose number is
+//! unknown is answered [`Answer::Unsupported`]; an answer of a new kind goes only to who asked a call of its kind.
 
 use bytes::Bytes;
+use ostraca_sharding::codec;
+use ostraca_sharding::extensions::{Extensible, Extensions};
 use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
 use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
 use ostraca_store::{Cas, Conflict, Page, Row, RowEvent, Scan, StoreError, StoreIdentity};
+use ostraca_wire::peer::VERSIONS;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The version that this release speaks.
-pub const VERSION: u8 = 1;
+/// The version that every message of this release bears.
+pub const VERSION: u8 = 2;
+
+/// Kinds of calls that this release knows.
+const CALLS: u32 = 13;
 
 /// The most entities of one [`Request::Load`]: their records are all in memory at once.
 pub const MAX_LOADS: usize = 1024;
@@ -132,6 +141,11 @@ pub enum Answer {
     Watch(Vec<RowEvent>),
     /// The watch has ended.
     Unwatch,
+    /// A call that this node's release does not have; nothing was done.
+    Unsupported {
+        /// Its number.
+        call: u32,
+    },
 }
 
 /// Why bytes are no message of this protocol.
@@ -142,9 +156,14 @@ pub enum Unreadable {
     Empty,
     /// Another release speaks another version.
     #[error(
-        "store calls of version {0}, where version {VERSION} is spoken: use one release on all nodes"
+        "a store call of version {0}, where versions {min} to {max} are spoken: use one release on all nodes",
+        min = VERSIONS.start(),
+        max = VERSIONS.end()
     )]
     Version(u8),
+    /// A later release has calls that this one does not know.
+    #[error("a store call of the unknown kind {0}")]
+    UnknownCall(u32),
     /// They are rubbish.
     #[error("a store call that cannot be read: {0}")]
     Rubbish(String),
@@ -158,12 +177,27 @@ pub enum Unreadable {
     },
 }
 
+/// What is said over a link.
+pub trait Message: Serialize + DeserializeOwned + Extensible {}
+
+impl Extensible for Request {
+    const NAME: &'static str = "Request";
+}
+
+impl Message for Request {}
+
+impl Extensible for Reply {
+    const NAME: &'static str = "Reply";
+}
+
+impl Message for Reply {}
+
 /// A message in bytes.
 ///
 /// # Errors
 /// [`StoreError::Limit`] for what cannot be encoded; there is no such message.
-pub fn encode<T: Serialize>(message: &T) -> Result<Bytes, StoreError> {
-    let bytes = postcard::to_extend(message, vec![VERSION]);
+pub fn encode<T: Message>(message: &T) -> Result<Bytes, StoreError> {
+    let bytes = codec::encode_after(vec![VERSION], &(message, Extensions::<T>::default()));
     bytes.map(Bytes::from).map_err(|error| StoreError::Limit(format!("not encoded: {error}")))
 }
 
@@ -171,14 +205,14 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Bytes, StoreError> {
 ///
 /// # Errors
 /// [`Unreadable`] says why not.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+pub fn decode<T: Message>(bytes: &[u8]) -> Result<T, Unreadable> {
     match bytes.split_first() {
         None => Err(Unreadable::Empty),
-        Some((&VERSION, body)) => match postcard::take_from_bytes(body) {
-            Ok((message, [])) => Ok(message),
-            Ok((_, rest)) => Err(Unreadable::Rubbish(format!("{} bytes too many", rest.len()))),
-            Err(error) => Err(Unreadable::Rubbish(error.to_string())),
-        },
+        Some((&version, body)) if VERSIONS.contains(&u32::from(version)) => {
+            let decoded = codec::decode::<(T, Extensions<T>)>(body);
+            let message = decoded.map(|(message, _)| message);
+            message.map_err(|error| Unreadable::Rubbish(error.to_string()))
+        }
         Some((&version, _)) => Err(Unreadable::Version(version)),
     }
 }
@@ -193,7 +227,17 @@ pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, Unre
     if bytes.len() > max_question && !carries_data {
         return Err(Unreadable::TooLarge { bytes: bytes.len(), limit: max_question });
     }
-    decode(bytes)
+    decode(bytes).map_err(|error| match (error, bytes) {
+        (Unreadable::Rubbish(_), [_, body @ ..]) if kind(body).is_some_and(|it| it >= CALLS) => {
+            Unreadable::UnknownCall(kind(body).unwrap_or_default())
+        }
+        (error, _) => error,
+    })
+}
+
+/// The number of the call that the bytes begin with.
+fn kind(body: &[u8]) -> Option<u32> {
+    codec::take(body).ok().map(|(kind, _)| kind)
 }
 
 #[cfg(test)]

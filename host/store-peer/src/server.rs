@@ -16,7 +16,7 @@ use ostraca_sharding::ids::NodeId;
 use ostraca_store::StoreIdentity;
 
 use crate::options::ServerOptions;
-use crate::protocol::{self, Answer, Hello, Reply, Request};
+use crate::protocol::{self, Answer, Hello, Reply, Request, Unreadable};
 use fence::{Fence, Pass};
 
 pub use cluster::{ClusterLink, ClusterServer};
@@ -64,6 +64,9 @@ impl Entrance {
                 };
             }
             Ok(request) => request,
+            Err(Unreadable::UnknownCall(call)) => {
+                return ready(reply(0, Answer::Unsupported { call })).boxed();
+            }
             Err(error) => return refused(error),
         };
         let Some(pass) = &self.pass else { return refused("the first call of a link is a hello") };

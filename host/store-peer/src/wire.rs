@@ -89,6 +89,10 @@ impl Channel for WireChannel {
         }
     }
 
+    fn version(&self) -> u32 {
+        self._link.info.version
+    }
+
     fn max_call(&self) -> usize {
         self.max_call
     }

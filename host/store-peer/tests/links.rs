@@ -318,6 +318,7 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
             last: 1,
             used_at: 1,
             replies: vec![],
+            extensions: Default::default(),
         };
         turn.head.lanes = vec![lane; 100];
         let sent = block_on(store.commit(vec![turn]));

@@ -58,11 +58,12 @@ fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
         refused(ask(&encode(&Request::Claims(vec![shard()])).unwrap()), "hello");
         refused(ask(&encode(&hello(ClusterId(9))).unwrap()), CLUSTER_NAME);
         assert!(matches!(ask(&encode(&hello(CLUSTER)).unwrap()), Answer::Hello { .. }));
-        for rubbish in [&b""[..], &[VERSION], &[VERSION, 99], &[VERSION, 3, 0xff, 0xff], &[0; 1000]]
-        {
+        for rubbish in [&b""[..], &[VERSION], &[VERSION, 3, 0xff, 0xff], &[0; 1000]] {
             assert!(matches!(ask(rubbish), Answer::Refused(_)));
         }
-        refused(ask(&[VERSION + 1, 0]), "version 2");
+        // A call of a later release: the link goes on.
+        assert_eq!(ask(&[VERSION, 13, 1, 2, 3]), Answer::Unsupported { call: 13 });
+        refused(ask(&[VERSION + 1, 0]), "version 3");
         refused(ask(&vec![VERSION; 2 << 20]), "max_question");
         refused(ask(&encode(&hello(CLUSTER)).unwrap()), "comes after");
     }

@@ -36,7 +36,14 @@ fn turn(claim: &Arc<Claim>, number: u64, from: u64, state: bool) -> Commit {
     let key = RecordKey::State("value".into());
     let mut writes = vec![Write { key, value: Some(from.to_be_bytes().to_vec().into()) }];
     writes.truncate(usize::from(state));
-    Commit { claim: claim.clone(), entity: entity(number), from, head, writes }
+    Commit {
+        claim: claim.clone(),
+        entity: entity(number),
+        from,
+        head,
+        writes,
+        extensions: Default::default(),
+    }
 }
 
 fn main() {
@@ -86,6 +93,7 @@ fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool
         node: NodeId::from("bench"),
         incarnation: Incarnation::default(),
         number: 1,
+        extensions: Default::default(),
     });
     block_on(store.claim(vec![(*claim).clone()]));
     let mut count = 0;

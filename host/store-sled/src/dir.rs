@@ -1,7 +1,7 @@
 //! A store's directory: its lock, its format, and what R6 asks before sled may open its files.
 //!
 //! ```text
-//! format       one line: "ostraca store, format 1"; written last, so a store that has it is whole
+//! format       one line: "ostraca store, format 2"; written last, so a store that has it is whole
 //! lock         locked by the process that has the store open; holds its process id
 //! sled/        sled's own files
 //! components/  blobs, each a file named by its BLAKE3 digest
@@ -17,7 +17,9 @@ use ostraca_store::witness::write_durably;
 use crate::OpenError;
 
 /// The newest format that this release reads, and the one that it writes.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
+/// The oldest format that this release reads. 1 was never released.
+const OLDEST_FORMAT: u32 = 2;
 
 const FORMAT_LINE: &str = "ostraca store, format ";
 
@@ -67,6 +69,13 @@ impl Dir {
             None | Some(0) => return Err(OpenError::NotAStore(path.into())),
             Some(format) if format > FORMAT => {
                 return Err(OpenError::NewerFormat { dir: path.into(), format, ours: FORMAT });
+            }
+            Some(format) if format < OLDEST_FORMAT => {
+                return Err(OpenError::OlderFormat {
+                    dir: path.into(),
+                    format,
+                    ours: OLDEST_FORMAT,
+                });
             }
             Some(_) => {}
         }

@@ -56,6 +56,18 @@ pub enum OpenError {
         /// The newest format that this release reads.
         ours: u32,
     },
+    /// A release from before the first one wrote it.
+    #[error(
+        "the store at {dir} has format {format}, this release reads from {ours}: an unreleased program wrote it; make the cluster again with `ostraca init`"
+    )]
+    OlderFormat {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Its format.
+        format: u32,
+        /// The oldest format that this release reads.
+        ours: u32,
+    },
     /// It belongs to another cluster (R5).
     #[error(
         "the store at {dir} belongs to the cluster {name} ({cluster}): check the data directory in the configuration"

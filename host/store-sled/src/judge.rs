@@ -112,7 +112,8 @@ impl Judge {
         }
         let old = self.shards.get(&claim.shard);
         let (reserved, last) = old.map_or((0, 0), |old| (old.standing.reserved, old.last));
-        let shard = Shard { standing: StandingClaim { claim, reserved }, last };
+        let extensions = old.map(|old| old.standing.extensions.clone()).unwrap_or_default();
+        let shard = Shard { standing: StandingClaim { claim, reserved, extensions }, last };
         match self.stand(shard) {
             Ok(()) => ClaimOutcome::Granted,
             Err(error) => ClaimOutcome::Failed(error.to_string()),

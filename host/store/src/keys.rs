@@ -6,8 +6,8 @@
 //! shard's, kind's or entity's key starts with; and a claim covers exactly the keys that start with its
 //! shard's prefix (R23).
 //!
-//! Reserved for later, each behind the prefix of its [`Kind`]: timers `due time (u64) · entity · timer`,
-//! outbox `entity · number (u64)`, journal `entity · number (u64)`, remembered and dead letters `entity · …`.
+//! Nothing is written yet under the keys of timers, outboxes, journals, remembered entities and dead letters; their
+//! layouts are fixed here, so that stores need no migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -70,6 +70,49 @@ pub fn record(of: &ShardKey, entity: &Entity, record: &RecordKey) -> (Vec<u8>, K
     let mut key = of_entity(of, kind, entity);
     key.extend_from_slice(last);
     (key, kind)
+}
+
+/// The key of a timer: a shard's timers lie in the order of their due times, in milliseconds of UTC.
+#[must_use]
+pub fn timer(of: &ShardKey, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
+    let mut key = of_kind(of, Kind::Timer);
+    key.extend_from_slice(&due.to_be_bytes());
+    push_name(&mut key, &entity.kind);
+    push_name(&mut key, &entity.id);
+    push_name(&mut key, name);
+    key
+}
+
+/// The key of a message that waits to be sent: those from one entity to another lie in their order.
+#[must_use]
+pub fn outbox(of: &ShardKey, sender: &Entity, target: &Entity, number: u64) -> Vec<u8> {
+    let mut key = of_entity(of, Kind::Outbox, sender);
+    push_name(&mut key, &target.kind);
+    push_name(&mut key, &target.id);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The key of an event in an entity's journal.
+#[must_use]
+pub fn journal(of: &ShardKey, entity: &Entity, number: u64) -> Vec<u8> {
+    let mut key = of_entity(of, Kind::Journal, entity);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The key of the mark of a remembered entity.
+#[must_use]
+pub fn remembered(of: &ShardKey, entity: &Entity) -> Vec<u8> {
+    of_entity(of, Kind::Remembered, entity)
+}
+
+/// The key of a message that its sender has set aside.
+#[must_use]
+pub fn dead_letter(of: &ShardKey, sender: &Entity, number: u64) -> Vec<u8> {
+    let mut key = of_entity(of, Kind::DeadLetter, sender);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
 }
 
 /// Reads the entity out of what follows the prefix of a kind in a key; gives what follows the entity too.
@@ -179,6 +222,34 @@ mod tests {
                 assert_eq!(parse_entity(rest).unwrap(), (entity, &[9u8; 16][..]));
             }
         }
+    }
+
+    #[test]
+    fn timers_lie_by_due_time_and_outboxes_by_number() {
+        let one = shard_key("n", "p", 1);
+        let (a, b) = (Entity::new("t", "a"), Entity::new("t", "b"));
+        assert!(timer(&one, 255, &b, "z") < timer(&one, 256, &a, "a"), "of all entities");
+        assert!(timer(&one, 256, &a, "a") < timer(&one, 256, &a, "b"));
+        assert!(timer(&one, u64::MAX, &b, "z") < timer(&shard_key("n", "p", 2), 0, &a, "a"));
+        let prefix = of_entity(&one, Kind::Outbox, &a);
+        assert!(outbox(&one, &a, &b, 255) < outbox(&one, &a, &b, 256));
+        assert!(outbox(&one, &a, &b, 9).starts_with(&prefix));
+        assert!(!outbox(&one, &b, &a, 9).starts_with(&prefix));
+        assert!(journal(&one, &a, 255) < journal(&one, &a, 256));
+        assert!(dead_letter(&one, &a, 255) < dead_letter(&one, &a, 256));
+    }
+
+    #[test]
+    fn the_layouts_of_later_kinds_do_not_change() {
+        let (one, a, b) = (shard_key("n", "p", 1), Entity::new("t", "a"), Entity::new("u", "b"));
+        let behind = |rest: &[u8]| [b"n\0\0p\0\0\0\0\0\x01", rest].concat();
+        let due = behind(b"\x05\0\0\0\0\0\0\x01\x02t\0\0a\0\0wake\0\0");
+        assert_eq!(timer(&one, 258, &a, "wake"), due);
+        let waiting = behind(b"\x06t\0\0a\0\0u\0\0b\0\0\0\0\0\0\0\0\x01\x02");
+        assert_eq!(outbox(&one, &a, &b, 258), waiting);
+        assert_eq!(journal(&one, &a, 2), behind(b"\x07t\0\0a\0\0\0\0\0\0\0\0\0\x02"));
+        assert_eq!(remembered(&one, &a), behind(b"\x08t\0\0a\0\0"));
+        assert_eq!(dead_letter(&one, &a, 2), behind(b"\x09t\0\0a\0\0\0\0\0\0\0\0\0\x02"));
     }
 
     #[test]

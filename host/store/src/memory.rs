@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
+use ostraca_sharding::codec;
 use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
 use ostraca_sharding::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, Refusal,
@@ -147,7 +148,7 @@ impl Data {
             for (_, lane) in
                 starting_with(&self.records, &keys::of_entity(shard, Kind::Lane, entity))
             {
-                lanes.push(postcard::from_bytes::<Lane>(lane).map_err(|error| {
+                lanes.push(codec::decode::<Lane>(lane).map_err(|error| {
                     StoreError::Corrupt(format!("a lane of {entity} cannot be read: {error}"))
                 })?);
             }

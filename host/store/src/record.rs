@@ -1,6 +1,6 @@
 //! Records on disk: a header of five bytes, then the body.
 //!
-//! The header is kind, format version, flags, and the id of the key that sealed the body (two bytes,
+//! The header is kind, format, flags, and the id of the key that sealed the body (two bytes,
 //! little-endian; 0: not sealed). Bodies are postcard, but for state, whose body is the guest's own bytes.
 //! Every body passes the one [`Seal`] hook, so encryption at rest is a matter of another `Seal`.
 //!
@@ -12,6 +12,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_sharding::codec::{self, FORMAT};
+use ostraca_sharding::extensions::{Extensible, Extensions};
 use ostraca_sharding::records::{Claim, Head, Lane};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -70,9 +72,6 @@ impl Kind {
     }
 }
 
-/// The format version that this release writes, of every kind.
-pub const VERSION: u8 = 1;
-
 /// Flag: the body only says how many [`Kind::Chunk`] records hold the real one.
 pub const CHUNKED: u8 = 1;
 
@@ -95,26 +94,21 @@ impl Header {
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let [low, high] = self.key_id.to_le_bytes();
-        [self.kind as u8, VERSION, self.flags, low, high]
+        [self.kind as u8, FORMAT, self.flags, low, high]
     }
 
     /// Takes the header off a record that must be of kind `expected`; gives the body too.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for another or an unknown kind, version or flag.
+    /// [`StoreError::Corrupt`] for another or an unknown kind, format or flag.
     pub fn take(expected: Kind, record: &[u8]) -> Result<(Self, &[u8]), StoreError> {
-        let [kind, version, flags, low, high, body @ ..] = record else {
+        let [kind, format, flags, low, high, body @ ..] = record else {
             return Err(corrupt(expected, "it is shorter than its header"));
         };
         if Kind::of(*kind) != Some(expected) {
             return Err(corrupt(expected, &format!("it is of kind {kind}")));
         }
-        if *version != VERSION {
-            return Err(corrupt(
-                expected,
-                &format!("it has format version {version}, this release reads {VERSION}"),
-            ));
-        }
+        codec::check_format(*format).map_err(|why| corrupt(expected, &why))?;
         if flags & !CHUNKED != 0 {
             return Err(corrupt(expected, &format!("it has unknown flags {flags:#04x}")));
         }
@@ -179,6 +173,12 @@ pub struct StandingClaim {
     pub claim: Claim,
     /// No commit of the shard has a higher sequence than this. Reserved in blocks, so that a turn need not write it.
     pub reserved: u64,
+    /// Fields of later releases.
+    pub extensions: Extensions<StandingClaim>,
+}
+
+impl Extensible for StandingClaim {
+    const NAME: &'static str = "StandingClaim";
 }
 
 impl Body for StandingClaim {
@@ -208,7 +208,7 @@ impl Codec {
     /// # Errors
     /// [`StoreError::Limit`] if the value cannot be encoded; none of ours can fail.
     pub fn encode<T: Body>(&self, key: &[u8], value: &T) -> Result<Vec<u8>, StoreError> {
-        let body = postcard::to_stdvec(value)
+        let body = codec::encode(value)
             .map_err(|error| StoreError::Limit(format!("a record cannot be encoded: {error}")))?;
         Ok(self.encode_bytes(T::KIND, key, body))
     }
@@ -229,11 +229,7 @@ impl Codec {
     /// [`StoreError::Corrupt`] if it is not a whole record of that kind.
     pub fn decode<T: Body>(&self, key: &[u8], record: &[u8]) -> Result<T, StoreError> {
         let body = self.open(T::KIND, key, record)?;
-        match postcard::take_from_bytes(&body) {
-            Ok((value, [])) => Ok(value),
-            Ok(_) => Err(corrupt(T::KIND, "bytes follow its end")),
-            Err(error) => Err(corrupt(T::KIND, &error.to_string())),
-        }
+        codec::decode(&body).map_err(|error| corrupt(T::KIND, &error.to_string()))
     }
 
     /// The body of a record whose body is bytes.

@@ -72,7 +72,7 @@ impl Dialer {
         let own = hello::client(Some(self.trust.cluster), &self.limits);
         let open = Open { stream: Some(open::Stream::Hello(own)) };
         let theirs = greet(&connection, &open, &self.limits).await?;
-        hello::agree(Some(self.trust.cluster), &theirs)
+        hello::agree(hello::PROTOCOL, Some(self.trust.cluster), &theirs)
             .map_err(|(code, reason)| refuse(&connection, code, reason))?;
         Ok(Link { connection, hello: theirs, limits: self.limits.clone() })
     }

@@ -1,15 +1,19 @@
 //! Hello: who speaks, and whether the two can speak with each other.
 
+use std::ops::RangeInclusive;
+
 use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
 
 use crate::code::Code;
 use crate::limits::Limits;
 use crate::proto;
 
-/// The lowest protocol version that this build speaks.
+/// The lowest version of the clients' protocol that this build speaks.
 pub const PROTOCOL_MIN: u32 = 1;
 /// The highest.
 pub const PROTOCOL_MAX: u32 = 1;
+/// Both.
+pub const PROTOCOL: RangeInclusive<u32> = PROTOCOL_MIN..=PROTOCOL_MAX;
 /// What this build knows beyond the protocol version.
 pub const FEATURES: &[&str] = &[];
 /// What this build calls itself.
@@ -64,11 +68,16 @@ pub fn client(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello {
 /// # Errors
 ///
 /// The first thing that does not fit: protocol version, required feature, cluster.
-pub fn agree(own: Option<ClusterId>, theirs: &proto::Hello) -> Result<u32, (Code, String)> {
-    let version = PROTOCOL_MAX.min(theirs.protocol_max);
-    if version < PROTOCOL_MIN.max(theirs.protocol_min) {
+pub fn agree(
+    versions: RangeInclusive<u32>,
+    own: Option<ClusterId>,
+    theirs: &proto::Hello,
+) -> Result<u32, (Code, String)> {
+    let (min, max) = versions.into_inner();
+    let version = max.min(theirs.protocol_max);
+    if version < min.max(theirs.protocol_min) {
         let text = format!(
-            "this side speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the other {} to {}",
+            "this side speaks protocol {min} to {max}, the other {} to {}",
             theirs.protocol_min, theirs.protocol_max
         );
         return Err((Code::UnsupportedProtocol, text));
@@ -106,9 +115,9 @@ mod tests {
     fn an_unknown_feature_is_ignored_and_an_unknown_required_one_is_refused_by_name() {
         let mut hello = client(Some(ClusterId(1)), &Limits::default());
         hello.features.push("time-travel".into());
-        assert_eq!(agree(Some(ClusterId(1)), &hello), Ok(1));
+        assert_eq!(agree(PROTOCOL, Some(ClusterId(1)), &hello), Ok(1));
         hello.required_features.push("time-travel".into());
-        let (code, reason) = agree(Some(ClusterId(1)), &hello).expect_err("refused");
+        let (code, reason) = agree(PROTOCOL, Some(ClusterId(1)), &hello).expect_err("refused");
         assert_eq!(code, Code::UnknownFeature);
         assert!(reason.contains("time-travel"), "{reason}");
     }
@@ -117,11 +126,14 @@ mod tests {
     fn versions_must_overlap_and_the_highest_common_one_is_spoken() {
         let mut hello = client(None, &Limits::default());
         hello.protocol_max = 9;
-        assert_eq!(agree(None, &hello), Ok(1));
+        assert_eq!(agree(PROTOCOL, None, &hello), Ok(1));
         hello.protocol_min = 2;
-        assert_eq!(agree(None, &hello).expect_err("refused").0, Code::UnsupportedProtocol);
         assert_eq!(
-            agree(None, &proto::Hello::default()).expect_err("refused").0,
+            agree(PROTOCOL, None, &hello).expect_err("refused").0,
+            Code::UnsupportedProtocol
+        );
+        assert_eq!(
+            agree(PROTOCOL, None, &proto::Hello::default()).expect_err("refused").0,
             Code::UnsupportedProtocol
         );
     }
@@ -129,6 +141,9 @@ mod tests {
     #[test]
     fn another_cluster_is_refused() {
         let hello = client(Some(ClusterId(2)), &Limits::default());
-        assert_eq!(agree(Some(ClusterId(1)), &hello).expect_err("refused").0, Code::OtherCluster);
+        assert_eq!(
+            agree(PROTOCOL, Some(ClusterId(1)), &hello).expect_err("refused").0,
+            Code::OtherCluster
+        );
     }
 }

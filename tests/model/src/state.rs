@@ -150,6 +150,7 @@ pub fn claim_of(shard: ShardId, epoch: Epoch, member: &Member) -> Claim {
         node: member.node.clone(),
         incarnation: member.incarnation,
         number: 1,
+        extensions: Default::default(),
     }
 }
 

@@ -267,7 +267,7 @@ impl Store {
             .records
             .iter()
             .filter(|((of, key), _)| of == entity && matches!(key, RecordKey::Lane(_)))
-            .filter_map(|(_, value)| postcard::from_bytes::<Lane>(value).ok())
+            .filter_map(|(_, value)| ostraca_sharding::codec::decode::<Lane>(value).ok())
             .collect();
         Loaded { head: self.cache.heads.get(entity).cloned(), lanes }
     }

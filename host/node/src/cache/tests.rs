@@ -19,12 +19,19 @@ fn node(addresses: &str) -> NodeRow {
         version: 1,
         since: 0,
         addresses: vec![addresses.into()],
+        format: 3,
+        extensions: Default::default(),
     }
 }
 
 fn view(shards: u32, nodes: &[&str]) -> Arc<View> {
     let owner = Member { node: "n1".into(), incarnation: node("").incarnation };
-    let shard = ShardRow { epoch: Epoch(3), owner: Some(owner), moving: None };
+    let shard = ShardRow {
+        epoch: Epoch(3),
+        owner: Some(owner),
+        moving: None,
+        extensions: Default::default(),
+    };
     let nodes = nodes.iter().map(|name| ((*name).into(), node(name))).collect();
     Arc::new(View { shards: vec![shard; shards as usize], nodes, ..View::default() })
 }
@@ -46,7 +53,10 @@ fn a_nodes_next_life_knows_where_to_send() {
 
     let cache = Cache::open(&place, ONE, types.clone()).expect("opened again");
     let cached = cache.load();
-    assert_eq!(cached.pool, Some(PoolRow { hash: HASH.into(), shards: 65 }));
+    assert_eq!(
+        cached.pool,
+        Some(PoolRow { hash: HASH.into(), shards: 65, extensions: Default::default() })
+    );
     let all = ["nodes/n1", "nodes/n2", "shards/default/00000", "shards/default/00001"];
     assert_eq!(keys(&cached), all);
     let chunk = cached.rows.iter().find(|(key, ..)| *key == Key::Shards(1));
@@ -54,7 +64,10 @@ fn a_nodes_next_life_knows_where_to_send() {
     assert_eq!((row.shards.len(), row.shards[0].epoch), (1, Epoch(3)));
     let (standing, manifest) = crate::loader::parse(&cached.types[0]).expect("a type");
     assert_eq!((standing.revision, &*manifest.kind), (4, "counter"));
-    assert_eq!(standing.methods, [MethodRow { name: "get".into(), query: true }]);
+    assert_eq!(
+        standing.methods,
+        [MethodRow { name: "get".into(), query: true, extensions: Default::default() }]
+    );
 
     // What is empty yet takes nothing away; a node that is gone is forgotten.
     cache.store(&Arc::new(View::default()));

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ostraca_sharding::extensions::Extensions;
 use ostraca_sharding::message::Kind;
 use ostraca_sharding::rows::{CHUNK, Key, NodeRow, Row, ShardsRow};
 
@@ -87,7 +88,7 @@ impl Writer {
 pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Bytes>, NodeError> {
     let mut rows = HashMap::new();
     let count = u32::try_from(view.shards.len()).unwrap_or(u32::MAX);
-    let pool = PoolRow { hash: HASH.into(), shards: count };
+    let pool = PoolRow { hash: HASH.into(), shards: count, extensions: Extensions::default() };
     rows.insert(rows::pool_key(), rows::encode_value(&pool)?);
     for (node, row) in &view.nodes {
         // Renewals would have it written all the time.
@@ -96,7 +97,8 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
         rows.insert(rows::key_text(&Key::Node(node.clone())), row);
     }
     for (chunk, shards) in (0..).zip(view.shards.chunks(CHUNK as usize)) {
-        let row = Row::Shards(ShardsRow { term: 0, shards: shards.to_vec() });
+        let shards = shards.to_vec();
+        let row = Row::Shards(ShardsRow { term: 0, shards, extensions: Extensions::default() });
         rows.insert(rows::key_text(&Key::Shards(chunk)), rows::encode_core(&row)?);
     }
     for entry in types.now().values() {
@@ -106,15 +108,17 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
 }
 
 fn type_row(entry: &Type) -> TypeRow {
-    let methods = entry
-        .methods()
-        .iter()
-        .map(|(name, kind)| MethodRow { name: name.to_string(), query: *kind == Kind::Query });
+    let methods = entry.methods().iter().map(|(name, kind)| MethodRow {
+        name: name.to_string(),
+        query: *kind == Kind::Query,
+        extensions: Extensions::default(),
+    });
     TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.text_effective(),
         component: entry.component,
         component_size: entry.component_size,
         methods: methods.collect(),
+        extensions: Extensions::default(),
     }
 }

@@ -4,14 +4,20 @@
 //! costs time, where memory without bound would cost the node. What happens on this node itself has a queue of its
 //! own, and none of it is ever lost.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ostraca_sharding::ids::NodeId;
 use ostraca_sharding::node::Talk;
 use ostraca_sharding::rows::Member;
 use tokio::sync::mpsc;
 
+use super::message::Ignored;
 use crate::stats::Stats;
+
+/// Kinds of ignored messages that are logged: a peer chooses their numbers.
+const KINDS_LOGGED: usize = 64;
 
 /// How much may wait to be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +41,8 @@ pub(crate) struct Words {
     bytes: Arc<AtomicUsize>,
     bounds: Bounds,
     stats: Arc<Stats>,
+    /// What was ignored, as far as it was logged.
+    ignored: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 /// Where they are heard.
@@ -54,7 +62,8 @@ pub(crate) fn queue(bounds: Bounds, stats: Arc<Stats>) -> (Words, Heard) {
     let (sender, receiver) = mpsc::channel(bounds.words.max(1));
     let bytes = Arc::new(AtomicUsize::new(0));
     let heard = Heard { queue: receiver, bytes: bytes.clone() };
-    (Words { queue: sender, bytes, bounds, stats }, heard)
+    let ignored = Arc::default();
+    (Words { queue: sender, bytes, bounds, stats, ignored }, heard)
 }
 
 impl Words {
@@ -71,6 +80,15 @@ impl Words {
         tracing::debug!(
             "a word was lost: {words} (`peers.words`) or {bytes} bytes (`peers.word-bytes`) wait"
         );
+    }
+
+    /// Counts a message that is not understood, and logs each kind once.
+    pub(crate) fn ignore(&self, node: &NodeId, why: &Ignored) {
+        Stats::count(&self.stats.words_ignored);
+        let mut logged = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < KINDS_LOGGED && logged.insert(why.key()) {
+            tracing::warn!(%node, %why, "a control message is ignored; more of this kind are only counted");
+        }
     }
 }
 
@@ -96,6 +114,17 @@ mod tests {
 
     fn member() -> Member {
         Member { node: "n1".into(), incarnation: Incarnation::default() }
+    }
+
+    #[test]
+    fn every_ignored_message_is_counted() {
+        let stats = Arc::<Stats>::default();
+        let (words, _heard) = queue(Bounds::default(), stats.clone());
+        for kind in [8, 8, 9, 8] {
+            words.ignore(&"n2".into(), &Ignored::Kind(kind));
+        }
+        assert_eq!(Stats::get(&stats.words_ignored), 4);
+        assert_eq!(words.ignored.lock().expect("whole").len(), 2, "each kind is logged once");
     }
 
     #[test]

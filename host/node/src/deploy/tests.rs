@@ -63,6 +63,7 @@ async fn what_stands_and_cannot_be_run_here_is_tried_again_by_a_deploy_and_told_
         component,
         component_size: EMPTY.len() as u64,
         methods: Vec::new(),
+        extensions: Default::default(),
     };
     let key = rows::type_key("hollow");
     rows::write(&*store, &key, None, &row).await.expect("written");

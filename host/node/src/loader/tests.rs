@@ -42,7 +42,12 @@ fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> Row {
         manifest: format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n"),
         component,
         component_size: 1,
-        methods: vec![rows::MethodRow { name: "get".into(), query: true }],
+        methods: vec![rows::MethodRow {
+            name: "get".into(),
+            query: true,
+            extensions: Default::default(),
+        }],
+        extensions: Default::default(),
     };
     let value = rows::encode_value(&standing).expect("encodes");
     Row { key: rows::type_key(name), revision: at, value }

@@ -37,6 +37,10 @@ impl Channel for Wire {
         self.calls.call(body).map(|answer| answer.map_err(failure)).boxed()
     }
 
+    fn version(&self) -> u32 {
+        self.link.info.version
+    }
+
     fn max_call(&self) -> usize {
         let bounds = &self.link.info.bounds;
         let bytes = u64::from(bounds.frame).min(bounds.call_bytes);

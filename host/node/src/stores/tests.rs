@@ -145,6 +145,8 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
         version: 1,
         since: 0,
         addresses: vec![address.into()],
+        format: 3,
+        extensions: Default::default(),
     };
     let value = rows::encode_core(&Row::Node(row)).expect("encodes");
     let key = rows::key_text(&Key::Node(name.into()));

@@ -23,6 +23,8 @@ use super::event::{Event, WriteError};
 use super::settings::{Mutation, Settings};
 use super::talk::{Held, Report, Talk};
 use crate::assign::AllocationStrategy;
+use crate::codec::FORMAT;
+use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::message::Now;
 use crate::records::Claim;

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::rows::{HandOffId, Key, Row};
 
-/// One thing said by a node to another. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
+/// One thing said by a node to another. Variants are only added at the end: their numbers are on the wire. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Talk {
     /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
@@ -81,6 +82,11 @@ pub enum Talk {
     },
 }
 
+impl Talk {
+    /// How many kinds this release knows; it ignores those with a higher number.
+    pub const KINDS: u32 = 8;
+}
+
 /// All that a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Report {
@@ -96,6 +102,12 @@ pub struct Report {
     pub store_answers: bool,
     /// Shards whose claim was refused, and the epoch that stands in the store (R5).
     pub refused: Vec<(ShardId, Epoch, Epoch)>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Report>,
+}
+
+impl Extensible for Report {
+    const NAME: &'static str = "Report";
 }
 
 /// A shard that a node holds.

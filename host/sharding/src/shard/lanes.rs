@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::codec;
+use crate::extensions::Extensions;
 use crate::ids::Session;
 use crate::message::Message;
 use crate::records::{Lane, Loaded, RecordKey, Recorded, Write};
@@ -204,7 +206,13 @@ impl Lanes {
         let session = message.id.session;
         let known = self.known.entry(session).or_insert_with(|| {
             self.in_head.push(session);
-            let lane = Lane { session, last: 0, used_at: now, replies: Vec::new() };
+            let lane = Lane {
+                session,
+                last: 0,
+                used_at: now,
+                replies: Vec::new(),
+                extensions: Extensions::default(),
+            };
             Known { lane, beside: false, unsettled: 0 }
         });
         let bytes = reply_bytes(&recorded);
@@ -236,7 +244,7 @@ impl Lanes {
             .collect();
         if let Some(known) = changed.and_then(beside) {
             // A lane of plain numbers and bytes always encodes; an empty record would be refused at load.
-            let value = postcard::to_stdvec(&known.lane).unwrap_or_default();
+            let value = codec::encode(&known.lane).unwrap_or_default();
             writes.push(Write {
                 key: RecordKey::Lane(known.lane.session),
                 value: Some(value.into()),

@@ -15,6 +15,7 @@ use super::entity::{Entry, Gated, Stage, State};
 use super::event::{Activation, Event, Turn, TurnResult};
 use super::lanes::Verdict;
 use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
+use crate::extensions::Extensions;
 use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardKey, TurnId};
 use crate::message::{Hint, Kind, Message, Now, Outcome, Token, codes};
 use crate::records::{
@@ -92,6 +93,7 @@ impl Machine {
             node: owner.node.clone(),
             incarnation: owner.incarnation,
             number: 1,
+            extensions: Extensions::default(),
         });
         Self {
             claim_wait: settings.claim_retry,

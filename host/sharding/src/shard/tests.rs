@@ -1,5 +1,6 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+mod formats;
 mod serve;
 mod stop;
 mod suspend;
@@ -225,7 +226,7 @@ impl Hand {
             for write in &commit.writes {
                 if let (RecordKey::Lane(session), Some(value)) = (&write.key, &write.value) {
                     self.lanes.retain(|lane| lane.session != *session);
-                    self.lanes.push(postcard::from_bytes(value).expect("a lane"));
+                    self.lanes.push(crate::codec::decode(value).expect("a lane"));
                 }
             }
             self.head = Some(commit.head.clone());

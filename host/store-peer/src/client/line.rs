@@ -140,6 +140,9 @@ impl Line {
                             Answer::Refused(why) => {
                                 Err(Failed::NotDone(StoreError::Unavailable(why)))
                             }
+                            Answer::Unsupported { call } => {
+                                Err(Failed::NotDone(StoreError::Unavailable(unsupported(call))))
+                            }
                             answer => Ok(answer),
                         }
                     }
@@ -180,6 +183,11 @@ impl Line {
         text.truncate(text.char_indices().nth(60).map_or(text.len(), |(at, _)| at));
         format!("the store answered another question: {text}")
     }
+}
+
+/// A call that the store's node does not know.
+fn unsupported(call: u32) -> String {
+    format!("the store's node has an older release, without calls of kind {call}: update it first")
 }
 
 impl Shared {

@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
 use tokio_util::sync::CancellationToken;
 
 use crate::channel::{Channel, Failure};
@@ -51,7 +52,16 @@ impl Link {
 
     /// Sends a call.
     pub(super) fn call(self: &Arc<Self>, body: Bytes) -> Answering {
-        let (answer, since) = (Some(self.channel.call(body)), Instant::now());
+        // A message bears the lowest version whose speakers understand it.
+        let (needs, speaks) = (body.first().copied().map(u32::from), self.channel.version());
+        let answer = match needs {
+            Some(needs) if needs > speaks => {
+                let why = format!("a call of version {needs}; the store's node speaks {speaks}");
+                ready(Err(Failure::NotSent(why))).boxed()
+            }
+            _ => self.channel.call(body),
+        };
+        let (answer, since) = (Some(answer), Instant::now());
         let call = Arc::new(Mutex::new(Call { since, answer, result: None, waker: None }));
         let mut waiting = self.waiting();
         waiting.last += 1;

@@ -18,6 +18,7 @@ fn claim() -> Claim {
         node: NodeId::from("a"),
         incarnation: Incarnation { counter: 3, nonce: 4 },
         number: 5,
+        extensions: Default::default(),
     }
 }
 
@@ -32,17 +33,15 @@ fn turn() -> Commit {
             Write { key: RecordKey::State("k".into()), value: Some("v".into()) },
             Write { key: RecordKey::Lane(Session([9; 16])), value: None },
         ],
+        extensions: Default::default(),
     }
 }
 
 const SHARD: [u8; 6] = [1, b'n', 1, b'p', 0xac, 2];
-const CLAIM: [u8; 13] = [1, 1, b'n', 1, b'p', 0xac, 2, 2, 1, b'a', 3, 4, 5];
+const CLAIM: [u8; 14] = [1, 1, b'n', 1, b'p', 0xac, 2, 2, 1, b'a', 3, 4, 5, 0];
 
-fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
-    message: &T,
-    parts: &[&[u8]],
-) {
-    let bytes = [&[VERSION][..], &parts.concat()].concat();
+fn golden<T: Message + PartialEq + std::fmt::Debug>(message: &T, parts: &[&[u8]]) {
+    let bytes = [&[VERSION][..], &parts.concat(), &[0]].concat();
     assert_eq!(encode(message).unwrap(), bytes, "{message:?}");
     assert_eq!(decode::<T>(&bytes).unwrap(), *message);
 }
@@ -55,8 +54,8 @@ fn the_bytes_of_requests_do_not_change() {
     );
     golden(&Request::Claim(vec![claim()]), &[&[1, 1], &CLAIM]);
     golden(&Request::Claims(vec![shard()]), &[&[2, 1], &SHARD]);
-    let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0];
-    let writes = [&[2, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0]].concat();
+    let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0, 0];
+    let writes = [&[2, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0, 0]].concat();
     golden(
         &Request::Commit(vec![turn()]),
         &[&[3, 1], &CLAIM, &[1, b't', 1, b'i', 7], &head, &writes],
@@ -115,10 +114,16 @@ fn the_bytes_of_replies_do_not_change() {
     ];
     let rest = [2, 1, 0xac, 2, 2, 2, 1, b'l', 3, 1, b'u'];
     golden(Answer::Commit(outcomes), &[&[4, 6, 0, 1, 2, 0, 1], &CLAIM, &rest]);
-    let lane = Lane { session: Session([9; 16]), last: 1, used_at: 2, replies: vec![] };
+    let lane = Lane {
+        session: Session([9; 16]),
+        last: 1,
+        used_at: 2,
+        replies: vec![],
+        extensions: Default::default(),
+    };
     let loaded = Loaded { head: None, lanes: vec![lane] };
     let unavailable = Err(StoreError::Unavailable("u".into()));
-    let lane = [&[9; 16][..], &[1, 2, 0]].concat();
+    let lane = [&[9; 16][..], &[1, 2, 0, 0]].concat();
     golden(
         Answer::Load(vec![Ok(loaded), unavailable]),
         &[&[5, 2, 0, 0, 1], &lane, &[1, 0, 1, b'u']],
@@ -126,7 +131,7 @@ fn the_bytes_of_replies_do_not_change() {
     let head = ScannedRecord::Head(Entity::new("t", "i"), Box::default());
     let records = vec![head, ScannedRecord::State("k".into(), "v".into())];
     let page = Page { records, next: Some("k".into()) };
-    let head = [&[0, 1, b't', 1, b'i'][..], &[0; 13]].concat();
+    let head = [&[0, 1, b't', 1, b'i'][..], &[0; 14]].concat();
     golden(Answer::Scan(Ok(page)), &[&[6, 0, 2], &head, &[1, 1, b'k', 1, b'v', 1, 1, b'k']]);
     golden(Answer::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
     golden(Answer::Blob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);
@@ -151,6 +156,7 @@ fn the_bytes_of_replies_do_not_change() {
     ];
     golden(Answer::Watch(events), &[&[12, 3, 0], &row_bytes, &[1, 1, b'k', 0xac, 2, 2]]);
     golden(Answer::Unwatch, &[&[13]]);
+    golden(Answer::Unsupported { call: 300 }, &[&[14, 0xac, 2]]);
 }
 
 #[test]
@@ -159,7 +165,9 @@ fn another_version_is_refused_by_name() {
     bytes[0] = 9;
     let error = decode::<Request>(&bytes).unwrap_err();
     assert_eq!(error, Unreadable::Version(9));
-    assert!(error.to_string().contains("version 9") && error.to_string().contains("version 1"));
+    assert!(
+        error.to_string().contains("version 9") && error.to_string().contains("versions 2 to 2")
+    );
 }
 
 #[test]
@@ -188,4 +196,62 @@ fn only_calls_that_carry_data_may_be_large() {
     assert!(decode_request(&turns, 100).is_ok());
     let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: vec![0; 200].into() };
     assert!(decode_request(&encode(&piece).unwrap(), 100).is_ok());
+}
+
+/// What a later release puts behind each call.
+struct LaterRequest;
+
+impl Extensible for LaterRequest {
+    const NAME: &'static str = "Request";
+    const FIELDS: &'static [u32] = &[1, 2];
+}
+
+fn later(call: &impl Serialize, field: Option<u32>) -> Vec<u8> {
+    let mut block = Extensions::<LaterRequest>::default();
+    field.inspect(|number| block.set(*number, &"x").unwrap());
+    codec::encode_after(vec![VERSION], &(call, block)).unwrap()
+}
+
+#[test]
+fn a_later_releases_call_is_understood_or_refused_by_name() {
+    let asked = |bytes: &[u8]| decode_request(bytes, 1_000);
+    let watch = Request::Unwatch(7);
+    assert_eq!(asked(&later(&watch, None)), Ok(watch.clone()));
+    assert_eq!(asked(&later(&watch, Some(2))), Ok(watch.clone()));
+    let error = asked(&later(&watch, Some(1))).expect_err("a required field");
+    assert!(error.to_string().contains("field 1 of Request is required"), "{error}");
+    // Whatever follows the number.
+    assert_eq!(asked(&later(&(CALLS, 1_u64), None)), Err(Unreadable::UnknownCall(CALLS)));
+    assert_eq!(asked(&later(&300_u32, None)), Err(Unreadable::UnknownCall(300)));
+    // Of a known number, rubbish stays rubbish.
+    assert!(matches!(asked(&later(&(CALLS - 1, "x"), None)), Err(Unreadable::Rubbish(_))));
+    let last = encode(&Request::Unwatch(1)).unwrap();
+    assert_eq!(u32::from(last[1]), CALLS - 1, "the last kind that is known");
+}
+
+#[test]
+fn a_later_release_understands_this_ones_messages() {
+    let bytes = encode(&Request::Unwatch(7)).unwrap();
+    let (asked, _): (Request, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
+    assert_eq!(asked, Request::Unwatch(7));
+    let reply = Reply { sequence: 9, answer: Answer::Unsupported { call: 13 } };
+    let bytes = encode(&reply).unwrap();
+    let (heard, _): (Reply, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
+    assert_eq!(heard, reply);
+}
+
+#[test]
+fn a_commit_keeps_a_later_releases_fields_of_head_and_claim() {
+    // Number 2, which may be ignored, and number 3, which may not.
+    let mut turn = turn();
+    turn.head.extensions = codec::decode(&[1, 2, 1, 9]).unwrap();
+    turn.extensions = codec::decode(&[1, 2, 1, 8]).unwrap();
+    let request = Request::Commit(vec![turn]);
+    let bytes = encode(&request).unwrap();
+    assert_eq!(decode::<Request>(&bytes), Ok(request));
+    let at = bytes.windows(4).position(|four| four == [1, 2, 1, 9]).unwrap();
+    let mut required = bytes.to_vec();
+    required[at + 1] = 3;
+    let error = decode::<Request>(&required).unwrap_err().to_string();
+    assert!(error.contains("field 3 of Head is required"), "{error}");
 }

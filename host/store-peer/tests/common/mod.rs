@@ -29,6 +29,7 @@ pub(crate) fn claim(node: &str, number: u64) -> Claim {
         node: NodeId::from(node),
         incarnation: Incarnation { counter: 1, nonce: 11 },
         number,
+        extensions: Default::default(),
     }
 }
 
@@ -40,5 +41,6 @@ pub(crate) fn turn(claim: &Claim, id: &str, from: u64) -> Commit {
         from,
         head: Head { version: from + 1, revision: 1, turn, ..Head::default() },
         writes: vec![],
+        extensions: Default::default(),
     }
 }

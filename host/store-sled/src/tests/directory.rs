@@ -52,8 +52,12 @@ fn a_store_in_use_is_refused_with_its_holder() {
 fn a_store_of_a_newer_format_is_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
     drop(create(dir.path(), &Options::default()));
-    fs::write(dir.path().join("format"), "ostraca store, format 2\n").unwrap();
-    assert!(matches!(open(dir.path()), Err(OpenError::NewerFormat { format: 2, ours: 1, .. })));
+    fs::write(dir.path().join("format"), "ostraca store, format 3\n").unwrap();
+    assert!(matches!(open(dir.path()), Err(OpenError::NewerFormat { format: 3, ours: 2, .. })));
+    fs::write(dir.path().join("format"), "ostraca store, format 1\n").unwrap();
+    let error = open(dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::OlderFormat { format: 1, ours: 2, .. }), "{error}");
+    assert!(error.to_string().contains("ostraca init"), "{error}");
     fs::write(dir.path().join("format"), "rubbish").unwrap();
     assert!(matches!(open(dir.path()), Err(OpenError::NotAStore(_))));
 }

@@ -33,6 +33,7 @@ fn claim() -> Arc<Claim> {
         node: NodeId::from("a"),
         incarnation: Incarnation::default(),
         number: 1,
+        extensions: Default::default(),
     })
 }
 
@@ -45,7 +46,14 @@ fn claimed(store: &SledStore) -> Arc<Claim> {
 fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
     let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
     let head = Head { version: from + 1, turn, ..Head::default() };
-    Commit { claim: claim.clone(), entity: Entity::new("counter", id), from, head, writes: vec![] }
+    Commit {
+        claim: claim.clone(),
+        entity: Entity::new("counter", id),
+        from,
+        head,
+        writes: vec![],
+        extensions: Default::default(),
+    }
 }
 
 fn set(key: Vec<u8>, value: Vec<u8>) -> Write {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::executor::block_on;
+use ostraca_sharding::codec;
 use ostraca_sharding::ids::{
     ClusterId, Entity, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
 };
@@ -98,6 +99,7 @@ fn claim_of(shard: ShardKey, epoch: u64, number: u64) -> Claim {
         node: NodeId::from("a"),
         incarnation: Incarnation { counter: 1, nonce: 11 },
         number,
+        extensions: Default::default(),
     }
 }
 
@@ -124,6 +126,7 @@ fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
         from,
         head: Head { version: from + 1, revision: 1, turn, ..Head::default() },
         writes: vec![],
+        extensions: Default::default(),
     }
 }
 
@@ -137,11 +140,17 @@ fn unset(key: &str) -> Write {
 }
 
 fn lane(session: u8, last: u64) -> Lane {
-    Lane { session: Session([session; 16]), last, used_at: 1, replies: vec![] }
+    Lane {
+        session: Session([session; 16]),
+        last,
+        used_at: 1,
+        replies: vec![],
+        extensions: Default::default(),
+    }
 }
 
 fn set_lane(lane: &Lane) -> Write {
-    let value = postcard::to_stdvec(lane).unwrap();
+    let value = codec::encode(lane).unwrap();
     Write { key: RecordKey::Lane(lane.session), value: Some(value.into()) }
 }
 

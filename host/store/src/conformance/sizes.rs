@@ -79,6 +79,7 @@ fn heads_and_lanes_may_be_large(store: &impl EntityStore) {
         digest: Digest([1; 16]),
         version: 1,
         answer: Answer::Result(value(100_000, 3)),
+        extensions: Default::default(),
     });
     for from in 0..4 {
         let mut next = turn(&claim, "a", from, from);

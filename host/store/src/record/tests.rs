@@ -1,4 +1,4 @@
-//! Golden bytes of every record: a change here is a new format version.
+//! Golden bytes of every record: a change here is a new format.
 
 use super::*;
 use ostraca_sharding::ids::{
@@ -13,12 +13,14 @@ fn lane() -> Lane {
         digest: Digest([0xdd; 16]),
         version: sequence + 300,
         answer,
+        extensions: Default::default(),
     };
     Lane {
         session: Session([0x55; 16]),
         last: 2,
         used_at: 1_000,
         replies: vec![recorded(1, Answer::Result(Bytes::from_static(b"ok"))), recorded(2, error)],
+        extensions: Default::default(),
     }
 }
 
@@ -34,6 +36,7 @@ fn head() -> Head {
         expires_at: Some(128),
         deleted: false,
         state_bytes: 16,
+        extensions: Default::default(),
     }
 }
 
@@ -45,15 +48,16 @@ fn standing() -> StandingClaim {
         node: NodeId::from("a"),
         incarnation: Incarnation { counter: 3, nonce: 4 },
         number: 5,
+        extensions: Default::default(),
     };
-    StandingClaim { claim, reserved: 4096 }
+    StandingClaim { claim, reserved: 4096, extensions: Default::default() }
 }
 
 #[test]
 fn the_bytes_of_a_head_do_not_change() {
     let golden = [
-        2, 1, 0, 0, 0, // header
-        5, 3, 0xc8, 1, 7, 2, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16,
+        2, 3, 0, 0, 0, // header
+        5, 3, 0xc8, 1, 7, 2, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16, 0,
     ];
     assert_eq!(Codec::default().encode(b"k", &head()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<Head>(b"k", &golden).unwrap(), head());
@@ -61,13 +65,13 @@ fn the_bytes_of_a_head_do_not_change() {
 
 #[test]
 fn the_bytes_of_a_lane_do_not_change() {
-    let mut golden = vec![4, 1, 0, 0, 0];
+    let mut golden = vec![4, 3, 0, 0, 0];
     golden.extend([0x55; 16]);
     golden.extend([2, 0xe8, 7, 2, 1]);
     golden.extend([0xdd; 16]);
-    golden.extend([0xad, 2, 0, 2, b'o', b'k', 2]);
+    golden.extend([0xad, 2, 0, 2, b'o', b'k', 0, 2]);
     golden.extend([0xdd; 16]);
-    golden.extend([0xae, 2, 1, 2, b'n', b'o', 3, b'w', b'h', b'y']);
+    golden.extend([0xae, 2, 1, 2, b'n', b'o', 3, b'w', b'h', b'y', 0, 0]);
     assert_eq!(Codec::default().encode(b"k", &lane()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<Lane>(b"k", &golden).unwrap(), lane());
 }
@@ -75,8 +79,8 @@ fn the_bytes_of_a_lane_do_not_change() {
 #[test]
 fn the_bytes_of_a_claim_do_not_change() {
     let golden = [
-        1, 1, 0, 0, 0, // header
-        1, 1, b'n', 1, b'p', 7, 2, 1, b'a', 3, 4, 5, 0x80, 0x20,
+        1, 3, 0, 0, 0, // header
+        1, 1, b'n', 1, b'p', 7, 2, 1, b'a', 3, 4, 5, 0, 0x80, 0x20, 0,
     ];
     assert_eq!(Codec::default().encode(b"k", &standing()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<StandingClaim>(b"k", &golden).unwrap(), standing());
@@ -85,7 +89,7 @@ fn the_bytes_of_a_claim_do_not_change() {
 #[test]
 fn the_bytes_of_state_do_not_change() {
     let record = Codec::default().encode_bytes(Kind::State, b"k", &b"value"[..]);
-    assert_eq!(record, b"\x03\x01\0\0\0value");
+    assert_eq!(record, b"\x03\x03\0\0\0value");
     assert_eq!(Codec::default().decode_bytes(Kind::State, b"k", &record).unwrap(), "value");
 }
 
@@ -114,12 +118,22 @@ fn the_numbers_of_kinds_do_not_change() {
 }
 
 #[test]
-fn an_unknown_kind_version_flag_or_key_is_corrupt() {
+fn an_unknown_kind_format_flag_or_key_is_corrupt() {
     let codec = Codec::default();
     let good = codec.encode(b"k", &head()).unwrap();
-    for (at, value) in
-        [(0, 0), (0, 4), (0, 200), (1, 0), (1, 2), (2, 1), (2, 2), (2, 0x80), (3, 1), (4, 1)]
-    {
+    for (at, value) in [
+        (0, 0),
+        (0, 4),
+        (0, 200),
+        (1, 0),
+        (1, 2),
+        (1, 4),
+        (2, 1),
+        (2, 2),
+        (2, 0x80),
+        (3, 1),
+        (4, 1),
+    ] {
         let mut bad = good.clone();
         bad[at] = value;
         let error = codec.decode::<Head>(b"k", &bad).unwrap_err();
@@ -160,7 +174,7 @@ fn every_body_passes_the_seal_with_its_key() {
     }
     let codec = Codec::new(Arc::new(Xor));
     let record = codec.encode_bytes(Kind::State, b"\x01", &b"abc"[..]);
-    assert_eq!(record, b"\x03\x01\0\x02\x01`cb");
+    assert_eq!(record, b"\x03\x03\0\x02\x01`cb");
     assert_eq!(codec.decode_bytes(Kind::State, b"\x01", &record).unwrap(), "abc");
     assert!(Codec::default().decode_bytes(Kind::State, b"\x01", &record).is_err());
 }

@@ -7,7 +7,7 @@ use ostraca_sharding::ids::{Incarnation, NodeId};
 use ostraca_sharding::rows::{Member, Roles};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bounds, PeerInfo};
+use super::{Bounds, PeerInfo, VERSIONS};
 use crate::code::Code;
 use crate::hello::{self, NodeFacts};
 use crate::identity::{Principal, Role};
@@ -56,6 +56,8 @@ impl Facts {
             hash: self.hash.clone(),
             addresses: self.addresses.clone(),
             format: self.format,
+            protocol_min: *VERSIONS.start(),
+            protocol_max: *VERSIONS.end(),
             ..self.node.hello(limits)
         }
     }
@@ -71,7 +73,7 @@ impl Facts {
         stopping: CancellationToken,
     ) -> Result<PeerInfo, (Code, String)> {
         let name = is_node(certificate)?;
-        hello::agree(Some(self.node.cluster), &theirs)?;
+        let version = hello::agree(VERSIONS, Some(self.node.cluster), &theirs)?;
         let bad = |text: String| Err((Code::BadHello, text));
         if theirs.cluster_id.is_empty() {
             return bad("a node says of which cluster it is".into());
@@ -113,6 +115,7 @@ impl Facts {
             shards: theirs.shards,
             hash: theirs.hash,
             format: theirs.format,
+            version,
             software: theirs.software,
             bounds: Bounds::agreed(limits, &theirs.limits.unwrap_or_default()),
             stopping,
@@ -200,6 +203,7 @@ mod tests {
         assert_eq!(info.member.node, own.node.node);
         assert_eq!(info.member.incarnation, own.node.incarnation);
         assert_eq!((info.roles, info.store, info.format), (own.roles, 2, 5));
+        assert_eq!(info.version, *VERSIONS.end());
         assert_eq!((info.shards, info.hash, info.addresses), (256, own.hash, own.addresses));
     }
 
@@ -210,7 +214,7 @@ mod tests {
             (|h| h.shards = 128, Code::OtherShardCount, ["256", "128"]),
             (|h| h.hash = "java".into(), Code::OtherHash, ["murmur3", "java"]),
             (|h| h.node = "three".into(), Code::OtherNode, ["two", "three"]),
-            (|h| h.protocol_min = 7, Code::UnsupportedProtocol, ["1 to 1", "7 to 1"]),
+            (|h| h.protocol_min = 7, Code::UnsupportedProtocol, ["2 to 2", "7 to 2"]),
             (
                 |h| h.cluster_id = 9_u128.to_be_bytes().to_vec().into(),
                 Code::OtherCluster,
@@ -223,6 +227,17 @@ mod tests {
             assert!(texts.iter().all(|part| text.contains(part)), "{text}");
         }
         agree(hello(|h| (h.shards, h.hash) = (0, String::new()))).expect("not known yet");
+    }
+
+    #[test]
+    fn two_releases_speak_the_highest_version_that_both_have() {
+        let newer = agree(hello(|h| h.protocol_max = 9)).expect("they overlap");
+        assert_eq!(newer.version, *VERSIONS.end());
+        // Before the first release.
+        let old = agree(hello(|h| (h.protocol_min, h.protocol_max) = (1, 1)));
+        let (code, text) = old.expect_err("refused");
+        assert_eq!(code, Code::UnsupportedProtocol);
+        assert!(text.contains("2 to 2") && text.contains("1 to 1"), "{text}");
     }
 
     #[test]

@@ -36,6 +36,10 @@ use crate::limits::Limits;
 use crate::proto::{self, peer_open};
 use crate::{ALPN_CONTROL, ALPN_PEER};
 
+/// The versions of what nodes say to each other that this release speaks: control messages and store calls. Two nodes
+/// speak the highest that both have. Version 1 was never released.
+pub const VERSIONS: std::ops::RangeInclusive<u32> = 2..=2;
+
 /// Bytes of a frame beside its body: two fields' heads and a tag, rounded up.
 const HEAD: usize = 32;
 
@@ -169,6 +173,8 @@ pub struct PeerInfo {
     pub hash: String,
     /// The highest format of records that it reads; 0: it has not said.
     pub format: u32,
+    /// The version that both speak, of [`VERSIONS`].
+    pub version: u32,
     /// Its software, for logs.
     pub software: String,
     /// What both take.

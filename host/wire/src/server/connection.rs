@@ -151,7 +151,7 @@ impl<S: Service> Shared<S> {
             return Err(bad("the first stream is for the hello"));
         };
         let own = self.facts.now().node;
-        hello::agree(Some(own.cluster), &theirs)
+        hello::agree(hello::PROTOCOL, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
         writer.put(&own.hello(&self.limits));
         writer.flush().await?;

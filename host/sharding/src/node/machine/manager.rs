@@ -159,15 +159,21 @@ impl Machine {
         }
         let term = self.view.manager.as_ref().map_or(0, |(row, _)| row.term) + 1;
         let expected = self.view.manager.as_ref().map(|(_, revision)| *revision);
-        let row = ManagerRow { term, holder: me.clone() };
+        let row = ManagerRow { term, holder: me.clone(), extensions: self.manager_extensions() };
         self.write(Purpose::Lead(term), Key::Manager, expected, Row::Manager(row));
+    }
+
+    /// What other releases noted on the manager's row.
+    fn manager_extensions(&self) -> Extensions<ManagerRow> {
+        self.view.manager.as_ref().map(|(row, _)| row.extensions.clone()).unwrap_or_default()
     }
 
     pub(super) fn led(&mut self, now: Now, term: u64, result: Result<u64, WriteError>) {
         match result {
             Ok(revision) => {
                 let Some(me) = self.member() else { return };
-                let row = Row::Manager(ManagerRow { term, holder: me });
+                let extensions = self.manager_extensions();
+                let row = Row::Manager(ManagerRow { term, holder: me, extensions });
                 self.learn(now, Key::Manager, row.clone(), revision);
                 self.tell_all(Key::Manager, &row, revision);
             }

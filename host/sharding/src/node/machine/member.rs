@@ -123,6 +123,9 @@ impl Machine {
             version: self.identity.version,
             since: now.cluster,
             addresses: self.identity.addresses.clone(),
+            format: u32::from(FORMAT),
+            // The row describes a life: what another release noted of the last one ends with it.
+            extensions: Extensions::default(),
         };
         self.membership = Membership::Registering;
         let expected = known.map(|(_, revision)| revision);

@@ -251,6 +251,7 @@ impl Machine {
                 .iter()
                 .map(|(shard, (at, above))| (*shard, *at, *above))
                 .collect(),
+            extensions: Extensions::default(),
         };
         self.say_manager(now, Talk::Report(Box::new(report)));
     }

@@ -297,6 +297,7 @@ impl Cluster {
             node: member.node.clone(),
             incarnation: member.incarnation,
             number: 1,
+            extensions: Default::default(),
         })
     }
 

@@ -115,13 +115,13 @@ fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
         let row = Row::Shards(ShardsRow { term, ..row });
         let talk = Talk::Wrote { key: Key::Shards(0), row, revision: revision + 10 };
         b.handle(now, Event::Heard { from: a.clone(), talk });
-        let second = Row::Manager(ManagerRow { term: 2, holder });
+        let second = Row::Manager(ManagerRow { term: 2, holder, extensions: Default::default() });
         b.handle(now, Event::Row { key: Key::Manager, value: Some((second, revision + 5)) });
         let actions: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
         let seals = |action: &Action| matches!(action, Action::Write { key: Key::Shards(_), .. });
         let sealed = actions.iter().any(seals);
         assert!(sealed || actions.contains(&Action::Read(Key::Manager)), "it looks who manages");
-        let third = Row::Manager(ManagerRow { term: 3, holder: a });
+        let third = Row::Manager(ManagerRow { term: 3, holder: a, extensions: Default::default() });
         b.handle(now, Event::Row { key: Key::Manager, value: Some((third, revision + 11)) });
         assert_eq!(b.managing(), None);
         sealed

@@ -31,6 +31,7 @@ impl Machine {
                     digest: message.digest,
                     version,
                     answer: answer.clone(),
+                    extensions: Extensions::default(),
                 };
                 state.lanes.record(&message, recorded, now.cluster, head_lane_bytes)
             }
@@ -48,8 +49,14 @@ impl Machine {
         };
         let head = Head { lanes, ..state.head.clone() };
         state.gate.push_back(Gated { turn, message: id, answer, version, queries: Vec::new() });
-        let commit =
-            Commit { claim: self.claim.clone(), entity: entity.clone(), from, head, writes };
+        let commit = Commit {
+            claim: self.claim.clone(),
+            entity: entity.clone(),
+            from,
+            head,
+            writes,
+            extensions: Extensions::default(),
+        };
         if self.phase == Phase::Claiming || self.claim_asked {
             self.held.push(commit);
         } else {

@@ -152,7 +152,10 @@ impl Machine {
             let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
             let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
             let epoch = if self.off(Mutation::SameEpoch) { above } else { Epoch(above.0 + 1) };
-            placed.push((shard, ShardRow { epoch, owner: Some(member.clone()), moving: None }));
+            let before = self.view.shard(shard);
+            let extensions = before.map(|row| row.extensions.clone()).unwrap_or_default();
+            let owner = Some(member.clone());
+            placed.push((shard, ShardRow { epoch, owner, moving: None, extensions }));
         }
         let Some(manager) = &mut self.manager else { return };
         for (shard, row) in placed {

@@ -1,0 +1,92 @@
+//! A control message in bytes: a byte of version, who speaks, what is said, and a block of later releases' fields.
+//!
+//! The version is the lowest whose speakers understand all of the message. Rows decide and messages only save time,
+//! so a message that is not understood is ignored: it is counted, and each kind is logged once.
+
+use bytes::Bytes;
+use ostraca_sharding::codec::{self, DecodeError};
+use ostraca_sharding::extensions::{Extensible, Extensions};
+use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::node::Talk;
+use ostraca_sharding::rows::Member;
+use ostraca_wire::peer::VERSIONS;
+use serde::Serialize;
+
+/// What every control message of this release bears.
+const VERSION: u8 = 2;
+
+/// The block behind a control message. Its fields are known to whoever knows the message's kind.
+#[derive(Debug)]
+struct Message;
+
+impl Extensible for Message {
+    const NAME: &'static str = "ControlMessage";
+}
+
+/// Why a control message is ignored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Ignored {
+    /// A later release has more kinds.
+    #[error("it is of the unknown kind {0}")]
+    Kind(u32),
+    /// It is of a version that is not spoken here.
+    #[error("it has version {0}; this release speaks {start} to {end}", start = VERSIONS.start(), end = VERSIONS.end())]
+    Version(u8),
+    /// It has a required field that is unknown, or is damaged.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The certificate says who speaks, and it is another node.
+    #[error("it says that it comes from node {0}")]
+    OtherNode(NodeId),
+}
+
+impl Ignored {
+    /// What is logged once: the unknown kind, else one number for each reason.
+    pub(super) fn key(&self) -> u64 {
+        match self {
+            Self::Kind(kind) => u64::from(*kind),
+            Self::Version(version) => (1 << 32) + u64::from(*version),
+            Self::Unreadable(_) => 1 << 33,
+            Self::OtherNode(_) => (1 << 33) + 1,
+        }
+    }
+}
+
+/// What the node `by` says.
+pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, Talk), Ignored> {
+    let unreadable = |error: DecodeError| Ignored::Unreadable(error.to_string());
+    let Some((&version, body)) = body.split_first() else {
+        return Err(Ignored::Unreadable("it is empty".into()));
+    };
+    if !VERSIONS.contains(&u32::from(version)) {
+        return Err(Ignored::Version(version));
+    }
+    let (from, said) = codec::take::<Member>(body).map_err(unreadable)?;
+    if from.node != *by {
+        return Err(Ignored::OtherNode(from.node));
+    }
+    let (kind, _) = codec::take::<u32>(said).map_err(unreadable)?;
+    if kind >= Talk::KINDS {
+        return Err(Ignored::Kind(kind));
+    }
+    let (talk, _) = codec::decode::<(Talk, Extensions<Message>)>(said).map_err(unreadable)?;
+    Ok((from, talk))
+}
+
+/// The bytes of a control message.
+pub(super) fn encode(from: &Member, talk: &Talk) -> Result<Bytes, DecodeError> {
+    encode_any(from, talk)
+}
+
+fn encode_any(from: &Member, talk: &impl Serialize) -> Result<Bytes, DecodeError> {
+    let message = (from, talk, Extensions::<Message>::default());
+    codec::encode_after(vec![VERSION], &message).map(Bytes::from)
+}
+
+/// The version that the other side must speak.
+pub(super) fn version(body: &[u8]) -> u32 {
+    body.first().copied().unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use ostraca_sharding::ids::{Epoch, Incarnation, ShardId};
+use ostraca_sharding::node::{Held, Report};
+use ostraca_sharding::rows::HandOffId;
+use serde::Deserialize;
+
+use super::*;
+
+fn member() -> Member {
+    Member { node: "n1".into(), incarnation: Incarnation { counter: 3, nonce: 200 } }
+}
+
+fn one() -> NodeId {
+    "n1".into()
+}
+
+#[test]
+fn a_control_message_has_golden_bytes_and_one_sender() {
+    let from = member();
+    let report = Report {
+        incarnation: from.incarnation,
+        seen: vec![(0, 7)],
+        held: vec![Held { shard: ShardId(5), epoch: Epoch(2), serving: true }],
+        store_answers: true,
+        refused: Vec::new(),
+        extensions: Extensions::default(),
+    };
+    let talk = Talk::Report(Box::new(report));
+    let bytes = encode(&from, &talk).expect("encodes");
+    let golden = [2, 2, b'n', b'1', 3, 200, 1, 5, 3, 200, 1, 1, 0, 7, 1, 5, 2, 1, 1, 0, 0, 0];
+    assert_eq!(bytes.as_ref(), golden);
+    assert_eq!(decode(&one(), &bytes), Ok((from, talk)));
+    assert_eq!(decode(&"n2".into(), &bytes), Err(Ignored::OtherNode(one())));
+    for cut in 0..bytes.len() {
+        assert!(decode(&one(), &bytes[..cut]).is_err(), "{cut}");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert!(matches!(decode(&one(), &longer), Err(Ignored::Unreadable(_))));
+    let newer = [&[VERSION + 1], &bytes[1..]].concat();
+    assert_eq!(decode(&one(), &newer), Err(Ignored::Version(VERSION + 1)));
+}
+
+#[test]
+fn every_kind_of_control_message_keeps_its_number() {
+    let (term, shard, epoch) = (1, ShardId(2), Epoch(3));
+    let (incarnation, id) = (member().incarnation, HandOffId { term: 1, number: 4 });
+    let kinds = [
+        (1, Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision: 5 }),
+        (2, Talk::BeginHandOffAck { term, shard, epoch, id }),
+        (3, Talk::HandOff { term, shard, epoch, incarnation, id }),
+        (4, Talk::ShardStopped { term, shard, epoch, incarnation, id }),
+        (5, Talk::Report(Box::default())),
+        (6, Talk::Rebalance),
+        (7, Talk::Unreachable { node: one() }),
+    ];
+    for (number, talk) in kinds {
+        let bytes = codec::encode(&talk).expect("encodes");
+        assert_eq!(bytes[0], number, "{talk:?}");
+        // A kind that is missing here, or in KINDS, would be ignored by everybody.
+        assert!(u32::from(number) < Talk::KINDS);
+        let bytes = encode(&member(), &talk).expect("encodes");
+        assert_eq!(decode(&one(), &bytes), Ok((member(), talk)));
+    }
+}
+
+/// What a later release says: one more kind, one more field of a report, and fields behind the message.
+#[derive(Serialize, Deserialize)]
+enum Later {
+    Wrote,
+    BeginHandOff,
+    BeginHandOffAck,
+    HandOff,
+    ShardStopped,
+    Report(LaterReport),
+    Rebalance,
+    Unreachable { node: NodeId },
+    Gossip { about: String },
+}
+
+#[derive(Serialize, Deserialize)]
+struct LaterReport {
+    incarnation: Incarnation,
+    seen: Vec<(u32, u64)>,
+    held: Vec<Held>,
+    store_answers: bool,
+    refused: Vec<(ShardId, Epoch, Epoch)>,
+    extensions: Extensions<Self>,
+}
+
+const LOAD: u32 = 2;
+const POOL: u32 = 3;
+
+impl Extensible for LaterReport {
+    const NAME: &'static str = "Report";
+    const FIELDS: &'static [u32] = &[LOAD, POOL];
+}
+
+struct LaterMessage;
+
+impl Extensible for LaterMessage {
+    const NAME: &'static str = "ControlMessage";
+    const FIELDS: &'static [u32] = &[LOAD, POOL];
+}
+
+fn later(talk: &Later, field: Option<u32>) -> Vec<u8> {
+    let mut block = Extensions::<LaterMessage>::default();
+    field.inspect(|number| block.set(*number, &"x").expect("fits"));
+    codec::encode_after(vec![VERSION], &(member(), talk, block)).expect("encodes")
+}
+
+fn later_report(field: Option<u32>) -> Later {
+    let mut extensions = Extensions::default();
+    field.inspect(|number| extensions.set(*number, &"x").expect("fits"));
+    let incarnation = member().incarnation;
+    let (seen, held, refused) = (Vec::new(), Vec::new(), Vec::new());
+    Later::Report(LaterReport { incarnation, seen, held, store_answers: true, refused, extensions })
+}
+
+#[test]
+fn a_later_releases_message_is_understood_or_ignored_whole() {
+    let heard = |talk: &Later, field| decode(&one(), &later(talk, field)).map(|(_, talk)| talk);
+    let node = one();
+    assert_eq!(
+        heard(&Later::Unreachable { node: node.clone() }, Some(LOAD)),
+        Ok(Talk::Unreachable { node })
+    );
+    assert!(matches!(heard(&later_report(Some(LOAD)), None), Ok(Talk::Report(_))));
+    for refused in [heard(&Later::Rebalance, Some(POOL)), heard(&later_report(Some(POOL)), None)] {
+        let error = refused.expect_err("a required field");
+        assert!(error.to_string().contains("field 3"), "{error}");
+    }
+    let unknown = heard(&Later::Gossip { about: "n2".into() }, None);
+    assert_eq!(unknown, Err(Ignored::Kind(Talk::KINDS)));
+}
+
+#[test]
+fn a_later_release_understands_this_ones_messages() {
+    let talk = Talk::Report(Box::new(Report { store_answers: true, ..Report::default() }));
+    let bytes = encode(&member(), &talk).expect("encodes");
+    let (from, later, _): (Member, Later, Extensions<LaterMessage>) =
+        codec::decode(&bytes[1..]).expect("decodes");
+    assert!(from == member() && matches!(later, Later::Report(report) if report.store_answers));
+}

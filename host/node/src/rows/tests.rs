@@ -1,0 +1,199 @@
+use ostraca_sharding::ids::{Epoch, Incarnation};
+use ostraca_sharding::rows::{
+    HandOffId, ManagerRow, Member, Moving, NodeRow, Roles, ShardRow, ShardsRow, Standing,
+};
+
+use super::*;
+
+const LIFE: Incarnation = Incarnation { counter: 3, nonce: 200 };
+
+fn stored(key: &str, value: Bytes) -> Stored {
+    Stored { key: key.into(), revision: 7, value }
+}
+
+fn holds(key: &Key, row: &Row, golden: &[u8]) {
+    let bytes = encode_core(row).expect("encodes");
+    assert_eq!(bytes.as_ref(), golden);
+    let found = decode_core(&stored(&key_text(key), bytes)).expect("decodes");
+    assert_eq!(found, Some((key.clone(), row.clone(), 7)));
+}
+
+#[test]
+fn the_cores_rows_have_golden_bytes() {
+    let holder = Member { node: "n1".into(), incarnation: LIFE };
+    let moving = Moving { id: HandOffId { term: 2, number: 9 }, to: Some("n2".into()) };
+    let shards = ShardsRow {
+        term: 2,
+        shards: vec![
+            ShardRow {
+                epoch: Epoch(5),
+                owner: Some(holder.clone()),
+                moving: Some(moving),
+                extensions: Default::default(),
+            },
+            ShardRow::default(),
+        ],
+        extensions: Default::default(),
+    };
+    let shards_bytes =
+        [3, 2, 2, 5, 1, 2, b'n', b'1', 3, 200, 1, 1, 2, 9, 1, 2, b'n', b'2', 0, 0, 0, 0, 0, 0];
+    holds(&Key::Shards(0), &Row::Shards(shards), &shards_bytes);
+    let manager = ManagerRow { term: 4, holder, extensions: Default::default() };
+    holds(&Key::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
+    let node = NodeRow {
+        incarnation: LIFE,
+        renewals: 6,
+        standing: Standing::Stopped,
+        draining: true,
+        store_answers: false,
+        roles: Roles { store: false, manager: true, host: true, gateway: false },
+        version: 1,
+        since: 300,
+        addresses: vec!["a:1".into()],
+        format: 3,
+        extensions: Default::default(),
+    };
+    let node_bytes =
+        [3, 3, 200, 1, 6, 2, 1, 0, 0, 1, 1, 0, 1, 172, 2, 1, 3, b'a', b':', b'1', 3, 0];
+    holds(&Key::Node("n1".into()), &Row::Node(node), &node_bytes);
+}
+
+#[test]
+fn the_other_rows_have_golden_bytes() {
+    let bytes =
+        encode_value(&TimeRow { millis: 300, extensions: Default::default() }).expect("encodes");
+    assert_eq!(bytes.as_ref(), [3, 172, 2, 0]);
+    let bytes = encode_value(&ClusterRow::new(3)).expect("encodes");
+    assert_eq!(bytes.as_ref(), [3, 3, 3, 0]);
+    let pool = PoolRow { hash: "h".into(), shards: 256, extensions: Default::default() };
+    assert_eq!(encode_value(&pool).expect("encodes").as_ref(), [3, 1, b'h', 128, 2, 0]);
+    let row = TypeRow {
+        revision: 4,
+        manifest: "m".into(),
+        component: [9; 32],
+        component_size: 5,
+        methods: vec![MethodRow {
+            name: "get".into(),
+            query: true,
+            extensions: Default::default(),
+        }],
+        extensions: Default::default(),
+    };
+    let bytes = encode_value(&row).expect("encodes");
+    let golden = [&[3, 4, 1, b'm'][..], &[9; 32], &[5, 1, 3, b'g', b'e', b't', 1, 0, 0]].concat();
+    assert_eq!(bytes.as_ref(), golden);
+    assert_eq!(decode::<TypeRow>(&stored("types/default/a", bytes)).expect("decodes"), row);
+}
+
+#[test]
+fn a_row_of_another_format_is_refused_by_name() {
+    let row = stored("time", Bytes::from_static(&[9, 1]));
+    let error = decode::<TimeRow>(&row).expect_err("a newer version").to_string();
+    assert!(
+        error.contains("`time` cannot be read: it has format 9") && error.contains("newer"),
+        "{error}"
+    );
+    // As unreleased programs had them: they are refused, not read as something else.
+    for (key, old) in [("nodes/n1", vec![2, 3, 200, 1]), ("shards/default/00000", vec![1, 2])] {
+        let error = decode_core(&stored(key, old.into())).expect_err("an old one").to_string();
+        assert!(error.contains("has format") && error.contains("init"), "{error}");
+    }
+    assert!(decode_core(&stored("manager", Bytes::new())).is_err());
+}
+
+#[test]
+fn a_key_names_one_row_and_a_row_has_one_key() {
+    for key in [Key::Node("n-1.x".into()), Key::Manager, Key::Shards(0), Key::Shards(1_023)] {
+        assert_eq!(parse_key(&key_text(&key)), Some(key));
+    }
+    assert_eq!(key_text(&Key::Shards(3)), "shards/default/00003");
+    for other in [
+        "cluster",
+        "time",
+        "manager/",
+        "nodes/",
+        "nodes/a/b",
+        "shards/default/3",
+        "shards/default/000003",
+        "shards/other/00003",
+        "types/default/counter",
+    ] {
+        assert_eq!(parse_key(other), None, "{other}");
+        let row = stored(other, Bytes::from_static(&[1]));
+        assert_eq!(decode_core(&row).expect("not ours"), None);
+    }
+    assert_eq!(type_name(&type_key("counter")), Some("counter"));
+    assert_eq!(type_name("types/default/"), None);
+    assert_eq!(type_name("types/other/counter"), None);
+}
+
+/// The row of a node as a later release has it: with a field that may be ignored, and one that may not.
+#[derive(Debug, Serialize, Deserialize)]
+struct LaterNode {
+    incarnation: Incarnation,
+    renewals: u64,
+    standing: Standing,
+    marks: (bool, bool),
+    roles: Roles,
+    version: u64,
+    since: u64,
+    addresses: Vec<String>,
+    format: u32,
+    extensions: Extensions<Self>,
+}
+
+const GROUP: u32 = 2;
+const WITNESS: u32 = 3;
+
+impl Extensible for LaterNode {
+    const NAME: &'static str = "NodeRow";
+    const FIELDS: &'static [u32] = &[GROUP, WITNESS];
+}
+
+fn later(number: u32) -> Bytes {
+    let mut row = LaterNode {
+        incarnation: LIFE,
+        renewals: 6,
+        standing: Standing::Live,
+        marks: (false, true),
+        roles: Roles::ALL,
+        version: 2,
+        since: 300,
+        addresses: Vec::new(),
+        format: 4,
+        extensions: Extensions::default(),
+    };
+    row.extensions.set(number, &"rack-1").expect("fits");
+    codec::encode_after(vec![codec::FORMAT], &row).expect("encodes").into()
+}
+
+#[test]
+fn a_later_releases_row_is_kept_whole_or_refused_by_name() {
+    let Some((key, Row::Node(mut row), _)) =
+        decode_core(&stored("nodes/n1", later(GROUP))).expect("decodes")
+    else {
+        panic!("a node's row")
+    };
+    // This release marks the node dead.
+    row.standing = Standing::Dead;
+    let bytes = encode_core(&Row::Node(row)).expect("encodes");
+    let back: LaterNode = codec::decode(&bytes[1..]).expect("the later release reads it");
+    assert_eq!((back.standing, back.renewals, back.format), (Standing::Dead, 6, 4));
+    assert_eq!(back.extensions.get::<String>(GROUP), Ok(Some("rack-1".into())));
+    assert_eq!(key_text(&key), "nodes/n1");
+    let error = decode_core(&stored("nodes/n1", later(WITNESS))).expect_err("a required field");
+    let text = error.to_string();
+    assert!(text.contains("`nodes/n1`") && text.contains("field 3 of NodeRow"), "{text}");
+}
+
+#[test]
+fn a_cluster_whose_format_is_not_read_is_refused_with_both_numbers() {
+    ClusterRow::new(FORMAT).readable().expect("this release's own");
+    let raising = ClusterRow { next: FORMAT + 1, ..ClusterRow::new(FORMAT) };
+    for row in [ClusterRow::new(FORMAT + 1), ClusterRow::new(OLDEST_FORMAT - 1), raising] {
+        let error = row.readable().expect_err("it cannot be read").to_string();
+        let theirs = if row.next == FORMAT { row.format } else { row.next };
+        assert!(error.contains(&format!("format {theirs}")), "{error}");
+        assert!(error.contains(&format!("{OLDEST_FORMAT} to {FORMAT}")), "{error}");
+    }
+}

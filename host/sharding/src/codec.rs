@@ -1,0 +1,90 @@
+//! How structs lie in bytes wherever they are stored or sent: postcard, whole, with nothing behind it.
+//!
+//! Every record, row, control message and store call goes through [`decode`]: what a release cannot understand is
+//! refused by name, and bytes behind the end are an error, never ignored.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::extensions::{self, BlockError};
+
+/// The format that this release writes into records and rows, and the highest that it reads. 1 and 2 were never
+/// released.
+pub const FORMAT: u8 = 3;
+/// The lowest format that this release reads.
+pub const OLDEST_FORMAT: u8 = 3;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// An extension block is refused.
+    #[error(transparent)]
+    Extension(#[from] BlockError),
+    /// More bytes follow.
+    #[error("{0} bytes too many")]
+    Trailing(usize),
+    /// They are cut short, or something else.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+/// The bytes of a value.
+///
+/// # Errors
+/// [`DecodeError::Malformed`] for a value that postcard cannot encode; the formats have none.
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, DecodeError> {
+    encode_after(Vec::new(), value)
+}
+
+/// The same, behind the bytes that are there.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_after<T: Serialize + ?Sized>(
+    before: Vec<u8>,
+    value: &T,
+) -> Result<Vec<u8>, DecodeError> {
+    postcard::to_extend(value, before).map_err(|error| DecodeError::Malformed(error.to_string()))
+}
+
+/// A value from all of its bytes.
+///
+/// # Errors
+/// [`DecodeError`] says why they are none.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    match take(bytes)? {
+        (value, []) => Ok(value),
+        (_, rest) => Err(DecodeError::Trailing(rest.len())),
+    }
+}
+
+/// A value from the first bytes; gives the others too.
+///
+/// # Errors
+/// [`DecodeError`] says why they are none.
+pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), DecodeError> {
+    // Left over where somebody else decoded.
+    extensions::refused();
+    postcard::take_from_bytes(bytes).map_err(|error| match extensions::refused() {
+        Some(refused) => refused.into(),
+        None => DecodeError::Malformed(error.to_string()),
+    })
+}
+
+/// What stands in the format byte of a record or row, if this release reads it.
+///
+/// # Errors
+/// Both numbers, and what to do.
+pub fn check_format(found: u8) -> Result<(), String> {
+    if (OLDEST_FORMAT..=FORMAT).contains(&found) {
+        return Ok(());
+    }
+    let help = if found > FORMAT {
+        "use a newer release"
+    } else {
+        "an unreleased program wrote it; make the cluster again with `ostraca init`"
+    };
+    Err(format!(
+        "it has format {found}, and this release reads {OLDEST_FORMAT} to {FORMAT}: {help}"
+    ))
+}

@@ -1,0 +1,213 @@
+//! Fields that a struct gained after its shape was frozen: numbered, and carried along where they are unknown.
+//!
+//! Whatever is stored or sent lies in postcard, whose structs cannot grow. So each struct that may grow ends with
+//! an [`Extensions`] block: a list of (number, bytes), one zero byte when it is empty. A new field is a new number
+//! of the struct, listed in `docs/formats.md`, and no number is ever used again. A release that does not know a
+//! number keeps it when it writes the struct back.
+//!
+//! Even numbers may be ignored by who does not know them. Odd numbers are *required*: a struct with an unknown odd
+//! number is refused by name, because its meaning would be misread without that field.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use serde::de::{DeserializeOwned, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::codec::{self, DecodeError};
+
+/// Fields of one block, at most.
+pub const MAX_FIELDS: usize = 64;
+/// Bytes of the values of one block, at most.
+pub const MAX_BYTES: usize = 64 * 1024;
+
+/// A struct that ends with an extension block.
+pub trait Extensible {
+    /// Its name in errors and in `docs/formats.md`.
+    const NAME: &'static str;
+    /// The numbers that this release knows.
+    const FIELDS: &'static [u32] = &[];
+}
+
+/// The extension block of `T`. An empty one allocates nothing.
+pub struct Extensions<T> {
+    /// Sorted by number, each number once.
+    fields: Box<[Field]>,
+    of: PhantomData<fn() -> T>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+struct Field {
+    number: u32,
+    value: Bytes,
+}
+
+/// Why an extension block is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// A required field is unknown here.
+    #[error(
+        "field {number} of {of} is required, and this release does not know it: use a newer one"
+    )]
+    Required {
+        /// The struct's name.
+        of: &'static str,
+        /// The field's number.
+        number: u32,
+    },
+    /// A number stands twice, out of order, or is 0.
+    #[error("field {number} of {of} is out of order, stands twice, or is 0")]
+    Order {
+        /// The struct's name.
+        of: &'static str,
+        /// The field's number.
+        number: u32,
+    },
+    /// There are more fields or bytes than one block may have.
+    #[error("the extensions of {of} have more than {MAX_FIELDS} fields or {MAX_BYTES} bytes")]
+    TooLarge {
+        /// The struct's name.
+        of: &'static str,
+    },
+}
+
+/// Whether a reader must understand the field with that number.
+#[must_use]
+pub fn is_required(number: u32) -> bool {
+    number % 2 == 1
+}
+
+impl<T: Extensible> Extensions<T> {
+    /// The field with that number, which must be one of [`Extensible::FIELDS`].
+    ///
+    /// # Errors
+    /// [`DecodeError`] if its bytes are not a `V`.
+    pub fn get<V: DeserializeOwned>(&self, number: u32) -> Result<Option<V>, DecodeError> {
+        debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
+        let found = self.fields.binary_search_by_key(&number, |field| field.number);
+        found.ok().map(|at| codec::decode(&self.fields[at].value)).transpose()
+    }
+
+    /// Sets the field with that number, which must be one of [`Extensible::FIELDS`].
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the value cannot be encoded or the block becomes too large; it is then unchanged.
+    pub fn set<V: Serialize>(&mut self, number: u32, value: &V) -> Result<(), DecodeError> {
+        debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
+        let value = Bytes::from(codec::encode(value)?);
+        let mut fields = self.fields.to_vec();
+        match fields.binary_search_by_key(&number, |field| field.number) {
+            Ok(at) => fields[at].value = value,
+            Err(at) => fields.insert(at, Field { number, value }),
+        }
+        let bytes: usize = fields.iter().map(|field| field.value.len()).sum();
+        if fields.len() > MAX_FIELDS || bytes > MAX_BYTES {
+            return Err(BlockError::TooLarge { of: T::NAME }.into());
+        }
+        self.fields = fields.into();
+        Ok(())
+    }
+}
+
+impl<T> Extensions<T> {
+    /// Whether it has no field.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+}
+
+impl<T> Default for Extensions<T> {
+    fn default() -> Self {
+        Self { fields: Box::default(), of: PhantomData }
+    }
+}
+
+impl<T> Clone for Extensions<T> {
+    fn clone(&self) -> Self {
+        Self { fields: self.fields.clone(), of: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for Extensions<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.fields.iter().map(|field| (field.number, &field.value))).finish()
+    }
+}
+
+impl<T> PartialEq for Extensions<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields == other.fields
+    }
+}
+
+impl<T> Eq for Extensions<T> {}
+
+impl<T> Hash for Extensions<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.fields.hash(state);
+    }
+}
+
+impl<T> Serialize for Extensions<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields.serialize(serializer)
+    }
+}
+
+impl<'de, T: Extensible> Deserialize<'de> for Extensions<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Fields::<T>(PhantomData))
+    }
+}
+
+struct Fields<T>(PhantomData<fn() -> T>);
+
+impl<'de, T: Extensible> Visitor<'de> for Fields<T> {
+    type Value = Extensions<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the extensions of {}", T::NAME)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut block: A) -> Result<Self::Value, A::Error> {
+        let of = T::NAME;
+        let (mut fields, mut bytes, mut last) = (Vec::new(), 0, 0);
+        while let Some((number, value)) = block.next_element::<(u32, Bytes)>()? {
+            if number <= last {
+                return Err(refuse(BlockError::Order { of, number }));
+            }
+            if is_required(number) && !T::FIELDS.contains(&number) {
+                return Err(refuse(BlockError::Required { of, number }));
+            }
+            last = number;
+            bytes += value.len();
+            fields.push(Field { number, value });
+            if fields.len() > MAX_FIELDS || bytes > MAX_BYTES {
+                return Err(refuse(BlockError::TooLarge { of }));
+            }
+        }
+        Ok(Extensions { fields: fields.into(), of: PhantomData })
+    }
+}
+
+thread_local! {
+    /// Why the decoding under way was refused: postcard's errors carry no text.
+    static REFUSED: Cell<Option<BlockError>> = const { Cell::new(None) };
+}
+
+fn refuse<E: serde::de::Error>(error: BlockError) -> E {
+    REFUSED.set(Some(error));
+    E::custom(error)
+}
+
+/// Takes why the last decoding on this thread was refused, if a block was the reason.
+pub(crate) fn refused() -> Option<BlockError> {
+    REFUSED.take()
+}
+
+#[cfg(test)]
+mod tests;

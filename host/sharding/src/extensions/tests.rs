@@ -1,0 +1,125 @@
+use super::*;
+
+/// A struct as this release has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Old {
+    base: u8,
+    extensions: Extensions<Self>,
+}
+
+impl Extensible for Old {
+    const NAME: &'static str = "Thing";
+}
+
+/// The same struct as a later release has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct New {
+    base: u8,
+    extensions: Extensions<Self>,
+}
+
+const COLOUR: u32 = 2;
+const LOCK: u32 = 3;
+
+impl Extensible for New {
+    const NAME: &'static str = "Thing";
+    const FIELDS: &'static [u32] = &[COLOUR, LOCK];
+}
+
+fn new(colour: Option<&str>, lock: Option<u64>) -> Vec<u8> {
+    let mut new = New { base: 9, extensions: Extensions::default() };
+    colour.inspect(|colour| new.extensions.set(COLOUR, colour).expect("fits"));
+    lock.inspect(|lock| new.extensions.set(LOCK, lock).expect("fits"));
+    codec::encode(&new).expect("encodes")
+}
+
+fn old(bytes: &[u8]) -> Result<Old, DecodeError> {
+    codec::decode(bytes)
+}
+
+#[test]
+fn an_empty_block_is_one_byte() {
+    assert_eq!(new(None, None), [9, 0]);
+    assert!(old(&[9, 0]).expect("decodes").extensions.is_empty());
+}
+
+#[test]
+fn an_unknown_optional_field_is_kept_when_written_back() {
+    let bytes = new(Some("red"), None);
+    assert_eq!(bytes, [9, 1, 2, 4, 3, b'r', b'e', b'd']);
+    let mut read = old(&bytes).expect("decodes");
+    read.base = 10;
+    let back: New = codec::decode(&codec::encode(&read).expect("encodes")).expect("decodes");
+    assert_eq!(back.base, 10);
+    assert_eq!(back.extensions.get::<String>(COLOUR), Ok(Some("red".into())));
+    assert_eq!(back.extensions.get::<u64>(LOCK), Ok(None));
+}
+
+#[test]
+fn an_unknown_required_field_is_refused_by_name() {
+    let error = old(&new(Some("red"), Some(7))).expect_err("it is required");
+    assert_eq!(error, BlockError::Required { of: "Thing", number: LOCK }.into());
+    assert!(error.to_string().contains("field 3 of Thing is required"), "{error}");
+    let known: New = codec::decode(&new(None, Some(7))).expect("the later release knows it");
+    assert_eq!(known.extensions.get(LOCK), Ok(Some(7_u64)));
+}
+
+#[test]
+fn a_field_that_was_set_again_has_its_last_value() {
+    let mut it = New { base: 1, extensions: Extensions::default() };
+    it.extensions.set(LOCK, &1_u64).expect("fits");
+    it.extensions.set(COLOUR, &"red").expect("fits");
+    it.extensions.set(LOCK, &2_u64).expect("fits");
+    let bytes = codec::encode(&it).expect("encodes");
+    assert_eq!(bytes, [1, 2, 2, 4, 3, b'r', b'e', b'd', 3, 1, 2]);
+    assert_eq!(codec::decode::<New>(&bytes).expect("decodes"), it);
+}
+
+#[test]
+fn doubled_unsorted_and_zero_numbers_are_refused() {
+    for block in [&[2, 2, 0, 2, 0][..], &[2, 4, 0, 2, 0], &[1, 0, 0]] {
+        let error = old(&[&[9][..], block].concat()).expect_err("refused");
+        assert!(matches!(error, DecodeError::Extension(BlockError::Order { .. })), "{error}");
+    }
+}
+
+#[test]
+fn bytes_behind_the_end_and_cut_blocks_are_refused() {
+    let whole = new(Some("red"), None);
+    assert_eq!(old(&[&whole[..], &[0]].concat()), Err(DecodeError::Trailing(1)));
+    for cut in 0..whole.len() {
+        let error = old(&whole[..cut]).expect_err("cut");
+        assert!(matches!(error, DecodeError::Malformed(_)), "{cut}: {error}");
+    }
+    // An error of a block does not stick to the next decoding.
+    old(&[9, 1, 1, 0]).expect_err("a required field");
+    assert!(matches!(old(&[]), Err(DecodeError::Malformed(_))));
+}
+
+#[test]
+fn a_block_has_a_bound_on_fields_and_on_bytes() {
+    let fields = |count: u8| {
+        let block = (1..=count).flat_map(|number| [number * 2, 0]);
+        [9, count].into_iter().chain(block).collect::<Vec<u8>>()
+    };
+    old(&fields(60)).expect("few enough");
+    // Numbers from 128 on take two bytes.
+    let mut many: Vec<u8> = vec![9, 65];
+    (1..=65_u32).for_each(|number| {
+        let number = number * 2;
+        match u8::try_from(number) {
+            Ok(low) if low < 128 => many.push(low),
+            _ => many.extend([(number & 0x7f) as u8 | 0x80, (number >> 7) as u8]),
+        }
+        many.push(0);
+    });
+    let too_large = DecodeError::from(BlockError::TooLarge { of: "Thing" });
+    assert_eq!(old(&many), Err(too_large.clone()));
+    let mut it = New { base: 1, extensions: Extensions::default() };
+    it.extensions.set(COLOUR, &vec![0_u8; MAX_BYTES - 3]).expect("as much as fits");
+    let before = it.clone();
+    assert_eq!(it.extensions.set(LOCK, &1_u64), Err(too_large.clone()));
+    assert_eq!(it, before);
+    let large = codec::encode(&vec![0_u8; MAX_BYTES + 1]).expect("encodes");
+    assert_eq!(old(&[&[9, 1, 2][..], &large].concat()), Err(too_large));
+}

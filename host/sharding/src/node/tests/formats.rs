@@ -1,0 +1,98 @@
+//! Fields that a later release adds to rows outlive what this release writes (`docs/formats.md`).
+
+use super::cluster::Cluster;
+use crate::codec;
+use crate::extensions::{Extensible, Extensions};
+use crate::node::Event;
+use crate::rows::{Key, Row, Standing};
+
+/// A field of a later release: number 2, optional.
+fn noted<T: Extensible>() -> Extensions<T> {
+    codec::decode(&[1, 2, 3, b'n', b'e', b'w']).expect("an unknown field that may be ignored")
+}
+
+/// Writes the later release's fields into every row, as its node would.
+fn note(cluster: &mut Cluster) {
+    for key in cluster.rows.keys().cloned().collect::<Vec<_>>() {
+        cluster.revision += 1;
+        let (mut row, revision) = (cluster.rows[&key].0.clone(), cluster.revision);
+        match &mut row {
+            Row::Node(row) => row.extensions = noted(),
+            Row::Manager(row) => row.extensions = noted(),
+            Row::Shards(row) => {
+                row.extensions = noted();
+                row.shards.iter_mut().for_each(|shard| shard.extensions = noted());
+            }
+        }
+        cluster.rows.insert(key.clone(), (row.clone(), revision));
+        for node in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
+            let value = Some((row.clone(), revision));
+            cluster.tell(&node.0, Event::Row { key: key.clone(), value });
+        }
+    }
+}
+
+fn keeps_all(cluster: &Cluster, but: &str) {
+    for (key, (row, _)) in &cluster.rows {
+        match row {
+            Row::Node(_) if *key == Key::Node(but.into()) => {}
+            Row::Node(row) => assert_eq!(row.extensions, noted(), "{key:?}"),
+            Row::Manager(row) => assert_eq!(row.extensions, noted()),
+            Row::Shards(row) => {
+                assert_eq!(row.extensions, noted());
+                assert!(row.shards.iter().all(|shard| shard.extensions == noted()), "{row:?}");
+            }
+        }
+    }
+}
+
+fn renewals(cluster: &Cluster, node: &str) -> u64 {
+    match &cluster.rows[&Key::Node(node.into())].0 {
+        Row::Node(row) => row.renewals,
+        _ => unreachable!("a node's row"),
+    }
+}
+
+#[test]
+fn renewals_and_a_drain_keep_a_later_releases_fields() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    note(&mut cluster);
+    let before = renewals(&cluster, "b");
+    cluster.run(3_000);
+    assert!(renewals(&cluster, "b") > before);
+    cluster.tell("b", Event::Drain { node: "b".into(), draining: true });
+    cluster.run(5_000);
+    assert_eq!(cluster.spread().get("b"), None, "its shards went by hand-off");
+    cluster.tell("b", Event::Leave);
+    cluster.run(5_000);
+    assert_eq!(cluster.standing("b"), Some(Standing::Stopped));
+    keeps_all(&cluster, "");
+}
+
+#[test]
+fn a_death_a_seal_and_new_owners_keep_a_later_releases_fields() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    note(&mut cluster);
+    let (manager, term) = cluster.manager();
+    cluster.node(&manager).dead = true;
+    cluster.run(15_000);
+    assert_eq!(cluster.standing(&manager), Some(Standing::Dead));
+    assert!(cluster.manager().1 > term, "the rows were sealed anew");
+    assert_eq!(cluster.spread().get(&manager), None, "its shards have new owners");
+    keeps_all(&cluster, "");
+}
+
+#[test]
+fn a_new_life_begins_without_the_fields_of_the_last_one() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    note(&mut cluster);
+    cluster.node("b").dead = true;
+    cluster.start("b");
+    cluster.run(10_000);
+    assert_eq!(cluster.life("b"), 2);
+    match &cluster.rows[&Key::Node("b".into())].0 {
+        Row::Node(row) => assert!(row.extensions.is_empty() && row.format == 3),
+        _ => unreachable!("a node's row"),
+    }
+    keeps_all(&cluster, "b");
+}

@@ -1,0 +1,42 @@
+//! Fields that a later release adds to heads and lanes outlive this release's turns (`docs/formats.md`).
+
+use super::*;
+use crate::codec;
+use crate::extensions::{Extensible, Extensions};
+
+/// A field of a later release: number 2, optional.
+fn noted<T: Extensible>() -> Extensions<T> {
+    codec::decode(&[1, 2, 3, b'n', b'e', b'w']).expect("an unknown field that may be ignored")
+}
+
+#[test]
+fn a_turn_keeps_a_later_releases_fields_of_head_lane_and_reply() {
+    for head_lane_bytes in [4_096, 0] {
+        let mut hand = Hand::with(Settings { head_lane_bytes, ..Settings::default() });
+        hand.send(1, 0, Kind::Command);
+        hand.run();
+        hand.settle(CommitOutcome::Done);
+        // The later release's node has the entity for a while.
+        let head = hand.head.as_mut().expect("a head");
+        head.extensions = noted();
+        let lanes = head.lanes.iter_mut().chain(&mut hand.lanes);
+        let mut count = 0;
+        for lane in lanes {
+            count += 1;
+            lane.extensions = noted();
+            lane.replies.iter_mut().for_each(|reply| reply.extensions = noted());
+        }
+        assert_eq!(count, 1, "of one session");
+        let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
+        let mut hand = Hand::with(Settings { head_lane_bytes, ..Settings::default() });
+        (hand.head, hand.lanes) = (head, lanes);
+        hand.send(2, 1, Kind::Command);
+        hand.run();
+        hand.settle(CommitOutcome::Done);
+        let head = hand.head.expect("a head");
+        assert_eq!((head.version, head.extensions), (2, noted()));
+        let lane = head.lanes.iter().chain(&hand.lanes).next().expect("a lane");
+        assert_eq!((lane.last, &lane.extensions), (2, &noted()));
+        assert_eq!(lane.replies[0].extensions, noted());
+    }
+}
