@@ -4,15 +4,14 @@
 //! the same time are told apart by compare-and-set on the type's row. Revisions only rise; going back is a new, higher
 //! revision with the old component. It ends when this node has the type; the others follow the row.
 
+mod binding;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_sharding::extensions::Extensions;
-use ostraca_sharding::ids::ShardId;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
-use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, Row, Scan, ScanKind, ScannedRecord, StoreError,
-};
+use ostraca_store::{Cas, ClusterStore, Conflict, EntityStore, Row};
 use ostraca_wasm::Program;
 use ostraca_wire::proto::{Deployed, Problem};
 use ostraca_wire::server::Upload;
@@ -21,7 +20,7 @@ use tokio::sync::Mutex;
 use crate::error::NodeError;
 use crate::loader::{self, Loader};
 use crate::manifest::Manifest;
-use crate::ownership::{POOL, shard_key};
+use crate::ownership::POOL;
 use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
 use crate::types::{Absent, Types};
@@ -37,7 +36,6 @@ pub(crate) struct Deployer {
     pub(crate) wasm: ostraca_wasm::Host,
     pub(crate) types: Types,
     pub(crate) loader: Loader,
-    pub(crate) shards: u32,
     pub(crate) turn: Mutex<()>,
 }
 
@@ -72,8 +70,7 @@ impl Deployer {
         {
             return Err(changed(&manifest.kind, revision, expected));
         }
-        let before = standing.as_ref().map(|(_, manifest)| manifest);
-        self.check_binding(before, &manifest).await?;
+        self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
         let methods = program.methods().iter().map(|method| MethodRow {
             name: method.name.clone(),
@@ -107,8 +104,8 @@ impl Deployer {
             let text = "the store keeps the component under another digest";
             return Err(problem("store-failed", text, "report it"));
         }
-        // Entities may have come while it was compiled.
-        self.check_binding(before, &manifest).await?;
+        // Before the row, too: an entity may come as soon as that stands.
+        self.bind(&manifest).await?;
         let cas = Cas { key, expected: found.map(|row| row.revision), value: Some(value) };
         let at = match self.cluster.compare_and_set(cas).await {
             Ok(at) => at,
@@ -172,50 +169,6 @@ impl Deployer {
         }
         self.loader.row(now);
         Err(changed(&kind, row.revision, expected))
-    }
-
-    /// R23: what says where a type's entities live is fixed while there are any.
-    async fn check_binding(&self, old: Option<&Manifest>, new: &Manifest) -> Result<(), Problem> {
-        let same = |old: &Manifest| old.pool == new.pool && old.shard_key == new.shard_key;
-        if old.is_none_or(same) {
-            return Ok(());
-        }
-        if !self.has_entities(&new.kind).await.map_err(|error| store_problem(error.into()))? {
-            return Ok(());
-        }
-        Err(problem(
-            "binding-fixed",
-            format!("`{}` has entities, so its `pool` and `shard-key` cannot change", new.kind),
-            "keep them, or deploy under another type name",
-        ))
-    }
-
-    async fn has_entities(&self, kind: &str) -> Result<bool, StoreError> {
-        for shard in 1..=self.shards {
-            let shard = shard_key(ShardId(shard));
-            let mut after = None;
-            loop {
-                let scan = Scan {
-                    shard: shard.clone(),
-                    kind: ScanKind::Heads,
-                    after,
-                    limit: 1_000,
-                    limit_bytes: 1 << 20,
-                };
-                let page = self.store.scan(scan).await?;
-                let found = page.records.iter().any(
-                    |record| matches!(record, ScannedRecord::Head(entity, _) if *entity.kind == *kind),
-                );
-                if found {
-                    return Ok(true);
-                }
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
-        }
-        Ok(false)
     }
 }
 

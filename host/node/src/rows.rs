@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use ostraca_sharding::codec;
 use ostraca_sharding::extensions::{Extensible, Extensions};
+use ostraca_sharding::hash::ShardKeyRule;
 use ostraca_sharding::rows::{Key, Row};
 use ostraca_store::{Cas, ClusterStore, Conflict, Row as Stored};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -84,6 +85,15 @@ pub(crate) struct TypeRow {
     pub(crate) extensions: Extensions<Self>,
 }
 
+/// `bindings/<namespace>/<type>`: what says where the type's entities live; never changed (R23).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BindingRow {
+    pub(crate) pool: String,
+    pub(crate) shard_key: ShardKeyRule,
+    pub(crate) hash: String,
+    pub(crate) extensions: Extensions<Self>,
+}
+
 /// A method of a deployed type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MethodRow {
@@ -100,11 +110,16 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, TimeRow, PoolRow, TypeRow, MethodRow);
+extensible!(ClusterRow, TimeRow, PoolRow, BindingRow, TypeRow, MethodRow);
 
 /// The key of what is fixed for the pool's life.
 pub(crate) fn pool_key() -> String {
     format!("pools/{POOL}")
+}
+
+/// The key of a type's binding.
+pub(crate) fn binding_key(name: &str) -> String {
+    format!("bindings/{NAMESPACE}/{name}")
 }
 
 /// The key of a type.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{COUNTER, client, counter, make, start};
-use ostraca_client::{AdminError, Client, Deployed};
+use ostraca_client::{AdminError, Client, Deployed, Entity};
 use ostraca_node::config::Role;
 use ostraca_node::{Initialised, JoinOptions, Node, join};
 
@@ -105,6 +105,59 @@ async fn of_deploys_at_the_same_time_each_revision_is_won_by_one_and_all_nodes_e
     let winners: Vec<_> = [by_one, by_two].into_iter().filter_map(won).collect();
     assert!(winners.len() == 1 && winners[0].revision == last + 2, "{winners:?}");
 
+    one.close().await;
+    two.close().await;
+    second.stop(GRACE).await;
+    first.stop(GRACE).await;
+}
+
+/// The counter under another name, with another shard key.
+fn bound(number: u32, key: &str) -> String {
+    format!("type = \"counter-{number}\"\ncomponent = \"counter.wasm\"\nshard-key = \"{key}\"\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r23_of_two_shard_keys_one_wins_whenever_the_first_entity_comes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let made = make(&dir.path().join("n1"));
+    let first = start(&dir.path().join("n1")).await;
+    let second = second(dir.path(), &first, &made).await;
+    let (one, two) = (client(&first, &made).await, client(&second, &made).await);
+    for round in 0..ROUNDS {
+        let (a, b) = (bound(round, "id"), bound(round, "until:/"));
+        let session = one.session();
+        let entity = Entity::new(format!("counter-{round}"), "a/1");
+        // The first entity comes as soon as either stands.
+        let added = async {
+            loop {
+                match session.command(&entity, "add", "1").await {
+                    Ok(reply) => return reply.version,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        let added = tokio::time::timeout(PATIENCE, added);
+        let (by_one, by_two, version) =
+            tokio::join!(one.deploy(&a, counter(), None), two.deploy(&b, counter(), None), added);
+        assert_eq!(version.expect("one of them stands"), 1);
+        let done = [by_one, by_two];
+        let won = done.iter().filter(|done| done.is_ok()).count();
+        assert_eq!(won, 1, "{done:?}");
+        for (text, done) in [(a, &done[0]), (b, &done[1])] {
+            // Whoever lost stays out, through any node.
+            for node in [&one, &two] {
+                let again = node.deploy(&text, counter(), None).await;
+                match done {
+                    Ok(_) => assert!(again.expect("it stands").unchanged),
+                    Err(_) => {
+                        assert_eq!(again.expect_err("it is bound").code(), "binding-fixed");
+                    }
+                }
+            }
+        }
+        let version = session.command(&entity, "add", "1").await.expect("added").version;
+        assert_eq!(version, 2, "the entity is where it was");
+    }
     one.close().await;
     two.close().await;
     second.stop(GRACE).await;

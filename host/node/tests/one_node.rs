@@ -110,7 +110,7 @@ async fn unknown_names_are_refused_with_what_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn r23_where_a_types_entities_live_is_fixed_while_there_are_any() {
+async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
@@ -120,16 +120,19 @@ async fn r23_where_a_types_entities_live_is_fixed_while_there_are_any() {
         let client = &running.client;
         async move { client.deploy(&text, counter(), expected).await }
     };
-    deploy(COUNTER.to_owned(), None).await.expect("deployed");
-    deploy(by_prefix.clone(), None).await.expect("nobody lives there yet");
+    deploy(by_prefix.clone(), None).await.expect("deployed");
+    let refused = deploy(COUNTER.to_owned(), None).await.expect_err("nobody lives there yet");
+    assert_eq!(refused.code(), "binding-fixed");
+    let text = refused.to_string();
+    assert!(text.contains("until:/") && text.contains("\"id\""), "{text}");
     let session = running.client.session();
     session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     let refused = deploy(COUNTER.to_owned(), None).await.expect_err("somebody lives there");
     assert_eq!(refused.code(), "binding-fixed");
-    let raced = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(1)).await;
+    let raced = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(9)).await;
     assert_eq!(raced.expect_err("another revision stands").code(), "revision-changed");
-    let next = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(2)).await;
-    assert_eq!(next.expect("the revision that stands was named").revision, 3);
+    let next = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(1)).await;
+    assert_eq!(next.expect("the revision that stands was named").revision, 2);
     let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
     stop(running).await;

@@ -158,7 +158,7 @@ async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_onc
     let own = config(&two.home("n1"));
     let store = SledStore::open(&own.store_dir(), &own.store_options()).expect("the store");
     let expected = store.get("time").await.expect("read").map(|row| row.revision);
-    let value = [&[1][..], &postcard::to_stdvec(&OLD).expect("encodes")].concat();
+    let value = [&[3][..], &postcard::to_stdvec(&(OLD, 0_u8)).expect("encodes")].concat();
     let cas = Cas { key: "time".into(), expected, value: Some(value.into()) };
     store.compare_and_set(cas).await.expect("written");
     drop(store);

@@ -25,6 +25,15 @@ pub enum ShardKeyRule {
     Until(String),
 }
 
+impl std::fmt::Display for ShardKeyRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Id => f.write_str("id"),
+            Self::Until(separator) => write!(f, "until:{separator}"),
+        }
+    }
+}
+
 impl ShardKeyRule {
     /// Reads `id` or `until:SEPARATOR`.
     ///

@@ -29,7 +29,7 @@ fn deployer(store: &Arc<MemoryStore>) -> Deployer {
         budget: loader::BUDGET,
     });
     let (cluster, store) = (store.clone(), store.clone());
-    Deployer { cluster, store, wasm, types, loader, shards: 8, turn: Mutex::new(()) }
+    Deployer { cluster, store, wasm, types, loader, turn: Mutex::new(()) }
 }
 
 async fn upload(component: &'static [u8]) -> Upload {

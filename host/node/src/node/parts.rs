@@ -158,7 +158,6 @@ impl Basis {
             wasm,
             types: self.types.clone(),
             loader,
-            shards: stores.found.shards,
             turn: Mutex::new(()),
         }
     }

@@ -67,6 +67,14 @@ fn the_other_rows_have_golden_bytes() {
     assert_eq!(bytes.as_ref(), [3, 3, 3, 0]);
     let pool = PoolRow { hash: "h".into(), shards: 256, extensions: Default::default() };
     assert_eq!(encode_value(&pool).expect("encodes").as_ref(), [3, 1, b'h', 128, 2, 0]);
+    let binding = BindingRow {
+        pool: "p".into(),
+        shard_key: ShardKeyRule::Until("/".into()),
+        hash: "h".into(),
+        extensions: Extensions::default(),
+    };
+    let bytes = encode_value(&binding).expect("encodes");
+    assert_eq!(bytes.as_ref(), [3, 1, b'p', 1, 1, b'/', 1, b'h', 0]);
     let row = TypeRow {
         revision: 4,
         manifest: "m".into(),
