@@ -48,8 +48,9 @@ impl ClusterRow {
     pub(crate) fn readable(&self) -> Result<(), NodeError> {
         for format in [self.format, self.next] {
             if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
+                let which = if format > FORMAT { "a newer" } else { "an older" };
                 let text = format!(
-                    "the cluster writes format {format}, and this program reads {OLDEST_FORMAT} to {FORMAT}: use another release"
+                    "the cluster writes format {format}, and this program reads {OLDEST_FORMAT} to {FORMAT}: use {which} release"
                 );
                 return Err(NodeError::Row(text));
             }

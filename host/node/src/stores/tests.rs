@@ -235,18 +235,19 @@ async fn a_store_whose_format_or_rows_this_program_does_not_read_is_refused_by_n
     };
     let newer: &[u8] = &[99, 0];
     for (key, value, says) in [
-        ("cluster", &[1, 2][..], "record format is 2, and this program reads 1"),
-        ("cluster", newer, "`cluster` has version 99"),
-        ("pools/default", newer, "`pools/default` has version 99"),
-        ("nodes/n2", newer, "`nodes/n2` has version 99"),
-        ("manager", newer, "`manager` has version 99"),
-        ("shards/default/00000", newer, "`shards/default/00000` has version 99"),
+        ("cluster", &[3, 4, 4, 0][..], "writes format 4, and this program reads 3 to 3"),
+        ("cluster", &[3, 3, 4, 0], "writes format 4, and this program reads 3 to 3"),
+        ("cluster", newer, "`cluster` cannot be read: it has format 99"),
+        ("pools/default", newer, "`pools/default` cannot be read: it has format 99"),
+        ("nodes/n2", newer, "`nodes/n2` cannot be read: it has format 99"),
+        ("manager", newer, "`manager` cannot be read: it has format 99"),
+        ("shards/default/00000", newer, "`shards/default/00000` cannot be read: it has format 99"),
     ] {
         let refused = join_that(key, value).await.err();
         let error = refused.unwrap_or_else(|| panic!("{key} is not to be read"));
         assert_eq!((error.code(), error.is_retryable()), ("bad-row", false), "{error}");
         let text = error.to_string();
-        assert!(text.contains(says) && text.contains("use a newer one"), "{text}");
+        assert!(text.contains(says) && text.contains("use a newer release"), "{text}");
     }
     // Another node's row keeps nobody from starting, though its name begins like this one's.
     join_that("nodes/n22", newer).await.expect("joined");
