@@ -77,13 +77,13 @@ mod tests {
             opened: 3,
             nonces: vec![4, 5],
         };
-        let golden = [33, 1, 0, 0, 0, 0xac, 2, 2, 1, b'c', 3, 2, 4, 5];
+        let golden = [33, 3, 0, 0, 0, 0xac, 2, 2, 1, b'c', 3, 2, 4, 5];
         assert_eq!(codec.encode(b"", &identity).unwrap(), golden);
         assert_eq!(codec.decode::<Identity>(b"", &golden).unwrap(), identity);
-        let golden = [33, 1, 0, 0, 0, 0x80, 1];
+        let golden = [33, 3, 0, 0, 0, 0x80, 1];
         assert_eq!(codec.encode(b"", &Sequence(128)).unwrap(), golden);
         let row = RowBody { revision: 128, value: "v".into() };
-        let golden = [32, 1, 0, 0, 0, 0x80, 1, 1, b'v'];
+        let golden = [32, 3, 0, 0, 0, 0x80, 1, 1, b'v'];
         assert_eq!(codec.encode(b"", &row).unwrap(), golden);
         assert_eq!(codec.decode::<RowBody>(b"", &golden).unwrap(), row);
     }

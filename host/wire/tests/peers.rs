@@ -179,7 +179,7 @@ async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values(
                 Code::OtherCluster,
                 [&cluster, "00000000000000000000000000000001"],
             ),
-            (|h| h.protocol_min = 2, Code::UnsupportedProtocol, ["1 to 1", "2 to 1"]),
+            (|h| h.protocol_min = 3, Code::UnsupportedProtocol, ["2 to 2", "3 to 2"]),
             (|h| h.node = "four".into(), Code::OtherNode, ["three", "four"]),
             (|h| h.store_id.clear(), Code::BadHello, ["store", "0 bytes"]),
         ];
@@ -191,7 +191,10 @@ async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values(
             assert_eq!(found, code);
             assert!(values.iter().all(|value| reason.contains(value)), "{reason}");
         }
-        let client = hello::client(Some(one.ca.cluster()), &Limits::default());
+        let mut client = hello::client(Some(one.ca.cluster()), &Limits::default());
+        let open = PeerOpen { stream: Some(peer_open::Stream::Hello(client.clone())) };
+        assert_eq!(refused(frame(&open)).await.0, Code::UnsupportedProtocol);
+        client.protocol_max = 2;
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(client)) };
         assert_eq!(refused(frame(&open)).await.0, Code::OtherNode);
         assert_eq!(refused(vec![0xff; 9]).await.0, Code::FrameTooLarge);
