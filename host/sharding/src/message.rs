@@ -182,6 +182,8 @@ pub mod codes {
     pub const REBALANCING: &str = "rebalancing";
     /// The store does not answer.
     pub const STORE_UNAVAILABLE: &str = "store-unavailable";
+    /// The turn writes more than any store of the cluster takes.
+    pub const TURN_TOO_LARGE: &str = "turn-too-large";
     /// The store is at a limit.
     pub const STORE_FULL: &str = "store-full";
     /// A turn before this one was not made durable, and this one built on it.

@@ -214,8 +214,10 @@ pub enum Refusal {
         /// The one that it has.
         stored: u64,
     },
-    /// A limit of the store: a record too large, disk space low, or the store stopped before writing it.
+    /// A limit of the store that may pass: disk space low, too much waiting, or the store stopped before writing it.
     Limit(String),
+    /// No store of the cluster will ever take it: a record or the whole turn is too large.
+    TooLarge(String),
 }
 
 /// What became of a claim.

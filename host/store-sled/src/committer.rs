@@ -5,19 +5,20 @@
 //! shows from then on may not be on the disk.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use futures::channel::oneshot::Sender;
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Refusal};
+use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::changes::Changes;
 use ostraca_store::{Conflict, StoreError};
 
 use crate::disk::Disk;
 use crate::judge::{Judge, Judged};
 use crate::progress::Progress;
-use crate::queue::{Queue, Work};
+use crate::queue::Queue;
+use crate::reads::Reads;
+use crate::space::Space;
+use crate::work::{Slot, Work};
 
 pub(crate) struct Committer {
     pub(crate) queue: Arc<Queue>,
@@ -26,22 +27,15 @@ pub(crate) struct Committer {
     pub(crate) judge: Judge,
     pub(crate) db: sled::Db,
     pub(crate) data: File,
-    pub(crate) disk: Box<dyn Disk>,
-    pub(crate) space: Space,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) reads: Arc<Reads>,
 }
 
-/// The watch on free disk.
-pub(crate) struct Space {
-    pub(crate) dir: PathBuf,
-    pub(crate) low_water_bytes: u64,
-    pub(crate) every: Duration,
-    pub(crate) looked: Option<Instant>,
-}
-
-/// A judged call, and whom to tell.
+/// A judged part of a call, and where its answer belongs.
 enum Answer {
-    Commit(Vec<CommitOutcome>, Sender<Vec<CommitOutcome>>),
-    Claim(Vec<ClaimOutcome>, Sender<Vec<ClaimOutcome>>),
+    Commit(CommitOutcome, Slot<CommitOutcome>),
+    Claim(ClaimOutcome, Slot<ClaimOutcome>),
     Cas(Result<u64, Conflict>, Sender<Result<u64, Conflict>>),
 }
 
@@ -52,64 +46,65 @@ impl Committer {
             queue: self.queue.clone(),
             progress: self.progress.clone(),
             changes: self.changes.clone(),
+            reads: self.reads.clone(),
         };
-        let mut works = Vec::new();
-        let mut ticket = 0;
-        while self.queue.take(&mut works) {
-            ticket += works.len() as u64;
+        let (mut works, mut answers) = (Vec::new(), Vec::new());
+        let mut batch = 0;
+        while let Some(records) = self.queue.take(&mut works) {
+            batch += 1;
             if let Some(why) = self.progress.stopped() {
                 let error = StoreError::Stopped(why.into());
-                works.drain(..).for_each(|work| refuse(work, &error));
+                works.drain(..).for_each(|work| work.refuse(&error));
+                self.reads.push(self.queue.applied());
                 continue;
             }
-            self.space.look(&*self.disk, &self.progress);
-            let answers: Vec<_> = works.drain(..).map(|work| self.judge(work)).collect();
-            match self.write(ticket) {
-                Ok(()) => answers.into_iter().for_each(Answer::give),
+            self.space.look();
+            let low = self.progress.low();
+            answers.extend(works.drain(..).map(|work| self.judge(work, low.as_deref())));
+            match self.write(batch) {
+                Ok(()) => {
+                    answers.drain(..).for_each(Answer::give);
+                    free(records);
+                }
                 Err(why) => {
                     self.progress.stop(&why);
                     self.changes.close();
-                    answers.into_iter().for_each(|answer| answer.fail(&why));
+                    answers.drain(..).for_each(|answer| answer.fail(&why));
+                    // They learn that it has stopped.
+                    self.reads.push(self.queue.applied());
                 }
             }
         }
     }
 
-    fn judge(&mut self, work: Work) -> Answer {
-        match work {
-            Work::Commit(turns, to) => Answer::Commit(self.commits(turns), to),
-            Work::Claim(claims, to) => Answer::Claim(self.claims(claims), to),
-            Work::Cas(cas, to) => Answer::Cas(self.judge.compare_and_set(cas), to),
+    fn judge(&mut self, work: Work, low: Option<&str>) -> Answer {
+        match (work, low) {
+            (Work::Commit(_, to), Some(why)) => {
+                Answer::Commit(CommitOutcome::Refused(Refusal::Limit(why.into())), to)
+            }
+            (Work::Commit(commit, to), None) => Answer::Commit(self.judge.commit(*commit), to),
+            (Work::Claim(claim, to), _) => Answer::Claim(self.judge.claim(*claim), to),
+            (Work::Cas(cas, to), _) => Answer::Cas(self.judge.compare_and_set(cas), to),
         }
     }
 
-    fn commits(&mut self, turns: Vec<Commit>) -> Vec<CommitOutcome> {
-        let judge = &mut self.judge;
-        match self.progress.low() {
-            Some(why) => turns.iter().map(|_| refusal(&why)).collect(),
-            None => turns.into_iter().map(|commit| judge.commit(commit)).collect(),
-        }
-    }
-
-    fn claims(&mut self, claims: Vec<Claim>) -> Vec<ClaimOutcome> {
-        claims.into_iter().map(|claim| self.judge.claim(claim)).collect()
-    }
-
-    fn write(&mut self, ticket: u64) -> Result<(), String> {
+    fn write(&mut self, number: u64) -> Result<(), String> {
         let judged = self.judge.finish().map_err(|error| error.to_string())?;
         let Some(Judged { batch, events, sequence }) = judged else {
-            self.progress.set_applied(ticket);
-            self.progress.set_durable(ticket, self.progress.sequence());
+            self.progress.set_applied(number, 0);
+            self.progress.set_durable(number, self.progress.sequence());
+            self.reads.push(self.queue.applied());
             return Ok(());
         };
         let applying = self.progress.applying();
         let applied = self.db.apply_batch(batch);
-        self.progress.set_applied(ticket);
+        self.progress.set_applied(number, events.len());
         drop(applying);
         applied.map_err(|error| format!("writing failed: {error}"))?;
+        self.reads.push(self.queue.applied());
         self.db.flush().map_err(|error| format!("flushing failed: {error}"))?;
         self.disk.sync(&self.data).map_err(|error| format!("syncing failed: {error}"))?;
-        self.progress.set_durable(ticket, sequence);
+        self.progress.set_durable(number, sequence);
         if !events.is_empty() {
             self.changes.publish(events);
         }
@@ -117,37 +112,23 @@ impl Committer {
     }
 }
 
-impl Space {
-    /// Looks at the free disk, if it is time to.
-    fn look(&mut self, disk: &dyn Disk, progress: &Progress) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < self.every) {
-            return;
-        }
-        self.looked = Some(Instant::now());
-        let was_low = progress.low().is_some();
-        let low = match disk.free(&self.dir) {
-            Ok(free) if free >= self.low_water_bytes => None,
-            Ok(free) => Some(format!(
-                "{free} bytes of disk are free, fewer than low_water_bytes ({})",
-                self.low_water_bytes
-            )),
-            Err(error) => Some(format!("the free disk cannot be told: {error}")),
-        };
-        match &low {
-            Some(why) if !was_low => tracing::warn!(%why, "commits are refused"),
-            None if was_low => tracing::info!("commits are taken again: there is disk space"),
-            _ => {}
-        }
-        progress.set_low(low);
+/// Frees what sled replaced. It leaves that to `crossbeam-epoch`, which looks at a few objects each hundred uses of the
+/// tree: a batch of many records is one use, and what it replaced, some kilobytes a record, would stay for ever.
+fn free(records: usize) {
+    for _ in 0..=records / RECORDS_A_FLUSH {
+        crossbeam_epoch::pin().flush();
     }
 }
+
+/// One flush frees some 500 objects, and a record replaces a few.
+const RECORDS_A_FLUSH: usize = 64;
 
 impl Answer {
     /// Tells the caller; one who is gone is no error.
     fn give(self) {
         match self {
-            Self::Commit(outcomes, to) => drop(to.send(outcomes)),
-            Self::Claim(outcomes, to) => drop(to.send(outcomes)),
+            Self::Commit(outcome, to) => to.give(outcome),
+            Self::Claim(outcome, to) => to.give(outcome),
             Self::Cas(outcome, to) => drop(to.send(outcome)),
         }
     }
@@ -155,12 +136,8 @@ impl Answer {
     /// Tells the caller that nobody knows.
     fn fail(self, why: &str) {
         match self {
-            Self::Commit(outcomes, to) => {
-                drop(to.send(vec![CommitOutcome::Unknown(why.into()); outcomes.len()]));
-            }
-            Self::Claim(outcomes, to) => {
-                drop(to.send(vec![ClaimOutcome::Failed(why.into()); outcomes.len()]));
-            }
+            Self::Commit(_, to) => to.give(CommitOutcome::Unknown(why.into())),
+            Self::Claim(_, to) => to.give(ClaimOutcome::Failed(why.into())),
             Self::Cas(_, to) => {
                 drop(to.send(Err(Conflict::Store(StoreError::Stopped(why.into())))));
             }
@@ -168,28 +145,12 @@ impl Answer {
     }
 }
 
-/// Tells the caller that nothing of the call was written, nor will be.
-pub(crate) fn refuse(work: Work, error: &StoreError) {
-    match work {
-        Work::Commit(turns, to) => {
-            drop(to.send(vec![refusal(&error.to_string()); turns.len()]));
-        }
-        Work::Claim(claims, to) => {
-            drop(to.send(vec![ClaimOutcome::Failed(error.to_string()); claims.len()]));
-        }
-        Work::Cas(_, to) => drop(to.send(Err(Conflict::Store(error.clone())))),
-    }
-}
-
-fn refusal(why: &str) -> CommitOutcome {
-    CommitOutcome::Refused(Refusal::Limit(why.into()))
-}
-
 /// However the committer ends, nobody waits for it for ever.
 struct End {
     queue: Arc<Queue>,
     progress: Arc<Progress>,
     changes: Changes,
+    reads: Arc<Reads>,
 }
 
 impl Drop for End {
@@ -199,5 +160,6 @@ impl Drop for End {
         }
         self.queue.abandon();
         self.changes.close();
+        self.reads.close();
     }
 }

@@ -16,6 +16,7 @@ use ostraca_store::{StoreError, StoreIdentity};
 
 use crate::dir::sync_dir;
 use crate::progress::Progress;
+use crate::space::Space;
 
 pub(crate) enum Job {
     Put(Bytes, Sender<Result<[u8; 32], StoreError>>),
@@ -29,6 +30,7 @@ pub(crate) struct Files {
     pub(crate) witness: Option<PathBuf>,
     pub(crate) identity: StoreIdentity,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) space: Arc<Space>,
 }
 
 impl Files {
@@ -52,6 +54,10 @@ impl Files {
             let synced = File::open(&path).and_then(|file| file.sync_all());
             synced.and_then(|()| sync_dir(&self.folder)).map_err(unavailable)?;
         } else {
+            self.space.look();
+            if let Some(why) = self.progress.low() {
+                return Err(StoreError::Unavailable(format!("the component is not kept: {why}")));
+            }
             write_durably(&path, bytes).map_err(unavailable)?;
         }
         Ok(digest)

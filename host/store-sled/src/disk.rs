@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-pub(crate) trait Disk: fmt::Debug + Send + 'static {
+pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
     /// Makes what was written to `file` durable.
     fn sync(&self, file: &File) -> io::Result<()>;
 

@@ -6,15 +6,18 @@
 
 use std::collections::HashMap;
 
-use ostraca_sharding::ids::{ClusterId, ShardKey, TurnId};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, Refusal};
-use ostraca_store::entity::check_record;
+use ostraca_sharding::ids::{ClusterId, ShardKey};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Refusal,
+};
+use ostraca_store::entity::{check_commit, check_record};
 use ostraca_store::record::{Kind, StandingClaim};
 use ostraca_store::{Cas, Conflict, Row, RowEvent, StoreError, keys};
 use sled::Batch;
 
+use crate::heads::{Heads, Mark};
 use crate::meta::{RowBody, SEQUENCE, Sequence};
-use crate::records::{Records, Table, pieces, put, remove};
+use crate::records::{Records, Table, piece_prefix, pieces, put, remove};
 
 /// How many commit sequences of a shard are spoken for at once: so often its claim record is written again.
 const SEQUENCES: u64 = 4096;
@@ -23,10 +26,9 @@ pub(crate) struct Judge {
     records: Records,
     cluster: ClusterId,
     sequence: u64,
-    head_cache: usize,
     shards: HashMap<ShardKey, Shard>,
-    heads: HashMap<Vec<u8>, Mark>,
-    /// Pieces of the records beside heads that this batch writes.
+    heads: Heads,
+    /// Pieces of the records beside heads that this batch writes, of entities that have any in pieces.
     beside: HashMap<Vec<u8>, u32>,
     rows: HashMap<String, Option<Row>>,
     batch: Batch,
@@ -38,14 +40,6 @@ pub(crate) struct Judge {
 struct Shard {
     standing: StandingClaim,
     last: u64,
-}
-
-/// What is known of a head.
-#[derive(Clone, Copy, Default)]
-struct Mark {
-    version: u64,
-    turn: TurnId,
-    pieces: u32,
 }
 
 /// What a batch writes.
@@ -66,9 +60,8 @@ impl Judge {
             records,
             cluster,
             sequence,
-            head_cache,
             shards: HashMap::new(),
-            heads: HashMap::new(),
+            heads: Heads::new(head_cache),
             beside: HashMap::new(),
             rows: HashMap::new(),
             batch: Batch::default(),
@@ -81,9 +74,7 @@ impl Judge {
     pub(crate) fn finish(&mut self) -> Result<Option<Judged>, StoreError> {
         self.beside.clear();
         self.rows.clear();
-        if self.heads.len() > self.head_cache {
-            self.heads.clear();
-        }
+        self.heads.age();
         if !std::mem::take(&mut self.wrote) {
             return Ok(None);
         }
@@ -123,17 +114,17 @@ impl Judge {
     pub(crate) fn commit(&mut self, commit: Commit) -> CommitOutcome {
         match self.try_commit(commit) {
             Ok(outcome) => outcome,
-            Err(error) => refused(error.to_string()),
+            Err(error) => CommitOutcome::Refused(Refusal::Limit(error.to_string())),
         }
     }
 
     fn try_commit(&mut self, mut commit: Commit) -> Result<CommitOutcome, StoreError> {
         let key = keys::head(&commit.claim.shard, &commit.entity);
         if let Err(limit) = check_record(&key, 0) {
-            return Ok(refused(limit));
+            return Ok(too_large(limit));
         }
         let head_key = Table::Entities.key(&key);
-        let mark = self.mark(&head_key)?;
+        let mut mark = self.mark(&head_key)?;
         if mark.version == commit.head.version && mark.version > 0 && mark.turn == commit.head.turn
         {
             return Ok(CommitOutcome::Already);
@@ -147,28 +138,43 @@ impl Judge {
             return Ok(CommitOutcome::Refused(Refusal::Version { stored: mark.version }));
         }
         if commit.from.checked_add(1) != Some(commit.head.version) {
-            return Ok(refused("a commit raises the version by one".into()));
+            return Ok(CommitOutcome::Refused(Refusal::Limit(
+                "a commit raises the version by one".into(),
+            )));
         }
+        if let Err(limit) = check_commit(&commit) {
+            return Ok(too_large(limit));
+        }
+        let mut state = Beside::new(&commit, Kind::State);
+        let mut lanes = Beside::new(&commit, Kind::Lane);
         let mut writes = Vec::with_capacity(commit.writes.len());
-        for write in commit.writes {
-            let (key, kind) = keys::record(&commit.claim.shard, &commit.entity, &write.key);
-            if let Err(limit) =
-                check_record(&key, write.value.as_ref().map_or(0, |value| value.len()))
-            {
-                return Ok(refused(limit));
+        for write in std::mem::take(&mut commit.writes) {
+            let (beside, in_pieces, last) = match &write.key {
+                RecordKey::State(key) => (&mut state, &mut mark.state_in_pieces, &key[..]),
+                RecordKey::Lane(session) => (&mut lanes, &mut mark.lanes_in_pieces, &session.0[..]),
+            };
+            let key = beside.key(last);
+            let value = write.value;
+            let size = value.as_ref().map_or(0, bytes::Bytes::len);
+            if let Err(limit) = check_record(&key[1..], size) {
+                return Ok(too_large(limit));
             }
-            let key = Table::Entities.key(&key);
-            let old = self.pieces_beside(kind, &key)?;
-            writes.push((key, kind, write.value, old));
+            let kind = beside.kind;
+            let in_pieces = match *in_pieces {
+                Some(known) => known,
+                None => *in_pieces.insert(self.records.has(&piece_prefix(&beside.prefix))?),
+            };
+            let old = if in_pieces { self.pieces_beside(kind, &key)? } else { 0 };
+            writes.push((key, kind, value, old, in_pieces));
         }
         commit.head.commit_sequence = self.next_sequence(&commit.claim.shard)?;
         let head = self.records.codec.encode(&head_key, &commit.head)?;
         if let Err(limit) = check_record(&[], head.len()) {
-            return Ok(refused(limit));
+            return Ok(too_large(limit));
         }
 
         // From here on nothing can fail: a commit is written whole or not at all.
-        for (key, kind, value, mut old) in writes {
+        for (key, kind, value, mut old, in_pieces) in writes {
             // A key written twice in one commit has the pieces of its last value.
             if let Some(pieces) = self.beside.get(&key) {
                 old = *pieces;
@@ -183,11 +189,19 @@ impl Judge {
                     0
                 }
             };
-            self.beside.insert(key, new);
+            if in_pieces || new > 0 {
+                self.beside.insert(key, new);
+            }
+            if new > 0 {
+                match kind {
+                    Kind::Lane => mark.lanes_in_pieces = Some(true),
+                    _ => mark.state_in_pieces = Some(true),
+                }
+            }
         }
         let pieces = put(&mut self.batch, head_key.clone(), head, mark.pieces);
         let Head { version, turn, .. } = commit.head;
-        self.heads.insert(head_key, Mark { version, turn, pieces });
+        self.heads.insert(head_key, Mark { version, turn, pieces, ..mark });
         self.sequence += 1;
         self.wrote = true;
         Ok(CommitOutcome::Done)
@@ -269,14 +283,19 @@ impl Judge {
         Ok(())
     }
 
-    fn mark(&self, key: &[u8]) -> Result<Mark, StoreError> {
+    fn mark(&mut self, key: &[u8]) -> Result<Mark, StoreError> {
         if let Some(mark) = self.heads.get(key) {
-            return Ok(*mark);
+            return Ok(mark);
         }
-        let Some(raw) = self.records.raw(key)? else { return Ok(Mark::default()) };
+        let Some(raw) = self.records.raw(key)? else {
+            // Without a head there is nothing beside it.
+            let nothing = Some(false);
+            let (state_in_pieces, lanes_in_pieces) = (nothing, nothing);
+            return Ok(Mark { state_in_pieces, lanes_in_pieces, ..Mark::default() });
+        };
         let head = self.records.decode::<Head>(key, &raw)?;
         let pieces = pieces(Kind::Head, &raw)?;
-        Ok(Mark { version: head.version, turn: head.turn, pieces })
+        Ok(Mark { version: head.version, turn: head.turn, pieces, ..Mark::default() })
     }
 
     fn pieces_beside(&self, kind: Kind, key: &[u8]) -> Result<u32, StoreError> {
@@ -300,6 +319,26 @@ pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<Row, Stor
     }
 }
 
-fn refused(why: String) -> CommitOutcome {
-    CommitOutcome::Refused(Refusal::Limit(why))
+fn too_large(why: String) -> CommitOutcome {
+    CommitOutcome::Refused(Refusal::TooLarge(why))
+}
+
+/// The keys of one kind of an entity's records.
+struct Beside {
+    kind: Kind,
+    prefix: Vec<u8>,
+}
+
+impl Beside {
+    fn new(commit: &Commit, kind: Kind) -> Self {
+        let prefix = keys::of_entity(&commit.claim.shard, kind, &commit.entity);
+        Self { kind, prefix: Table::Entities.key(&prefix) }
+    }
+
+    fn key(&self, last: &[u8]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.prefix.len() + last.len());
+        key.extend_from_slice(&self.prefix);
+        key.extend_from_slice(last);
+        key
+    }
 }

@@ -7,7 +7,7 @@
 //! (`records`). What must happen before and after sled opens its files stands in `dir` (R6), who the store is
 //! and how it is known again in `meta` and `witness` (R5).
 //!
-//! What is confusing: three counters. A *ticket* counts writing calls of this opening, for R2's order. The store's
+//! What is confusing: three counters. A *batch* has a number that counts those of this opening, for R2. The store's
 //! *sequence* counts writes over all openings; it is the revision of rows too. A shard's *commit sequence*
 //! counts its turns, and is reserved in blocks in the record of the shard's claim.
 //!
@@ -19,6 +19,8 @@ mod dir;
 mod disk;
 mod error;
 mod files;
+mod heads;
+mod hold;
 mod judge;
 mod meta;
 mod open;
@@ -26,10 +28,13 @@ mod options;
 mod progress;
 mod queue;
 mod reader;
+mod reads;
 mod records;
+mod space;
 #[cfg(test)]
 mod tests;
 mod witness;
+mod work;
 
 use std::fmt;
 use std::path::Path;
@@ -40,6 +45,7 @@ use bytes::Bytes;
 use crossbeam_channel::Sender as Channel;
 use futures::FutureExt;
 use futures::channel::oneshot::{Receiver, Sender, channel};
+use futures::future::ready;
 use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
 use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
 use ostraca_store::changes::Changes;
@@ -51,8 +57,9 @@ use ostraca_store::{
 use crate::components::Job;
 use crate::dir::Dir;
 use crate::progress::Progress;
-use crate::queue::{Queue, Work};
-use crate::reader::{Read, What};
+use crate::queue::Queue;
+use crate::reads::{Read, Reads};
+use crate::work::{Work, slots};
 
 pub use error::OpenError;
 pub use files::{FilesError, open_files};
@@ -65,7 +72,7 @@ pub struct SledStore {
     queue: Arc<Queue>,
     progress: Arc<Progress>,
     changes: Changes,
-    reads: Option<Channel<Read>>,
+    reads: Arc<Reads>,
     jobs: Option<Channel<Job>>,
     threads: Vec<JoinHandle<()>>,
     dir: Dir,
@@ -129,32 +136,31 @@ impl SledStore {
         self.job(Job::Witness)
     }
 
-    /// Queues a writing call; `lost` is what its future gives if the committer failed over it.
-    fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(Sender<T>) -> Work,
-        lost: impl FnOnce() -> T + Send + 'static,
-    ) -> StoreFuture<T> {
-        let (to, answer) = channel();
-        let work = work(to);
+    /// Queues a writing call, or answers its parts with why not.
+    fn write(&self, works: Vec<Work>) {
         if let Err(error) = self.progress.check() {
-            committer::refuse(work, &error);
-        } else if let Err((work, why)) = self.queue.push(work) {
-            committer::refuse(work, &StoreError::Unavailable(why));
+            works.into_iter().for_each(|work| work.refuse(&error));
+        } else if let Err((works, why)) = self.queue.push(works) {
+            let error = StoreError::Unavailable(why);
+            works.into_iter().for_each(|work| work.refuse(&error));
         }
-        answer.map(|answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 
     /// Asks the reader threads; `lost` makes the answer of a read that cannot be asked.
     fn read<T: Send + 'static>(
         &self,
-        what: impl FnOnce(Sender<T>) -> What,
+        read: impl FnOnce(Sender<T>) -> Read,
         lost: impl FnOnce(StoreError) -> T + Send + 'static,
     ) -> StoreFuture<T> {
+        if let Err(error) = self.progress.check() {
+            return ready(lost(error)).boxed();
+        }
         let (to, answer) = channel();
-        let read = Read { after: self.queue.queued(), what: what(to) };
-        let full = self.reads.as_ref().is_none_or(|reads| reads.try_send(read).is_err());
-        answered(answer, full, "more reads wait than queue_reads", lost)
+        let entered = self.reads.enter();
+        if entered && let Some(read) = self.queue.park(read(to)) {
+            self.reads.push([read]);
+        }
+        answered(answer, !entered, "more reads wait than queue_reads", lost)
     }
 
     /// Asks the thread of the components.
@@ -193,17 +199,23 @@ impl EntityStore for SledStore {
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
         let count = claims.len();
         let lost = move || vec![ClaimOutcome::Failed(FAILED.into()); count];
-        self.write(|to| Work::Claim(claims, to), lost)
+        let (slots, answer) = slots(count);
+        let part = |(claim, slot)| Work::Claim(Box::new(claim), slot);
+        self.write(claims.into_iter().zip(slots).map(part).collect());
+        answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 
     fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
-        self.read(|to| What::Claims(shards, to), Err)
+        self.read(|to| Read::Claims(shards, to), Err)
     }
 
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
         let count = turns.len();
         let lost = move || vec![CommitOutcome::Unknown(FAILED.into()); count];
-        self.write(|to| Work::Commit(turns, to), lost)
+        let (slots, answer) = slots(count);
+        let part = |(commit, slot)| Work::Commit(Box::new(commit), slot);
+        self.write(turns.into_iter().zip(slots).map(part).collect());
+        answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 
     fn load(
@@ -211,11 +223,11 @@ impl EntityStore for SledStore {
         entities: Vec<(ShardKey, Entity)>,
     ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
         let count = entities.len();
-        self.read(|to| What::Load(entities, to), move |error| vec![Err(error); count])
+        self.read(|to| Read::Load(entities, to), move |error| vec![Err(error); count])
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
-        self.read(|to| What::Scan(scan, to), Err)
+        self.read(|to| Read::Scan(scan, to), Err)
     }
 
     fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
@@ -237,16 +249,18 @@ impl ClusterStore for SledStore {
     }
 
     fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
-        self.read(|to| What::Get(key.into(), to), Err)
+        self.read(|to| Read::Get(key.into(), to), Err)
     }
 
     fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
-        self.read(|to| What::List(prefix.into(), to), Err)
+        self.read(|to| Read::List(prefix.into(), to), Err)
     }
 
     fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
         let lost = || Err(Conflict::Store(StoreError::Stopped(FAILED.into())));
-        self.write(|to| Work::Cas(cas, to), lost)
+        let (to, answer) = channel();
+        self.write(vec![Work::Cas(cas, to)]);
+        answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 
     fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
@@ -266,8 +280,8 @@ impl fmt::Debug for SledStore {
 
 impl Drop for SledStore {
     fn drop(&mut self) {
+        // The committer closes the reads at its end: until then it has some to release.
         self.queue.close();
-        self.reads = None;
         self.jobs = None;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

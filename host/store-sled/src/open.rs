@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::bounded;
@@ -14,7 +14,7 @@ use ostraca_store::witness::Witness;
 use ostraca_store::{StoreError, StoreIdentity};
 use sled::{Batch, Db};
 
-use crate::committer::{Committer, Space};
+use crate::committer::Committer;
 use crate::components::Files;
 use crate::dir::Dir;
 use crate::disk::{Disk, RealDisk};
@@ -24,7 +24,9 @@ use crate::meta::{IDENTITY, Identity, SEQUENCE, Sequence};
 use crate::progress::Progress;
 use crate::queue::Queue;
 use crate::reader::Reader;
+use crate::reads::Reads;
 use crate::records::{Records, Table, put};
+use crate::space::Space;
 use crate::{OpenError, Options, SledStore, witness};
 
 /// sled's segments. Twice its default: a page may take a quarter of one, and 257 of the longest keys must
@@ -56,13 +58,13 @@ pub(crate) fn create(
 }
 
 pub(crate) fn open(path: &Path, options: &Options) -> Result<SledStore, OpenError> {
-    open_on(path, options, Box::new(RealDisk))
+    open_on(path, options, Arc::new(RealDisk))
 }
 
 pub(crate) fn open_on(
     path: &Path,
     options: &Options,
-    disk: Box<dyn Disk>,
+    disk: Arc<dyn Disk>,
 ) -> Result<SledStore, OpenError> {
     let dir = Dir::take_store(path)?;
     dir.forget_cached_pages()?;
@@ -73,6 +75,15 @@ pub(crate) fn open_on(
     let progress = Arc::new(Progress::new(identity.sequence));
     let queue = Arc::new(Queue::new(options));
     let changes = Changes::new(identity.sequence, options.watched_changes, options.watched_bytes);
+    let reads = Arc::new(Reads::new(options.queue_reads));
+    let space = Arc::new(Space {
+        disk: disk.clone(),
+        progress: progress.clone(),
+        dir: path.to_owned(),
+        low_water_bytes: options.low_water_bytes,
+        every: options.low_water_every,
+        looked: Mutex::new(None),
+    });
     let mut threads = Vec::new();
     let committer = Committer {
         queue: queue.clone(),
@@ -82,14 +93,9 @@ pub(crate) fn open_on(
         db: records.db.clone(),
         data,
         disk,
-        space: Space {
-            dir: path.to_owned(),
-            low_water_bytes: options.low_water_bytes,
-            every: options.low_water_every,
-            looked: None,
-        },
+        space: space.clone(),
+        reads: reads.clone(),
     };
-    let (reads, to_read) = bounded(options.queue_reads.max(1));
     let (jobs, to_do) = bounded(WAITING_FILES);
     let files = Files {
         jobs: to_do,
@@ -97,11 +103,12 @@ pub(crate) fn open_on(
         witness: options.witness.clone(),
         identity: identity.clone(),
         progress: progress.clone(),
+        space,
     };
     let spawned = (|| {
         threads.push(spawn("store-files", move || files.run())?);
         for _ in 0..options.readers.max(1) {
-            let (reads, records, progress) = (to_read.clone(), records.clone(), progress.clone());
+            let (reads, records, progress) = (reads.clone(), records.clone(), progress.clone());
             let reader = Reader { reads, records, progress };
             threads.push(spawn("store-reader", move || reader.run())?);
         }
@@ -115,7 +122,7 @@ pub(crate) fn open_on(
         queue,
         progress,
         changes,
-        reads: Some(reads),
+        reads,
         jobs: Some(jobs),
         threads,
         dir,

@@ -28,6 +28,9 @@ pub struct Options {
     pub batch_commits: usize,
     /// Bytes in one batch, beyond which no further call joins it. Default 8 MiB.
     pub batch_bytes: usize,
+    /// Records in one batch, beyond which no further call joins it: what a batch that is written makes all others
+    /// wait. A turn writes one and one for each key and each 4 KiB. Default 2,048.
+    pub batch_records: usize,
     /// Versions of heads that the committer remembers, about 200 bytes each. Default 16,384.
     pub head_cache: usize,
     /// Reader threads. Default 2.
@@ -55,6 +58,7 @@ impl Default for Options {
             queue_reads: 65_536,
             batch_commits: 1024,
             batch_bytes: 8 << 20,
+            batch_records: 2048,
             head_cache: 16_384,
             readers: 2,
             low_water_bytes: 256 << 20,

@@ -6,11 +6,12 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, 
 use futures::channel::oneshot::{Receiver, Sender, channel};
 use ostraca_store::StoreError;
 
-/// The tickets up to which calls are applied, where sled shows them, and durable, where a crash leaves them.
+/// The batches up to which all are applied, where sled shows them, and durable, where a crash leaves them.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     applied: AtomicU64,
     durable: AtomicU64,
+    row_changes: AtomicU64,
     sequence: AtomicU64,
     stopped: OnceLock<String>,
     low: Mutex<Option<String>>,
@@ -36,14 +37,20 @@ impl Progress {
         self.turns.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ticket up to which calls are applied; stable under [`reading`](Self::reading).
+    /// The batch up to which all are applied; stable under [`reading`](Self::reading).
     pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_applied(&self, ticket: u64) {
-        self.applied.store(ticket, Ordering::Release);
-        self.wake();
+    /// To be said under [`applying`](Self::applying), with how many rows the batch changes.
+    pub(crate) fn set_applied(&self, batch: u64, rows: usize) {
+        self.row_changes.fetch_add(rows as u64, Ordering::Release);
+        self.applied.store(batch, Ordering::Release);
+    }
+
+    /// Counts applied changes of rows; stable under [`reading`](Self::reading).
+    pub(crate) fn row_changes(&self) -> u64 {
+        self.row_changes.load(Ordering::Acquire)
     }
 
     /// The store's durable sequence.
@@ -51,18 +58,25 @@ impl Progress {
         self.sequence.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_durable(&self, ticket: u64, sequence: u64) {
+    pub(crate) fn set_durable(&self, batch: u64, sequence: u64) {
         self.sequence.store(sequence, Ordering::Release);
-        self.durable.store(ticket, Ordering::Release);
+        self.durable.store(batch, Ordering::Release);
         self.wake();
     }
 
-    pub(crate) fn wait_applied(&self, ticket: u64) -> Result<(), StoreError> {
-        self.wait(&self.applied, ticket)
-    }
-
-    pub(crate) fn wait_durable(&self, ticket: u64) -> Result<(), StoreError> {
-        self.wait(&self.durable, ticket)
+    pub(crate) fn wait_durable(&self, batch: u64) -> Result<(), StoreError> {
+        self.check()?;
+        if self.durable.load(Ordering::Acquire) >= batch {
+            return Ok(());
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            self.check()?;
+            if self.durable.load(Ordering::Acquire) >= batch {
+                return Ok(());
+            }
+            guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Why the store has stopped, if it has.
@@ -108,21 +122,6 @@ impl Progress {
             waiters.push(send);
         }
         receive
-    }
-
-    fn wait(&self, reached: &AtomicU64, ticket: u64) -> Result<(), StoreError> {
-        self.check()?;
-        if reached.load(Ordering::Acquire) >= ticket {
-            return Ok(());
-        }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            self.check()?;
-            if reached.load(Ordering::Acquire) >= ticket {
-                return Ok(());
-            }
-            guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
     }
 
     fn wake(&self) {

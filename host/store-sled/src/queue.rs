@@ -1,60 +1,83 @@
-//! What waits for the committer, bounded, and how callers learn what became of it.
+//! What waits for the committer, bounded, and in which order it is served.
+//!
+//! Changes of rows go first: leases are among them, and no bulk may hold a renewal up. Commits and claims wait in
+//! one flow a shard, in the order of the calls, and the flows take turns (deficit round robin): a shard that writes
+//! much delays itself. A read waits behind what its own shards have queued, and behind nothing else
+//! (decision 0035).
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use futures::channel::oneshot::Sender;
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, RecordKey};
-use ostraca_store::{Cas, Conflict};
+use ostraca_sharding::ids::ShardKey;
 
 use crate::Options;
+use crate::reads::{Parked, Read};
+use crate::work::{Size, Work};
 
-/// One call that writes.
-pub(crate) enum Work {
-    Commit(Vec<Commit>, Sender<Vec<CommitOutcome>>),
-    Claim(Vec<Claim>, Sender<Vec<ClaimOutcome>>),
-    Cas(Cas, Sender<Result<u64, Conflict>>),
-}
+/// Sled records that a shard may add to a batch when it is its turn.
+const QUANTUM: usize = 64;
 
-impl Work {
-    /// Commits and bytes, as the bounds count them.
-    fn size(&self) -> (usize, usize) {
-        match self {
-            Self::Commit(turns, _) => (turns.len(), turns.iter().map(commit_bytes).sum()),
-            Self::Claim(..) | Self::Cas(..) => (0, 0),
-        }
-    }
-}
-
-fn commit_bytes(commit: &Commit) -> usize {
-    let replies = commit.head.lanes.iter().flat_map(|lane| &lane.replies);
-    let writes = commit.writes.iter().map(|write| {
-        let key = if let RecordKey::State(key) = &write.key { key.len() } else { 16 };
-        64 + key + write.value.as_ref().map_or(0, bytes::Bytes::len)
-    });
-    256 + writes.sum::<usize>() + replies.map(|reply| 64 + reply.answer.len()).sum::<usize>()
-}
-
-/// The queue. Each call gets a ticket, counted up; `queued` is the last one given.
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     arrived: Condvar,
-    queued: AtomicU64,
     max_commits: usize,
     max_bytes: usize,
     max_rows: usize,
     batch_commits: usize,
     batch_bytes: usize,
+    batch_records: usize,
 }
 
 #[derive(Default)]
 struct Waiting {
-    works: VecDeque<(Work, usize, usize)>,
+    rows: Flow,
+    shards: HashMap<ShardKey, usize>,
+    /// By their number in `shards`; those in `free` are unused.
+    flows: Vec<Flow>,
+    free: Vec<usize>,
+    /// Flows that hold something, in the order of their turns.
+    turns: VecDeque<usize>,
+    /// Flows of the batch that is being written.
+    taken: Vec<usize>,
+    /// Reads that wait until that batch is applied.
+    reads: Vec<Arc<Parked>>,
     commits: usize,
     bytes: usize,
-    rows: usize,
+    calls: usize,
     closed: bool,
+}
+
+/// Calls that keep their order.
+#[derive(Default)]
+struct Flow {
+    shard: Option<ShardKey>,
+    items: VecDeque<Item>,
+    credit: usize,
+    /// Whether the batch that is being written has some of it.
+    taken: bool,
+}
+
+struct Item {
+    work: Work,
+    size: Size,
+    /// Reads that were asked for after this, and before the next one.
+    reads: Vec<Arc<Parked>>,
+}
+
+/// How a flow's turn ended.
+enum Turn {
+    /// Its credit or its calls are used up.
+    Over,
+    /// The batch has no room for its next call.
+    TooMuch,
+    /// The batch has no room for any.
+    Full,
+}
+
+/// What a read comes after.
+pub(crate) enum After<'a, 'b> {
+    Rows,
+    Shards(&'a mut dyn Iterator<Item = &'b ShardKey>),
 }
 
 impl Queue {
@@ -62,68 +85,157 @@ impl Queue {
         Self {
             waiting: Mutex::default(),
             arrived: Condvar::new(),
-            queued: AtomicU64::new(0),
             max_commits: options.queue_commits,
             max_bytes: options.queue_bytes,
             max_rows: options.queue_rows,
             batch_commits: options.batch_commits,
             batch_bytes: options.batch_bytes,
+            batch_records: options.batch_records,
         }
     }
 
-    /// Queues a call; gives it back with the reason if it may not wait.
-    pub(crate) fn push(&self, work: Work) -> Result<(), (Work, String)> {
-        let (commits, bytes) = work.size();
-        let rows = usize::from(!matches!(work, Work::Commit(..)));
+    /// Queues one call's parts, all of them or none.
+    ///
+    /// # Errors
+    /// The parts, and why they may not wait.
+    pub(crate) fn push(&self, works: Vec<Work>) -> Result<(), (Vec<Work>, String)> {
+        let (mut all, mut calls) = (Size::default(), 0);
+        let sizes: Vec<_> = works.iter().map(Work::size).collect();
+        for (work, size) in works.iter().zip(&sizes) {
+            all.commits += size.commits;
+            all.bytes += size.bytes;
+            calls += usize::from(!matches!(work, Work::Commit(..)));
+        }
         let mut waiting = self.lock();
         let full = if waiting.closed {
             Some("it is closed".into())
-        } else if waiting.commits + commits > self.max_commits {
+        } else if waiting.commits + all.commits > self.max_commits {
             Some(format!("more commits wait than queue_commits ({})", self.max_commits))
-        } else if waiting.bytes + bytes > self.max_bytes {
+        } else if waiting.bytes + all.bytes > self.max_bytes {
             Some(format!("more bytes wait than queue_bytes ({})", self.max_bytes))
-        } else if waiting.rows + rows > self.max_rows {
+        } else if waiting.calls + calls > self.max_rows {
             Some(format!("more claims and rows wait than queue_rows ({})", self.max_rows))
         } else {
             None
         };
         if let Some(why) = full {
-            return Err((work, why));
+            return Err((works, why));
         }
-        waiting.commits += commits;
-        waiting.bytes += bytes;
-        waiting.rows += rows;
-        waiting.works.push_back((work, commits, bytes));
-        self.queued.fetch_add(1, Ordering::Release);
+        waiting.commits += all.commits;
+        waiting.bytes += all.bytes;
+        waiting.calls += calls;
+        for (work, size) in works.into_iter().zip(sizes) {
+            let item = |work| Item { work, size, reads: Vec::new() };
+            match work.shard() {
+                None => waiting.rows.items.push_back(item(work)),
+                Some(shard) => {
+                    let flow = waiting.flow(shard);
+                    if waiting.flows[flow].items.is_empty() {
+                        waiting.turns.push_back(flow);
+                    }
+                    waiting.flows[flow].items.push_back(item(work));
+                }
+            }
+        }
         drop(waiting);
         self.arrived.notify_one();
         Ok(())
     }
 
-    /// The ticket of the last call that was queued.
-    pub(crate) fn queued(&self) -> u64 {
-        self.queued.load(Ordering::Acquire)
+    /// Keeps a read until all that is queued before it is applied; gives it back if that is so already.
+    pub(crate) fn park(&self, read: Read) -> Option<Read> {
+        let mut waiting = self.lock();
+        let Waiting { rows, shards, flows, reads, .. } = &mut *waiting;
+        let parked = Arc::new(Parked::default());
+        read.after(|after| match after {
+            After::Rows => rows.park(&parked, reads),
+            After::Shards(of) => {
+                for shard in of {
+                    if let Some(flow) = shards.get(shard) {
+                        flows[*flow].park(&parked, reads);
+                    }
+                }
+            }
+        });
+        // Under the lock, so that no batch releases it before it is whole.
+        parked.keep(read)
     }
 
-    /// Waits for calls and takes a batch of them into `batch`; false once the queue is closed and empty.
-    pub(crate) fn take(&self, batch: &mut Vec<Work>) -> bool {
+    /// Waits for calls and takes a batch of them into `batch`; gives about how many records they write. Nothing once
+    /// the queue is closed and empty.
+    pub(crate) fn take(&self, batch: &mut Vec<Work>) -> Option<usize> {
         let waiting = self.lock();
-        let idle = |waiting: &mut Waiting| waiting.works.is_empty() && !waiting.closed;
+        let idle = |waiting: &mut Waiting| {
+            waiting.rows.items.is_empty() && waiting.turns.is_empty() && !waiting.closed
+        };
         let waited = self.arrived.wait_while(waiting, idle);
         let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
-        let (mut all_commits, mut all_bytes) = (0, 0);
-        while let Some((work, commits, bytes)) = waiting.works.pop_front() {
-            waiting.commits -= commits;
-            waiting.bytes -= bytes;
-            waiting.rows -= usize::from(!matches!(work, Work::Commit(..)));
-            all_commits += commits.max(1);
-            all_bytes += bytes;
-            batch.push(work);
-            if all_commits >= self.batch_commits || all_bytes >= self.batch_bytes {
-                break;
+        while batch.len() < self.batch_commits
+            && let Some(item) = waiting.rows.items.pop_front()
+        {
+            waiting.rows.taken = true;
+            waiting.calls -= 1;
+            waiting.reads.extend(item.reads);
+            batch.push(item.work);
+        }
+        let mut all = Size::default();
+        let mut aside = Vec::new();
+        while let Some(number) = waiting.turns.pop_front() {
+            let ended = waiting.turn(number, batch, &mut all, |all, next| {
+                if all.commits >= self.batch_commits
+                    || all.bytes >= self.batch_bytes
+                    || all.records >= self.batch_records
+                {
+                    Some(Turn::Full)
+                } else if all.records + next.records > self.batch_records {
+                    Some(Turn::TooMuch)
+                } else {
+                    None
+                }
+            });
+            match ended {
+                Turn::Over if waiting.flows[number].items.is_empty() => {}
+                Turn::Over => waiting.turns.push_back(number),
+                // Others may have less to write.
+                Turn::TooMuch => aside.push(number),
+                Turn::Full => {
+                    waiting.turns.push_front(number);
+                    break;
+                }
             }
         }
-        !batch.is_empty()
+        // Of those that have more to write than there was room for, the first goes with this batch all the same.
+        if let Some(number) = aside.first().copied() {
+            waiting.give(number, batch, &mut all);
+            if waiting.flows[number].items.is_empty() {
+                aside.remove(0);
+            } else {
+                aside.rotate_left(1);
+            }
+        }
+        for number in aside.into_iter().rev() {
+            waiting.turns.push_front(number);
+        }
+        (!batch.is_empty()).then_some(all.records + batch.len())
+    }
+
+    /// The batch that was taken is applied, or never will be: gives the reads that may be served now.
+    pub(crate) fn applied(&self) -> Vec<Read> {
+        let mut waiting = self.lock();
+        let Waiting { rows, shards, flows, free, taken, reads, .. } = &mut *waiting;
+        rows.taken = false;
+        for number in taken.drain(..) {
+            let flow = &mut flows[number];
+            flow.taken = false;
+            if flow.items.is_empty() {
+                flow.credit = 0;
+                if let Some(shard) = flow.shard.take() {
+                    shards.remove(&shard);
+                    free.push(number);
+                }
+            }
+        }
+        reads.drain(..).filter_map(|parked| parked.release()).collect()
     }
 
     /// Takes no more calls; those that wait are still served.
@@ -135,11 +247,85 @@ impl Queue {
     /// Takes no more calls and drops those that wait, which their callers learn.
     pub(crate) fn abandon(&self) {
         let mut waiting = self.lock();
-        waiting.closed = true;
-        waiting.works.clear();
+        *waiting = Waiting { closed: true, ..Waiting::default() };
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// The number of a shard's flow, which is made if it has none.
+    fn flow(&mut self, shard: &ShardKey) -> usize {
+        if let Some(number) = self.shards.get(shard) {
+            return *number;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(Flow::default());
+            self.flows.len() - 1
+        });
+        self.flows[number].shard = Some(shard.clone());
+        self.shards.insert(shard.clone(), number);
+        number
+    }
+
+    /// One flow's turn to add to the batch.
+    fn turn(
+        &mut self,
+        number: usize,
+        batch: &mut Vec<Work>,
+        all: &mut Size,
+        no_room: impl Fn(&Size, &Size) -> Option<Turn>,
+    ) -> Turn {
+        let mut flow = &mut self.flows[number];
+        // A flow that found no room in the last batch has its credit still.
+        let affordable =
+            |flow: &Flow| flow.items.front().is_some_and(|it| it.size.records <= flow.credit);
+        if !affordable(flow) {
+            flow.credit += QUANTUM;
+        }
+        while affordable(flow) {
+            if let Some(ended) = flow.items.front().and_then(|item| no_room(all, &item.size)) {
+                return ended;
+            }
+            self.give(number, batch, all);
+            flow = &mut self.flows[number];
+        }
+        if flow.items.is_empty() {
+            flow.credit = 0;
+        }
+        Turn::Over
+    }
+
+    /// Moves a flow's next call into the batch.
+    fn give(&mut self, number: usize, batch: &mut Vec<Work>, all: &mut Size) {
+        let flow = &mut self.flows[number];
+        let Some(Item { work, size, reads }) = flow.items.pop_front() else { return };
+        flow.credit = flow.credit.saturating_sub(size.records);
+        self.commits -= size.commits;
+        self.bytes -= size.bytes;
+        self.calls -= usize::from(size.commits == 0);
+        all.commits += size.commits.max(1);
+        all.bytes += size.bytes;
+        all.records += size.records;
+        self.reads.extend(reads);
+        if !std::mem::replace(&mut flow.taken, true) {
+            self.taken.push(number);
+        }
+        batch.push(work);
+    }
+}
+
+impl Flow {
+    /// Makes a read wait for all that this flow holds.
+    fn park(&mut self, read: &Arc<Parked>, taken: &mut Vec<Arc<Parked>>) {
+        let reads = match self.items.back_mut() {
+            Some(item) => &mut item.reads,
+            None if self.taken => taken,
+            None => return,
+        };
+        read.wait();
+        reads.push(read.clone());
     }
 }

@@ -1,12 +1,12 @@
 //! Reads, on threads of their own: sled waits under a lock of the whole process, and no async worker should.
 //!
-//! A read waits until the calls queued before it are applied, reads while no batch is being applied, and is
-//! handed out only when all that was applied by then is durable (R2). Reads that wait together are served
-//! together, so under load one wait serves many; with nothing queued no wait happens at all.
+//! A read comes here when the calls that it must follow are applied. It reads while no batch is being applied, and
+//! is handed out only when all that was applied by then is durable (R2). Reads that wait together are served
+//! together, so under load one wait serves many. Who reads much lets waiting batches in between ([`Hold`]), and
+//! makes sure that what it shows is still one turn's.
 
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
 use futures::channel::oneshot::Sender;
 use ostraca_sharding::ids::{Entity, ShardKey};
 use ostraca_sharding::records::{Claim, Head, Lane, Loaded};
@@ -14,34 +14,23 @@ use ostraca_store::entity::check_record;
 use ostraca_store::record::{Kind, StandingClaim};
 use ostraca_store::{Page, Row, Scan, ScanKind, ScannedRecord, StoreError, keys};
 
+use crate::hold::Hold;
 use crate::judge::row;
 use crate::progress::Progress;
+use crate::reads::{Listed, Read, Reads};
 use crate::records::{Records, Table, read_error};
 
-/// Reads served under one lock and one wait: bounds how long a batch waits for them.
+/// Reads served with one wait.
 const TOGETHER: usize = 64;
 
-/// One read, and the ticket of the last writing call queued before it.
-pub(crate) struct Read {
-    pub(crate) after: u64,
-    pub(crate) what: What,
-}
-
-type Listed = (Vec<Row>, u64);
-
-pub(crate) enum What {
-    Claims(Vec<ShardKey>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
-    Load(Vec<(ShardKey, Entity)>, Sender<Vec<Result<Loaded, StoreError>>>),
-    Scan(Scan, Sender<Result<Page, StoreError>>),
-    Get(String, Sender<Result<Option<Row>, StoreError>>),
-    List(String, Sender<Result<Listed, StoreError>>),
-}
+/// How often a read of many records begins anew because of a change, before it keeps all batches waiting.
+const ATTEMPTS: u32 = 3;
 
 /// Hands a result out, or the error that came after the reading.
 type Give = Box<dyn FnOnce(Result<(), StoreError>)>;
 
 pub(crate) struct Reader {
-    pub(crate) reads: Receiver<Read>,
+    pub(crate) reads: Arc<Reads>,
     pub(crate) records: Records,
     pub(crate) progress: Arc<Progress>,
 }
@@ -49,34 +38,31 @@ pub(crate) struct Reader {
 impl Reader {
     /// Serves reads until nobody can ask any more.
     pub(crate) fn run(self) {
-        while let Ok(first) = self.reads.recv() {
-            let mut together = vec![first];
-            together.extend(self.reads.try_iter().take(TOGETHER - 1));
-            let after = together.iter().map(|read| read.after).max().unwrap_or(0);
-            let waited = self.progress.wait_applied(after);
-            let reading = self.progress.reading();
-            let applied = self.progress.applied();
-            let waited = waited.and_then(|()| self.progress.check());
-            let read = |read: Read| match &waited {
-                Ok(()) => self.read(read.what),
-                Err(error) => fail(read.what, error),
-            };
-            let gives: Vec<_> = together.into_iter().map(read).collect();
-            drop(reading);
-            let durable = self.progress.wait_durable(applied);
+        let mut together = Vec::new();
+        while self.reads.take(TOGETHER, &mut together) {
+            let mut hold = Hold::new(&self.progress);
+            let stands = self.progress.check();
+            let gives: Vec<_> = together
+                .drain(..)
+                .map(|read| match &stands {
+                    Ok(()) => self.read(&mut hold, read),
+                    Err(error) => fail(read, error),
+                })
+                .collect();
+            let durable = self.progress.wait_durable(hold.end());
             gives.into_iter().for_each(|give| give(durable.clone()));
         }
     }
 
-    fn read(&self, what: What) -> Give {
-        match what {
-            What::Claims(shards, to) => {
-                let claims = shards.iter().map(|shard| self.claim(shard)).collect();
+    fn read(&self, hold: &mut Hold<'_>, read: Read) -> Give {
+        match read {
+            Read::Claims(shards, to) => {
+                let claims = shards.iter().map(|shard| self.claim(hold, shard)).collect();
                 give(claims, to)
             }
-            What::Load(entities, to) => {
-                let loaded: Vec<_> =
-                    entities.iter().map(|(shard, entity)| self.load(shard, entity)).collect();
+            Read::Load(entities, to) => {
+                let load = |(shard, entity): &(ShardKey, Entity)| self.load(hold, shard, entity);
+                let loaded: Vec<_> = entities.iter().map(load).collect();
                 Box::new(move |durable| {
                     drop(to.send(match durable {
                         Ok(()) => loaded,
@@ -84,39 +70,86 @@ impl Reader {
                     }));
                 })
             }
-            What::Scan(scan, to) => give(self.scan(&scan), to),
-            What::Get(key, to) => give(self.get(&key), to),
-            What::List(prefix, to) => give(self.list(&prefix), to),
+            Read::Scan(scan, to) => give(self.scan(hold, &scan), to),
+            Read::Get(key, to) => give(self.get(hold, &key), to),
+            Read::List(prefix, to) => give(self.list(hold, &prefix), to),
         }
     }
 
-    fn claim(&self, shard: &ShardKey) -> Result<Option<Claim>, StoreError> {
+    fn claim(&self, hold: &mut Hold<'_>, shard: &ShardKey) -> Result<Option<Claim>, StoreError> {
+        hold.pause();
+        hold.count(1);
         let key = Table::Entities.key(&keys::claim(shard));
         Ok(self.records.get::<StandingClaim>(&key)?.map(|standing| standing.claim))
     }
 
-    fn load(&self, shard: &ShardKey, entity: &Entity) -> Result<Loaded, StoreError> {
+    fn load(
+        &self,
+        hold: &mut Hold<'_>,
+        shard: &ShardKey,
+        entity: &Entity,
+    ) -> Result<Loaded, StoreError> {
         let key = Table::Entities.key(&keys::head(shard, entity));
-        let Some(head) = self.records.get::<Head>(&key)? else { return Ok(Loaded::default()) };
-        let mut lanes = Vec::new();
-        if head.lanes_beside > 0 {
-            let prefix = Table::Entities.key(&keys::of_entity(shard, Kind::Lane, entity));
-            for record in self.records.db.scan_prefix(prefix) {
-                let (key, raw) = record.map_err(read_error)?;
-                lanes.push(self.records.decode::<Lane>(&key, &raw)?);
+        hold.pause();
+        'again: for attempt in 0.. {
+            hold.count(1);
+            let Some(head) = self.records.get::<Head>(&key)? else { return Ok(Loaded::default()) };
+            let mut lanes = Vec::new();
+            if head.lanes_beside > 0 {
+                let prefix = Table::Entities.key(&keys::of_entity(shard, Kind::Lane, entity));
+                for record in self.records.db.scan_prefix(prefix) {
+                    let (key_of_lane, raw) = record.map_err(read_error)?;
+                    lanes.push(self.records.decode::<Lane>(&key_of_lane, &raw)?);
+                    hold.count(raw.len());
+                    if attempt < ATTEMPTS && hold.pause() && self.version(&key)? != head.version {
+                        continue 'again;
+                    }
+                }
             }
+            return Ok(Loaded { head: Some(head), lanes });
         }
-        Ok(Loaded { head: Some(head), lanes })
+        Ok(Loaded::default())
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Page, StoreError> {
-        let prefix = match &scan.kind {
-            ScanKind::Heads => keys::of_kind(&scan.shard, Kind::Head),
-            ScanKind::State(entity) => keys::of_entity(&scan.shard, Kind::State, entity),
+    /// The version of the head under `key`; 0 without one.
+    fn version(&self, key: &[u8]) -> Result<u64, StoreError> {
+        Ok(self.records.get::<Head>(key)?.map_or(0, |head| head.version))
+    }
+
+    fn scan(&self, hold: &mut Hold<'_>, scan: &Scan) -> Result<Page, StoreError> {
+        let (prefix, head) = match &scan.kind {
+            ScanKind::Heads => (keys::of_kind(&scan.shard, Kind::Head), None),
+            ScanKind::State(entity) => {
+                let head = Table::Entities.key(&keys::head(&scan.shard, entity));
+                (keys::of_entity(&scan.shard, Kind::State, entity), Some(head))
+            }
         };
         check_record(&prefix, 0).map_err(StoreError::Limit)?;
         let prefix = Table::Entities.key(&prefix);
-        let mut from = prefix.clone();
+        // Each head is whole by itself; the keys of a state are so only together.
+        let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
+        hold.pause();
+        for attempt in 0.. {
+            let before = version()?;
+            let unchanged = |hold: &mut Hold<'_>| {
+                Ok(attempt >= ATTEMPTS || !hold.pause() || version()? == before)
+            };
+            if let Some(page) = self.page(hold, scan, &prefix, unchanged)? {
+                return Ok(page);
+            }
+        }
+        Ok(Page::default())
+    }
+
+    /// A page, unless `unchanged` says after one of its records that it has to be read anew.
+    fn page(
+        &self,
+        hold: &mut Hold<'_>,
+        scan: &Scan,
+        prefix: &[u8],
+        unchanged: impl Fn(&mut Hold<'_>) -> Result<bool, StoreError>,
+    ) -> Result<Option<Page>, StoreError> {
+        let mut from = prefix.to_vec();
         if let Some(after) = &scan.after {
             // The next key in bytewise order.
             from.extend_from_slice(after);
@@ -127,7 +160,7 @@ impl Reader {
         let mut last = None;
         for record in self.records.db.range(from..) {
             let (key, raw) = record.map_err(read_error)?;
-            let Some(rest) = key.strip_prefix(&prefix[..]) else { break };
+            let Some(rest) = key.strip_prefix(prefix) else { break };
             if last.is_some() && page.records.len() >= scan.limit {
                 page.next = last;
                 break;
@@ -151,25 +184,42 @@ impl Reader {
             }
             page.records.push(record);
             last = Some(bytes::Bytes::copy_from_slice(rest));
+            hold.count(size);
+            if !unchanged(hold)? {
+                return Ok(None);
+            }
         }
-        Ok(page)
+        Ok(Some(page))
     }
 
-    fn get(&self, key: &str) -> Result<Option<Row>, StoreError> {
+    fn get(&self, hold: &mut Hold<'_>, key: &str) -> Result<Option<Row>, StoreError> {
+        hold.pause();
+        hold.count(1);
         let key = Table::Rows.key(key.as_bytes());
         self.records.raw(&key)?.map(|raw| row(&self.records, &key, &raw)).transpose()
     }
 
-    fn list(&self, prefix: &str) -> Result<Listed, StoreError> {
+    fn list(&self, hold: &mut Hold<'_>, prefix: &str) -> Result<Listed, StoreError> {
         let prefix = Table::Rows.key(prefix.as_bytes());
-        let mut rows = Vec::new();
-        for record in self.records.db.scan_prefix(prefix) {
-            let (key, raw) = record.map_err(read_error)?;
-            rows.push(row(&self.records, &key, &raw)?);
+        let sequence_key = Table::Meta.key(crate::meta::SEQUENCE);
+        hold.pause();
+        'again: for attempt in 0.. {
+            let changes = self.progress.row_changes();
+            let sequence = self.records.get::<crate::meta::Sequence>(&sequence_key)?;
+            let mut rows = Vec::new();
+            for record in self.records.db.scan_prefix(&prefix) {
+                let (key, raw) = record.map_err(read_error)?;
+                let row = row(&self.records, &key, &raw)?;
+                hold.count(row.value.len());
+                rows.push(row);
+                let paused = attempt < ATTEMPTS && hold.pause();
+                if paused && self.progress.row_changes() != changes {
+                    continue 'again;
+                }
+            }
+            return Ok((rows, sequence.map_or(0, |sequence| sequence.0)));
         }
-        let key = Table::Meta.key(crate::meta::SEQUENCE);
-        let sequence = self.records.get::<crate::meta::Sequence>(&key)?;
-        Ok((rows, sequence.map_or(0, |sequence| sequence.0)))
+        Ok((Vec::new(), 0))
     }
 }
 
@@ -178,15 +228,15 @@ fn give<T: 'static>(result: Result<T, StoreError>, to: Sender<Result<T, StoreErr
 }
 
 /// Answers a read with an error.
-fn fail(what: What, error: &StoreError) -> Give {
+fn fail(read: Read, error: &StoreError) -> Give {
     let error = error.clone();
-    match what {
-        What::Claims(_, to) => give(Err(error), to),
-        What::Load(entities, to) => Box::new(move |_| {
+    match read {
+        Read::Claims(_, to) => give(Err(error), to),
+        Read::Load(entities, to) => Box::new(move |_| {
             drop(to.send(vec![Err(error); entities.len()]));
         }),
-        What::Scan(_, to) => give(Err(error), to),
-        What::Get(_, to) => give(Err(error), to),
-        What::List(_, to) => give(Err(error), to),
+        Read::Scan(_, to) => give(Err(error), to),
+        Read::Get(_, to) => give(Err(error), to),
+        Read::List(_, to) => give(Err(error), to),
     }
 }

@@ -48,6 +48,14 @@ impl Records {
         self.db.get(key).map_err(read_error)
     }
 
+    /// Whether there is a record whose full key starts so.
+    pub(crate) fn has(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+        self.db
+            .scan_prefix(prefix)
+            .next()
+            .map_or(Ok(false), |found| found.map(|_| true).map_err(read_error))
+    }
+
     /// The value under a full key.
     pub(crate) fn get<T: Body>(&self, key: &[u8]) -> Result<Option<T>, StoreError> {
         self.raw(key)?.map(|raw| self.decode(key, &raw)).transpose()
@@ -147,6 +155,11 @@ fn remove_pieces(batch: &mut Batch, key: &[u8], from: u32, to: u32) {
     for number in from..to {
         batch.remove(piece_key(key, number));
     }
+}
+
+/// What the keys of all pieces start with that belong to records whose full keys start with `prefix`.
+pub(crate) fn piece_prefix(prefix: &[u8]) -> Vec<u8> {
+    Table::Chunks.key(prefix)
 }
 
 fn piece_key(key: &[u8], number: u32) -> Vec<u8> {

@@ -18,7 +18,9 @@ pub const MAX_ROW_VALUE_BYTES: usize = 64 * 1024;
 /// A row is a key (1 to 512 bytes) and a value (at most 64 KiB: components are blobs of the `EntityStore`,
 /// R6). Each row has a *revision*: the store's own counter at its last change, never used twice, so a row
 /// deleted and made again has another one. `compare_and_set` must be linearizable and durable before it
-/// returns (R2, R10); nothing is asked beyond one row at a time. A watch from a revision must deliver every
+/// returns (R2, R10); nothing is asked beyond one row at a time, and nothing of the order between rows and commits:
+/// a store should serve rows first, since leases are rows. `get` and `list` come after every `compare_and_set` that
+/// was called before them. A watch from a revision must deliver every
 /// later change of the prefix, in order of revision; it may skip values that were overwritten before they
 /// were delivered, but never the last one. A watcher that is too slow or asks for a revision that the
 /// store no longer has must get [`RowEvent::Lost`], and lists anew. A key or a value beyond its limit is

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::MAX_KEY_BYTES;
@@ -10,6 +10,41 @@ use crate::{StoreError, StoreFuture, StoreIdentity};
 
 /// The largest value of a record, in bytes. Types have lower limits of their own.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
+
+/// The most bytes that a turn writes, as [`commit_bytes`] counts them; a frame between nodes takes more. Types have
+/// lower limits of their own.
+pub const MAX_COMMIT_BYTES: usize = 18 * 1024 * 1024;
+
+/// The bytes of a commit: its keys, values and replies, and what each takes beside them. Never fewer than it has on
+/// a link.
+#[must_use]
+pub fn commit_bytes(commit: &Commit) -> usize {
+    let replies = commit.head.lanes.iter().map(|lane| {
+        let replies = lane.replies.iter();
+        128 + replies.map(|reply| 64 + reply.answer.len()).sum::<usize>()
+    });
+    let writes = commit.writes.iter().map(|write| {
+        let key = if let RecordKey::State(key) = &write.key { key.len() } else { 16 };
+        64 + key + write.value.as_ref().map_or(0, Bytes::len)
+    });
+    let names = [&commit.entity.kind, &commit.entity.id, &commit.claim.shard.namespace]
+        .map(|name| name.len());
+    let Claim { shard, node, .. } = &*commit.claim;
+    let names = names.iter().sum::<usize>() + shard.pool.len() + node.0.len();
+    512 + names + replies.sum::<usize>() + writes.sum::<usize>()
+}
+
+/// Whether a commit as a whole is within the limit that every backend has.
+///
+/// # Errors
+/// The limit that it passes.
+pub fn check_commit(commit: &Commit) -> Result<(), String> {
+    let bytes = commit_bytes(commit);
+    if bytes > MAX_COMMIT_BYTES {
+        return Err(format!("a turn writes at most {MAX_COMMIT_BYTES} bytes, this one {bytes}"));
+    }
+    Ok(())
+}
 
 /// Whether a record is within the limits that every backend has.
 ///
@@ -42,10 +77,12 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// **Commits (R1, R3).** A commit must take effect only if the claim that stands equals its own exactly
 /// and the stored head has version `from` (0: there is no head). One whose turn id and new version are
 /// already the head's must be answered `Already`, whatever claim stands: it is durable. Effects are atomic:
-/// the head and all writes, or none. One whose new version is not `from + 1`, or that has a key or value
-/// beyond its limit ([`check_record`]), must be refused with `Limit`.
-/// The commits of one call, and of successive calls, are judged in order, each seeing those before it:
-/// so after a refused commit of an entity all later ones that build on it are refused too.
+/// the head and all writes, or none. One whose new version is not `from + 1` must be refused with `Limit`; one that
+/// has a key or value beyond its limit ([`check_record`]), or is too large as a whole ([`check_commit`]), with
+/// `TooLarge`, by every store alike.
+/// The commits and claims of a shard are judged in the order of the calls, and within a call in its order, each
+/// seeing those before it: so after a refused commit of an entity all later ones that build on it are refused
+/// too. Between shards there is no order.
 /// `Done` may be said only when the commit is on stable storage. Only a failed or unfinished write may be
 /// answered `Unknown`, then for the whole batch; a store that knows that it wrote nothing says `Refused`.
 ///

@@ -18,7 +18,7 @@ use ostraca_sharding::records::{
 };
 
 use crate::changes::Changes;
-use crate::entity::check_record;
+use crate::entity::{check_commit, check_record};
 use crate::record::Kind;
 use crate::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, ScanKind, ScannedRecord,
@@ -116,6 +116,9 @@ impl Data {
             let limit = "a commit raises the version by one".into();
             return CommitOutcome::Refused(Refusal::Limit(limit));
         }
+        if let Err(limit) = check_commit(&commit) {
+            return CommitOutcome::Refused(Refusal::TooLarge(limit));
+        }
         let writes: Vec<_> = commit
             .writes
             .into_iter()
@@ -125,7 +128,7 @@ impl Data {
             .iter()
             .map(|(key, value)| check_record(key, value.as_ref().map_or(0, Bytes::len)));
         if let Err(limit) = check_record(&head_key, 0).and_then(|()| limits.try_for_each(|it| it)) {
-            return CommitOutcome::Refused(Refusal::Limit(limit));
+            return CommitOutcome::Refused(Refusal::TooLarge(limit));
         }
         self.identity.sequence += 1;
         commit.head.commit_sequence = self.identity.sequence;

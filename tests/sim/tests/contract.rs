@@ -16,7 +16,7 @@ use ostraca_sharding::records::{
 };
 use ostraca_sim::rng::Rng;
 use ostraca_sim::store::{Answer, Request, Store};
-use ostraca_store::entity::check_record;
+use ostraca_store::entity::{check_commit, check_record};
 use ostraca_store::{
     EntityStore, Page, Scan, ScanKind, ScannedRecord, StoreError, StoreFuture, StoreIdentity,
     conformance, keys,
@@ -65,7 +65,9 @@ impl Shards {
             check_record(&key, write.value.as_ref().map_or(0, Bytes::len))
         });
         let by_one = commit.from.checked_add(1) == Some(commit.head.version);
-        let limit = head.and(fits).and(if by_one { Ok(()) } else { Err("by one".into()) });
+        let fits = head.and(fits).and_then(|()| check_commit(&commit));
+        let by_one = if by_one { Ok(()) } else { Err(Refusal::Limit("by one".into())) };
+        let limit = by_one.and(fits.map_err(Refusal::TooLarge));
         self.sequence += 1;
         commit.head.commit_sequence = self.sequence;
         if let Err(limit) = limit {
@@ -79,7 +81,7 @@ impl Shards {
             } else if stored != commit.from {
                 Refusal::Version { stored }
             } else {
-                Refusal::Limit(limit)
+                limit
             });
         }
         match self.ask(&shard, Request::Commit(vec![commit])) {

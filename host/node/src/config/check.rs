@@ -186,7 +186,8 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["guests", "cache-limit"], guests.cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
-        (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, GIB),
+        // A session may take half of it, and all of a session is written with each of its turns.
+        (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "head-lane-bytes"], entities.head_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
         (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
@@ -231,6 +232,7 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["store", "queue-rows"], store.queue_rows, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),
         (["store", "batch-commits"], store.batch_commits, MILLION),
+        (["store", "batch-records"], store.batch_records, MILLION),
         (["store", "head-cache"], store.head_cache, 10 * MILLION),
         (["store", "readers"], store.readers, 64),
         (["store", "watched-changes"], store.watched_changes, 10 * MILLION),

@@ -154,6 +154,7 @@ pub(super) struct Store {
     pub(super) batch_commits: u32,
     #[serde(with = "units::size")]
     pub(super) batch_bytes: u64,
+    pub(super) batch_records: u32,
     pub(super) head_cache: u32,
     pub(super) readers: u32,
     #[serde(with = "units::size")]
@@ -342,6 +343,7 @@ impl Default for Store {
             queue_reads: small(sled.queue_reads),
             batch_commits: small(sled.batch_commits),
             batch_bytes: sled.batch_bytes as u64,
+            batch_records: small(sled.batch_records),
             head_cache: small(sled.head_cache),
             readers: small(sled.readers),
             low_water_bytes: sled.low_water_bytes,
@@ -365,6 +367,7 @@ impl Store {
             queue_reads: self.queue_reads as usize,
             batch_commits: self.batch_commits as usize,
             batch_bytes: large(self.batch_bytes),
+            batch_records: self.batch_records as usize,
             head_cache: self.head_cache as usize,
             readers: self.readers as usize,
             low_water_bytes: self.low_water_bytes,

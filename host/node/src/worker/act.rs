@@ -9,7 +9,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_sharding::ids::{Entity, ShardKey, TurnId};
 use ostraca_sharding::message::{Kind, Message};
+use ostraca_sharding::records::Commit;
 use ostraca_sharding::shard::{Action, StartReason, StopReason};
+use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
 use ostraca_wasm::{Identity, Instance, MessageContext, Spec, StateError, StateSource};
 
@@ -71,17 +73,25 @@ impl Worker {
             let answer = self.parts.store.claim(asked);
             self.tasks.push(answer.map(|outcomes| Done::Claims(claims, outcomes)).boxed_local());
         }
-        if !self.commits.is_empty() {
-            let mut names = Vec::with_capacity(self.commits.len());
-            let mut asked = Vec::with_capacity(self.commits.len());
-            for (id, commit) in self.commits.drain(..) {
+        let mut all = std::mem::take(&mut self.commits);
+        let mut commits = all.drain(..).peekable();
+        while let Some(first) = commits.next() {
+            // A call is answered as a whole: what writes much is one by itself, and no neighbour waits for it.
+            let alone = writes_much(&first.1);
+            let room = if alone { 1 } else { commits.len() + 1 };
+            let (mut names, mut asked) = (Vec::with_capacity(room), Vec::with_capacity(room));
+            let mut next = Some(first);
+            while let Some((id, commit)) = next {
                 names.push((id, commit.entity.clone(), commit.head.turn));
                 asked.push(commit);
+                next = commits.next_if(|(_, commit)| !alone && !writes_much(commit));
             }
             self.parts.stats.commits.fetch_add(asked.len() as u64, Ordering::Relaxed);
             let answer = self.parts.store.commit(asked);
             self.tasks.push(answer.map(|outcomes| Done::Commits(names, outcomes)).boxed_local());
         }
+        drop(commits);
+        self.commits = all;
         if !self.loads.is_empty() {
             let mut loads = Vec::with_capacity(self.loads.len());
             let mut asked = Vec::with_capacity(self.loads.len());
@@ -271,4 +281,9 @@ impl StateSource for Source {
         }
         .boxed()
     }
+}
+
+/// Whether a commit takes the store as long as many others.
+fn writes_much(commit: &Commit) -> bool {
+    commit.writes.len() > 64 || commit_bytes(commit) > 256 << 10
 }

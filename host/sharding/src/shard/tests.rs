@@ -241,6 +241,13 @@ impl Hand {
         })
     }
 
+    fn may_be_sent_again(&self, token: u64) -> bool {
+        let of = |(other, outcome): &&(u64, Outcome)| {
+            *other == token && matches!(outcome, Outcome::NotRun { retry_after: Some(_), .. })
+        };
+        self.replies.iter().any(|reply| of(&reply))
+    }
+
     fn code_of(&self, token: u64) -> Option<String> {
         self.replies.iter().find(|(other, _)| *other == token).map(|(_, outcome)| match outcome {
             Outcome::Final { version, .. } => format!("final {version}"),
@@ -294,6 +301,20 @@ fn r1_a_refused_turn_takes_all_that_built_on_it_along() {
     }
     hand.send(4, 0, Kind::Command);
     assert_eq!(hand.loads, 2, "what ran ahead is thrown away and loaded anew");
+}
+
+#[test]
+fn a_turn_that_no_store_takes_is_refused_for_good() {
+    let mut hand = Hand::serving();
+    let token = hand.send(1, 0, Kind::Command);
+    hand.run();
+    hand.settle(CommitOutcome::Refused(Refusal::TooLarge("19 MiB".into())));
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::TURN_TOO_LARGE));
+    assert!(!hand.may_be_sent_again(token), "not on this node, and on no other");
+    let later = hand.send(2, 0, Kind::Command);
+    hand.run();
+    hand.settle(CommitOutcome::Refused(Refusal::Limit("full".into())));
+    assert!(hand.may_be_sent_again(later), "a disk may have room again");
 }
 
 #[test]

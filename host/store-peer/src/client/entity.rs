@@ -8,6 +8,7 @@ use futures::future::{BoxFuture, join_all, ready};
 use futures::{FutureExt, TryFutureExt};
 use ostraca_sharding::ids::{Entity, ShardKey};
 use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, Refusal};
+use ostraca_store::entity::check_commit;
 use ostraca_store::{EntityStore, Page, Scan, StoreError, StoreFuture, StoreIdentity};
 use tokio::sync::Semaphore;
 
@@ -63,8 +64,13 @@ impl PeerEntityStore {
         drop(body);
         let Request::Commit(mut turns) = request else { return Vec::new() };
         if count <= 1 {
-            let why = format!("a turn of {bytes} bytes, where {most} are taken (`peer_max_frame`)");
-            return vec![ready(vec![CommitOutcome::Refused(Refusal::Limit(why)); count]).boxed()];
+            // No frame is smaller than what a store takes, so this store would refuse it as well.
+            let limit = turns.first().map_or(Ok(()), check_commit);
+            let why = limit.err().unwrap_or_else(|| {
+                format!("a turn of {bytes} bytes, where {most} are taken (`peer_max_frame`)")
+            });
+            let never = CommitOutcome::Refused(Refusal::TooLarge(why));
+            return vec![ready(vec![never; count]).boxed()];
         }
         let rest = turns.split_off(count / 2);
         let mut calls = self.send(turns);

@@ -110,10 +110,11 @@ fn the_bytes_of_replies_do_not_change() {
         CommitOutcome::Refused(Refusal::Claim { standing: Some(standing) }),
         CommitOutcome::Refused(Refusal::Version { stored: 300 }),
         CommitOutcome::Refused(Refusal::Limit("l".into())),
+        CommitOutcome::Refused(Refusal::TooLarge("t".into())),
         CommitOutcome::Unknown("u".into()),
     ];
-    let rest = [2, 1, 0xac, 2, 2, 2, 1, b'l', 3, 1, b'u'];
-    golden(Answer::Commit(outcomes), &[&[4, 6, 0, 1, 2, 0, 1], &CLAIM, &rest]);
+    let rest = [2, 1, 0xac, 2, 2, 2, 1, b'l', 2, 3, 1, b't', 3, 1, b'u'];
+    golden(Answer::Commit(outcomes), &[&[4, 7, 0, 1, 2, 0, 1], &CLAIM, &rest]);
     let lane = Lane {
         session: Session([9; 16]),
         last: 1,

@@ -25,13 +25,13 @@ use crate::{Options, SledStore};
 /// Each sync says that it began, and waits to be told how to end.
 #[derive(Debug)]
 struct Gated {
-    began: Sender<()>,
+    began: Mutex<Sender<()>>,
     end: Mutex<Receiver<bool>>,
 }
 
 impl Disk for Gated {
     fn sync(&self, file: &File) -> io::Result<()> {
-        self.began.send(()).unwrap();
+        self.began.lock().unwrap().send(()).unwrap();
         if self.end.lock().unwrap().recv().unwrap() {
             RealDisk.sync(file)
         } else {
@@ -45,11 +45,15 @@ impl Disk for Gated {
 }
 
 fn gated(dir: &Path) -> (SledStore, Receiver<()>, Sender<bool>) {
-    drop(create(dir, &Options::default()));
+    gated_with(dir, &Options::default())
+}
+
+pub(super) fn gated_with(dir: &Path, options: &Options) -> (SledStore, Receiver<()>, Sender<bool>) {
+    drop(create(dir, options));
     let (began, begins) = channel();
     let (ends, end) = channel();
-    let disk = Gated { began, end: Mutex::new(end) };
-    (open_on(dir, &Options::default(), Box::new(disk)).unwrap(), begins, ends)
+    let disk = Gated { began: Mutex::new(began), end: Mutex::new(end) };
+    (open_on(dir, options, Arc::new(disk)).unwrap(), begins, ends)
 }
 
 fn load(
@@ -144,7 +148,7 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
     drop(create(dir.path(), &Options::default()));
     let free = Arc::new(AtomicU64::new(1 << 30));
     let options = Options { low_water_every: Duration::ZERO, ..Options::default() };
-    let store = open_on(dir.path(), &options, Box::new(Filling(free.clone()))).unwrap();
+    let store = open_on(dir.path(), &options, Arc::new(Filling(free.clone()))).unwrap();
     let claim = claimed(&store);
     let commit = |from| block_on(store.commit(vec![turn(&claim, "a", from)])).remove(0);
     assert_eq!(commit(0), CommitOutcome::Done);
@@ -155,11 +159,16 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
         other => panic!("{other:?}"),
     }
     assert!(store.low().is_some_and(|why| why.contains("bytes of disk are free")));
+    match block_on(store.put_blob(Bytes::from_static(b"component"))) {
+        Err(StoreError::Unavailable(why)) => assert!(why.contains("low_water_bytes"), "{why}"),
+        other => panic!("{other:?}"),
+    }
     let lease = Cas { key: "lease".into(), expected: None, value: Some("renewed".into()) };
     assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node keeps its lease");
     free.store(options.low_water_bytes, Ordering::Relaxed);
     assert_eq!(commit(1), CommitOutcome::Done);
     assert_eq!(store.low(), None);
+    assert!(block_on(store.put_blob(Bytes::from_static(b"component"))).is_ok());
 }
 
 #[test]

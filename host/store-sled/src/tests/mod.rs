@@ -2,6 +2,7 @@
 
 mod directory;
 mod faults;
+mod order;
 
 use std::path::Path;
 use std::sync::Arc;

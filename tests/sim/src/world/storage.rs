@@ -161,6 +161,9 @@ impl World {
                         CommitOutcome::Refused(Refusal::Limit(_)) => {
                             "transition: commit refused for a limit"
                         }
+                        CommitOutcome::Refused(Refusal::TooLarge(_)) => {
+                            "transition: commit refused as too large"
+                        }
                         CommitOutcome::Unknown(_) => "transition: commit unknown",
                     });
                 }

@@ -117,6 +117,10 @@ impl Machine {
             CommitOutcome::Refused(Refusal::Limit(why)) => {
                 Outcome::later(codes::STORE_FULL, why, 1_000)
             }
+            // On whatever node it runs, and however often.
+            CommitOutcome::Refused(Refusal::TooLarge(why)) => {
+                Outcome::refused(codes::TURN_TOO_LARGE, why)
+            }
             CommitOutcome::Refused(Refusal::Claim { standing }) => {
                 let message = format!("shard {} belongs to another node", self.owner.shard);
                 let hint = standing.as_deref().map(Hint::from);

@@ -1,0 +1,148 @@
+//! Reads that wait: for writes queued before them (parked in the [`Queue`](crate::queue::Queue)), then for a thread.
+//! Those of rows go first, as their writes do.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use futures::channel::oneshot::Sender;
+use ostraca_sharding::ids::{Entity, ShardKey};
+use ostraca_sharding::records::{Claim, Loaded};
+use ostraca_store::{Page, Row, Scan, StoreError};
+
+use crate::queue::After;
+
+pub(crate) type Listed = (Vec<Row>, u64);
+
+/// One read.
+pub(crate) enum Read {
+    Claims(Vec<ShardKey>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
+    Load(Vec<(ShardKey, Entity)>, Sender<Vec<Result<Loaded, StoreError>>>),
+    Scan(Scan, Sender<Result<Page, StoreError>>),
+    Get(String, Sender<Result<Option<Row>, StoreError>>),
+    List(String, Sender<Result<Listed, StoreError>>),
+}
+
+impl Read {
+    fn is_of_rows(&self) -> bool {
+        matches!(self, Self::Get(..) | Self::List(..))
+    }
+
+    /// Gives what the read comes after to `with`.
+    pub(crate) fn after<T>(&self, with: impl FnOnce(After<'_, '_>) -> T) -> T {
+        match self {
+            Self::Claims(shards, _) => with(After::Shards(&mut shards.iter())),
+            Self::Load(entities, _) => {
+                with(After::Shards(&mut entities.iter().map(|(shard, _)| shard)))
+            }
+            Self::Scan(scan, _) => with(After::Shards(&mut std::iter::once(&scan.shard))),
+            Self::Get(..) | Self::List(..) => with(After::Rows),
+        }
+    }
+}
+
+/// A read that waits for writes.
+#[derive(Default)]
+pub(crate) struct Parked {
+    left: AtomicUsize,
+    read: Mutex<Option<Read>>,
+}
+
+impl Parked {
+    /// There is one more batch to wait for.
+    pub(crate) fn wait(&self) {
+        self.left.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps the read, if there is anything to wait for.
+    pub(crate) fn keep(&self, read: Read) -> Option<Read> {
+        if self.left.load(Ordering::Relaxed) == 0 {
+            return Some(read);
+        }
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
+        None
+    }
+
+    /// One thing less to wait for; gives the read after the last.
+    pub(crate) fn release(&self) -> Option<Read> {
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Reads that wait for a thread, and how many wait in all.
+pub(crate) struct Reads {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+    max: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    rows: VecDeque<Read>,
+    entities: VecDeque<Read>,
+    /// Parked ones included.
+    count: usize,
+    closed: bool,
+}
+
+impl Reads {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { waiting: Mutex::default(), arrived: Condvar::new(), max: max.max(1) }
+    }
+
+    /// Counts one more; false if there is no room.
+    pub(crate) fn enter(&self) -> bool {
+        let mut waiting = self.lock();
+        let room = waiting.count < self.max && !waiting.closed;
+        waiting.count += usize::from(room);
+        room
+    }
+
+    /// Hands counted ones to the threads.
+    pub(crate) fn push(&self, reads: impl IntoIterator<Item = Read>) {
+        let mut waiting = self.lock();
+        let before = waiting.rows.len() + waiting.entities.len();
+        for read in reads {
+            match read.is_of_rows() {
+                true => waiting.rows.push_back(read),
+                false => waiting.entities.push_back(read),
+            }
+        }
+        let more = waiting.rows.len() + waiting.entities.len() - before;
+        drop(waiting);
+        match more {
+            0 => {}
+            1 => self.arrived.notify_one(),
+            _ => self.arrived.notify_all(),
+        }
+    }
+
+    /// Waits for reads and takes up to `most`; false once it is closed and empty.
+    pub(crate) fn take(&self, most: usize, into: &mut Vec<Read>) -> bool {
+        let idle = |waiting: &mut Waiting| {
+            waiting.rows.is_empty() && waiting.entities.is_empty() && !waiting.closed
+        };
+        let waited = self.arrived.wait_while(self.lock(), idle);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
+        while into.len() < most
+            && let Some(read) = waiting.rows.pop_front().or_else(|| waiting.entities.pop_front())
+        {
+            into.push(read);
+        }
+        waiting.count = waiting.count.saturating_sub(into.len());
+        !into.is_empty()
+    }
+
+    /// Takes no more reads; those that wait are still served.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,43 @@
+//! The watch on free disk.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::disk::Disk;
+use crate::progress::Progress;
+
+pub(crate) struct Space {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) dir: PathBuf,
+    pub(crate) low_water_bytes: u64,
+    pub(crate) every: Duration,
+    pub(crate) looked: Mutex<Option<Instant>>,
+}
+
+impl Space {
+    /// Looks at the free disk, if it is time to, and notes what it sees in the progress.
+    pub(crate) fn look(&self) {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.is_some_and(|looked| looked.elapsed() < self.every) {
+            return;
+        }
+        *looked = Some(Instant::now());
+        let was_low = self.progress.low().is_some();
+        let low = match self.disk.free(&self.dir) {
+            Ok(free) if free >= self.low_water_bytes => None,
+            Ok(free) => Some(format!(
+                "{free} bytes of disk are free, fewer than low_water_bytes ({})",
+                self.low_water_bytes
+            )),
+            Err(error) => Some(format!("the free disk cannot be told: {error}")),
+        };
+        match &low {
+            Some(why) if !was_low => tracing::warn!(%why, "commits and components are refused"),
+            None if was_low => tracing::info!("commits are taken again: there is disk space"),
+            _ => {}
+        }
+        self.progress.set_low(low);
+    }
+}

@@ -1,0 +1,194 @@
+//! In which order calls are served: rows before commits, shards in turns, reads behind their own shards.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::executor::block_on;
+use ostraca_sharding::ids::{Entity, ShardId};
+use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome};
+use ostraca_store::{Cas, ClusterStore, EntityStore, StoreFuture};
+
+use super::faults::gated_with;
+use super::{claim, set, shard, turn};
+use crate::{Options, SledStore};
+
+/// A claim of shard `number`.
+fn of_shard(number: u32) -> Arc<Claim> {
+    let mut claim = (*claim()).clone();
+    claim.shard.shard = ShardId(number);
+    Arc::new(claim)
+}
+
+fn renewal(number: u64) -> Cas {
+    Cas { key: format!("lease-{number}"), expected: None, value: Some("renewed".into()) }
+}
+
+/// Lets batches be written until the call is answered; gives how many.
+fn batches<T>(
+    call: StoreFuture<T>,
+    begins: &std::sync::mpsc::Receiver<()>,
+    ends: &std::sync::mpsc::Sender<bool>,
+) -> (usize, T) {
+    let mut call = call;
+    for count in 0.. {
+        if let Some(answer) = (&mut call).now_or_never() {
+            return (count, answer);
+        }
+        ends.send(true).unwrap();
+        // The next batch begins when the one before it was answered.
+        if begins.recv_timeout(std::time::Duration::from_secs(10)).is_err() {
+            return (count + 1, block_on(call));
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_renewal_goes_before_all_queued_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { batch_commits: 4, ..Options::default() };
+    let (store, begins, ends) = gated_with(dir.path(), &options);
+    ends.send(true).unwrap();
+    let claim = super::claimed(&store);
+    begins.recv().unwrap();
+    let first = store.commit(vec![turn(&claim, "a", 0)]);
+    begins.recv().unwrap();
+    let bulk: Vec<_> = (1..400).map(|from| store.commit(vec![turn(&claim, "a", from)])).collect();
+    let renewed = store.compare_and_set(renewal(0));
+    let (count, answer) = batches(renewed, &begins, &ends);
+    answer.unwrap();
+    assert!(count <= 2, "the batch under way and its own, not {count}");
+    for _ in 0..200 {
+        ends.send(true).unwrap();
+    }
+    assert_eq!(block_on(first), [CommitOutcome::Done]);
+    assert!(bulk.into_iter().all(|call| block_on(call) == [CommitOutcome::Done]));
+}
+
+#[test]
+fn commits_go_on_behind_rows_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { batch_commits: 4, ..Options::default() };
+    let (store, begins, ends) = gated_with(dir.path(), &options);
+    ends.send(true).unwrap();
+    let claim = super::claimed(&store);
+    begins.recv().unwrap();
+    let rows: Vec<_> = (0..100).map(|number| store.compare_and_set(renewal(number))).collect();
+    begins.recv().unwrap();
+    let (count, outcome) = batches(store.commit(vec![turn(&claim, "a", 0)]), &begins, &ends);
+    assert_eq!(outcome, [CommitOutcome::Done]);
+    assert!(count <= 2, "each batch takes commits too, not {count}");
+    for _ in 0..200 {
+        ends.send(true).unwrap();
+    }
+    assert!(rows.into_iter().all(|row| block_on(row).is_ok()));
+}
+
+/// Sixteen shards with much to write, and one with little: how many batches the little one waits, and its load.
+#[test]
+fn a_shard_that_writes_much_delays_itself() {
+    // A batch has room for one of the turns of 400 keys, or not even for that.
+    for batch_records in [500, 100] {
+        little_beside_much(batch_records);
+    }
+}
+
+fn little_beside_much(batch_records: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { batch_records, ..Options::default() };
+    let (store, begins, ends) = gated_with(dir.path(), &options);
+    let claims: Vec<_> = (1..=17).map(of_shard).collect();
+    let claiming = store.claim(claims.iter().map(|claim| (**claim).clone()).collect());
+    begins.recv().unwrap();
+    ends.send(true).unwrap();
+    assert!(block_on(claiming).iter().all(|outcome| *outcome == ClaimOutcome::Granted));
+    let much = |claim: &Arc<Claim>, from| {
+        let mut much = turn(claim, "much", from);
+        much.writes = (0..400_u32).map(|key| set(key.to_be_bytes().to_vec(), Vec::new())).collect();
+        much
+    };
+    let call = |from| claims[1..].iter().map(|claim| much(claim, from)).collect();
+    let bulk: Vec<_> = (0..4).map(|from| store.commit(call(from))).collect();
+    begins.recv().unwrap();
+    let little = store.commit(vec![turn(&claims[0], "little", 0)]);
+    let loaded = store.load(vec![(shard(), Entity::new("counter", "little"))]);
+    let (count, outcome) = batches(little, &begins, &ends);
+    assert_eq!(outcome, [CommitOutcome::Done]);
+    assert!(count <= 3, "{count} batches");
+    let (count, loaded) = batches(loaded, &begins, &ends);
+    assert!(count <= 1, "its load waits for nobody else's commits: {count} batches");
+    assert_eq!(loaded[0].as_ref().unwrap().head.as_ref().unwrap().version, 1, "R2");
+    for _ in 0..200 {
+        ends.send(true).unwrap();
+    }
+    for call in bulk {
+        assert!(block_on(call).iter().all(|outcome| *outcome == CommitOutcome::Done));
+    }
+}
+
+#[test]
+fn a_claim_comes_after_the_commits_of_its_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { batch_commits: 2, ..Options::default() };
+    let (store, begins, ends) = gated_with(dir.path(), &options);
+    ends.send(true).unwrap();
+    let claim = super::claimed(&store);
+    begins.recv().unwrap();
+    let commits: Vec<_> = (0..9).map(|from| store.commit(vec![turn(&claim, "a", from)])).collect();
+    let next = Claim { number: 2, ..(*claim).clone() };
+    let claiming = store.claim(vec![next]);
+    let late = store.commit(vec![turn(&claim, "a", 9)]);
+    for _ in 0..200 {
+        ends.send(true).unwrap();
+    }
+    assert!(commits.into_iter().all(|call| block_on(call) == [CommitOutcome::Done]));
+    assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
+    assert!(matches!(block_on(late)[0], CommitOutcome::Refused(_)), "R4");
+}
+
+#[test]
+fn a_long_load_lets_batches_in_and_shows_one_turn() {
+    use ostraca_sharding::ids::Session;
+    use ostraca_sharding::records::{Lane, RecordKey, Write};
+
+    let dir = tempfile::tempdir().unwrap();
+    let store: SledStore = super::create(dir.path(), &Options::default());
+    let claim = super::claimed(&store);
+    let lanes = 3_000_u32;
+    let all = |from: u64| {
+        let mut next = turn(&claim, "a", from);
+        next.head.lanes_beside = lanes;
+        next.writes = (0..lanes)
+            .map(|number| {
+                let mut session = [0; 16];
+                session[..4].copy_from_slice(&number.to_be_bytes());
+                let session = Session(session);
+                let lane = Lane {
+                    session,
+                    last: from + 1,
+                    used_at: 0,
+                    replies: vec![],
+                    extensions: Default::default(),
+                };
+                let value = Some(ostraca_sharding::codec::encode(&lane).unwrap().into());
+                Write { key: RecordKey::Lane(session), value }
+            })
+            .collect();
+        next
+    };
+    assert_eq!(block_on(store.commit(vec![all(0)])), [CommitOutcome::Done]);
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            for from in 1..20 {
+                assert_eq!(block_on(store.commit(vec![all(from)])), [CommitOutcome::Done]);
+            }
+        });
+        while !writing.is_finished() {
+            let loaded = block_on(store.load(vec![(shard(), Entity::new("counter", "a"))]));
+            let loaded = loaded.into_iter().next().unwrap().unwrap();
+            let version = loaded.head.unwrap().version;
+            assert_eq!(loaded.lanes.len(), lanes as usize);
+            assert!(loaded.lanes.iter().all(|lane| lane.last == version), "turn {version} is torn");
+        }
+    });
+}

@@ -1,0 +1,109 @@
+//! Calls that write, in the parts that the committer judges, and how their callers get the answers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::channel::oneshot::{Receiver, Sender, channel};
+use ostraca_sharding::ids::ShardKey;
+use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Refusal};
+use ostraca_store::entity::commit_bytes;
+use ostraca_store::{Cas, Conflict, StoreError};
+
+use crate::records::INLINE_BYTES;
+
+/// One part of a call.
+pub(crate) enum Work {
+    Commit(Box<Commit>, Slot<CommitOutcome>),
+    Claim(Box<Claim>, Slot<ClaimOutcome>),
+    Cas(Cas, Sender<Result<u64, Conflict>>),
+}
+
+/// What a part takes of the bounds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Size {
+    pub(crate) commits: usize,
+    pub(crate) bytes: usize,
+    /// Records of sled that it writes, about.
+    pub(crate) records: usize,
+}
+
+impl Work {
+    pub(crate) fn size(&self) -> Size {
+        match self {
+            Self::Commit(commit, _) => {
+                let pieces = |write: &ostraca_sharding::records::Write| {
+                    1 + write.value.as_ref().map_or(0, bytes::Bytes::len) / INLINE_BYTES
+                };
+                let records = 1 + commit.writes.iter().map(pieces).sum::<usize>();
+                Size { commits: 1, bytes: commit_bytes(commit), records }
+            }
+            Self::Claim(..) | Self::Cas(..) => Size { commits: 0, bytes: 0, records: 1 },
+        }
+    }
+
+    /// Whose order it keeps; a row's keep that of the rows.
+    pub(crate) fn shard(&self) -> Option<&ShardKey> {
+        match self {
+            Self::Commit(commit, _) => Some(&commit.claim.shard),
+            Self::Claim(claim, _) => Some(&claim.shard),
+            Self::Cas(..) => None,
+        }
+    }
+
+    /// Tells the caller that nothing of it was written, nor will be.
+    pub(crate) fn refuse(self, error: &StoreError) {
+        match self {
+            Self::Commit(_, to) => {
+                to.give(CommitOutcome::Refused(Refusal::Limit(error.to_string())));
+            }
+            Self::Claim(_, to) => to.give(ClaimOutcome::Failed(error.to_string())),
+            Self::Cas(_, to) => drop(to.send(Err(Conflict::Store(error.clone())))),
+        }
+    }
+}
+
+/// A call of several parts: it is answered when all of them are.
+struct Call<T> {
+    answers: Vec<Option<T>>,
+    left: usize,
+    to: Option<Sender<Vec<T>>>,
+}
+
+/// Where a part's answer belongs. When all slots of a call are gone before they were filled, its caller learns it.
+pub(crate) struct Slot<T> {
+    call: Arc<Mutex<Call<T>>>,
+    place: usize,
+}
+
+/// The slots of a call of so many parts, and where their answers come out.
+pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = Slot<T>>, Receiver<Vec<T>>) {
+    let (to, answer) = channel();
+    let answers = std::iter::repeat_with(|| None).take(count).collect();
+    let mut call = Call { answers, left: count, to: Some(to) };
+    if count == 0 {
+        call.finish();
+    }
+    let call = Arc::new(Mutex::new(call));
+    ((0..count).map(move |place| Slot { call: call.clone(), place }), answer)
+}
+
+impl<T> Slot<T> {
+    /// Answers the part; who does not wait any more is no error.
+    pub(crate) fn give(self, answer: T) {
+        let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = call.answers.get_mut(self.place) {
+            *place = Some(answer);
+            call.left -= 1;
+        }
+        if call.left == 0 {
+            call.finish();
+        }
+    }
+}
+
+impl<T> Call<T> {
+    fn finish(&mut self) {
+        if let Some(to) = self.to.take() {
+            drop(to.send(self.answers.drain(..).flatten().collect()));
+        }
+    }
+}
