@@ -13,6 +13,9 @@ pub enum Failure {
     /// The other side may have heard of it.
     #[error("{0}")]
     Lost(String),
+    /// The other side has not answered for as long as a call may take. The link stands.
+    #[error("{0}")]
+    TimedOut(String),
     /// It was done, but its answer is too large.
     #[error("{0}")]
     AnswerTooLarge(String),

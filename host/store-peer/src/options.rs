@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Settings of the asking side, each with a default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long a call may be without an answer before its link is given up. Default 5 s.
+    /// How long a call may be without an answer before it ends as not known. Its link is given up only if then not
+    /// even a ping is answered for as long again. Default 5 s.
     pub call_timeout: Duration,
     /// How long a link may take to come about. Default 5 s.
     pub connect_timeout: Duration,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u8 = 2;
 
 /// Kinds of calls that this release knows.
-const CALLS: u32 = 13;
+const CALLS: u32 = 14;
 
 /// The most entities of one [`Request::Load`]: their records are all in memory at once.
 pub const MAX_LOADS: usize = 1024;
@@ -83,6 +83,8 @@ pub enum Request {
     },
     /// A watch is no longer wanted.
     Unwatch(u64),
+    /// Whether anybody is there; the store is not asked.
+    Ping,
 }
 
 /// Who asks, for what.
@@ -146,6 +148,8 @@ pub enum Answer {
         /// Its number.
         call: u32,
     },
+    /// Somebody is there.
+    Ping,
 }
 
 /// Why bytes are no message of this protocol.

@@ -63,6 +63,7 @@ impl Entrance {
                     Err(why) => refused(why),
                 };
             }
+            Ok(Request::Ping) => return ready(reply(0, Answer::Ping)).boxed(),
             Ok(request) => request,
             Err(Unreadable::UnknownCall(call)) => {
                 return ready(reply(0, Answer::Unsupported { call })).boxed();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::{BoxFuture, pending, ready};
 use ostraca_store::{StoreError, StoreIdentity};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::known::Known;
@@ -157,6 +157,7 @@ impl Line {
                     shared.lost(&link, &why);
                     Err(Failed::Unknown(why))
                 }
+                Err(Failure::TimedOut(why)) => Err(Failed::Unknown(why)),
                 Err(Failure::AnswerTooLarge(why)) => Err(Failed::TooLarge(why)),
             }
         }
@@ -256,11 +257,14 @@ impl Driver {
         }
     }
 
-    /// Returns when the link is of no more use, and all its calls have ended.
+    /// Returns when the link is of no more use, and all its calls have ended. A slow call ends alone. Whether the
+    /// link is to blame is asked of the other side, which answers a ping without the store.
     async fn watch_over(&self, link: &Link) {
         let limit = self.shared.options.call_timeout;
         let every = (limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
         let mut closed = link.channel.closed();
+        let mut ping = pending().boxed();
+        let mut asked = None;
         loop {
             tokio::select! {
                 () = &mut closed => {
@@ -268,12 +272,30 @@ impl Driver {
                     break;
                 }
                 () = link.dead.cancelled() => break,
-                () = sleep(every) => {
-                    if link.is_overdue(limit) {
-                        let why = format!("no answer within {limit:?} (`call_timeout`)");
-                        tracing::warn!(link = link.number, "the store gave {why}");
+                answer = &mut ping => {
+                    (ping, asked) = (pending().boxed(), None);
+                    if let Err(Failure::Lost(why)) = answer {
                         self.shared.lost(link, &why);
                         break;
+                    }
+                }
+                () = sleep(every) => {
+                    let expired = link.expire(limit);
+                    if expired > 0 {
+                        let link = link.number;
+                        tracing::warn!(link, expired, ?limit, "the store did not answer in time");
+                    }
+                    match asked {
+                        None if expired > 0 => if let Ok(body) = protocol::encode(&Request::Ping) {
+                            (ping, asked) = (link.channel.call(body), Some(Instant::now()));
+                        },
+                        Some(at) if at.elapsed() >= limit => {
+                            let why = format!("not even a ping was answered within {limit:?}");
+                            tracing::warn!(link = link.number, "the link is given up: {why}");
+                            self.shared.lost(link, &why);
+                            break;
+                        }
+                        _ => {}
                     }
                 }
             }

@@ -71,17 +71,21 @@ impl Link {
         Answering { link: self.clone(), number, call }
     }
 
-    /// Whether a call is without an answer for so long.
-    pub(super) fn is_overdue(&self, timeout: Duration) -> bool {
+    /// Ends each call that is without an answer for so long, by itself: the store may be slow, or the call. What
+    /// became of it is not known; later calls on this link come after it. Gives how many there were.
+    pub(super) fn expire(&self, limit: Duration) -> usize {
+        let mut expired = 0;
         loop {
             let oldest = self.waiting().calls.first_key_value().map(|(n, c)| (*n, c.clone()));
-            let Some((number, call)) = oldest else { return false };
+            let Some((number, call)) = oldest else { return expired };
             let mut call = lock(&call);
-            if call.since.elapsed() < timeout {
-                return false;
+            if call.since.elapsed() < limit {
+                return expired;
             }
             if !call.look() {
-                return true;
+                let why = format!("no answer within {limit:?} (`call_timeout`)");
+                call.end(Err(Failure::TimedOut(why)));
+                expired += 1;
             }
             drop(call);
             self.waiting().calls.remove(&number);
@@ -100,16 +104,18 @@ impl Call {
             let waker = self.waker.as_ref().unwrap_or(Waker::noop());
             match answer.as_mut().poll(&mut Context::from_waker(waker)) {
                 Poll::Pending => return false,
-                Poll::Ready(result) => {
-                    self.result = Some(result);
-                    self.answer = None;
-                    if let Some(waker) = self.waker.take() {
-                        waker.wake();
-                    }
-                }
+                Poll::Ready(result) => self.end(result),
             }
         }
         true
+    }
+
+    fn end(&mut self, result: Answered) {
+        self.result = Some(result);
+        self.answer = None;
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
 }
 

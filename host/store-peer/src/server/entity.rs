@@ -116,6 +116,7 @@ impl EntityServer {
                 piece.map(Answer::Blob).boxed()
             }
             Request::Hello(_)
+            | Request::Ping
             | Request::Get(_)
             | Request::List(_)
             | Request::Cas(_)
