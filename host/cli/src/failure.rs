@@ -276,6 +276,12 @@ fn advice(code: &str) -> &'static str {
         "state-too-large" => {
             "store less, or raise `state` in [limits] of entity.toml and deploy it again"
         }
+        "too-many-keys" => {
+            "put more into a key, or raise `keys` in [limits] of entity.toml and deploy it again"
+        }
+        "turn-too-large" => {
+            "write less in one message, or raise `turn-keys` or `turn-bytes` in [limits] of entity.toml and deploy it again"
+        }
         "reply-too-large" => {
             "return less, or raise `reply` in [limits] of entity.toml and deploy it again"
         }

@@ -53,8 +53,15 @@ pub struct ManifestLimits {
     pub turn_time: Duration,
     /// Time in the guest for instantiation and start. Default 1 s. Error `activation-time-limit`.
     pub activation_time: Duration,
-    /// Bytes of an entity's keys and values. Default 1 MiB. Error `state-too-large`.
+    /// Bytes of an entity's keys and values, 100 for each key included. Default 1 MiB. Error `state-too-large`.
     pub state: u64,
+    /// Keys of an entity. Default 10,000. Error `too-many-keys`.
+    pub keys: u32,
+    /// Keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
+    pub turn_keys: u32,
+    /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB; no more than any store
+    /// takes in one turn. Error `turn-too-large`.
+    pub turn_bytes: u64,
     /// Bytes of a message's body; the node's `max-message` holds beside it. Default 1 MiB. Error
     /// `message-too-large`.
     pub message: u64,
@@ -141,6 +148,9 @@ impl Manifest {
             turn_time: limits.turn_time,
             activation_time: limits.activation_time,
             state: limits.state,
+            keys: limits.keys.into(),
+            turn_keys: limits.turn_keys.into(),
+            turn_bytes: limits.turn_bytes,
             reply: limits.reply,
             log_lines: limits.log_lines,
             log_line: count(limits.log_line),

@@ -16,6 +16,10 @@ pub(crate) enum Fault {
     QueryWrote(&'static str),
     #[error("the state would grow to {would} bytes, and its limit is {limit}")]
     StateTooLarge { would: u64, limit: u64 },
+    #[error("the entity would have more keys than `keys` ({limit})")]
+    TooManyKeys { limit: u64 },
+    #[error("one turn would write more {what} than `{setting}` ({limit})")]
+    TurnTooLarge { what: &'static str, setting: &'static str, limit: u64 },
     #[error("{0}")]
     BadCall(String),
     #[error("{0}")]
@@ -76,6 +80,8 @@ impl Fault {
             Fault::QueryWrote(_) => guest("query-wrote", message),
             Fault::BadCall(_) => guest("bad-call", message),
             Fault::StateTooLarge { .. } => limit("state-too-large", message),
+            Fault::TooManyKeys { .. } => limit("too-many-keys", message),
+            Fault::TurnTooLarge { .. } => limit("turn-too-large", message),
             Fault::TimeLimit => match stage {
                 Stage::Message | Stage::Stop => {
                     let most = limits.turn_time.as_millis();

@@ -12,7 +12,7 @@ use crate::Kind;
 use crate::entity::{Durable, Entity, Phase};
 use crate::fault::{Fault, Panic};
 use crate::log::Level;
-use crate::state::{Entries, KEY_LIMIT, State};
+use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 
 type Cx<'a> = StoreContextMut<'a, Entity>;
 type Result<T> = wasmtime::Result<T>;
@@ -110,9 +110,10 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             cx.data().may_write("a key was set")?;
             load(&mut cx).await?;
             let key = own_key(&cx, &key)?;
-            let limit = cx.data().limits.state;
+            let limits = cx.data().limits.clone();
+            let limit = limits.state;
             // Checked before it is copied: the value may be as large as the guest's memory.
-            let would = (key.len() + value.len()) as u64;
+            let would = (key.len() + value.len()) as u64 + KEY_CHARGE;
             let fits = would <= limit
                 || awake(cx.data())?.get(&key).is_some_and(|old| value.len() <= old.len());
             if !fits {
@@ -120,7 +121,7 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             }
             let value = Arc::from(value.as_le_slice(&cx));
             if let Some(state) = cx.data_mut().state() {
-                state.set(key, value, limit)?;
+                state.set(key, value, &limits)?;
             }
             Ok(())
         })
@@ -130,7 +131,9 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             cx.data().may_write("a key was deleted")?;
             load(&mut cx).await?;
             let key = own_key(&cx, &key)?;
-            Ok((cx.data_mut().state().is_some_and(|state| state.delete(key)),))
+            let limits = cx.data().limits.clone();
+            let state = cx.data_mut().state();
+            Ok((state.map_or(Ok(false), |state| state.delete(key, &limits))?,))
         })
     })?;
     state.func_wrap_async(

@@ -78,8 +78,15 @@ pub struct Limits {
     pub turn_time: Duration,
     /// Time in the guest for instantiation and `start` together. Default 1 s. Error `activation-time-limit`.
     pub activation_time: Duration,
-    /// Keys and values in bytes. Default 1 MiB. Error `state-too-large`.
+    /// Keys and values in bytes, 100 for each key included. Default 1 MiB. Error `state-too-large`.
     pub state: u64,
+    /// Keys. Default 10,000. Error `too-many-keys`.
+    pub keys: u64,
+    /// Keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
+    pub turn_keys: u64,
+    /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB. Error
+    /// `turn-too-large`.
+    pub turn_bytes: u64,
     /// A reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
     /// Log lines a second, with bursts of as many. Default 100. What is beyond is counted and dropped.
@@ -96,6 +103,9 @@ impl Default for Limits {
             turn_time: Duration::from_millis(100),
             activation_time: Duration::from_secs(1),
             state: 1 << 20,
+            keys: 10_000,
+            turn_keys: 1_000,
+            turn_bytes: 4 << 20,
             reply: 1 << 20,
             log_lines: 100,
             log_line: 4 << 10,

@@ -11,10 +11,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::Limits;
 use crate::fault::Fault;
 
 /// The longest key in bytes.
 pub(crate) const KEY_LIMIT: usize = 512;
+
+/// What a key takes beside its bytes and its value's, on disk and in memory.
+pub(crate) const KEY_CHARGE: u64 = 100;
 
 pub(crate) type Value = Arc<[u8]>;
 pub(crate) type Entries = Vec<(Arc<str>, Value)>;
@@ -25,6 +29,9 @@ pub(crate) struct State {
     base_bytes: u64,
     overlay: BTreeMap<Arc<str>, Option<Value>>,
     bytes: u64,
+    keys: u64,
+    /// What this turn writes, counted as `bytes`.
+    turn_bytes: u64,
 }
 
 impl State {
@@ -38,10 +45,11 @@ impl State {
             bytes += size(key, &value);
             base.insert(Arc::from(key), Arc::from(&value[..]));
         }
-        Ok(State { base, base_bytes: bytes, overlay: BTreeMap::new(), bytes })
+        let keys = base.len() as u64;
+        Ok(State { base, base_bytes: bytes, bytes, keys, ..State::default() })
     }
 
-    /// Keys and values in bytes, this turn's changes included.
+    /// Keys and values in bytes and [`KEY_CHARGE`] for each key, this turn's changes included.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -53,16 +61,44 @@ impl State {
         }
     }
 
-    /// Sets a key unless that makes the state larger than `limit`. A state that is too large already may shrink.
-    pub(crate) fn set(&mut self, key: Arc<str>, value: Value, limit: u64) -> Result<(), Fault> {
-        let old = self.get(&key).map_or(0, |old| size(&key, old));
+    /// Sets a key unless that passes a limit. A state that is beyond one already may shrink.
+    pub(crate) fn set(
+        &mut self,
+        key: Arc<str>,
+        value: Value,
+        limits: &Limits,
+    ) -> Result<(), Fault> {
+        let old = self.get(&key).map(|old| size(&key, old));
         let new = size(&key, &value);
-        let would = self.bytes - old + new;
-        if would > limit && new > old {
-            return Err(Fault::StateTooLarge { would, limit });
+        let would = self.bytes - old.unwrap_or(0) + new;
+        if would > limits.state && new > old.unwrap_or(0) {
+            return Err(Fault::StateTooLarge { would, limit: limits.state });
         }
-        self.bytes = would;
-        self.overlay.insert(key, Some(value));
+        let keys = self.keys + u64::from(old.is_none());
+        if keys > limits.keys && old.is_none() {
+            return Err(Fault::TooManyKeys { limit: limits.keys });
+        }
+        self.write(key, Some(value), limits)?;
+        (self.bytes, self.keys) = (would, keys);
+        Ok(())
+    }
+
+    /// Puts a change into the overlay unless the turn would write too much.
+    fn write(&mut self, key: Arc<str>, value: Option<Value>, limits: &Limits) -> Result<(), Fault> {
+        let of = |value: &Option<Value>| size(&key, value.as_deref().unwrap_or_default());
+        let before = self.overlay.get(&key);
+        let count = self.overlay.len() as u64 + u64::from(before.is_none());
+        let bytes = self.turn_bytes - before.map_or(0, of) + of(&value);
+        if count > limits.turn_keys {
+            let limit = limits.turn_keys;
+            return Err(Fault::TurnTooLarge { what: "keys", setting: "turn-keys", limit });
+        }
+        if bytes > limits.turn_bytes {
+            let limit = limits.turn_bytes;
+            return Err(Fault::TurnTooLarge { what: "bytes", setting: "turn-bytes", limit });
+        }
+        self.turn_bytes = bytes;
+        self.overlay.insert(key, value);
         Ok(())
     }
 
@@ -72,16 +108,20 @@ impl State {
         key.cloned()
     }
 
-    pub(crate) fn delete(&mut self, key: Arc<str>) -> bool {
-        let Some(old) = self.get(&key) else { return false };
-        self.bytes -= size(&key, old);
+    /// Deletes a key; whether there was one.
+    pub(crate) fn delete(&mut self, key: Arc<str>, limits: &Limits) -> Result<bool, Fault> {
+        let Some(old) = self.get(&key) else { return Ok(false) };
+        let old = size(&key, old);
         // A key that this turn made leaves nothing behind: else a guest could fill the host's memory with them.
         if self.base.contains_key(&key) {
-            self.overlay.insert(key, None);
+            self.write(key, None, limits)?;
         } else {
             self.overlay.remove(&key);
+            self.turn_bytes -= old;
         }
-        true
+        self.bytes -= old;
+        self.keys -= 1;
+        Ok(true)
     }
 
     /// Up to `limit` entries after `cursor` whose keys begin with `prefix`, and whether there are more.
@@ -110,6 +150,8 @@ impl State {
     pub(crate) fn discard(&mut self) {
         self.overlay.clear();
         self.bytes = self.base_bytes;
+        self.keys = self.base.len() as u64;
+        self.turn_bytes = 0;
     }
 
     /// Makes this turn's changes stand and tells their net effect.
@@ -129,12 +171,13 @@ impl State {
             };
         }
         self.base_bytes = self.bytes;
+        self.turn_bytes = 0;
         writes
     }
 }
 
 fn size(key: &str, value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64
+    (key.len() + value.len()) as u64 + KEY_CHARGE
 }
 
 /// Base and overlay in order of key, the overlay before the base; deleted keys come as none.
@@ -175,6 +218,10 @@ mod tests {
         Arc::from(name)
     }
 
+    fn limits(state: u64) -> Limits {
+        Limits { state, ..Limits::default() }
+    }
+
     fn value(bytes: &str) -> Value {
         Arc::from(bytes.as_bytes())
     }
@@ -187,55 +234,55 @@ mod tests {
     #[test]
     fn only_the_net_effect_of_a_turn_is_told() {
         let mut state = state(&[("a", "1"), ("b", "2"), ("c", "3")]);
-        state.set(key("new"), value("x"), 100).unwrap();
-        assert!(state.delete(key("new")));
-        state.set(key("a"), value("9"), 100).unwrap();
-        state.set(key("a"), value("1"), 100).unwrap();
-        assert!(state.delete(key("b")));
-        assert!(!state.delete(key("b")));
-        state.set(key("c"), value("4"), 100).unwrap();
+        state.set(key("new"), value("x"), &limits(1_000)).unwrap();
+        assert!(state.delete(key("new"), &limits(1_000)).unwrap());
+        state.set(key("a"), value("9"), &limits(1_000)).unwrap();
+        state.set(key("a"), value("1"), &limits(1_000)).unwrap();
+        assert!(state.delete(key("b"), &limits(1_000)).unwrap());
+        assert!(!state.delete(key("b"), &limits(1_000)).unwrap());
+        state.set(key("c"), value("4"), &limits(1_000)).unwrap();
         let writes = state.accept();
         assert_eq!(
             writes,
             vec![(Bytes::from("b"), None), (Bytes::from("c"), Some(Bytes::from("4")))]
         );
-        assert_eq!(state.bytes(), 4);
+        assert_eq!(state.bytes(), 4 + 2 * KEY_CHARGE);
         assert!(state.accept().is_empty());
-        state.set(key("new"), value("x"), 100).unwrap();
-        assert!(state.delete(key("new")));
+        state.set(key("new"), value("x"), &limits(1_000)).unwrap();
+        assert!(state.delete(key("new"), &limits(1_000)).unwrap());
         assert!(state.overlay.is_empty(), "what came and went takes no memory");
     }
 
     #[test]
     fn a_discarded_turn_leaves_state_and_size_as_they_were() {
         let mut state = state(&[("a", "1")]);
-        state.set(key("b"), value("2222"), 100).unwrap();
+        state.set(key("b"), value("2222"), &limits(1_000)).unwrap();
         state.accept();
-        state.set(key("a"), value("77"), 100).unwrap();
-        state.delete(key("b"));
+        state.set(key("a"), value("77"), &limits(1_000)).unwrap();
+        state.delete(key("b"), &limits(1_000)).unwrap();
         state.discard();
         assert_eq!(state.get("a"), Some(&value("1")));
         assert_eq!(state.get("b"), Some(&value("2222")));
-        assert_eq!(state.bytes(), 7);
+        assert_eq!(state.bytes(), 7 + 2 * KEY_CHARGE);
     }
 
     #[test]
     fn a_state_beyond_its_limit_may_shrink_but_not_grow() {
         let mut state = state(&[("a", "12345678")]);
         assert!(matches!(
-            state.set(key("a"), value("123456789"), 4),
-            Err(Fault::StateTooLarge { would: 10, limit: 4 })
+            state.set(key("a"), value("123456789"), &limits(4)),
+            Err(Fault::StateTooLarge { would: 110, limit: 4 })
         ));
-        state.set(key("a"), value("1234567"), 4).unwrap();
-        assert_eq!(state.bytes(), 8);
+        state.set(key("a"), value("1234567"), &limits(4)).unwrap();
+        assert_eq!(state.bytes(), 8 + KEY_CHARGE);
     }
 
     #[test]
     fn a_listing_shows_the_turns_own_writes_in_order_and_pages_through_all() {
         let mut state = state(&[("p/a", "1"), ("p/c", "3"), ("p/d", "4"), ("q", "0")]);
-        state.set(key("p/b"), value("2"), 100).unwrap();
-        state.set(key("p/d"), value("5"), 100).unwrap();
-        state.delete(key("p/a"));
+        state.set(key("p/b"), value("2"), &limits(1_000)).unwrap();
+        state.set(key("p/d"), value("5"), &limits(1_000)).unwrap();
+        state.delete(key("p/a"), &limits(1_000)).unwrap();
         let (page, more) = state.list("p/", 2, None);
         assert_eq!(page, vec![(key("p/b"), value("2")), (key("p/c"), value("3"))]);
         assert!(more);
@@ -243,5 +290,50 @@ mod tests {
         assert_eq!(page, vec![(key("p/d"), value("5"))]);
         assert!(!more);
         assert_eq!(state.list("", 10, None).0.len(), 4);
+    }
+
+    #[test]
+    fn each_key_is_charged_for() {
+        let mut state = State::default();
+        let limits = limits(3 * KEY_CHARGE);
+        state.set(key("a"), value(""), &limits).unwrap();
+        state.set(key("b"), value(""), &limits).unwrap();
+        assert!(matches!(
+            state.set(key("c"), value(""), &limits),
+            Err(Fault::StateTooLarge { would: 303, limit: 300 })
+        ));
+    }
+
+    #[test]
+    fn keys_have_a_limit_that_deleting_makes_room_under() {
+        let limits = Limits { keys: 2, ..limits(1_000) };
+        let mut state = state(&[("a", ""), ("b", ""), ("c", "")]);
+        assert!(matches!(
+            state.set(key("d"), value(""), &limits),
+            Err(Fault::TooManyKeys { limit: 2 })
+        ));
+        state.set(key("a"), value("1"), &limits).unwrap();
+        assert!(state.delete(key("a"), &limits).unwrap());
+        assert!(state.delete(key("b"), &limits).unwrap());
+        state.set(key("d"), value(""), &limits).unwrap();
+        state.discard();
+        assert!(state.set(key("d"), value(""), &limits).is_err(), "discarded: three again");
+    }
+
+    #[test]
+    fn what_one_turn_writes_has_limits_of_its_own() {
+        let limits = Limits { turn_keys: 2, turn_bytes: 2 * KEY_CHARGE + 6, ..limits(10_000) };
+        let mut state = state(&[("a", "1"), ("b", "2"), ("c", "3")]);
+        let too_large = |result: Result<(), Fault>, of| match result {
+            Err(Fault::TurnTooLarge { setting, .. }) => assert_eq!(setting, of),
+            other => panic!("{other:?}"),
+        };
+        state.set(key("a"), value("22"), &limits).unwrap();
+        state.set(key("a"), value("22"), &limits).unwrap();
+        too_large(state.set(key("b"), value("333"), &limits), "turn-bytes");
+        assert!(state.delete(key("b"), &limits).unwrap());
+        too_large(state.delete(key("c"), &limits).map(drop), "turn-keys");
+        assert_eq!(state.accept().len(), 2);
+        assert!(state.delete(key("c"), &limits).unwrap(), "the next turn has its own");
     }
 }

@@ -137,6 +137,23 @@ async fn state_ends_at_its_limit() {
 }
 
 #[tokio::test]
+async fn keys_of_an_entity_and_of_a_turn_end_at_their_limits() {
+    let host = host();
+    let failure = attack(&program(&host), "many_keys", r#"{"from":0,"keys":60000}"#).await;
+    assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
+    assert!(failure.message.contains("`turn-keys` (1000)"), "{failure}");
+    let limits = Limits { keys: 5, ..Limits::default() };
+    let few = prepare(&host, misbehaving(), limits);
+    let failure = attack(&few, "many_keys", r#"{"from":0,"keys":6}"#).await;
+    assert_eq!((failure.code, failure.kind), ("too-many-keys", FailureKind::Limit));
+    let limits = Limits { turn_bytes: 10_000, ..Limits::default() };
+    let failure =
+        attack(&prepare(&host, misbehaving(), limits), "fill", r#"{"keys":2,"bytes":8192}"#).await;
+    assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
+    assert!(failure.message.contains("`turn-bytes` (10000)"), "{failure}");
+}
+
+#[tokio::test]
 async fn a_reply_ends_at_its_limit() {
     let failure = attack(&program(&host()), "reply", "2000000").await;
     assert_eq!((failure.code, failure.kind), ("reply-too-large", FailureKind::Limit));

@@ -11,6 +11,16 @@ use crate::input::{Text, units};
 const NAME: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
+/// The largest `turn-bytes` and `reply`. A turn writes both, with the replies that its session has not settled (half of
+/// `unsettled-bytes`, 4 MiB at most) and the head: no store of the cluster takes more in one commit, whether it is
+/// this node's or at the end of a link.
+const MOST_TURN_BYTES: u64 = 8 << 20;
+const MOST_REPLY: u64 = 4 << 20;
+const _: () = assert!(
+    (MOST_TURN_BYTES + MOST_REPLY + (4 << 20) + (1 << 20)) as usize
+        <= ostraca_store::entity::MAX_COMMIT_BYTES
+);
+
 pub(super) fn manifest(input: &Text<'_>, file: File) -> Result<Manifest, ManifestError> {
     required(input, "type", &file.kind, "type = \"counter\"")?;
     required(input, "component", &file.component, "component = \"target/ostraca/counter.wasm\"")?;
@@ -69,12 +79,12 @@ fn name(input: &Text<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
 
 fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
-    let sizes: [(&str, u64, u64, u64); 5] = [
+    let sizes: [(&str, u64, u64, u64); 6] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
+        ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
         ("message", it.message, 1, 64 << 20),
-        // A lane records replies, and a record of the store holds 16 MiB: beyond half of it a turn could never commit.
-        ("reply", it.reply, 1, 8 << 20),
+        ("reply", it.reply, 1, MOST_REPLY),
         ("log-line", it.log_line, 16, 1 << 20),
     ];
     for (key, value, least, most) in sizes {
@@ -94,6 +104,8 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
         }
     }
     let counts = [
+        ("keys", it.keys, 1_000_000),
+        ("turn-keys", it.turn_keys, 16_384),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
         ("log-lines", it.log_lines, 1_000_000),
@@ -109,6 +121,9 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
         turn_time: it.turn_time,
         activation_time: it.activation_time,
         state: it.state,
+        keys: it.keys,
+        turn_keys: it.turn_keys,
+        turn_bytes: it.turn_bytes,
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,

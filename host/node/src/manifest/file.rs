@@ -35,6 +35,10 @@ pub(super) struct Limits {
     pub(super) activation_time: Duration,
     #[serde(with = "units::size")]
     pub(super) state: u64,
+    pub(super) keys: u32,
+    pub(super) turn_keys: u32,
+    #[serde(with = "units::size")]
+    pub(super) turn_bytes: u64,
     #[serde(with = "units::size")]
     pub(super) message: u64,
     #[serde(with = "units::size")]
@@ -93,6 +97,9 @@ impl Default for Limits {
             turn_time: wasm.turn_time,
             activation_time: wasm.activation_time,
             state: wasm.state,
+            keys: u32::try_from(wasm.keys).unwrap_or(u32::MAX),
+            turn_keys: u32::try_from(wasm.turn_keys).unwrap_or(u32::MAX),
+            turn_bytes: wasm.turn_bytes,
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
@@ -131,6 +138,9 @@ impl File {
                 turn_time: limits.turn_time,
                 activation_time: limits.activation_time,
                 state: limits.state,
+                keys: limits.keys,
+                turn_keys: limits.turn_keys,
+                turn_bytes: limits.turn_bytes,
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,

@@ -124,6 +124,18 @@ impl Misbehaving {
         }
     }
 
+    /// Writes `keys` short keys without a value, from number `from` on, as fast as it can.
+    #[message]
+    pub fn many_keys(&mut self, from: u32, keys: u32) {
+        let mut key = *b"00000000";
+        for number in from..from.saturating_add(keys) {
+            for (at, byte) in key.iter_mut().enumerate() {
+                *byte = b'a' + (number >> (28 - 4 * at) & 15) as u8;
+            }
+            state::set_raw(std::str::from_utf8(&key).unwrap_or_default(), b"");
+        }
+    }
+
     /// Sets a key of `bytes` bytes; the host takes 1 to 512.
     #[message]
     pub fn set_key_of(&mut self, bytes: usize) {
