@@ -88,18 +88,31 @@ impl<E: Serialize + DeserializeOwned + Default> Style<E> for Whole {
     }
 
     fn save(entity: &E, kept: &mut Self::Kept) {
-        let bytes = match serde_json::to_vec(entity) {
+        let bytes = match state::to_json(entity) {
             Ok(bytes) => bytes,
-            Err(error) => panic!(
-                "state-does-not-encode: JSON cannot express the struct `{}`: {error}",
-                std::any::type_name::<E>()
-            ),
+            Err(error) => does_not_encode::<E>(&error),
         };
-        if kept.as_ref() != Some(&bytes) {
-            state::set_raw(WHOLE_STATE_KEY, &bytes);
-            *kept = Some(bytes);
+        if kept.as_ref() == Some(&bytes) {
+            return;
         }
+        // Once it is stored, nobody can ask the entity to repair it: it would not even start.
+        if let Err(error) = state::from_json::<E>(&bytes) {
+            does_not_encode::<E>(&format!(
+                "its own JSON does not become it again: {error} (fields that are left out when they are written need \
+                 #[serde(default)])"
+            ));
+        }
+        state::set_raw(WHOLE_STATE_KEY, &bytes);
+        *kept = Some(bytes);
     }
+}
+
+#[cold]
+fn does_not_encode<E>(why: &str) -> ! {
+    panic!(
+        "state-does-not-encode: the struct `{}` cannot be stored: {why}; nothing was changed",
+        std::any::type_name::<E>()
+    )
 }
 
 /// The struct is empty, and its methods use [`state`].

@@ -43,12 +43,22 @@
 //! **State.** `#[entity]` keeps the whole struct, as JSON under the one key [`entity::WHOLE_STATE_KEY`]: it is loaded at
 //! first need, written after a command that changed it, and put back after an application error.
 //! `#[entity(state = "keys")]` keeps nothing by itself: the struct is empty, and its methods use [`state`].
+//! What is written can be read back: a number that is NaN or infinite, for which JSON has no word, and a struct whose
+//! own JSON does not become that struct again, end the turn with `state-does-not-encode`, and nothing is written.
 //!
 //! **Hooks.** `#[start] fn start(&mut self)` runs before the first message of an instance, `#[stop] fn stop(&mut self)`
 //! before it is dropped in good order. Either may take its reason ([`StartReason`], [`StopReason`]) too.
 //!
 //! **Panics** are traps: the turn leaves no trace, the instance is dropped, and the message, file and line reach the
 //! node's log and the caller.
+//!
+//! **Overflow** of integers panics, in the component as in tests: `ostraca build` switches the checks on. Where wrapping
+//! is meant, say so (`wrapping_add`).
+//!
+//! **No clock, no randomness, no standard output.** On `wasm32-unknown-unknown`, which `ostraca build` compiles for,
+//! `SystemTime::now()` and `Instant::now()` panic, crates that want random numbers do not build or panic, and `println!`
+//! goes nowhere: log with [`log`], and pass times and random numbers in as arguments. Nothing can tell this when a guest
+//! is built, as the standard library has these functions on that target too.
 //!
 //! # Building
 //!
@@ -71,6 +81,7 @@ pub mod bindings;
 pub mod context;
 pub mod entity;
 mod error;
+mod finite;
 mod host;
 pub mod life;
 pub mod log;

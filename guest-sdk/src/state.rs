@@ -31,11 +31,14 @@ pub fn get<T: DeserializeOwned>(key: &str) -> Option<T> {
 /// Sets a key.
 ///
 /// # Panics
-/// With `state-does-not-encode` if JSON cannot express the value.
+/// With `state-does-not-encode` if JSON cannot express the value: a map whose keys are no texts, a number that is NaN or
+/// infinite.
 pub fn set<T: Serialize + ?Sized>(key: &str, value: &T) {
-    match serde_json::to_vec(value) {
+    match to_json(value) {
         Ok(value) => set_raw(key, &value),
-        Err(error) => panic!("state-does-not-encode: key `{key}`: {error}"),
+        Err(error) => panic!(
+            "state-does-not-encode: the value of key `{key}` cannot be stored: {error}; nothing was changed"
+        ),
     }
 }
 
@@ -113,6 +116,12 @@ fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> T {
             std::any::type_name::<T>()
         ),
     }
+}
+
+/// As JSON, unless it would read back as something else.
+pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, String> {
+    crate::finite::check(value)?;
+    serde_json::to_vec(value).map_err(|error| error.to_string())
 }
 
 /// By the reader that arguments use too; two readers are two parsers in the component.

@@ -1,0 +1,241 @@
+//! Numbers that JSON cannot express.
+//!
+//! `serde_json` writes NaN and infinities as `null`, which reads back as something else or not at all. A walk over the
+//! value finds them before it is written: the text does not tell them from `None`.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::ser::{
+    SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    SerializeTupleStruct, SerializeTupleVariant, Serializer,
+};
+
+/// Refuses a value with a number in it that is NaN or infinite. Says where.
+pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<(), String> {
+    match value.serialize(Walk) {
+        Err(Found::Number { number, place }) => {
+            let at = if place.is_empty() { String::new() } else { format!(" in `{place}`") };
+            Err(format!("JSON has no {number}{at}"))
+        }
+        // A type that refuses to be serialized says so again when it is written.
+        Ok(()) | Err(Found::Refused) => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+enum Found {
+    Number { number: f64, place: String },
+    Refused,
+}
+
+impl Found {
+    #[cold]
+    fn within(self, name: &str) -> Self {
+        match self {
+            Self::Number { number, place } if place.is_empty() => {
+                Self::Number { number, place: name.to_owned() }
+            }
+            Self::Number { number, place } => {
+                Self::Number { number, place: format!("{name}.{place}") }
+            }
+            Self::Refused => Self::Refused,
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number that JSON cannot express")
+    }
+}
+
+impl std::error::Error for Found {}
+
+impl serde::ser::Error for Found {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self::Refused
+    }
+}
+
+type Walked = Result<(), Found>;
+
+/// Goes through a value and makes nothing of it.
+#[derive(Clone, Copy)]
+struct Walk;
+
+macro_rules! harmless {
+    ($($name:ident: $of:ty),*) => {
+        $(fn $name(self, _: $of) -> Walked { Ok(()) })*
+    };
+}
+
+impl Serializer for Walk {
+    type Ok = ();
+    type Error = Found;
+    type SerializeSeq = Self;
+    type SerializeTuple = Self;
+    type SerializeTupleStruct = Self;
+    type SerializeTupleVariant = Self;
+    type SerializeMap = Self;
+    type SerializeStruct = Self;
+    type SerializeStructVariant = Self;
+
+    harmless!(
+        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32,
+        serialize_i64: i64, serialize_i128: i128, serialize_u8: u8, serialize_u16: u16,
+        serialize_u32: u32, serialize_u64: u64, serialize_u128: u128, serialize_char: char,
+        serialize_str: &str, serialize_bytes: &[u8], serialize_unit_struct: &'static str
+    );
+
+    fn serialize_f32(self, number: f32) -> Walked {
+        self.serialize_f64(number.into())
+    }
+
+    fn serialize_f64(self, number: f64) -> Walked {
+        match number.is_finite() {
+            true => Ok(()),
+            false => Err(Found::Number { number, place: String::new() }),
+        }
+    }
+
+    fn serialize_none(self) -> Walked {
+        Ok(())
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Walked {
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Walked {
+        Ok(())
+    }
+
+    fn serialize_unit_variant(self, _: &'static str, _: u32, _: &'static str) -> Walked {
+        Ok(())
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Walked {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Walked {
+        value.serialize(self).map_err(|found| found.within(variant))
+    }
+
+    fn serialize_seq(self, _: Option<usize>) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn serialize_tuple(self, _: usize) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn serialize_map(self, _: Option<usize>) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self, Found> {
+        Ok(self)
+    }
+
+    fn collect_str<T: fmt::Display + ?Sized>(self, _: &T) -> Walked {
+        Ok(())
+    }
+}
+
+macro_rules! walks {
+    ($($of:ident, $name:ident;)*) => {
+        $(impl $of for Walk {
+            type Ok = ();
+            type Error = Found;
+
+            fn $name<T: Serialize + ?Sized>(&mut self, value: &T) -> Walked {
+                value.serialize(*self)
+            }
+
+            fn end(self) -> Walked {
+                Ok(())
+            }
+        })*
+    };
+    (named $($of:ident;)*) => {
+        $(impl $of for Walk {
+            type Ok = ();
+            type Error = Found;
+
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                name: &'static str,
+                value: &T,
+            ) -> Walked {
+                value.serialize(*self).map_err(|found| found.within(name))
+            }
+
+            fn end(self) -> Walked {
+                Ok(())
+            }
+        })*
+    };
+}
+
+walks! {
+    SerializeSeq, serialize_element;
+    SerializeTuple, serialize_element;
+    SerializeTupleStruct, serialize_field;
+    SerializeTupleVariant, serialize_field;
+}
+
+walks! {
+    named
+    SerializeStruct;
+    SerializeStructVariant;
+}
+
+impl SerializeMap for Walk {
+    type Ok = ();
+    type Error = Found;
+
+    // JSON's keys are texts: a number that is none is refused where it is written.
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, _: &T) -> Walked {
+        Ok(())
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Walked {
+        value.serialize(*self)
+    }
+
+    fn end(self) -> Walked {
+        Ok(())
+    }
+}
