@@ -14,6 +14,11 @@ pub(crate) use cluster::{Drain, Entities, Events, Forget, Inspect, Rebalance, Sh
 /// Options that every command has, apart from its own.
 const GLOBAL: &str = "For every command";
 
+const BUILD: &str = "\
+The component is made for wasm32-unknown-unknown. A guest there has no clock (SystemTime::now() panics), no
+random numbers and no standard output (println! goes nowhere): pass times and random numbers in as arguments,
+and log with ostraca_sdk::log. Overflow of integers panics, as in tests.";
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -38,13 +43,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// The profile: which cluster, where, and as whom [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml upwards]
+    /// The profile: which cluster, where, and as whom [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml from here upwards]
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// How results and errors are printed
     #[arg(long, global = true, help_heading = GLOBAL, value_enum, default_value_t)]
     pub(crate) output: Format,
-    /// Say more on standard error; twice says everything
+    /// Log more on standard error: connections, and what is sent again; twice logs everything. --log and RUST_LOG win
     #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     /// What is logged, as in `info,ostraca_node=debug`
@@ -152,7 +157,7 @@ pub(crate) enum NodeRole {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
-    /// The node's configuration
+    /// The node's configuration, or a directory with an ostraca.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// A node of the cluster to join, whatever the configuration says; may be given more than once
@@ -167,7 +172,7 @@ pub(crate) struct Dev {
     /// Where the node's data is; made if it is missing
     #[arg(long, value_name = "DIR", default_value = ".ostraca")]
     pub(crate) data: PathBuf,
-    /// The address to listen on; port 0 takes a free one
+    /// The address to listen on; port 0 takes a free one [default: where it listened before, else 127.0.0.1:0]
     #[arg(long, value_name = "ADDR", value_parser = ip_and_port)]
     pub(crate) listen: Option<SocketAddr>,
 }
@@ -182,12 +187,12 @@ pub(crate) struct Config {
 pub(crate) enum ConfigCommand {
     /// Print a configuration with every default filled in
     Show {
-        /// The node's configuration
+        /// The node's configuration, or a directory with an ostraca.toml
         file: PathBuf,
     },
     /// Check a configuration
     Check {
-        /// The node's configuration
+        /// The node's configuration, or a directory with an ostraca.toml
         file: PathBuf,
     },
     /// Print every setting with its default and what it means
@@ -239,6 +244,7 @@ pub(crate) struct New {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = BUILD)]
 pub(crate) struct Build {
     /// The directory with entity.toml and Cargo.toml
     #[arg(default_value = ".")]
@@ -278,7 +284,7 @@ pub(crate) struct Send {
     /// Send again what was sent under this id: the recorded outcome is the answer, and it runs only if it never did
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<MessageId>,
-    /// How long to wait for the outcome
+    /// How long to wait for the outcome, connecting included
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) deadline: Duration,
     /// Refuse to send it if the method is a query
@@ -302,7 +308,7 @@ pub(crate) struct Tell {
     /// Tell again what was told under this id: it runs only if it never did
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<MessageId>,
-    /// How long to wait for the acknowledgement
+    /// How long to wait for the acknowledgement, connecting included
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) deadline: Duration,
 }

@@ -18,13 +18,14 @@ use crate::output;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Small and fast, and a panic is a trap.
-const PROFILE: [(&str, &str); 6] = [
+/// Small and fast, and a panic is a trap. What is durable does not wrap in silence: overflow panics, as in tests.
+const PROFILE: [(&str, &str); 7] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
     ("CARGO_PROFILE_RELEASE_LTO", "fat"),
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
     ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
     ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
     ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
 ];
 
