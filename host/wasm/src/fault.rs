@@ -33,6 +33,18 @@ pub(crate) struct Panic {
     pub(crate) line: u32,
 }
 
+impl Panic {
+    /// A panic has a code of its own where the SDK says so by the first word of its message: these are not the
+    /// program's mistakes in a turn, but say that its state and its code do not fit each other.
+    fn code(&self) -> &'static str {
+        match self.message.split_once(": ") {
+            Some(("state-does-not-decode", _)) => "state-does-not-decode",
+            Some(("state-does-not-encode", _)) => "state-does-not-encode",
+            _ => "panicked",
+        }
+    }
+}
+
 fn failure(code: &'static str, kind: FailureKind, message: String) -> Failure {
     Failure { code, message, kind }
 }
@@ -120,7 +132,7 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
         } else {
             String::new()
         };
-        let code = if entity.memory_denied { "memory-limit" } else { "panicked" };
+        let code = if entity.memory_denied { "memory-limit" } else { panic.code() };
         let kind = if entity.memory_denied { FailureKind::Limit } else { FailureKind::Guest };
         failure(
             code,

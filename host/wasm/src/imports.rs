@@ -169,7 +169,6 @@ fn log(linker: &mut Linker<Entity>) -> Result<()> {
         let message = cut(&message.to_str(&cx)?);
         let file = cut(&file.to_str(&cx)?);
         let entity = cx.data_mut();
-        entity.log.panicked(&message, &file, line);
         entity.panic = Some(Panic { message, file, line });
         Ok(())
     })?;

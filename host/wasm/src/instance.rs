@@ -92,7 +92,9 @@ impl Instance {
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {
             Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
-            Ok((Err(why),)) => self.fail(guest("start-failed", format!("start refused: {why}"))),
+            Ok((Err(why),)) => {
+                self.fail_and_log(guest("start-failed", format!("start refused: {why}")))
+            }
             Err(failure) => self.fail(failure),
         };
         self.finish(result)
@@ -143,6 +145,7 @@ impl Instance {
         R: ComponentNamedList + Lift + Send + Sync + 'static,
     {
         if self.poisoned {
+            // No news: what poisoned it has been logged.
             return Err(host(
                 "instance-dropped",
                 "the instance failed before and must be dropped".into(),
@@ -165,7 +168,11 @@ impl Instance {
                 Ok(result)
             }
             Ok(Err(error)) => Err(explain(&error, stage, self.store.data_mut())),
-            Err(fault) => Err(fault.failure(stage, self.program.limits())),
+            Err(fault) => {
+                let failure = fault.failure(stage, self.program.limits());
+                self.store.data().log.failed(&failure, None);
+                Err(failure)
+            }
         }
     }
 
@@ -183,7 +190,7 @@ impl Instance {
         };
         if code.is_empty() || code.len() > CODE_LIMIT {
             let length = code.len();
-            return self.fail(guest(
+            return self.fail_and_log(guest(
                 "bad-error-code",
                 format!("message returned an error code of {length} bytes, not 1 to {CODE_LIMIT}"),
             ));
@@ -195,10 +202,16 @@ impl Instance {
     }
 
     fn too_large(&mut self, bytes: usize, most: u64) -> TurnResult {
-        self.fail(limit(
+        self.fail_and_log(limit(
             "reply-too-large",
             format!("message returned {bytes} bytes, more than the limit on replies, {most}"),
         ))
+    }
+
+    /// For what the guest returned; a call that failed has been logged.
+    fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
+        self.store.data().log.failed(&failure, None);
+        self.fail(failure)
     }
 
     fn fail(&mut self, failure: Failure) -> TurnResult {

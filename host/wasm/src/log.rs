@@ -74,18 +74,12 @@ impl GuestLog {
         }
     }
 
-    pub(crate) fn panicked(&self, message: &str, file: &str, line: u32) {
-        if self.admit() {
-            let (text, cut) = self.cut(message);
-            self.emit(Level::Error, &format!("panicked at {file}:{line}: {text}"), cut);
-        }
-    }
-
-    /// The host's own line on a failed call. Not limited: each ends an instance.
+    /// The one line on a failed call, whatever failed. Not limited: each ends an instance.
     pub(crate) fn failed(&self, failure: &Failure, backtrace: Option<&str>) {
         let Identity { namespace, entity_type, id, revision } = &self.identity;
-        let backtrace = backtrace.unwrap_or_default();
-        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, backtrace, "{}", failure.message);
+        let message = one_line(&failure.message);
+        let backtrace = backtrace.map(one_line).unwrap_or_default();
+        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, %backtrace, "{message}");
     }
 
     fn admit(&self) -> bool {
@@ -124,4 +118,10 @@ impl GuestLog {
             Level::Error => emit!(error),
         }
     }
+}
+
+/// A text of many lines as one: whoever reads or counts a log takes a line for an event.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" | ")
 }

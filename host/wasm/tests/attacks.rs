@@ -39,6 +39,24 @@ async fn a_panic_reaches_the_caller_with_message_file_and_line() {
 }
 
 #[tokio::test]
+async fn state_that_does_not_fit_has_codes_of_its_own() {
+    let program = program(&host());
+    // The SDK's own words: a text is under that key, and a number is asked for.
+    let body = r#"{"key": "start-reason", "by": 1}"#;
+    let failure = attack(&program, "add", body).await;
+    assert_eq!((failure.code, failure.kind), ("state-does-not-decode", FailureKind::Guest));
+    assert!(failure.message.contains("start-reason"), "{failure}");
+    for (message, code) in [
+        ("state-does-not-encode: it is NaN", "state-does-not-encode"),
+        ("state-does-not-decode", "panicked"),
+        ("turn-time-limit: as I say", "panicked"),
+    ] {
+        let failure = attack(&program, "panic", &format!("{message:?}")).await;
+        assert_eq!(failure.code, code, "{failure}");
+    }
+}
+
+#[tokio::test]
 async fn a_trap_is_told_with_its_export() {
     let failure = attack(&program(&host()), "trap", "").await;
     assert_eq!((failure.code, failure.kind), ("trap", FailureKind::Guest));

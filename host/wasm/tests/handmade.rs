@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{failed, host, identity, ok, prepare, send, started};
+use common::{failed, host, identity, misbehaving, ok, prepare, send, started};
 use ostraca_wasm::{FailureKind, LOG_TARGET, Limits, NoState, Spec, StartReason};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
@@ -156,6 +156,24 @@ impl Write for Lines {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+#[tokio::test]
+async fn a_panic_is_one_log_entry_of_one_line() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let program = prepare(&host(), misbehaving(), Limits::default());
+    let turn = send(&mut started(&program, "alice").await, "panic", r#""one\n  two""#).await;
+    assert_eq!(failed(&turn).code, "panicked");
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in ["one | two", "lib.rs:", "code=\"panicked\"", "id=alice", "backtrace="] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("\\n"), "{text}");
 }
 
 #[tokio::test]
