@@ -159,6 +159,10 @@ impl Config {
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
         let trust = Trust::from_pem(&pem)?;
+        // The first node has nobody who would refuse it for that; clients would, one by one.
+        let now = std::time::SystemTime::now();
+        trust.check_time(now)?;
+        identity.check_time(now)?;
         let found = identity.principal();
         // Who joins hears of a foreign authority from the other side; the first node has nobody to tell it.
         let foreign = self.roles().store && found.cluster != trust.cluster;

@@ -122,6 +122,7 @@ impl NodeError {
             Self::NotEmpty(_) => "not-empty",
             Self::Invalid(_) => "invalid",
             Self::File { .. } => "file",
+            Self::Identity(IdentityError::Expired { .. }) => "certificate-expired",
             Self::Identity(_) => "bad-identity",
             Self::OtherIdentity { .. } => "other-identity",
             Self::Open(error) => open_code(error),
@@ -151,6 +152,9 @@ impl NodeError {
             Self::Config(error) => return error.help_text().map(Into::into),
             Self::NotEmpty(_) => "choose another one; nothing that is there is ever overwritten",
             Self::File { .. } => "check the path and its permissions",
+            Self::Identity(IdentityError::Expired { .. }) => {
+                "check this machine's clock; else issue a new certificate with `ostraca ca issue node NAME`, and name it in [identity] of the configuration"
+            }
             Self::Identity(_) | Self::Wire(ostraca_wire::Error::Identity(_)) => {
                 "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
             }

@@ -19,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use time::{Duration, OffsetDateTime};
 
 pub(crate) mod files;
+mod validity;
 
 /// How long what [`Ca`] issues is good: 10 years.
 pub const VALIDITY: Duration = Duration::days(3_650);
@@ -42,6 +43,18 @@ pub enum IdentityError {
     /// The key is not readable, or does not fit the certificate.
     #[error("key is of no use: {0}")]
     Key(String),
+    /// The certificate's time is over, or has not come yet.
+    #[error("the certificate of {whose} is good from {from} to {until}, and now is {now}")]
+    Expired {
+        /// Whose.
+        whose: String,
+        /// When it begins.
+        from: String,
+        /// When it ends.
+        until: String,
+        /// This machine's time.
+        now: String,
+    },
     /// A name that cannot stand in a certificate.
     #[error(
         "name {0:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"

@@ -1,0 +1,49 @@
+//! Whether certificates are good now. Peers check each other's; nobody but a node itself checks its own before it starts.
+
+use std::time::SystemTime;
+
+use rustls::pki_types::CertificateDer;
+use time::OffsetDateTime;
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::time::ASN1Time;
+
+use super::{Identity, IdentityError, Trust};
+
+impl Identity {
+    /// Refuses a certificate that everybody else would refuse at that time.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Expired`].
+    pub fn check_time(&self, now: SystemTime) -> Result<(), IdentityError> {
+        let own = self.principal().to_string();
+        self.chain.iter().try_for_each(|certificate| check(certificate, &own, now))
+    }
+}
+
+impl Trust {
+    /// The same for the authority's certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Expired`].
+    pub fn check_time(&self, now: SystemTime) -> Result<(), IdentityError> {
+        check(&self.authority, "the cluster's authority", now)
+    }
+}
+
+fn check(der: &CertificateDer<'_>, whose: &str, now: SystemTime) -> Result<(), IdentityError> {
+    let (_, parsed) = X509Certificate::from_der(der)
+        .map_err(|error| IdentityError::Certificate(error.to_string()))?;
+    let validity = parsed.validity();
+    let at = ASN1Time::from(OffsetDateTime::from(now));
+    if validity.is_valid_at(at) {
+        return Ok(());
+    }
+    Err(IdentityError::Expired {
+        whose: whose.into(),
+        from: validity.not_before.to_string(),
+        until: validity.not_after.to_string(),
+        now: at.to_string(),
+    })
+}
