@@ -37,6 +37,7 @@ impl Desk {
     pub(crate) async fn answer(
         &self,
         gateway: &Arc<Gateway>,
+        principal: &str,
         request: Admin,
     ) -> Result<AdminAnswer, Problem> {
         match request {
@@ -44,7 +45,7 @@ impl Desk {
             Admin::Nodes => Ok(AdminAnswer::Nodes(self.nodes(gateway))),
             Admin::Shards => Ok(AdminAnswer::Shards(self.shards())),
             Admin::Entities(request) => self.entities(gateway, request).await,
-            Admin::Inspect(request) => self.inspect(gateway, request).await,
+            Admin::Inspect(request) => self.inspect(gateway, principal, request).await,
             Admin::Drain { node, undo } => self.drain(&node, undo),
             Admin::Forget { node } => self.forget(&node).await,
             Admin::Plan => self.plan().await,

@@ -1,4 +1,5 @@
-//! The node's two clocks: one that counts suspension, and cluster time (R8, R17). Neither is a wall clock.
+//! The node's two clocks: one that counts suspension, and cluster time (R8, R17). Neither is a wall clock; that one
+//! is only shown.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +10,13 @@ use ostraca_wire::clock::since_boot;
 #[must_use]
 pub fn boot_millis() -> u64 {
     u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The machine's wall clock, in milliseconds since 1970: for people and their other logs, and for nothing that is decided.
+#[must_use]
+pub fn wall_millis() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Cluster time: what the `ClusterStore` said at start, moved on by the node's own clock.

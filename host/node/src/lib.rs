@@ -11,6 +11,7 @@ pub mod config;
 mod control;
 mod deploy;
 pub mod error;
+mod failing;
 mod gateway;
 pub mod init;
 pub mod input;

@@ -97,9 +97,18 @@ impl Service for Door {
                 Ok(AdminAnswer::Methods(methods(&entry)))
             }
             Admin::Node => Ok(AdminAnswer::Node(desk.status.node())),
-            other => desk.answer(gateway, other).await,
+            other => desk.answer(gateway, peer.principal.as_ref(), other).await,
         }
     }
+}
+
+/// A type's manifest does not name a sender.
+pub(crate) fn access_denied(entry: &Type, principal: &str) -> Problem {
+    problem(
+        "access-denied",
+        format!("`{principal}` may not send to `{}`", entry.name),
+        "the type's manifest says who may, under `[access] send`",
+    )
 }
 
 /// The type and method that an envelope names, if its sender may use them so.
@@ -118,11 +127,7 @@ pub(crate) fn resolve<'a>(
     let entry =
         types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
     if !entry.admits(principal) {
-        return Err(problem(
-            "access-denied",
-            format!("`{principal}` may not send to `{}`", entry.name),
-            "the type's manifest says who may, under `[access] send`",
-        ));
+        return Err(access_denied(entry, principal));
     }
     let Some((method, kind)) = entry.method(&envelope.method) else {
         let known = entry.methods();

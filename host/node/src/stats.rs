@@ -1,6 +1,12 @@
 //! Counts that the threads of a node share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use ostraca_store::StoreError;
+use tokio::sync::watch;
+
+use crate::failing::Failing;
 
 /// What `status` shows. Counters only rise; the others are the state as of the last look of each worker.
 #[derive(Debug, Default)]
@@ -17,11 +23,32 @@ pub(crate) struct Stats {
     pub(crate) words_ignored: AtomicU64,
     /// Milliseconds of the node's clock at the last successful renewal.
     pub(crate) renewed: AtomicU64,
+    /// Entities that fail.
+    pub(crate) failing: Failing,
+    /// Why another node's store must not be used, while that is so (R5).
+    pub(crate) store_refused: watch::Sender<Option<Arc<str>>>,
 }
 
 impl Stats {
     pub(crate) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes whether another node's store is refused, by what came of a call to it.
+    pub(crate) fn store_answered<T>(&self, answer: &Result<T, StoreError>) {
+        let refused = match answer {
+            Ok(_) => None,
+            Err(StoreError::Stopped(why)) => Some(why),
+            // It says nothing of who the store is.
+            Err(_) => return,
+        };
+        self.store_refused.send_if_modified(|known| {
+            let news = known.as_deref() != refused.map(String::as_str);
+            if news {
+                *known = refused.map(|why| why.as_str().into());
+            }
+            news
+        });
     }
 
     pub(crate) fn get(counter: &AtomicU64) -> u64 {

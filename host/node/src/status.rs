@@ -109,7 +109,14 @@ impl Status {
         if let Some(why) = self.local.as_ref().and_then(|store| store.low()) {
             problems.push(problems::store_low(&why));
         }
-        problems.extend(seen.lease());
+        let refused = stats.store_refused.borrow().clone();
+        match &refused {
+            // The lease lapses for that reason, and the store's node is not what is wrong.
+            Some(why) => problems.push(problems::store_refused(why)),
+            None => problems.extend(seen.lease()),
+        }
+        let failing = stats.failing.by_type();
+        problems.extend(failing.iter().filter_map(|it| problems::failing(&self.node, it)));
         problems.extend(seen.shards(shards, serving));
         problems.extend(seen.nodes(&gateway.links.out_of_reach()));
         problems.extend(gateway.types.broken().iter().map(|(name, why)| {
@@ -132,6 +139,7 @@ impl Status {
             ("commits".into(), Stats::get(&stats.commits)),
             ("activations".into(), Stats::get(&stats.activations)),
             ("failed_turns".into(), Stats::get(&stats.failures)),
+            ("failing_entities".into(), stats.failing.count().0),
             ("not_run".into(), Stats::get(&stats.not_run)),
             ("unknown".into(), Stats::get(&stats.unknown)),
             ("words_lost".into(), Stats::get(&stats.words_lost)),
@@ -140,6 +148,11 @@ impl Status {
             ("store_opened".into(), identity.opened),
         ]);
         let mut texts = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
+        if !failing.is_empty() {
+            let more = if stats.failing.count().1 { ", and more" } else { "" };
+            let types: Vec<_> = failing.iter().map(problems::failing_type).collect();
+            texts.insert("failing".into(), format!("{}{more}", types.join("; ")));
+        }
         if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::Host::shape) {
             numbers.insert("live_instances".into(), u64::from(shape.live));
             numbers.insert("max_live_instances".into(), u64::from(shape.max_live));

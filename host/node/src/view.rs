@@ -9,6 +9,8 @@ use ostraca_sharding::node::{Machine, Notice};
 use ostraca_sharding::rows::{ManagerRow, Member, NodeRow, ShardRow, Standing, shard_at};
 use tokio::sync::watch;
 
+use crate::clock::{boot_millis, wall_millis};
+
 /// A moment's picture.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
@@ -108,6 +110,10 @@ pub(crate) struct Happened {
     pub(crate) number: u64,
     /// Cluster time in milliseconds.
     pub(crate) at: u64,
+    /// Milliseconds on this node's own clock.
+    pub(crate) mono: u64,
+    /// Milliseconds since 1970.
+    pub(crate) wall_ms: u64,
     pub(crate) notice: Notice,
 }
 
@@ -131,7 +137,8 @@ impl Events {
     pub(crate) fn put(&self, at: u64, notice: Notice) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let number = ring.back().map_or(0, |last| last.number) + 1;
-        ring.push_back(Happened { number, at, notice });
+        let (mono, wall_ms) = (boot_millis(), wall_millis());
+        ring.push_back(Happened { number, at, mono, wall_ms, notice });
         if ring.len() > KEPT {
             ring.pop_front();
         }

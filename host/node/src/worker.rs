@@ -32,6 +32,7 @@ use ostraca_wire::server::Ticket;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
+use crate::failing::LastFailure;
 use crate::record::Recorder;
 use crate::stats::{Gauges, Stats};
 use crate::types::Type;
@@ -110,12 +111,14 @@ pub(crate) struct Inspected {
 }
 
 /// What is in memory of one entity.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct InMemory {
     /// It has an instance.
     pub(crate) live: bool,
     /// Messages that wait for a turn of it.
     pub(crate) waiting: usize,
+    /// How its last turn failed, if it did.
+    pub(crate) failure: Option<LastFailure>,
 }
 
 /// What a worker says.
@@ -254,6 +257,7 @@ impl Worker {
                 }
             }
             Input::Type(entry) => {
+                self.parts.stats.failing.deployed(&entry.name);
                 self.types.insert(entry.name.clone(), entry.clone());
                 self.tell_all(&|| Event::Type {
                     kind: entry.name.clone(),

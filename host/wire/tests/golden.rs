@@ -225,9 +225,11 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let entity = LookEntity { r#type: "t".into(), id: "i".into() };
     let look = Look { shards: vec![LookShard { shard: 1, entities: vec![entity] }] };
     same(&look, "0a0a080112060a0174120169");
-    let entity = LookedEntity { live: true, waiting: 2 };
+    let (code, message) = ("c".into(), "m".into());
+    let failure = Some(LastFailure { code, message, wall_ms: 3, in_a_row: 4 });
+    let entity = LookedEntity { live: true, waiting: 2, failure };
     let looked = Looked { shards: vec![LookedShard { held: true, entities: vec![entity] }] };
-    same(&looked, "0a080801120408011002");
+    same(&looked, "0a1408011210080110021a0a0a016312016d18032004");
 }
 
 /// The worked example of `docs/protocol.md`.

@@ -18,12 +18,12 @@ fn requests_about_the_cluster() {
     use admin_request::Request;
     let entities =
         EntitiesRequest { r#type: "t".into(), shard: 2, limit: 3, after: Bytes::from_static(b"a") };
-    let inspect = InspectRequest { r#type: "t".into(), id: "i".into() };
+    let inspect = InspectRequest { r#type: "t".into(), id: "i".into(), values: true };
     for (request, golden) in [
         (Request::Nodes(NodesRequest {}), "3200"),
         (Request::Shards(ShardsRequest {}), "3a00"),
         (Request::Entities(entities), "420a0a017410021803220161"),
-        (Request::Inspect(inspect), "4a060a0174120169"),
+        (Request::Inspect(inspect), "4a080a01741201691801"),
         (Request::Drain(DrainRequest { node: "n".into(), undo: true }), "52050a016e1001"),
         (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
         (Request::Events(EventsRequest { follow: true, since: 2 }), "620408011002"),
@@ -82,10 +82,16 @@ fn answers_about_the_cluster() {
         unsettled: 11,
         state_bytes: 12,
         keys_total: 13,
-        keys: vec![StateKey { key: "k".into(), size: 2 }],
+        keys: vec![StateKey { key: "k".into(), size: 2, value: Bytes::from_static(b"v") }],
         live: Some(false),
         waiting: Some(0),
         unanswered: Some(silent.clone()),
+        failure: Some(LastFailure {
+            code: "c".into(),
+            message: "m".into(),
+            wall_ms: 3,
+            in_a_row: 4,
+        }),
     };
     let page = Entities {
         entities: vec![entity],
@@ -106,6 +112,8 @@ fn answers_about_the_cluster() {
         node: "n".into(),
         shard: 6,
         epoch: 7,
+        wall_ms: 8,
+        age_ms: 9,
     };
     for (response, golden) in [
         (
@@ -119,7 +127,7 @@ fn answers_about_the_cluster() {
         ),
         (
             Response::Entity(detail),
-            "08015a320a0174120169180320042a016f3001380740084809500a580b600c680d72050a016b100278008001008a01060a016e120177",
+            "08015a420a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004",
         ),
         (Response::Drain(drain), "0801620b0a016e1002180320042801"),
         (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),
@@ -130,7 +138,7 @@ fn answers_about_the_cluster() {
         (Response::Rebalance(progress), "0801720a08011002180320042801"),
         (
             Response::Events(Events { events: vec![event], missed: 2, now_ms: 3 }),
-            "08017a170a11080110021a016b2201742a016e3006380710021803",
+            "08017a1b0a15080110021a016b2201742a016e300638074008480910021803",
         ),
     ] {
         same(&AdminResponse { more: true, response: Some(response) }, golden);

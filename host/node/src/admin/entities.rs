@@ -9,17 +9,20 @@ use ostraca_sharding::ids::Entity;
 use ostraca_sharding::rows::Member;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::proto::{
-    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, StateKey, Unanswered,
+    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, LastFailure, StateKey,
+    Unanswered,
 };
 
 use super::*;
 use crate::ownership::shard_key;
-use crate::service::unknown_type;
+use crate::service::{access_denied, unknown_type};
 
 /// Heads read from the store at a time, and bytes of them.
 const PAGE: (usize, usize) = (512, 1 << 20);
 /// Keys of an entity's state that are shown.
 const KEYS: usize = 50;
+/// Bytes of a value that are shown: all keys' together fit into one frame.
+const VALUE: usize = 4 << 10;
 
 impl Desk {
     /// One page: a cursor is the shard and the store's own cursor within it.
@@ -133,12 +136,18 @@ impl Desk {
     pub(super) async fn inspect(
         &self,
         gateway: &Gateway,
+        principal: &str,
         request: InspectRequest,
     ) -> Result<AdminAnswer, Problem> {
         let types = gateway.types.now();
         let Some(entry) = types.get(request.r#type.as_str()) else {
             return Err(unknown_type(&types, &request.r#type));
         };
+        // What an entity says it says to those who may send to it.
+        if request.values && !entry.admits(principal) {
+            return Err(access_denied(entry, principal));
+        }
+        let values = request.values;
         let shard = shard_of(entry.manifest.shard_key.part(&request.id), self.shards);
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
         let asked = self.store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
@@ -163,6 +172,13 @@ impl Desk {
                     let seen = seen.first().and_then(|shard| shard.entities.first());
                     detail.live = seen.map(|seen| seen.live);
                     detail.waiting = seen.map(|seen| seen.waiting as u64);
+                    let failure = seen.and_then(|seen| seen.failure.clone());
+                    detail.failure = failure.map(|it| LastFailure {
+                        code: it.code,
+                        message: it.message,
+                        wall_ms: it.wall_ms,
+                        in_a_row: it.in_a_row,
+                    });
                 }
                 Err(why) => detail.unanswered = Some(why),
             }
@@ -176,7 +192,7 @@ impl Desk {
             detail.unsettled = lanes.map(|lane| lane.replies.len() as u64).sum();
             detail.lanes = head.lanes.len() as u64 + u64::from(head.lanes_beside);
             detail.state_bytes = head.state_bytes;
-            self.keys(shard, &entity, &mut detail).await?;
+            self.keys(shard, &entity, values, &mut detail).await?;
         }
         Ok(AdminAnswer::Entity(Box::new(detail)))
     }
@@ -185,6 +201,7 @@ impl Desk {
         &self,
         shard: ShardId,
         entity: &Entity,
+        values: bool,
         detail: &mut EntityDetail,
     ) -> Result<(), Problem> {
         let mut after = None;
@@ -202,7 +219,9 @@ impl Desk {
                 detail.keys_total += 1;
                 if detail.keys.len() < KEYS {
                     let key = String::from_utf8_lossy(&key).into_owned();
-                    detail.keys.push(StateKey { key, size: value.len() as u64 });
+                    let shown =
+                        if values { value.slice(..value.len().min(VALUE)) } else { Bytes::new() };
+                    detail.keys.push(StateKey { key, size: value.len() as u64, value: shown });
                 }
             }
             after = found.next;

@@ -6,6 +6,7 @@ use ostraca_wire::proto::{Event, EventsRequest};
 use ostraca_wire::server::{Part, growing};
 
 use super::*;
+use crate::clock::boot_millis;
 use crate::view::Happened;
 
 /// Events a frame.
@@ -29,7 +30,8 @@ impl Desk {
                         last => first.number - last - 1,
                     };
                     last = page.last().map_or(last, |event| event.number);
-                    let events = page.into_iter().map(event).collect();
+                    let now = boot_millis();
+                    let events = page.into_iter().map(|it| event(it, now)).collect();
                     let now_ms = clock.now().cluster;
                     let part = ostraca_wire::proto::Events { events, missed, now_ms };
                     if parts.send(Ok(Part::Events(part))).await.is_err() {
@@ -49,10 +51,12 @@ impl Desk {
     }
 }
 
-fn event(happened: Happened) -> Event {
-    let Happened { number, at, notice } = happened;
+/// `now` is on the node's own clock, which does not jump.
+fn event(happened: Happened, now: u64) -> Event {
+    let Happened { number, at, mono, wall_ms, notice } = happened;
     let text = notice.to_string();
-    let base = Event { sequence: number, time_ms: at, text, ..Event::default() };
+    let age_ms = now.saturating_sub(mono);
+    let base = Event { sequence: number, time_ms: at, text, wall_ms, age_ms, ..Event::default() };
     let of = |kind: &str, member: &Member| Event {
         kind: kind.into(),
         node: member.node.to_string(),

@@ -4,6 +4,7 @@ use ostraca_sharding::ids::NodeId;
 use ostraca_sharding::rows::{NodeRow, Standing};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
+use crate::failing::FailingType;
 use crate::view::View;
 
 /// What is looked at.
@@ -143,6 +144,38 @@ pub(super) fn store_low(why: &str) -> StatusProblem {
         format!("no turn that writes is taken, for want of disk: {why}"),
         "free disk, or lower `store.low-water-bytes`; it goes on by itself",
     )
+}
+
+/// The store of another node is not the one that this node used before.
+pub(super) fn store_refused(why: &str) -> StatusProblem {
+    let (what, help) = why.split_once("; ").unwrap_or((why, ""));
+    let text = format!("{what}: this node uses no store, and its shards answer nothing");
+    trouble("store-refused", text, help)
+}
+
+/// What fails of a type on a node, in one line.
+pub(super) fn failing_type(it: &FailingType) -> String {
+    let codes: Vec<_> = it.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
+    format!("{} {} ({})", it.kind, it.entities, codes.join(", "))
+}
+
+/// Entities that do not recover by themselves.
+pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
+    if it.stuck == 0 {
+        return None;
+    }
+    let of = if it.stuck == 1 { "1 entity" } else { &format!("{} entities", it.stuck) };
+    let text = format!(
+        "{of} of `{}` on node {node} answered nothing but failures of late, as {} did: {}",
+        it.kind,
+        it.example,
+        failing_type(it)
+    );
+    let help = format!(
+        "`ostraca inspect {}` says how it fails; if it came with a new component, deploy the former one again: nothing that is stored was changed",
+        it.example
+    );
+    Some(trouble("entities-failing", text, &help))
 }
 
 pub(super) fn trouble(code: &str, text: String, help: &str) -> StatusProblem {

@@ -10,7 +10,8 @@ use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 
 use super::Worker;
-use super::slots::{Live, SlotId};
+use super::slots::{Live, Slot, SlotId};
+use crate::clock::wall_millis;
 use crate::stats::Stats;
 
 /// Something that a worker's future came to.
@@ -89,13 +90,18 @@ impl Worker {
                 if let Some((_, live)) = held {
                     *live = Live::Idle(instance);
                 }
-                Activation::Started(self.turn(&entity, turn))
+                Activation::Started(self.turn(id, &entity, turn))
             }
-            Started::No(error) => Activation::Failed {
-                code: error.code().into(),
-                message: error.to_string(),
-                retry_after: error.retryable().then_some(50),
-            },
+            Started::No(error) => {
+                if !error.retryable() {
+                    self.failed(id, &entity, error.code(), &error.to_string());
+                }
+                Activation::Failed {
+                    code: error.code().into(),
+                    message: error.to_string(),
+                    retry_after: error.retryable().then_some(50),
+                }
+            }
             Started::NoType => Activation::Failed {
                 code: ostraca_sharding::message::codes::UNKNOWN_TYPE.into(),
                 message: format!("no type `{}` is deployed", entity.kind),
@@ -115,6 +121,7 @@ impl Worker {
         result: Option<ostraca_wasm::Turn>,
     ) {
         let Some(state) = self.slots.get_mut(id) else { return };
+        let shard = state.shard();
         if let Some(instance) = instance {
             state.running = state.running.saturating_sub(1);
             if let Some((held, live)) = state.instances.get_mut(&entity)
@@ -124,7 +131,12 @@ impl Worker {
             }
         }
         let result = match result {
-            Some(result) => self.turn(&entity, result),
+            Some(result) => {
+                if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
+                    self.parts.stats.failing.fine(shard, &entity);
+                }
+                self.turn(id, &entity, result)
+            }
             None => Turn {
                 result: TurnResult::Failed {
                     code: "instance-dropped".into(),
@@ -139,7 +151,15 @@ impl Worker {
         self.tell(id, Event::TurnDone { entity, generation, turn, result });
     }
 
-    fn turn(&self, entity: &Entity, turn: ostraca_wasm::Turn) -> Turn {
+    /// Remembers that an entity failed, unless its shard has gone meanwhile.
+    fn failed(&self, id: SlotId, entity: &Entity, code: &str, message: &str) {
+        let Some(shard) = self.slots.get(id).map(Slot::shard) else { return };
+        if self.by_shard.get(&shard) == Some(&id) {
+            self.parts.stats.failing.failed(shard, entity, code, message, wall_millis());
+        }
+    }
+
+    fn turn(&self, id: SlotId, entity: &Entity, turn: ostraca_wasm::Turn) -> Turn {
         let result = match turn.result {
             ostraca_wasm::TurnResult::Ok(body) => TurnResult::Answered(Answer::Result(body)),
             ostraca_wasm::TurnResult::Application { code, message } => {
@@ -147,7 +167,11 @@ impl Worker {
             }
             ostraca_wasm::TurnResult::Failed(failure) => {
                 Stats::count(&self.parts.stats.failures);
-                tracing::warn!(%entity, code = failure.code, "a turn failed: {}", failure.message);
+                // The sandbox has logged it, with its backtrace.
+                tracing::debug!(%entity, code = failure.code, "a turn failed: {}", failure.message);
+                if !failure.retryable() {
+                    self.failed(id, entity, failure.code, &failure.message);
+                }
                 let retry_after = failure.retryable().then_some(20);
                 TurnResult::Failed {
                     code: failure.code.into(),

@@ -62,6 +62,7 @@ impl Worker {
         let Some(id) = self.by_shard.get(&shard).copied() else { return };
         if self.slots.get(id).is_some_and(|slot| slot.epoch() == epoch) {
             self.by_shard.remove(&shard);
+            self.parts.stats.failing.forget(shard);
             self.tell(id, Event::Forget);
         }
     }
@@ -95,6 +96,7 @@ impl Worker {
             self.slots.remove(id);
             if self.by_shard.get(&shard) == Some(&id) {
                 self.by_shard.remove(&shard);
+                self.parts.stats.failing.forget(shard);
             }
             self.write_frame(&Frame::Gone { machine: id.serial });
         }
@@ -108,6 +110,7 @@ impl Worker {
         let entities = entities.iter().map(|entity| InMemory {
             live: slot.instances.contains_key(entity),
             waiting: slot.machine.waiting(entity).unwrap_or(0),
+            failure: self.parts.stats.failing.last(shard, entity),
         });
         Inspected { held: true, entities: entities.collect() }
     }

@@ -268,7 +268,7 @@ async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
     hand.adopt(1, 1);
     let runs = hand.send(1, "spin_for_ever");
     hand.until_a_guest_runs().await;
-    let [inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
+    let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
     assert!(inside.live);
     hand.forget(1, 1);
     assert_eq!(hand.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
@@ -299,7 +299,7 @@ async fn r9_a_worker_that_is_suspended_runs_nothing_in_a_shard_adopted_since() {
     let waits = hand.send(1, "who");
     hand.settle().await;
     assert_eq!((hand.answer(waits), host.shape().live), (None, 0));
-    let [inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
+    let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
     assert!(!inside.live && inside.waiting == 1);
     assert!(hand.inspect(2).is_empty(), "of a shard that is not here nothing is said");
     hand.worker.input(Input::Resume);

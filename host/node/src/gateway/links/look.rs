@@ -9,12 +9,14 @@ use futures::future::try_join_all;
 use ostraca_sharding::ids::{Entity, ShardId};
 use ostraca_sharding::rows::Member;
 use ostraca_wire::peer::look;
+use ostraca_wire::proto;
 use ostraca_wire::proto::{
     Look, LookEntity, LookShard, Looked, LookedEntity, LookedShard, Unanswered,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Links, lock};
+use crate::failing::LastFailure;
 use crate::gateway::Gateway;
 use crate::worker::{InMemory, Input, Inspected};
 
@@ -73,7 +75,16 @@ impl Gateway {
             entities: shard
                 .entities
                 .into_iter()
-                .map(|it| LookedEntity { live: it.live, waiting: it.waiting as u64 })
+                .map(|it| LookedEntity {
+                    live: it.live,
+                    waiting: it.waiting as u64,
+                    failure: it.failure.map(|it| proto::LastFailure {
+                        code: it.code,
+                        message: it.message,
+                        wall_ms: it.wall_ms,
+                        in_a_row: it.in_a_row,
+                    }),
+                })
                 .collect(),
         });
         Some(Looked { shards: shards.collect() })
@@ -117,6 +128,12 @@ fn inspected(shard: LookedShard) -> Inspected {
     let entities = shard.entities.into_iter().map(|it| InMemory {
         live: it.live,
         waiting: usize::try_from(it.waiting).unwrap_or(usize::MAX),
+        failure: it.failure.map(|it| LastFailure {
+            code: it.code,
+            message: it.message,
+            wall_ms: it.wall_ms,
+            in_a_row: it.in_a_row,
+        }),
     });
     Inspected { held: shard.held, entities: entities.collect() }
 }

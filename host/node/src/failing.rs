@@ -1,0 +1,202 @@
+//! Entities whose last turn failed by their own doing, as their owner remembers them: `status` counts them, `inspect`
+//! shows the failure.
+//!
+//! Only in memory: another owner finds out by itself at the next message. An entity leaves at its next good turn, with
+//! its shard, and when its type is deployed anew.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ostraca_sharding::ids::{Entity, ShardId};
+
+/// Entities that are remembered, at most: enough to show what is wrong.
+const KEPT: usize = 4_096;
+/// Bytes of a failure's text that are kept.
+const TEXT: usize = 1_024;
+/// Turns that must fail in a row before an entity is a problem of the cluster: one bad message is its sender's.
+const IN_A_ROW: u64 = 3;
+/// The code of a failure that every turn of the entity will have.
+const DOES_NOT_DECODE: &str = "state-does-not-decode";
+
+/// An entity's last failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LastFailure {
+    /// The stable code.
+    pub(crate) code: String,
+    pub(crate) message: String,
+    /// Milliseconds since 1970 by this machine's clock.
+    pub(crate) wall_ms: u64,
+    /// Turns that failed since the last good one.
+    pub(crate) in_a_row: u64,
+}
+
+/// What fails of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailingType {
+    pub(crate) kind: String,
+    /// Entities whose last turn failed.
+    pub(crate) entities: u64,
+    /// Those of them that will not recover by themselves, as far as one can tell.
+    pub(crate) stuck: u64,
+    /// How many have which code.
+    pub(crate) codes: BTreeMap<String, u64>,
+    /// One of those that are stuck, else any.
+    pub(crate) example: String,
+}
+
+/// All of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Failing {
+    known: Mutex<BTreeMap<ShardId, BTreeMap<Entity, LastFailure>>>,
+    /// How many are known: nothing is locked while there is none.
+    count: AtomicUsize,
+}
+
+impl Failing {
+    /// A turn failed.
+    pub(crate) fn failed(
+        &self,
+        shard: ShardId,
+        entity: &Entity,
+        code: &str,
+        message: &str,
+        wall_ms: u64,
+    ) {
+        let mut known = self.known();
+        let of_shard = known.entry(shard).or_default();
+        let before = of_shard.get(entity).map(|last| last.in_a_row);
+        if before.is_none() && self.count.load(Ordering::Relaxed) >= KEPT {
+            return;
+        }
+        let message = message[..message.floor_char_boundary(TEXT)].to_owned();
+        let in_a_row = before.unwrap_or(0) + 1;
+        let last = LastFailure { code: code.into(), message, wall_ms, in_a_row };
+        if of_shard.insert(entity.clone(), last).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A turn went well.
+    pub(crate) fn fine(&self, shard: ShardId, entity: &Entity) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut known = self.known();
+        if let Some(of_shard) = known.get_mut(&shard)
+            && of_shard.remove(entity).is_some()
+        {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A shard has gone from here.
+    pub(crate) fn forget(&self, shard: ShardId) {
+        let gone = self.known().remove(&shard).map_or(0, |entities| entities.len());
+        self.count.fetch_sub(gone, Ordering::Relaxed);
+    }
+
+    /// A type was deployed anew: what its entities do now nobody knows yet.
+    pub(crate) fn deployed(&self, kind: &str) {
+        let mut gone = 0;
+        for of_shard in self.known().values_mut() {
+            let before = of_shard.len();
+            of_shard.retain(|entity, _| *entity.kind != *kind);
+            gone += before - of_shard.len();
+        }
+        self.count.fetch_sub(gone, Ordering::Relaxed);
+    }
+
+    /// An entity's last failure, if its last turn failed.
+    pub(crate) fn last(&self, shard: ShardId, entity: &Entity) -> Option<LastFailure> {
+        self.known().get(&shard)?.get(entity).cloned()
+    }
+
+    /// How many are known, and whether there may be more than are.
+    pub(crate) fn count(&self) -> (u64, bool) {
+        let count = self.count.load(Ordering::Relaxed);
+        (count as u64, count >= KEPT)
+    }
+
+    /// What fails, by type.
+    pub(crate) fn by_type(&self) -> Vec<FailingType> {
+        let known = self.known();
+        let mut types: BTreeMap<&str, (FailingType, bool)> = BTreeMap::new();
+        for (entity, last) in known.values().flatten() {
+            let stuck = last.code == DOES_NOT_DECODE || last.in_a_row >= IN_A_ROW;
+            let (of_type, shown) = types.entry(&entity.kind).or_insert_with(|| {
+                let kind = entity.kind.to_string();
+                let (codes, example) = (BTreeMap::new(), String::new());
+                (FailingType { kind, entities: 0, stuck: 0, codes, example }, false)
+            });
+            of_type.entities += 1;
+            of_type.stuck += u64::from(stuck);
+            *of_type.codes.entry(last.code.clone()).or_default() += 1;
+            if of_type.example.is_empty() || (stuck && !*shown) {
+                of_type.example = entity.to_string();
+                *shown = stuck;
+            }
+        }
+        types.into_values().map(|(of_type, _)| of_type).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<ShardId, BTreeMap<Entity, LastFailure>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entity(id: &str) -> Entity {
+        Entity::new("counter", id)
+    }
+
+    #[test]
+    fn an_entity_fails_until_its_next_good_turn() {
+        let failing = Failing::default();
+        let shard = ShardId(7);
+        failing.fine(shard, &entity("a"));
+        for _ in 0..2 {
+            failing.failed(shard, &entity("a"), "panicked", "oh no", 5);
+        }
+        failing.failed(shard, &entity("b"), DOES_NOT_DECODE, &"é".repeat(TEXT), 6);
+        let of_type = failing.by_type().pop().expect("a type");
+        assert_eq!((of_type.entities, of_type.stuck), (2, 1));
+        assert_eq!(of_type.example, entity("b").to_string());
+        assert_eq!(failing.last(shard, &entity("a")).expect("it failed").in_a_row, 2);
+        assert!(failing.last(shard, &entity("b")).expect("it failed").message.len() <= TEXT);
+        failing.failed(shard, &entity("a"), "panicked", "oh no", 7);
+        assert_eq!(failing.by_type()[0].stuck, 2);
+        failing.fine(shard, &entity("a"));
+        assert_eq!((failing.last(shard, &entity("a")), failing.count()), (None, (1, false)));
+    }
+
+    #[test]
+    fn failures_go_with_their_shard_and_with_a_deployment() {
+        let failing = Failing::default();
+        for shard in 1..=2 {
+            failing.failed(ShardId(shard), &entity("a"), "trap", "", 1);
+            failing.failed(ShardId(shard), &Entity::new("other", "a"), "trap", "", 1);
+        }
+        failing.forget(ShardId(1));
+        assert_eq!(failing.count(), (2, false));
+        failing.deployed("counter");
+        assert_eq!(failing.count(), (1, false));
+        assert_eq!(failing.by_type()[0].kind, "other");
+    }
+
+    #[test]
+    fn only_so_many_failures_are_remembered() {
+        let failing = Failing::default();
+        for number in 0..KEPT + 10 {
+            failing.failed(ShardId(1), &entity(&number.to_string()), "trap", "", 1);
+        }
+        assert_eq!(failing.count(), (KEPT as u64, true));
+        failing.failed(ShardId(1), &entity("0"), "trap", "", 1);
+        assert_eq!(failing.last(ShardId(1), &entity("0")).expect("known").in_a_row, 2);
+        failing.forget(ShardId(1));
+        assert_eq!(failing.count(), (0, false));
+    }
+}
