@@ -28,6 +28,7 @@ use crate::control::Control;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::service::Door;
+use crate::stats::Stats;
 use crate::types::Types;
 use crate::view::{Events, View};
 use crate::worker::Input;
@@ -37,6 +38,8 @@ use workers::Worker;
 const OTHERS: u32 = 4;
 /// How long a store node that stops gives live nodes to say that they leave too.
 const TOGETHER: Duration = Duration::from_millis(500);
+/// What a stop may take where the store is refused: neither a hand-over nor a goodbye can be written.
+const REFUSED: Duration = Duration::from_secs(2);
 
 /// A node that serves.
 pub struct Node {
@@ -57,6 +60,7 @@ pub struct Node {
     /// End with the node.
     tasks: JoinSet<()>,
     failed: mpsc::UnboundedReceiver<NodeError>,
+    stats: Arc<Stats>,
     /// Where it is in this process. It closes last.
     store: Option<Arc<SledStore>>,
 }
@@ -135,6 +139,9 @@ impl Node {
     /// Stops in good order, within about twice `grace` at the very worst: hands its shards over, or stops them where nobody
     /// takes them; says goodbye, answers what was taken, closes the network and the store.
     pub async fn stop(mut self, grace: Duration) {
+        // What a store that is refused keeps from being done is not waited for.
+        let refused = self.stats.store_refused.borrow().is_some();
+        let grace = if refused { grace.min(REFUSED) } else { grace };
         self.leave(grace).await;
         if self.store.is_some() {
             self.outlast(grace / OTHERS).await;
@@ -165,11 +172,22 @@ impl Node {
     /// Hands the shards over and says goodbye.
     async fn leave(&mut self, grace: Duration) {
         let left = |view: &Arc<View>| view.left;
+        let mut refused = self.stats.store_refused.subscribe();
         self.control.tell(Event::Leave);
-        if tokio::time::timeout(grace, self.view.wait_for(left)).await.is_ok() {
-            return;
+        let leaving = tokio::time::timeout(grace, self.view.wait_for(left));
+        tokio::select! {
+            gone = leaving => match gone {
+                Ok(_) => return,
+                Err(_) => tracing::warn!(
+                    "the shards were not handed over within {grace:?}: they stop here"
+                ),
+            },
+            // Both a hand-over and a goodbye are rows of the store.
+            Ok(_) = refused.wait_for(Option::is_some) => {
+                tracing::warn!("the store is refused: nothing can be handed over, and no goodbye said");
+                return self.control.tell(Event::LeaveNow);
+            }
         }
-        tracing::warn!("the shards were not handed over within {grace:?}: they stop here");
         self.control.tell(Event::LeaveNow);
         if tokio::time::timeout(grace / 4, self.view.wait_for(left)).await.is_err() {
             tracing::warn!("the node could not say goodbye; its lease lapses by itself");

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca_client::{AdminError, CallError, Client, Kind, NodeStanding, Options, Profile};
+use ostraca_client::{
+    AdminError, CallError, Client, Kind, NodeStanding, Options, Profile, StatusProblem,
+};
 use ostraca_node::config::Role;
 use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
 use ostraca_sharding::ids::Entity;
 use ostraca_store::{Cas, ClusterStore};
 use ostraca_store_sled::SledStore;
+use ostraca_wire::identity::{self, Ca};
+use time::OffsetDateTime;
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
@@ -180,4 +184,75 @@ async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_onc
     client.close().await;
     second.stop(GRACE).await;
     first.stop(GRACE).await;
+}
+
+/// Copies a node's folder, which no process uses.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("the folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        match entry.file_type().expect("its type").is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r5_a_store_that_went_back_is_told_with_its_witness_and_holds_no_stop_up() {
+    let two = Two::prepare();
+    let (home, copied) = (two.home("n1"), two.home("copy"));
+    let (first, second) = (two.start("n1").await, two.start("n2").await);
+    let client = two.client(1).await;
+    lives(&client, "n2").await;
+    first.stop(GRACE).await;
+    copy(&home, &copied);
+    // What is written from here on is lost when the copy is brought back.
+    let first = two.start("n1").await;
+    comes_about("n2 has its lease again", async || {
+        client.status().await.ok()?.problems.is_empty().then_some(())
+    })
+    .await;
+    first.stop(GRACE).await;
+    std::fs::remove_dir_all(&home).expect("removed");
+    copy(&copied, &home);
+    let first = two.start("n1").await;
+
+    let refused = comes_about("status says that the store is refused", async || {
+        let status = client.status().await.ok()?;
+        let lease = |problem: &StatusProblem| problem.code == "lease-lapsed";
+        let refused = status.problems.iter().find(|problem| problem.code == "store-refused")?;
+        assert!(!status.problems.iter().any(lease), "that is bad advice here: {status:?}");
+        Some(refused.clone())
+    })
+    .await;
+    let witness = two.home("n2").join("joined-store.witness").display().to_string();
+    assert!(refused.help.contains(&witness), "{refused:?}");
+    client.close().await;
+    // Nothing can be handed over: a stop that waited for it would take its whole grace, and a quarter more.
+    let stop = tokio::time::timeout(GRACE * 3 / 4, second.stop(GRACE)).await;
+    stop.expect("it stops at once");
+    first.stop(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_does_not_start_with_a_certificate_that_is_not_good_now() {
+    let two = Two::prepare();
+    let home = two.home("n1");
+    let ca = Ca::load(&two.made.ca).expect("the authority");
+    let now = OffsetDateTime::now_utc();
+    let (day, over) = (time::Duration::days(1), now - time::Duration::days(1));
+    for (from, until) in [(over - day, over), (now + day, now + day * 2)] {
+        let identity = ca.issue(identity::Role::Node, "n1", &[], from, until).expect("issued");
+        identity.save(&home, "node").expect("saved");
+        let error = Node::start(config(&home)).await.err().expect("refused");
+        assert_eq!((error.code(), error.exit_code()), ("certificate-expired", 7));
+        let (text, help) = (error.to_string(), error.help_text().expect("help"));
+        assert!(text.contains("node/n1"), "{text}");
+        assert!(help.contains("ostraca ca issue node"), "{help}");
+    }
+    let identity = ca.issue_node("n1", &[]).expect("issued");
+    identity.save(&home, "node").expect("saved");
+    two.start("n1").await.stop(GRACE).await;
 }

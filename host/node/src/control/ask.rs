@@ -24,8 +24,12 @@ impl Running {
         let (watch, own, store) = (self.watch, self.own.clone(), self.parts.rows.clone());
         let loader = self.parts.loader.clone();
         let told = self.unlisted.clone();
+        let stats = self.parts.local.is_none().then(|| self.parts.stats.clone());
         self.watcher = Some(tokio::spawn(async move {
             let listed = store.list("").await;
+            if let Some(stats) = stats {
+                stats.store_answered(&listed);
+            }
             let (all, revision) = match listed {
                 Ok(listed) => {
                     told.store(false, Ordering::Relaxed);

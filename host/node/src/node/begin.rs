@@ -112,6 +112,7 @@ impl Node {
             vital,
             tasks,
             failed,
+            stats: basis.stats,
             store: stores.local,
         })
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_sharding::ids::ClusterId;
-use ostraca_store::{ClusterStore, EntityStore, StoreIdentity};
+use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
+use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::peer::PeerDialer;
 use tokio::runtime::Handle;
@@ -15,6 +16,7 @@ use crate::config::Config;
 use crate::error::NodeError;
 use crate::late::{Late, LateEntities, LateRows};
 use crate::rows::PoolRow;
+use crate::stats::Stats;
 use crate::stores::{self, Found, Local};
 
 /// How long a start waits for a store that does not answer.
@@ -71,6 +73,7 @@ pub(super) struct Joining {
     pub(super) dialer: PeerDialer,
     pub(super) control: Handle,
     pub(super) clock: Arc<Clock>,
+    pub(super) stats: Arc<Stats>,
 }
 
 impl Joining {
@@ -98,12 +101,13 @@ impl Joining {
     }
 
     async fn connect(&self, patience: Duration) -> Result<stores::Remote, NodeError> {
-        let Self { config, cluster, dialer, control, clock: _ } = self;
+        let Self { config, cluster, dialer, control, .. } = self;
         stores::connect(config, *cluster, dialer, control, patience).await
     }
 
     /// Tries until it is reached, and keeps it from then on.
     async fn go_on(self, late: Arc<Late>) {
+        let mut told = String::new();
         loop {
             match self.connect(PATIENCE).await {
                 Ok(remote) => {
@@ -111,7 +115,17 @@ impl Joining {
                     late.reach(time, remote.cluster.clone(), remote.entity.clone());
                     return keep(remote).await;
                 }
-                Err(error) => tracing::warn!(%error, "the store is still away"),
+                Err(error) => {
+                    if let NodeError::Remote(ConnectError::Refused(why)) = &error {
+                        let refused = Err::<(), _>(StoreError::Stopped(why.clone()));
+                        self.stats.store_answered(&refused);
+                    }
+                    let text = error.to_string();
+                    if text != told {
+                        tracing::warn!(%error, "the store is still away");
+                        told = text;
+                    }
+                }
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

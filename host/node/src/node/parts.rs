@@ -71,6 +71,7 @@ impl Basis {
             dialer: network.dialer.clone(),
             control: control.runtime.clone(),
             clock: self.clock.clone(),
+            stats: self.stats.clone(),
         }
     }
 

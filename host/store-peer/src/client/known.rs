@@ -21,6 +21,8 @@ pub struct Known {
     met: Mutex<Met>,
     /// The highest sequence seen in any answer.
     sequence: AtomicU64,
+    /// Why the store was refused when that was last said.
+    refused: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +47,8 @@ impl Known {
         };
         let sequence = witness.map_or(0, |witness| witness.sequence);
         let met = Mutex::new(Met { witness, identity: None });
-        Ok(Arc::new(Self { cluster, path, met, sequence: sequence.into() }))
+        let refused = Mutex::default();
+        Ok(Arc::new(Self { cluster, path, met, sequence: sequence.into(), refused }))
     }
 
     /// Writes the newest durable sequence to the file. To be called now and then: a store that goes back is
@@ -98,6 +101,7 @@ impl Known {
             let found = Found { store, opened, openings, sequence };
             seen.check(found).map_err(|difference| self.advise(&difference))?;
         }
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.saw(sequence);
         let mut met = self.met();
         let fresh = Witness::of(&identity);
@@ -125,6 +129,16 @@ impl Known {
         format!(
             "the store is not the one that this node used before: {difference}; {what}, or {accept} to {do_it}"
         )
+    }
+
+    /// Whether it is news that the store is refused, and why: links try again for ever, several times a second.
+    pub(crate) fn refuse(&self, why: &str) -> bool {
+        // The store's sequence stands in it, and rises.
+        let why: String = why.chars().filter(|c| !c.is_ascii_digit()).collect();
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = refused.as_ref() != Some(&why);
+        *refused = Some(why);
+        news
     }
 
     /// Who the store is. Nothing before the first hello.
@@ -187,6 +201,21 @@ mod tests {
         assert_eq!(known.meet(sent, store(1, 10, 49), &[10]), Ok(false), "it was asked before");
         assert!(meet(&known, store(1, 10, 49), &[10]).is_err());
         assert_eq!(known.identity().unwrap().sequence, 50);
+    }
+
+    #[test]
+    fn a_refusal_is_news_once_until_the_store_is_met_again() {
+        let known = Known::open(ClusterId(1), None).unwrap();
+        meet(&known, store(1, 10, 5), &[10]).unwrap();
+        let older = meet(&known, store(1, 10, 4), &[10]).unwrap_err();
+        assert!(known.refuse(&older) && !known.refuse(&older));
+        let still = meet(&known, store(1, 10, 3), &[10]).unwrap_err();
+        assert_ne!(older, still);
+        assert!(!known.refuse(&still), "only its sequence differs");
+        let other = meet(&known, StoreIdentity { store: 8, ..store(1, 10, 5) }, &[10]).unwrap_err();
+        assert!(known.refuse(&other));
+        meet(&known, store(1, 10, 6), &[10]).unwrap();
+        assert!(known.refuse(&other));
     }
 
     #[test]

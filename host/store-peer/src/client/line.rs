@@ -247,7 +247,9 @@ impl Driver {
                         StoreError::Unavailable(why)
                     }
                     Err(NoLink::Refused(why)) => {
-                        tracing::error!(%why, "the store is refused");
+                        if self.shared.known.refuse(&why) {
+                            tracing::error!("the store is refused: {why}");
+                        }
                         StoreError::Stopped(why)
                     }
                 };
