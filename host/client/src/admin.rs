@@ -181,14 +181,15 @@ impl Client {
         }
     }
 
-    /// How one entity does. One that was never written is answered too, as not existing.
+    /// How one entity does. One that was never written is answered too, as not existing. `values` asks for what stands
+    /// under its keys, cut to 4 KiB each: refused (`access-denied`) to who may not send to the type.
     ///
     /// # Errors
     ///
     /// [`AdminError`].
-    pub async fn inspect(&self, entity: &Entity) -> Result<EntityDetail, AdminError> {
+    pub async fn inspect(&self, entity: &Entity, values: bool) -> Result<EntityDetail, AdminError> {
         let (r#type, id) = (entity.kind.to_string(), entity.id.to_string());
-        let request = Request::Inspect(InspectRequest { r#type, id });
+        let request = Request::Inspect(InspectRequest { r#type, id, values });
         match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
             Some(Response::Entity(entity)) => Ok(entity),
             other => Err(unexpected(other)),

@@ -122,6 +122,16 @@ pub enum CallError {
         /// Set if the same may succeed after this time.
         retry_after: Option<Duration>,
     },
+    /// A query that was sent as one got no answer. It has no effect, whether it ran or not: asking again is safe.
+    #[error("the query was not answered: {why}: {message}")]
+    Unanswered {
+        /// The message's id.
+        id: MessageId,
+        /// Why there was no answer: a stable code.
+        why: Box<str>,
+        /// The same for people.
+        message: Box<str>,
+    },
     /// It may have run, or may still run: send it again under the same id only.
     #[error("unknown whether message {id} has run: {code}: {message}")]
     Unknown {
@@ -142,6 +152,7 @@ impl CallError {
             Self::Application { code, .. }
             | Self::NotRun { code, .. }
             | Self::Unknown { code, .. } => code,
+            Self::Unanswered { .. } => "query-unanswered",
         }
     }
 
@@ -149,9 +160,10 @@ impl CallError {
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
-            Self::Application { id, .. } | Self::NotRun { id, .. } | Self::Unknown { id, .. } => {
-                *id
-            }
+            Self::Application { id, .. }
+            | Self::NotRun { id, .. }
+            | Self::Unanswered { id, .. }
+            | Self::Unknown { id, .. } => *id,
         }
     }
 
@@ -166,6 +178,10 @@ impl CallError {
             details: problem.details,
             retry_after,
         }
+    }
+
+    pub(crate) fn unanswered(id: MessageId, problem: Problem) -> Self {
+        Self::Unanswered { id, why: problem.code.into(), message: problem.message.into() }
     }
 
     pub(crate) fn unknown(id: MessageId, problem: Problem) -> Self {

@@ -123,6 +123,7 @@ impl Client {
         let (identity, trust) = profile.credentials()?;
         let mut dialers = Dialers { identity, trust, options, v4: None, v6: None };
         let link = dialers.connect_any(&profile.addresses).await?;
+        info!(node = %link.hello().node, address = %link.address(), "connected");
         let state = LinkState { link: Some(link), last: None };
         let (publish, links) = watch::channel(state);
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
@@ -255,12 +256,19 @@ impl Dialers {
                 };
                 match attempt {
                     Ok(Ok(link)) => return Ok(link),
-                    Ok(Err(error)) if error.is_retryable() => last = error.to_string(),
+                    Ok(Err(error)) if error.is_retryable() => {
+                        info!(%address, %error, "no connection");
+                        last = error.to_string();
+                    }
                     // Another address may still be a node that takes this client.
                     Ok(Err(error)) => {
+                        info!(%address, %error, "refused");
                         refused = Some(ConnectError::Refused { address: address.clone(), error });
                     }
-                    Err(_) => last = format!("no answer within {limit:?}"),
+                    Err(_) => {
+                        info!(%address, within = ?limit, "no answer");
+                        last = format!("no answer within {limit:?}");
+                    }
                 }
             }
         }

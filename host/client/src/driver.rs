@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use ostraca_wire::clock::Moment;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::proto::{Problem, Reply};
+use ostraca_wire::proto::{Outcome, Problem, Reply};
 use ostraca_wire::{Error, problem};
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::info;
 
 use crate::connect::LinkState;
 use crate::ledger::{Ledger, Window};
@@ -82,7 +82,7 @@ pub(crate) async fn drive(
             }
         };
         if let Err(error) = happened {
-            debug!(%error, session = %shared.id, "a session's stream broke");
+            info!(%error, session = %shared.id, "a session's stream broke");
             stream = None;
             ledger.connection_lost();
             not_before = Instant::now() + reopen;
@@ -155,6 +155,11 @@ async fn exchange(stream: &mut Option<Stream>, ledger: &mut Ledger<Waiter>) -> R
     while let Some(frame) = reader.buffered()? {
         let reply = Reply::decode(frame)
             .map_err(|e| Error::Lost(format!("the node sent what is no reply: {e}")))?;
+        if !matches!(reply.outcome(), Outcome::Result | Outcome::Error) {
+            let said = reply.problem.as_ref();
+            let (code, text) = said.map_or(("", ""), |it| (&it.code, &it.message));
+            info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "not answered: {text}");
+        }
         ledger.reply(reply, now);
     }
     Ok(true)

@@ -15,7 +15,8 @@
 //! A [`Session`] is a sender's series of numbered messages (R17): those to one entity run in the
 //! order in which they were called, and each at most once however often the client sends it. A call
 //! ends in one of three ways (R16): final ([`Answer`] or [`CallError::Application`]),
-//! [`CallError::NotRun`], [`CallError::Unknown`]. The bookkeeping of all this is [`ledger`], without
+//! [`CallError::NotRun`], [`CallError::Unknown`]. A message that was sent as a query has no effect, so
+//! where a command would be in doubt it is only [`CallError::Unanswered`]. The bookkeeping of all this is [`ledger`], without
 //! clock or socket; the rest of the crate carries it out.
 
 mod admin;
@@ -32,9 +33,9 @@ pub use connect::{Client, ConnectError, ConnectOptions};
 pub use ostraca_sharding::ids::Entity;
 pub use ostraca_wire::proto::{
     ClusterStatus, Deployed, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail,
-    EntityInfo, Event, Events, Forgotten, Kind, Method, Methods, Move, NodeInfo, NodeStanding,
-    NodeState, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardState, StateKey,
-    Status, StatusProblem, Unanswered,
+    EntityInfo, Event, Events, Forgotten, Kind, LastFailure, Method, Methods, Move, NodeInfo,
+    NodeStanding, NodeState, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo,
+    ShardState, StateKey, Status, StatusProblem, Unanswered,
 };
-pub use profile::{Profile, ProfileError};
+pub use profile::{FoundProfile, Profile, ProfileError};
 pub use session::{Call, Options, Session};

@@ -95,6 +95,28 @@ pub enum ProfileError {
     },
 }
 
+/// A profile, and which file it was read from.
+#[derive(Clone, Debug)]
+pub struct FoundProfile {
+    /// The profile.
+    pub profile: Profile,
+    /// Its file.
+    pub path: PathBuf,
+    /// The `.ostraca/profile.toml` of this folder or of one above, if `OSTRACA_PROFILE` won over it and it says
+    /// something else: another cluster, other addresses or another certificate.
+    pub instead_of: Option<PathBuf>,
+}
+
+impl FoundProfile {
+    fn differs(&self, other: &Path) -> bool {
+        let what = |it: &Profile| {
+            (it.cluster.clone(), it.addresses.clone(), it.namespace.clone(), it.certificate.clone())
+        };
+        // One that cannot be read would have been refused: that is a difference, too.
+        Profile::load(other).map_or(true, |other| what(&other) != what(&self.profile))
+    }
+}
+
 impl Profile {
     /// The profile of `client`, at nodes that listen on `addresses`, with everything in the text.
     #[must_use]
@@ -116,14 +138,33 @@ impl Profile {
     ///
     /// [`ProfileError`] says where it was looked for.
     pub fn find(path: Option<&Path>) -> Result<Self, ProfileError> {
+        Self::locate(path).map(|found| found.profile)
+    }
+
+    /// The same, and which file it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::find`].
+    pub fn locate(path: Option<&Path>) -> Result<FoundProfile, ProfileError> {
+        let found = |path: &Path, from: &'static str| {
+            let profile = Self::read(path, from)?;
+            Ok(FoundProfile { profile, path: path.to_owned(), instead_of: None })
+        };
         if let Some(path) = path {
-            return Self::read(path, "");
-        }
-        if let Some(path) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
-            return Self::read(Path::new(&path), " (OSTRACA_PROFILE names it)");
+            return found(path, "");
         }
         let start = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-        Self::find_above(&start)
+        let above = start.ancestors().map(|above| above.join(PLACE)).find(|path| path.is_file());
+        if let Some(path) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+            let mut found = found(Path::new(&path), " (OSTRACA_PROFILE names it)")?;
+            found.instead_of = above.filter(|above| found.differs(above));
+            return Ok(found);
+        }
+        match above {
+            Some(path) => found(&path, ""),
+            None => Err(ProfileError::NotFound { start: start.display().to_string() }),
+        }
     }
 
     /// The nearest `.ostraca/profile.toml` from `start` upwards.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Window};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use ostraca_wire::proto::{Envelope, Kind, Outcome, Reply};
 use proptest::prelude::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -104,6 +104,21 @@ fn not_run_is_no_proof_once_a_copy_is_in_doubt() {
     ledger.tick(now + DEADLINE);
     let (_, outcome) = ledger.take_ended().next().expect("ended");
     assert!(matches!(outcome, Err(CallError::Unknown { .. })), "{outcome:?}");
+}
+
+#[test]
+fn a_query_without_an_answer_is_never_in_doubt() {
+    let (mut ledger, now) = (books(), Instant::now());
+    let mut query = message("a", now);
+    query.envelope.kind = Kind::Query.into();
+    ledger.push(1, query, 1);
+    sent(&mut ledger, now);
+    ledger.tick(now + DEADLINE);
+    let error = ledger.take_ended().next().expect("ended").1.expect_err("no answer");
+    assert!(matches!(&error, CallError::Unanswered { why, .. } if &**why == "deadline"));
+    assert_eq!(error.code(), "query-unanswered");
+    // Nothing of it is recorded that anybody could ask for.
+    assert_eq!(ledger.settled(), 2);
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
             Outcome::Final { version: *version, value: Err(code.to_string()) }
         }
         Err(CallError::NotRun { .. }) => Outcome::NotRun,
-        Err(CallError::Unknown { .. }) => Outcome::Unknown,
+        Err(CallError::Unanswered { .. } | CallError::Unknown { .. }) => Outcome::Unknown,
     }
 }
 

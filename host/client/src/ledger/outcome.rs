@@ -111,7 +111,12 @@ impl<W> Ledger<W> {
     /// Ends a call by what is known of its copies: `not-run` if all of them are known not to have run.
     pub(super) fn end_without_answer(&mut self, sequence: u64, why: Problem, now: Instant) {
         let Some(call) = self.calls.get(&sequence) else { return };
-        if call.in_doubt || call.state == State::InFlight {
+        let sent = call.in_doubt || call.state == State::InFlight;
+        if sent && call.message.envelope.kind() == Kind::Query {
+            // It changed nothing and nothing of it is recorded: there is nothing to find out later.
+            let error = CallError::unanswered(self.id(sequence), why);
+            self.end(sequence, Err(error));
+        } else if sent {
             self.give_up(sequence, why, now);
         } else {
             let error = CallError::not_run(self.id(sequence), why);
