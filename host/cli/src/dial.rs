@@ -5,17 +5,69 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use ostraca_client::{Client, Profile};
+use tokio::time::Instant;
 
-use crate::args::Global;
-use crate::failure::Failure;
+use crate::args::{Format, Global};
+use crate::failure::{Exit, Failure};
 
 /// Nobody wants to see a spinner for less.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Connects to the cluster of the profile.
 pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
-    let profile = Profile::find(global.profile.as_deref())?;
+    let profile = profile(global)?;
     Ok(patiently("connecting", Client::connect(profile)).await?)
+}
+
+/// The same, until a deadline that counts for the whole command.
+pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Client, Failure> {
+    let profile = profile(global)?;
+    let addresses = profile.addresses.join(", ");
+    let connecting = patiently("connecting", Client::connect(profile));
+    match tokio::time::timeout_at(deadline.at, connecting).await {
+        Ok(connected) => Ok(connected?),
+        Err(_) => {
+            let text = format!("no node at {addresses} answered within {:?}", deadline.whole);
+            Err(Failure::new(Exit::Unreachable, "no-node", text)
+                .help("nothing was sent: allow more time with --deadline, or correct the addresses in the profile"))
+        }
+    }
+}
+
+/// When a command is to have its answer, connecting included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    whole: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(whole: Duration) -> Self {
+        let now = Instant::now();
+        // Beyond what the clock can say: a year.
+        let at = now.checked_add(whole).unwrap_or(now + Duration::from_secs(31_536_000));
+        Self { at, whole }
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+}
+
+/// The profile. Says which one it is where a variable of the environment wins over another cluster's profile here:
+/// whoever stands in a folder expects that folder's cluster.
+fn profile(global: &Global) -> Result<Profile, Failure> {
+    let found = Profile::locate(global.profile.as_deref())?;
+    tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster, "profile");
+    if let (Some(other), Format::Table) = (&found.instead_of, global.output) {
+        eprintln!(
+            "note: uses the profile {} (OSTRACA_PROFILE), not {}",
+            found.path.display(),
+            other.display()
+        );
+    }
+    Ok(found.profile)
 }
 
 /// Says goodbye. It is on its way at once; what is not waited for is the silence after it, in which QUIC would

@@ -6,12 +6,15 @@ use std::fmt;
 use std::process::ExitCode;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
-use ostraca_client::{AdminError, CallError, ConnectError, Problem, ProfileError};
+use ostraca_client::{AdminError, CallError, ConnectError, MessageId, Problem, ProfileError};
 use ostraca_node::NodeError;
 use ostraca_node::config::ConfigError;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::args::Format;
+
+/// For whatever may be the cluster's doing.
+pub(crate) const STATUS: &str = "`ostraca status` says whether the cluster is well";
 
 /// How the process ends; `--help` documents them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +45,7 @@ pub(crate) struct Failure {
     code: Cow<'static, str>,
     text: String,
     help: Option<String>,
-    details: BTreeMap<String, String>,
+    details: Map<String, Value>,
     place: Option<Box<dyn Diagnostic + Send + Sync>>,
 }
 
@@ -53,7 +56,7 @@ impl Failure {
         text: impl Into<String>,
     ) -> Self {
         let (code, text) = (code.into(), text.into());
-        Self { exit, code, text, help: None, details: BTreeMap::new(), place: None }
+        Self { exit, code, text, help: None, details: Map::new(), place: None }
     }
 
     pub(crate) fn usage(code: &'static str, text: impl Into<String>) -> Self {
@@ -75,8 +78,28 @@ impl Failure {
         self
     }
 
+    /// What a node adds for programs; the protocol has texts only.
     pub(crate) fn details(mut self, details: BTreeMap<String, String>) -> Self {
-        self.details = details;
+        self.details.extend(details.into_iter().map(|(name, text)| (name, text.into())));
+        self
+    }
+
+    /// A query without an answer. It has no effect, so nothing is in doubt; `why` is a code.
+    pub(crate) fn unanswered(id: MessageId, why: &str, message: &str) -> Self {
+        let text = format!("the query was not answered, and changed nothing: {why}: {message}");
+        let help = match advice(why) {
+            "" => format!("ask again, or allow more time with --deadline; {STATUS}"),
+            help => help.into(),
+        };
+        Self::new(Exit::NotRun, "query-unanswered", text)
+            .help(help)
+            .detail("id", id.to_string())
+            .detail("why", why)
+    }
+
+    /// One more detail for programs.
+    pub(crate) fn detail(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(name.into(), value.into());
         self
     }
 
@@ -168,7 +191,12 @@ impl From<ProfileError> for Failure {
             // Their texts say what to do.
             _ => ("bad-profile", ""),
         };
-        Self::new(Exit::Unreachable, code, error.to_string()).help(help)
+        let exit = match &error {
+            // There is no cluster to reach, and no file that is wrong.
+            ProfileError::NotFound { .. } => Exit::Unreachable,
+            _ => Exit::Usage,
+        };
+        Self::new(exit, code, error.to_string()).help(help)
     }
 }
 
@@ -228,16 +256,20 @@ impl From<CallError> for Failure {
         match error {
             CallError::Application { code, message, version, .. } => {
                 let text = format!("the entity refused: {message}");
-                Self::new(Exit::Application, String::from(code), text)
-                    .details(BTreeMap::from([("version".into(), version.to_string())]))
+                Self::new(Exit::Application, String::from(code), text).detail("version", version)
             }
             CallError::NotRun { code, message, help, details, retry_after, .. } => {
                 let help = match (help.is_empty(), retry_after) {
                     (true, Some(after)) if after.is_zero() => {
-                        "it may succeed later: try again".into()
+                        format!("it may succeed later: try again; {STATUS}")
                     }
                     (true, Some(after)) => {
-                        format!("it may succeed later: try again in {after:?}")
+                        format!("it may succeed later: try again in {after:?}; {STATUS}")
+                    }
+                    // So says Rust's standard library where there is no clock.
+                    (true, None) if message.contains("time not implemented on this platform") => {
+                        "a guest has no clock: pass the time in as an argument, mend the entity and deploy it again"
+                            .into()
                     }
                     (true, None) => advice(&code).into(),
                     _ => help.into(),
@@ -246,9 +278,9 @@ impl From<CallError> for Failure {
                     .help(help)
                     .details(details)
             }
+            CallError::Unanswered { id, why, message } => Self::unanswered(id, &why, &message),
             CallError::Unknown { id, code, .. } => {
-                Self::new(Exit::Unknown, String::from(code), text)
-                    .details(BTreeMap::from([("id".into(), id.to_string())]))
+                Self::new(Exit::Unknown, String::from(code), text).detail("id", id.to_string())
             }
         }
     }
@@ -257,8 +289,17 @@ impl From<CallError> for Failure {
 /// What to do where the node says only what happened: it does not know who reads it.
 fn advice(code: &str) -> &'static str {
     match code {
+        "state-does-not-decode" => {
+            "deploy the former component again, and its entities answer: nothing that is stored was changed; then deploy one that reads what they wrote"
+        }
+        "state-does-not-encode" => {
+            "mend the entity and deploy it again: it may store only what reads back as the same"
+        }
         "panicked" | "trap" => {
             "mend the entity and deploy it again; the backtrace is in the log of the node"
+        }
+        "deadline" => {
+            "allow more time with --deadline; `ostraca status` says whether the cluster is well"
         }
         "turn-time-limit" => {
             "do less in one message, or raise `turn-time` in [limits] of entity.toml and deploy it again"
@@ -289,5 +330,41 @@ fn advice(code: &str) -> &'static str {
             "send less, or raise `max-message` in [network] of the nodes' configuration and `message` in [limits] of entity.toml"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn not_run(code: &str, message: &str, retry_after: Option<Duration>) -> String {
+        let id = "00000000000000000000000000000001-1".parse().expect("an id");
+        let (code, message, help) = (code.into(), message.into(), "".into());
+        let details = BTreeMap::new();
+        let error = CallError::NotRun { id, code, message, help, details, retry_after };
+        Failure::from(error).render(Format::Table, false)
+    }
+
+    #[test]
+    fn what_may_be_the_clusters_doing_points_to_status() {
+        for (code, retry_after) in [
+            ("rebalancing", Some(Duration::ZERO)),
+            ("store-unavailable", Some(Duration::from_millis(50))),
+            ("deadline", None),
+        ] {
+            let text = not_run(code, "so it is", retry_after);
+            assert!(text.contains("`ostraca status`"), "{text}");
+        }
+        let text = not_run("query-wrote", "a query wrote", None);
+        assert!(!text.contains("status"), "{text}");
+    }
+
+    #[test]
+    fn a_guest_that_asks_for_the_time_is_told_that_there_is_none() {
+        let text = "panicked at library/std/src/sys/time/unsupported.rs:13: time not implemented on this platform";
+        assert!(not_run("panicked", text, None).contains("a guest has no clock"));
+        assert!(!not_run("panicked", "oh no", None).contains("clock"));
     }
 }

@@ -12,6 +12,7 @@ mod logging;
 mod output;
 mod project;
 mod quote;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -21,7 +22,10 @@ use crate::args::{Args, Command};
 use crate::failure::{Exit, Failure};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage::report(&error),
+    };
     let (output, colour) = (args.global.output, output::colour());
     match run(args) {
         Ok(exit) => exit.into(),

@@ -98,6 +98,14 @@ pub(crate) fn span(ms: u64) -> String {
     words.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(" ")
 }
 
+/// A time of a wall clock, in UTC: the form that other logs have.
+pub(crate) fn wall(ms: u64) -> String {
+    let at = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
+    // Beyond what a calendar has.
+    at.filter(|_| ms < 253_402_300_800_000)
+        .map_or_else(|| format!("{ms} ms"), |at| humantime::format_rfc3339_seconds(at).to_string())
+}
+
 /// Bytes, as people say them.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
@@ -123,6 +131,12 @@ mod tests {
         ] {
             assert_eq!(span(ms), said);
         }
+    }
+
+    #[test]
+    fn a_wall_clocks_time_is_told_as_logs_have_it() {
+        assert_eq!(wall(1_700_000_000_999), "2023-11-14T22:13:20Z");
+        assert_eq!(wall(u64::MAX), format!("{} ms", u64::MAX));
     }
 
     #[test]

@@ -224,8 +224,8 @@ fn detail(id: &str) -> EntityDetail {
             state_bytes: 2_048,
             keys_total: 9,
             keys: vec![
-                StateKey { key: "count".into(), size: 8 },
-                StateKey { key: "\u{1b}[31mred".into(), size: 2_040 },
+                StateKey { key: "count".into(), size: 8, ..StateKey::default() },
+                StateKey { key: "\u{1b}[31mred".into(), size: 2_040, ..StateKey::default() },
             ],
             live: Some(true),
             waiting: Some(2),
@@ -251,6 +251,8 @@ fn events(since: u64) -> Events {
         node: "n2".into(),
         shard,
         epoch: u64::from(shard > 0) * 3,
+        wall_ms: 1_700_000_000_000 + time_ms,
+        age_ms: 62_500 - time_ms,
     };
     Events {
         events: vec![

@@ -82,7 +82,7 @@ impl Drop for Node {
     }
 }
 
-/// A method that takes seconds, so that a caller's deadline can pass while it runs.
+/// Methods that take seconds, so that a caller's deadline can pass while they run, and one that overflows.
 const SLOW: &str = "
     /// Takes long.
     #[message]
@@ -92,6 +92,24 @@ const SLOW: &str = "
         }
         self.greetings.push(String::new());
         self.greetings.len()
+    }
+
+    /// Takes long, and changes nothing.
+    #[message]
+    pub fn ponder(&self, rounds: u64) -> u64 {
+        (0..rounds).map(std::hint::black_box).fold(0, u64::wrapping_add)
+    }
+
+    /// Adds to what there is.
+    #[message]
+    pub fn count_from(&mut self, from: u64) -> u64 {
+        from + self.greetings.len() as u64
+    }
+
+    /// Asks for what a guest does not have.
+    #[message]
+    pub fn now(&self) -> bool {
+        std::time::SystemTime::now() > std::time::UNIX_EPOCH
     }
 
     /// The last greeting.";
@@ -113,7 +131,12 @@ fn a_new_project_builds_deploys_and_answers() {
     let text = std::fs::read_to_string(&manifest).expect("the manifest");
     std::fs::write(&manifest, text + "\n[limits]\nturn-time = \"60 s\"\n").expect("written");
     let built = ok(dir, &["build", "hello"]);
-    assert!(built.contains("greet (command), slow (command), last (query)"), "{built}");
+    assert!(
+        built.contains(
+            "greet (command), slow (command), ponder (query), count_from (command), now (query), last (query)"
+        ),
+        "{built}"
+    );
 
     let node = Node::start(dir, &["dev"]);
     assert!(ok(dir, &["deployments"]).starts_with("nothing is deployed"));
@@ -130,15 +153,29 @@ fn a_new_project_builds_deploys_and_answers() {
     let err = refused(dir, 5, "unknown-type", &["send", "helo/alice", "last"]);
     assert!(err.contains("did you mean `hello`?"), "{err}");
     let err = refused(dir, 5, "unknown-method", &["send", "hello/alice", "shout"]);
-    assert!(err.contains("greet, slow, last"), "{err}");
+    assert!(err.contains("greet, slow, ponder, count_from, now, last"), "{err}");
+
+    // What the component does is what its tests do: nothing wraps in silence.
+    let most = u64::MAX.to_string();
+    let err = refused(dir, 5, "panicked", &["send", "hello/alice", "count_from", &most]);
+    assert!(err.contains("overflow"), "{err}");
+    let err = refused(dir, 5, "panicked", &["send", "hello/alice", "now"]);
+    assert!(err.contains("a guest has no clock"), "{err}");
+    let words = ["send", "hello/alice", "greet", "\" \"", "--output", "json"];
+    let (_, _, err) = run(dir, &words);
+    let error: serde_json::Value = serde_json::from_str(&err).expect("JSON");
+    assert!(error["error"]["details"]["version"].is_u64(), "{error}");
 
     outcome_in_doubt(dir);
+    query_without_an_answer(dir);
 
     let status: serde_json::Value =
         serde_json::from_str(&ok(dir, &["status", "--output", "json"])).expect("JSON");
     assert_eq!((&status["well"], &status["node"]), (&true.into(), &"dev".into()));
     assert!(ok(dir, &["status"]).ends_with("all is well\n"));
-    assert!(ok(dir, &["methods", "hello"]).contains("last    query"));
+    assert!(ok(dir, &["methods", "hello"]).contains("last        query"));
+    values_are_shown(dir);
+    schema_that_does_not_fit(dir, &source);
     assert_eq!(node.stop(), Some(0));
     refused(dir, 3, "no-node", &["send", "hello/alice", "last"]);
 
@@ -152,6 +189,7 @@ fn outcome_in_doubt(dir: &Path) {
     let words = ["send", "hello/alice", "slow", "3000000000", "--deadline", "300ms"];
     let (code, out, err) = run(dir, &words);
     assert_eq!((code, out.as_str()), (Some(6), ""), "{err}");
+    assert!(err.contains("`ostraca status`"), "{err}");
     let again = err.lines().find_map(|line| line.trim().strip_prefix("ostraca ")).expect(&err);
     let mut words: Vec<_> = again.split(' ').collect();
     assert_eq!(words[..5], ["send", "hello/alice", "slow", "3000000000", "--id"]);
@@ -160,6 +198,65 @@ fn outcome_in_doubt(dir: &Path) {
     assert_eq!(ok(dir, &words), "2\n");
     let id = words[5];
     refused(dir, 5, "id-reused", &["send", "hello/alice", "greet", "\"other\"", "--id", id]);
+}
+
+fn inspected(dir: &Path, words: &[&str]) -> serde_json::Value {
+    let words = [&["inspect", "hello/alice", "--output", "json"], words].concat();
+    serde_json::from_str(&ok(dir, &words)).expect("JSON")
+}
+
+fn values_are_shown(dir: &Path) {
+    let plain = inspected(dir, &[]);
+    assert_eq!(plain["keys"][0].get("value"), None, "{plain}");
+    let shown = inspected(dir, &["--values"]);
+    assert_eq!(shown["keys"][0]["value"]["greetings"][0], "hello", "{shown}");
+    assert!(ok(dir, &["inspect", "hello/alice", "--values"]).contains("{\"greetings\":[\"hello\""));
+}
+
+/// A component is deployed that cannot read what the entities wrote: that is seen, and undone by the former one.
+fn schema_that_does_not_fit(dir: &Path, source: &Path) {
+    let former = dir.join("hello/target/ostraca/hello.wasm");
+    let kept = std::fs::read(&former).expect("the component");
+    let text = std::fs::read_to_string(source).expect("the source");
+    let changed =
+        text.replacen("greetings: Vec<String>,", "greetings: Vec<String>,\n    mood: u8,", 1);
+    assert_ne!(changed, text);
+    std::fs::write(source, changed).expect("written");
+    ok(dir, &["deploy", "--build", "hello"]);
+
+    let err = refused(dir, 5, "state-does-not-decode", &["send", "hello/alice", "last"]);
+    assert!(err.contains("missing field `mood`") && err.contains("former component"), "{err}");
+    let (code, out, _) = run(dir, &["status", "--output", "json"]);
+    let status: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let problem = &status["problems"][0];
+    assert_eq!((code, &problem["code"]), (Some(8), &"entities-failing".into()), "{status}");
+    let said = problem["message"].as_str().expect("a text");
+    assert!(said.contains("1 entity of `hello`") && said.contains("hello/alice"), "{said}");
+    assert!(problem["help"].as_str().is_some_and(|it| it.contains("former one")), "{status}");
+    assert_eq!(status["numbers"]["failing_entities"], 1, "{status}");
+    let failure = inspected(dir, &[])["failure"].clone();
+    assert_eq!(
+        (&failure["code"], &failure["in_a_row"]),
+        (&"state-does-not-decode".into(), &1.into())
+    );
+    assert!(ok(dir, &["inspect", "hello/alice"]).contains("state-does-not-decode"));
+
+    std::fs::write(source, text).expect("written");
+    std::fs::write(&former, kept).expect("written");
+    ok(dir, &["deploy", "hello"]);
+    assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"\"\n");
+    assert!(ok(dir, &["status"]).ends_with("all is well\n"));
+    assert_eq!(inspected(dir, &[])["failure"], serde_json::Value::Null);
+}
+
+/// A deadline passes while a query runs: nothing is in doubt, whether the caller says that it is a query or not.
+fn query_without_an_answer(dir: &Path) {
+    for flags in [&[][..], &["--query"]] {
+        let words = ["send", "hello/carol", "ponder", "3000000000", "--deadline", "500ms"];
+        let err = refused(dir, 5, "query-unanswered", &[&words[..], flags].concat());
+        assert!(err.contains("changed nothing") && err.contains("ostraca status"), "{err}");
+        assert!(!err.contains("--id"), "{err}");
+    }
 }
 
 /// Asks until the answer is as wanted.
@@ -174,6 +271,19 @@ fn until(dir: &Path, words: &[&str], wanted: impl Fn(Option<i32>, &serde_json::V
         assert!(Instant::now() < until, "{words:?}: {code:?} {out}{err}");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Events of many shards at once are one line, unless each is asked for.
+fn many_shards_are_one_line(events: &str, each: &str) {
+    let of_shards =
+        |line: &&str| line.contains("shard-assigned") || line.contains("hand-off-began");
+    assert!(each.lines().filter(of_shards).count() >= 24, "{each}");
+    assert!(events.lines().filter(of_shards).count() < 8, "{events}");
+    assert!(events.contains("16 shards assigned (n1 16)"), "{events}");
+    let others = |text: &str| text.lines().filter(|line| line.contains("node-joined")).count();
+    assert_eq!((others(events), others(each)), (2, 2), "{events}");
+    // Each has the time of a wall clock, as logs have it.
+    assert!(events.lines().all(|line| line.contains("Z  ") && line.contains("T")), "{events}");
 }
 
 #[test]
@@ -193,6 +303,7 @@ fn a_second_node_joins_is_drained_dies_and_comes_back() {
     ok(dir, &["init", "n2", "--join", at, "--ca", "n1/ca", "--listen", "127.0.0.1:0"]);
     let second = Node::start(dir, &["run", "--config", "n2/ostraca.toml"]);
     until(dir, &ask(&["shards"]), shares([8, 8]));
+    many_shards_are_one_line(&ok(dir, &ask(&["events"])), &ok(dir, &ask(&["events", "--shards"])));
 
     let drained = ok(dir, &ask(&["drain", "n2"]));
     assert!(drained.starts_with("n2 is drained: 8 shards"), "{drained}");

@@ -30,6 +30,9 @@ pub(crate) struct Inspect {
     /// The entity, as in counter/alice
     #[arg(value_name = "TYPE/ID")]
     pub(crate) entity: String,
+    /// Show what stands under its keys, too: the first 4 KiB of each. Only for who may send to the type
+    #[arg(long)]
+    pub(crate) values: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -62,6 +65,9 @@ pub(crate) struct Events {
     /// Go on with what happens from now on
     #[arg(long)]
     pub(crate) follow: bool,
+    /// Show each shard's events, where many shards change at once; JSON always has them all
+    #[arg(long)]
+    pub(crate) shards: bool,
     /// From this event on [default: all that the node keeps]
     #[arg(long, value_name = "N")]
     pub(crate) since: Option<u64>,

@@ -5,6 +5,7 @@ use std::path::Path;
 use ostraca_node::Config;
 use serde_json::{Value, json};
 
+use super::config_file;
 use crate::args::{self, ConfigCommand, Format, Global};
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -12,7 +13,7 @@ use crate::output;
 pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure> {
     match &args.what {
         ConfigCommand::Show { file } => {
-            let text = Config::load(file)?.text_effective();
+            let text = Config::load(&config_file(file))?.text_effective();
             print(global, &text);
         }
         ConfigCommand::Check { file } => check(global, file)?,
@@ -38,7 +39,7 @@ fn toml_as_json(text: &str) -> Value {
 
 /// The file alone: what it names (certificates, the store) is looked at when the node starts.
 fn check(global: &Global, file: &Path) -> Result<(), Failure> {
-    let config = Config::load(file)?;
+    let config = Config::load(&config_file(file))?;
     match global.output {
         Format::Table => output::line(&format!("{}: good", file.display())),
         Format::Json => output::json(&json!({ "node": config.node, "good": true })),

@@ -1,5 +1,6 @@
 //! `ostraca dev`: a node for development, and the loop of saving and seeing.
 
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,13 +21,15 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     let mut stop = run::Stop::listen()?;
     // A wrong directory is said before a node is started.
     let project = args.dir.as_deref().map(Project::load).transpose()?;
-    let (config, made) = settle(args)?;
+    let (mut config, made) = settle(args)?;
+    let port = Port::choose(args, &mut config);
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
         () = stop.heard() => return Ok(Exit::Done),
     };
     let (profile, path) = profile(&args.data, &node)?;
-    greet(global, args, &node, made, &path);
+    port.remember(&node);
+    greet(global, args, &node, made, &path, &port);
     let client = match args.dir {
         Some(_) => Some(Client::connect(profile).await?),
         None => None,
@@ -66,6 +69,47 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
     Ok((config, made))
 }
 
+/// Where the node listens, from one start to the next: other terminals and programs keep its address.
+struct Port {
+    file: PathBuf,
+    /// The address of the time before, if something else has it now.
+    taken: Option<SocketAddr>,
+}
+
+impl Port {
+    /// Unless an address is given, the one of the time before, if it is free.
+    fn choose(args: &Dev, config: &mut Config) -> Self {
+        let file = args.data.join("address");
+        let mut taken = None;
+        if args.listen.is_none() && config.listen.port() == 0 {
+            let before = std::fs::read_to_string(&file).ok();
+            let before = before.and_then(|text| text.trim().parse::<SocketAddr>().ok());
+            match before.filter(|before| before.ip() == config.listen.ip()) {
+                // Only tried: another process may still take it before the node does, which the node then says.
+                Some(before) if UdpSocket::bind(before).is_ok() => config.listen = before,
+                before => taken = before,
+            }
+        }
+        Self { file, taken }
+    }
+
+    fn remember(&self, node: &Node) {
+        if let Err(error) = std::fs::write(&self.file, format!("{}\n", node.address())) {
+            tracing::warn!(%error, "the address is not remembered for the next start");
+        }
+    }
+
+    fn tell(&self, node: &Node) {
+        if let Some(taken) = self.taken {
+            let text = format!(
+                "{taken}, where it listened before, is taken: it listens at {}",
+                node.address()
+            );
+            output::line(&text);
+        }
+    }
+}
+
 /// The profile in the data directory, at the address that the node has now.
 fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
     let path = data.join("profile.toml");
@@ -87,7 +131,7 @@ fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
     Ok((profile, path))
 }
 
-fn greet(global: &Global, args: &Dev, node: &Node, made: bool, profile: &Path) {
+fn greet(global: &Global, args: &Dev, node: &Node, made: bool, profile: &Path, port: &Port) {
     output::line(&run::ready(node));
     if global.output == Format::Json {
         return;
@@ -99,6 +143,7 @@ fn greet(global: &Global, args: &Dev, node: &Node, made: bool, profile: &Path) {
             output::line(&format!("took {data} as it was: {} types deployed", node.summary().types))
         }
     }
+    port.tell(node);
     if args.data != Path::new(".ostraca") {
         let path = std::path::absolute(profile).unwrap_or_else(|_| profile.to_owned());
         let word = quote::word(&path.display().to_string());

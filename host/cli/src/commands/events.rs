@@ -1,5 +1,7 @@
 //! `ostraca events`: what happened in the cluster, as the connected node saw it.
 
+use std::collections::BTreeMap;
+
 use ostraca_client::{AdminError, Event, Events};
 use serde_json::json;
 
@@ -11,16 +13,28 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
     let client = dial::connect(global).await?;
     let mut updates = client.events(args.follow, args.since.unwrap_or(0)).await?;
     let mut next = args.since.unwrap_or(0);
+    let mut groups = Groups::default();
     let ended = loop {
         match updates.next().await {
             Ok(Some(page)) => {
                 next = page.events.last().map_or(next, |event| event.sequence + 1);
-                print(global, &page);
+                match (global.output, args.shards) {
+                    (Format::Json, _) => print_json(&page),
+                    (Format::Table, true) => print(&page),
+                    (Format::Table, false) => {
+                        groups.take(page);
+                        if args.follow {
+                            // What comes next may be long in coming.
+                            groups.end();
+                        }
+                    }
+                }
             }
             Ok(None) => break Ok(Exit::Done),
             Err(error) => break Err(error),
         }
     };
+    groups.end();
     drop(updates);
     dial::part(client).await;
     ended.map_err(|error| match error {
@@ -30,34 +44,101 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
     })
 }
 
-fn print(global: &Global, page: &Events) {
-    if global.output == Format::Json {
-        if page.missed > 0 {
-            output::json_line(&json!({ "missed": page.missed }));
-        }
-        for it in &page.events {
-            output::json_line(&json!({
-                "sequence": it.sequence, "time_ms": it.time_ms, "kind": it.kind, "text": it.text,
-                "node": Some(&it.node).filter(|node| !node.is_empty()),
-                "shard": Some(it.shard).filter(|shard| *shard > 0),
-                "epoch": Some(it.epoch).filter(|epoch| *epoch > 0),
-            }));
-        }
-        return;
-    }
+fn print_json(page: &Events) {
     if page.missed > 0 {
-        output::line(&format!("… {} earlier events are not kept any more", page.missed));
+        output::json_line(&json!({ "missed": page.missed }));
     }
     for it in &page.events {
-        output::line(&line(it, page.now_ms));
+        output::json_line(&json!({
+            "sequence": it.sequence, "time_ms": it.time_ms, "at": output::wall(it.wall_ms),
+            "wall_ms": it.wall_ms, "age_ms": it.age_ms, "kind": it.kind, "text": it.text,
+            "node": Some(&it.node).filter(|node| !node.is_empty()),
+            "shard": Some(it.shard).filter(|shard| *shard > 0),
+            "epoch": Some(it.epoch).filter(|epoch| *epoch > 0),
+        }));
+    }
+}
+
+fn print(page: &Events) {
+    print_missed(page.missed);
+    for it in &page.events {
+        output::line(&line(it));
+    }
+}
+
+fn print_missed(missed: u64) {
+    if missed > 0 {
+        output::line(&format!("… {missed} earlier events are not kept any more"));
     }
 }
 
 /// One event in one line: lines come one by one, so their columns are fixed.
-fn line(it: &Event, now: u64) -> String {
-    let ago = match now.saturating_sub(it.time_ms) {
+fn line(it: &Event) -> String {
+    columns(it, &it.kind, &it.text)
+}
+
+fn columns(it: &Event, kind: &str, text: &str) -> String {
+    let ago = match it.age_ms {
         0..1_000 => "now".into(),
         past => format!("{} ago", output::span(past)),
     };
-    format!("{:>6}  {ago:>16}  {:<20}  {}", it.sequence, it.kind, it.text)
+    let at = output::wall(it.wall_ms);
+    format!("{:>6}  {at}  {ago:>16}  {kind:<20}  {text}", it.sequence)
+}
+
+/// Events of so many shards in a row are shown in one line.
+const MANY: usize = 4;
+
+/// What many shards do at once, as one line: a node that joins or dies moves hundreds of them.
+#[derive(Default)]
+struct Groups {
+    run: Vec<Event>,
+}
+
+impl Groups {
+    fn take(&mut self, page: Events) {
+        if page.missed > 0 {
+            self.end();
+            print_missed(page.missed);
+        }
+        for it in page.events {
+            // One that failed is worth its line.
+            if matches!(it.kind.as_str(), "shard-assigned" | "hand-off-began") {
+                self.run.push(it);
+                continue;
+            }
+            self.end();
+            output::line(&line(&it));
+        }
+    }
+
+    /// Shows what was gathered.
+    fn end(&mut self) {
+        let run = std::mem::take(&mut self.run);
+        match run.last() {
+            Some(last) if run.len() >= MANY => {
+                output::line(&columns(last, "shards", &summary(&run)));
+            }
+            _ => run.iter().for_each(|it| output::line(&line(it))),
+        }
+    }
+}
+
+/// How many shards came to which node, and how many hand-offs began.
+fn summary(run: &[Event]) -> String {
+    let mut to: BTreeMap<&str, usize> = BTreeMap::new();
+    for it in run.iter().filter(|it| it.kind == "shard-assigned") {
+        *to.entry(&it.node).or_default() += 1;
+    }
+    let assigned: usize = to.values().sum();
+    let begun = run.len() - assigned;
+    let mut parts = Vec::new();
+    if begun > 0 {
+        parts.push(format!("{begun} hand-offs began"));
+    }
+    if assigned > 0 {
+        let to: Vec<_> = to.iter().map(|(node, count)| format!("{node} {count}")).collect();
+        parts.push(format!("{assigned} shards assigned ({})", to.join(", ")));
+    }
+    format!("{} (--shards shows each)", parts.join(", "))
 }

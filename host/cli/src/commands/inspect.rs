@@ -1,7 +1,11 @@
 //! `ostraca inspect TYPE/ID`: how one entity does.
 
-use serde_json::json;
+use std::borrow::Cow;
 
+use ostraca_client::StateKey;
+use serde_json::{Value, json};
+
+use super::deployments::hex;
 use super::{entities, send};
 use crate::args::{Format, Global, Inspect};
 use crate::failure::{Exit, Failure};
@@ -10,18 +14,21 @@ use crate::{dial, output};
 pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure> {
     let entity = send::entity(&args.entity)?;
     let client = dial::connect(global).await?;
-    let it = dial::patiently("asking the node", client.inspect(&entity)).await?;
+    let it = dial::patiently("asking the node", client.inspect(&entity, args.values)).await?;
     dial::part(client).await;
     let owner = Some(&it.owner).filter(|owner| !owner.is_empty());
     if global.output == Format::Json {
-        let keys: Vec<_> =
-            it.keys.iter().map(|key| json!({ "key": key.key, "bytes": key.size })).collect();
+        let keys: Vec<_> = it.keys.iter().map(|key| key_json(key, args.values)).collect();
         output::json(&json!({
             "type": it.r#type, "id": it.id, "shard": it.shard, "epoch": it.epoch, "owner": owner,
             "exists": it.exists, "version": it.version, "revision": it.revision,
             "sequence": it.sequence, "lanes": it.lanes, "unsettled": it.unsettled,
             "state_bytes": it.state_bytes, "keys_total": it.keys_total, "keys": keys,
             "live": it.live, "waiting": it.waiting,
+            "failure": it.failure.as_ref().map(|it| json!({
+                "code": it.code, "message": it.message, "in_a_row": it.in_a_row,
+                "wall_ms": it.wall_ms, "at": output::wall(it.wall_ms),
+            })),
             "unanswered": it.unanswered.as_ref().map(|it| json!({ "node": it.node, "why": it.why })),
         }));
         return entities::told(it.unanswered.as_slice());
@@ -60,17 +67,57 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     }
     rows.push(("instance", entities::life(it.live).into()));
     rows.extend(it.waiting.map(|waiting| ("waiting", many(waiting, "message", "messages"))));
+    if let Some(it) = &it.failure {
+        rows.push(("last turn", format!("failed at {}: {}", output::wall(it.wall_ms), it.code)));
+        rows.push(("", shown(&it.message)));
+        let count = many(it.in_a_row, "turn has failed", "turns have failed in a row");
+        rows.push(("failures", count));
+    }
     output::pairs(&rows);
     if !it.keys.is_empty() {
         output::line("");
-        let rows = it.keys.iter().map(|key| [shown(&key.key), output::size(key.size)]);
-        output::table(["KEY", "SIZE"], rows.collect());
+        if args.values {
+            let rows =
+                it.keys.iter().map(|key| [shown(&key.key), output::size(key.size), value(key)]);
+            output::table(["KEY", "SIZE", "VALUE"], rows.collect());
+        } else {
+            let rows = it.keys.iter().map(|key| [shown(&key.key), output::size(key.size)]);
+            output::table(["KEY", "SIZE"], rows.collect());
+        }
         let more = it.keys_total.saturating_sub(it.keys.len() as u64);
         if more > 0 {
             output::line(&format!("and {more} more"));
         }
     }
     entities::told(it.unanswered.as_slice())
+}
+
+/// A value is JSON where it is whole and reads as that, else text, else hexadecimal digits.
+fn key_json(key: &StateKey, values: bool) -> Value {
+    let mut it = json!({ "key": key.key, "bytes": key.size });
+    if !values {
+        return it;
+    }
+    let whole = key.value.len() as u64 == key.size;
+    let (name, value) = match std::str::from_utf8(&key.value) {
+        Ok(text) if whole => ("value", serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
+        _ => ("value_hex", json!(hex(&key.value))),
+    };
+    it[name] = value;
+    it["cut"] = (!whole).into();
+    it
+}
+
+/// A value as a terminal may see it, in one line.
+fn value(key: &StateKey) -> String {
+    let whole = key.value.len() as u64 == key.size;
+    let text = match String::from_utf8_lossy(&key.value) {
+        Cow::Borrowed(text) => shown(text),
+        // It was cut within a character, or is no text.
+        Cow::Owned(_) if whole => format!("0x{}", hex(&key.value)),
+        Cow::Owned(text) => shown(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
+    };
+    if whole { text } else { format!("{text}…") }
 }
 
 fn many(count: u64, one: &str, more: &str) -> String {

@@ -1,5 +1,8 @@
 //! The commands, one a file.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 pub(crate) mod build;
 pub(crate) mod ca;
 pub(crate) mod completions;
@@ -22,3 +25,8 @@ pub(crate) mod send;
 pub(crate) mod shards;
 pub(crate) mod status;
 pub(crate) mod tell;
+
+/// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` makes it.
+pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
+    if path.is_dir() { path.join("ostraca.toml").into() } else { path.into() }
+}

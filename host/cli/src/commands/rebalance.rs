@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ostraca_client::{AdminError, RebalancePlan, RebalanceProgress};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{Format, Global, Rebalance};
 use crate::failure::{Exit, Failure};
@@ -12,8 +12,8 @@ use crate::{dial, output};
 
 pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failure> {
     let client = dial::connect(global).await?;
+    let plan = dial::patiently("asking the node", client.rebalance_plan()).await?;
     if args.dry_run {
-        let plan = dial::patiently("asking the node", client.rebalance_plan()).await?;
         dial::part(client).await;
         show_plan(global, &plan);
         return Ok(Exit::Done);
@@ -38,9 +38,7 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
         return Err(AdminError::Connection(text.into()).into());
     }
     if global.output == Format::Json {
-        output::json(&json!({
-            "planned": last.planned, "moved": last.moved, "failed": last.failed,
-        }));
+        output::json(&shape(&plan, Some(&last)));
     } else if last.planned == 0 {
         output::line("nothing had to be moved");
     } else {
@@ -56,15 +54,8 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
 }
 
 fn show_plan(global: &Global, plan: &RebalancePlan) {
-    let held_up = Some(&plan.held_up).filter(|text| !text.is_empty());
     if global.output == Format::Json {
-        let moves: Vec<_> = plan
-            .moves
-            .iter()
-            .map(|it| json!({ "shard": it.shard, "from": it.from, "to": it.to }))
-            .collect();
-        output::json(&json!({ "moves": moves, "held_up": held_up }));
-        return;
+        return output::json(&shape(plan, None));
     }
     if plan.moves.is_empty() {
         output::line("nothing would be moved");
@@ -83,9 +74,26 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
             plan.moves.len()
         ));
     }
-    if let Some(why) = held_up {
-        output::line(&format!("not now: {why}"));
+    if !plan.held_up.is_empty() {
+        output::line(&format!("not now: {}", plan.held_up));
     }
+}
+
+/// One shape for what would be done and what was: the plan as it stood at the beginning, and what became of it.
+/// More may have been planned while it went on, as shards had to move for other reasons.
+fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
+    let moves: Vec<_> = plan
+        .moves
+        .iter()
+        .map(|it| json!({ "shard": it.shard, "from": it.from, "to": it.to }))
+        .collect();
+    let planned = u32::try_from(moves.len()).unwrap_or(u32::MAX);
+    json!({
+        "dry_run": done.is_none(), "moves": moves,
+        "held_up": Some(&plan.held_up).filter(|text| !text.is_empty()),
+        "planned": done.map_or(planned, |it| it.planned),
+        "moved": done.map_or(0, |it| it.moved), "failed": done.map_or(0, |it| it.failed),
+    })
 }
 
 fn progress() -> ProgressBar {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ostraca_node::{Config, Node, NodeError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::config_file;
 use crate::args::Run;
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -16,7 +17,7 @@ const BROKEN: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let mut stop = Stop::listen()?;
-    let config = Config::load_to_join(&args.config, &args.join)?;
+    let config = Config::load_to_join(&config_file(&args.config), &args.join)?;
     let mut node = tokio::select! {
         begun = Node::begin(config) => begun?,
         // It served nobody yet, and its store may be left at any moment.

@@ -1,15 +1,16 @@
 //! `ostraca send`: one message, and its outcome.
 
 use std::io::Read;
+use std::time::Duration;
 
 use bytes::Bytes;
 use miette::{Diagnostic, NamedSource, SourceSpan};
-use ostraca_client::{Answer, CallError, Entity, Kind, MessageId, Options, SessionId};
+use ostraca_client::{Answer, CallError, Client, Entity, Kind, MessageId, Options, SessionId};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
 use crate::args::{Format, Global, Send};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, STATUS};
 use crate::{dial, output, quote};
 
 /// The longest body that is read from standard input: no node takes more.
@@ -19,8 +20,10 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let entity = entity(&args.entity)?;
     let body = body(args.json.as_deref())?;
     let id = args.id.unwrap_or_else(|| MessageId { session: SessionId::random(), sequence: 1 });
+    let deadline = dial::Deadline::after(args.deadline);
+    let client = dial::connect_by(global, deadline).await?;
     let options = Options {
-        deadline: args.deadline,
+        deadline: deadline.left(),
         kind: match (args.command, args.query) {
             (true, _) => Kind::Command,
             (_, true) => Kind::Query,
@@ -29,12 +32,17 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
         again: args.id.map(|id| id.sequence),
         ..Options::default()
     };
-    let client = dial::connect(global).await?;
     let session = client.session_with_id(id.session, id.sequence);
     let call = session.send(&entity, &args.method, body.clone(), &options);
-    let outcome = dial::patiently("waiting for the outcome", call).await;
+    let waiting = dial::patiently("waiting for the outcome", call);
+    // Who waits long may need to know what was waited for: in doubt is only a command.
+    let asking = is_query(&client, &entity.kind, &args.method, options.deadline / 2);
+    let (outcome, query) = with_kind(waiting, asking).await;
     dial::part(client).await;
     match outcome {
+        Err(CallError::Unknown { id, code, message }) if query => {
+            Err(Failure::unanswered(id, &code, &message))
+        }
         Ok(answer) => {
             print(global, &answer);
             Ok(Exit::Done)
@@ -49,11 +57,34 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             let json = args.json.is_some().then_some(&body[..]);
             let again = command_line(global, "send", words, json, flags, id);
             let help = format!(
-                "send it again under its id within half an hour, which never runs it twice:\n{again}"
+                "send it again under its id within half an hour, which never runs it twice:\n{again}\n{STATUS}"
             );
             Err(Failure::from(error).help(help))
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a method is declared a query, asked after a while.
+async fn is_query(client: &Client, kind: &str, method: &str, after: Duration) -> bool {
+    tokio::time::sleep(after).await;
+    let methods = client.methods(kind).await.map(|found| found.methods).unwrap_or_default();
+    methods.iter().any(|it| it.name == method && it.kind() == Kind::Query)
+}
+
+/// Waits for the outcome only; what `asking` found out by then comes with it.
+async fn with_kind<T>(
+    outcome: impl Future<Output = T>,
+    asking: impl Future<Output = bool>,
+) -> (T, bool) {
+    tokio::pin!(outcome, asking);
+    let mut query = None;
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => return (outcome, query.unwrap_or(false)),
+            found = &mut asking, if query.is_none() => query = Some(found),
+        }
     }
 }
 

@@ -5,20 +5,21 @@ use serde_json::json;
 
 use super::send;
 use crate::args::{Format, Global, Tell};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, STATUS};
 use crate::{dial, output};
 
 pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
     let entity = send::entity(&args.entity)?;
     let body = send::body(args.json.as_deref())?;
     let id = args.id.unwrap_or_else(|| MessageId { session: SessionId::random(), sequence: 1 });
+    let deadline = dial::Deadline::after(args.deadline);
+    let client = dial::connect_by(global, deadline).await?;
     let options = Options {
-        deadline: args.deadline,
+        deadline: deadline.left(),
         kind: Kind::Command,
         again: args.id.map(|id| id.sequence),
         ..Options::default()
     };
-    let client = dial::connect(global).await?;
     let session = client.session_with_id(id.session, id.sequence);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let outcome = dial::patiently("waiting for the acknowledgement", call).await;
@@ -38,7 +39,7 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             let json = args.json.is_some().then_some(&body[..]);
             let again = send::command_line(global, "tell", words, json, &[], id);
             let help = format!(
-                "tell it again under its id within half an hour, which never runs it twice:\n{again}"
+                "tell it again under its id within half an hour, which never runs it twice:\n{again}\n{STATUS}"
             );
             Err(Failure::from(error).help(help))
         }

@@ -1,0 +1,232 @@
+//! What the command line promises whatever the cluster does, with nodes in processes of their own where one is needed.
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn ostraca(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
+    command.args(words).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
+    command
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("text")
+}
+
+fn run(mut command: Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("runs");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// The error that a command ends with, as JSON.
+fn error(dir: &Path, exit: i32, words: &[&str]) -> Value {
+    let (code, out, err) = run(ostraca(dir, &[words, &["--output", "json"]].concat()));
+    assert_eq!((code, out.as_str()), (Some(exit), ""), "{words:?}: {err}");
+    let error: Value = serde_json::from_str(&err).expect("JSON on standard error");
+    assert_eq!(error["error"]["exit"], exit, "{error}");
+    error["error"].clone()
+}
+
+/// A node for development, killed at the end.
+struct Dev {
+    process: Child,
+    address: String,
+    /// What it said until the line that ends its greeting.
+    said: Vec<String>,
+}
+
+impl Dev {
+    fn start(dir: &Path, words: &[&str]) -> Self {
+        let words = [&["dev"], words].concat();
+        let mut process = ostraca(dir, &words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let mut said: Vec<String> = Vec::new();
+        while said.last().is_none_or(|line| !line.starts_with("  ostraca deploy")) {
+            said.push(lines.next().expect("a line").expect("text"));
+        }
+        let address = said[0].rsplit(' ').next().expect("its address").into();
+        Self { process, address, said }
+    }
+
+    fn stop(mut self) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        assert!(self.process.wait().expect("waits").success());
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn wrong_usage_is_json_where_json_is_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for words in [
+        &["sendd"][..],
+        &["send", "counter/alice"],
+        &["send", "counter/alice", "get", "--deadline", "soon"],
+        &["drain", "n1", "--undo", "--timeout", "1s"],
+    ] {
+        let error = error(dir.path(), 2, words);
+        assert_eq!(error["code"], "usage", "{error}");
+        let message = error["message"].as_str().expect("a message");
+        assert!(!message.is_empty() && !message.contains("error:"), "{message:?}");
+        assert!(error["help"].as_str().is_some_and(|help| help.contains("--help")), "{error}");
+    }
+    let (code, out, err) = run(ostraca(dir.path(), &["sendd"]));
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(err.starts_with("error: "), "{err}");
+    // Help is a result, in whatever format.
+    let (code, out, _) = run(ostraca(dir.path(), &["--output", "json", "--help"]));
+    assert_eq!((code, out.contains("Usage:")), (Some(0), true), "{out}");
+}
+
+#[test]
+fn a_directory_is_taken_where_its_configuration_is_meant() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let made = ["init", "n1", "--listen", "127.0.0.1:0", "--shards", "1"];
+    assert_eq!(run(ostraca(dir, &made)).0, Some(0));
+    for words in [&["config", "check", "n1"][..], &["config", "show", "n1"]] {
+        assert_eq!(run(ostraca(dir, words)).0, Some(0), "{words:?}");
+    }
+    // It is read: what is wrong comes after it.
+    std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
+    assert_eq!(error(dir, 7, &["run", "--config", "n1"])["code"], "store-missing");
+    std::fs::create_dir(dir.join("empty")).expect("made");
+    let wrong = error(dir, 2, &["run", "--config", "empty"]);
+    assert!(wrong["message"].as_str().is_some_and(|it| it.contains("empty/ostraca.toml")));
+}
+
+#[test]
+fn a_wrong_profile_is_a_wrong_input_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    std::fs::write(dir.join("bad.toml"), "addresses = 3").expect("written");
+    for profile in ["bad.toml", "no-such-file.toml"] {
+        let wrong = error(dir, 2, &["status", "--profile", profile]);
+        assert_eq!(wrong["code"], "bad-profile", "{wrong}");
+    }
+    assert_eq!(error(dir, 3, &["status"])["code"], "no-profile");
+}
+
+#[test]
+fn a_deadline_counts_connecting() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = silent.local_addr().expect("its address").to_string();
+    assert_eq!(run(ostraca(dir, &["init", "n1", "--shards", "1"])).0, Some(0));
+    let issue = ["ca", "issue", "client", "me", "--ca", "n1/ca", "--address", &at];
+    assert_eq!(run(ostraca(dir, &issue)).0, Some(0));
+    for verb in ["send", "tell"] {
+        let words = [verb, "a/b", "get", "--profile", "me.toml", "--deadline", "300ms"];
+        let late = error(dir, 3, &words);
+        assert_eq!(late["code"], "no-node", "{late}");
+        assert!(late["message"].as_str().is_some_and(|it| it.contains("300ms")), "{late}");
+    }
+}
+
+#[test]
+fn a_node_for_development_keeps_its_address() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let first = Dev::start(dir, &[]);
+    let address = first.address.clone();
+    first.stop();
+    let second = Dev::start(dir, &[]);
+    assert_eq!(second.address, address);
+    assert!(!second.said.iter().any(|line| line.contains("is taken")), "{:?}", second.said);
+    second.stop();
+    // Something else has it now.
+    let taken = UdpSocket::bind(&address).expect("the port");
+    let third = Dev::start(dir, &[]);
+    assert_ne!(third.address, address);
+    let told = |line: &String| line.contains(&address) && line.contains("is taken");
+    assert!(third.said.iter().any(told), "{:?}", third.said);
+    // Clients in the folder find it all the same.
+    assert_eq!(run(ostraca(dir, &["status"])).0, Some(0));
+    drop(taken);
+    third.stop();
+}
+
+#[test]
+fn a_profile_of_the_environment_wins_and_is_told_where_it_differs() {
+    let (here, there) =
+        (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let (here, there) = (here.path(), there.path());
+    let (node, other) = (Dev::start(here, &[]), Dev::start(there, &[]));
+    let with = |variable: &Path, words: &[&str]| {
+        let mut command = ostraca(here, words);
+        command.env("OSTRACA_PROFILE", variable);
+        run(command)
+    };
+    let address = |out: &str| {
+        let status: Value = serde_json::from_str(out).expect("JSON");
+        status["address"].as_str().expect("an address").to_owned()
+    };
+    let other_profile = there.join(".ostraca/profile.toml");
+    let (code, out, err) = with(&other_profile, &["status"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains(&other.address), "{out}");
+    assert!(
+        err.starts_with("note: ") && err.contains(&other_profile.display().to_string()),
+        "{err}"
+    );
+    assert!(err.contains(&here.join(".ostraca/profile.toml").display().to_string()), "{err}");
+    // Programs read standard error as one error, if there is one.
+    let (code, out, err) = with(&other_profile, &["status", "--output", "json"]);
+    assert_eq!((code, err.as_str(), address(&out)), (Some(0), "", other.address.clone()));
+    // The option wins over both; the folder's own profile is no news.
+    let own = here.join(".ostraca/profile.toml");
+    let own_text = own.display().to_string();
+    let (_, out, err) =
+        with(&other_profile, &["status", "--output", "json", "--profile", &own_text]);
+    assert_eq!((err.as_str(), address(&out)), ("", node.address.clone()));
+    assert_eq!(with(&own, &["status"]).2, "");
+    node.stop();
+    other.stop();
+}
+
+#[test]
+fn verbose_logs_what_the_client_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Dev::start(dir.path(), &[]);
+    let (code, _, quiet) = run(ostraca(dir.path(), &["status"]));
+    assert_eq!((code, quiet.as_str()), (Some(0), ""));
+    let (code, _, verbose) = run(ostraca(dir.path(), &["status", "-v"]));
+    assert_eq!(code, Some(0));
+    for word in ["connected", &node.address, "profile.toml"] {
+        assert!(verbose.contains(word), "{word}: {verbose}");
+    }
+    node.stop();
+}
+
+#[test]
+fn rebalance_and_its_dry_run_have_one_shape() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Dev::start(dir.path(), &[]);
+    let shape = |words: &[&str]| {
+        let (code, out, err) = run(ostraca(dir.path(), words));
+        assert_eq!(code, Some(0), "{err}");
+        let it: Value = serde_json::from_str(&out).expect("JSON");
+        let names: Vec<_> = it.as_object().expect("an object").keys().cloned().collect();
+        (names, it["dry_run"].clone())
+    };
+    let (names, dry) = shape(&["rebalance", "--dry-run", "--output", "json"]);
+    assert_eq!(dry, true);
+    assert_eq!(shape(&["rebalance", "--output", "json"]), (names, Value::from(false)));
+    node.stop();
+}
