@@ -99,10 +99,12 @@ fn key_json(key: &StateKey, values: bool) -> Value {
         return it;
     }
     let whole = key.value.len() as u64 == key.size;
-    let (name, value) = match std::str::from_utf8(&key.value) {
-        Ok(text) if whole => ("value", serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
-        _ => ("value_hex", json!(hex(&key.value))),
-    };
+    let text = std::str::from_utf8(&key.value).ok().filter(|_| whole);
+    let name = if text.is_some() { "value" } else { "value_hex" };
+    let value = text.map_or_else(
+        || json!(hex(&key.value)),
+        |text| serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+    );
     it[name] = value;
     it["cut"] = (!whole).into();
     it
@@ -125,7 +127,7 @@ fn many(count: u64, one: &str, more: &str) -> String {
 }
 
 /// A key as it is if a terminal may see it, else escaped: guests make keys of whatever they like.
-fn shown(key: &str) -> String {
+pub(super) fn shown(key: &str) -> String {
     match key.chars().any(char::is_control) {
         true => key.escape_debug().to_string(),
         false => key.to_owned(),
