@@ -92,6 +92,39 @@ pub(super) struct State {
     pub(super) last_used: u64,
     /// Set when the instance is to be given up as soon as it is idle.
     pub(super) leaving: Option<StopReason>,
+    /// The instance asked for it when it started: it is given up after one message, or if none can be run. Each
+    /// activation thus serves a message, whatever the guest asks for.
+    pub(super) passivates: bool,
+    /// The start turn whose commit is under way.
+    pub(super) start_turn: Option<TurnId>,
+    /// Set when the store refused a start turn for a limit.
+    pub(super) start_pause: Option<StartPause>,
+}
+
+/// How long an entity is not started again after the store refused its start turn for a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StartPause {
+    /// On the node's clock.
+    pub(super) until: u64,
+    /// Milliseconds.
+    pub(super) span: u64,
+    /// It is being started again.
+    pub(super) over: bool,
+}
+
+impl StartPause {
+    /// The first pause, in milliseconds, and the longest: it doubles in between.
+    const SPANS: (u64, u64) = (250, 8_000);
+
+    pub(super) fn after(last: Option<Self>, now: u64) -> Self {
+        let span = last.map_or(Self::SPANS.0, |last| (last.span * 2).min(Self::SPANS.1));
+        Self { until: now + span, span, over: false }
+    }
+
+    /// When it is forgotten, so that the next one is a first one again.
+    pub(super) fn forgotten_at(self) -> u64 {
+        self.until + self.span * 2
+    }
 }
 
 impl State {
@@ -108,6 +141,9 @@ impl State {
             gate: VecDeque::new(),
             last_used: now,
             leaving: None,
+            passivates: false,
+            start_turn: None,
+            start_pause: None,
         }
     }
 
@@ -121,6 +157,7 @@ impl State {
         matches!(self.stage, Stage::Asleep | Stage::Loaded | Stage::Closing)
             && self.entries.is_empty()
             && self.gate.is_empty()
+            && self.start_pause.is_none_or(|pause| pause.over)
     }
 
     /// Brings messages of a session back whose predecessor has now run.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::action::Action;
-use super::entity::{Entry, Gated, Stage, State};
+use super::entity::{Entry, Gated, Stage, StartPause, State};
 use super::event::{Activation, Event, Turn, TurnResult};
 use super::lanes::Verdict;
 use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};

@@ -2,6 +2,7 @@
 
 mod formats;
 mod serve;
+mod start;
 mod stop;
 mod suspend;
 

@@ -87,8 +87,10 @@ impl Machine {
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { return };
         let Some(gated) = state.gate.remove(at) else { return };
+        let started = state.start_turn.take_if(|start| *start == turn).is_some();
         let refusal = match outcome {
             CommitOutcome::Done | CommitOutcome::Already => {
+                state.start_pause = None;
                 if let Some(id) = gated.message {
                     let outcome = Outcome::Final { answer: gated.answer, version: gated.version };
                     self.refuse(entity, &id, outcome, false);
@@ -114,6 +116,9 @@ impl Machine {
                 format!("the turn did not build on the stored version {stored}; it is discarded"),
                 10,
             ),
+            CommitOutcome::Refused(Refusal::Limit(why)) if started => {
+                return self.pause_start(now, entity, &why);
+            }
             CommitOutcome::Refused(Refusal::Limit(why)) => {
                 Outcome::later(codes::STORE_FULL, why, 1_000)
             }
@@ -143,6 +148,20 @@ impl Machine {
             self.refuse(entity, &id, refusal, false);
         }
         self.forget_ahead(entity);
+        self.advance(now, entity);
+    }
+
+    /// The store refused a start turn for a limit, and would refuse the next one: what waits is told so, and what comes
+    /// waits for a while.
+    fn pause_start(&mut self, now: Now, entity: &Entity, why: &str) {
+        let last = self.entities.get(entity).and_then(|state| state.start_pause);
+        let pause = StartPause::after(last, now.mono);
+        self.forget_ahead(entity);
+        let retry_after = u32::try_from(pause.span).unwrap_or(u32::MAX);
+        let text = format!("the entity's start was not made durable: {why}");
+        self.give_up(entity, &Outcome::later(codes::STORE_FULL, text, retry_after));
+        let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
+        state.start_pause = Some(pause);
         self.advance(now, entity);
     }
 

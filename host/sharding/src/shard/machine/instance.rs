@@ -82,10 +82,9 @@ impl Machine {
                 passivate,
             }) => {
                 state.stage = Stage::Idle;
-                if passivate {
-                    state.leaving = Some(StopReason::Passivated);
-                }
+                state.passivates = passivate;
                 if !writes.is_empty() {
+                    state.start_turn = Some(turn);
                     self.commit(now, entity, turn, None, answer, writes, state_bytes);
                 }
                 return self.advance(now, entity);
@@ -117,7 +116,7 @@ impl Machine {
             Stage::Running(running, id) if running == turn => {
                 state.last_used = now.mono;
                 state.stage = Stage::Idle;
-                if result.passivate {
+                if result.passivate || state.passivates {
                     state.leaving = state.leaving.or(Some(StopReason::Passivated));
                 }
                 self.on_message_done(now, entity, turn, id, result);
@@ -260,6 +259,7 @@ impl Machine {
         }
         state.stage = Stage::Closing;
         state.leaving = None;
+        state.passivates = false;
         let parked: Vec<_> = std::mem::take(&mut state.parked).into_keys().collect();
         state.queue.extend(parked);
     }

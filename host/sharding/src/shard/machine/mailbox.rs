@@ -145,6 +145,19 @@ impl Machine {
                     if self.phase != Phase::Serving || self.pauses() {
                         return;
                     }
+                    if let Some(pause) = state.start_pause {
+                        let waits = !state.entries.is_empty();
+                        let at = if waits { pause.until } else { pause.forgotten_at() };
+                        if now.mono < at {
+                            return self.wake_by(at);
+                        }
+                        if let Some(state) = self.entities.get_mut(entity) {
+                            state.start_pause = waits.then_some(StartPause { over: true, ..pause });
+                        }
+                        if !waits {
+                            continue;
+                        }
+                    }
                     self.generations += 1;
                     let generation = self.generations;
                     if let Some(state) = self.entities.get_mut(entity) {
@@ -188,6 +201,12 @@ impl Machine {
                         return;
                     }
                     let Some(id) = self.next_to_run(now, entity) else {
+                        if let Some(state) = self.entities.get_mut(entity)
+                            && std::mem::take(&mut state.passivates)
+                        {
+                            state.leaving = Some(StopReason::Passivated);
+                            continue;
+                        }
                         self.now_idle(entity);
                         return;
                     };
@@ -355,6 +374,7 @@ impl Machine {
             .collect();
         state.queue.clear();
         state.parked.clear();
+        state.start_pause = None;
         let ended: Vec<_> =
             state.entries.keys().filter(|id| !outstanding.contains(id)).copied().collect();
         for id in ended {

@@ -1,0 +1,115 @@
+//! Start turns: those that the store refuses, and those that ask to be given up at once.
+
+use super::*;
+
+/// A machine whose instances' start turns the test answers.
+fn hand() -> Hand {
+    let mut hand = Hand::serving();
+    hand.silent = true;
+    let settings = TypeSettings { revision: 2, has_stop: true, ..TypeSettings::default() };
+    hand.tell(Event::Type { kind: "counter".into(), settings });
+    hand
+}
+
+/// Answers all that was asked; start turns as `started`.
+fn go_on(hand: &mut Hand, started: &Turn) {
+    while !hand.asked.is_empty() {
+        match hand.ask() {
+            action @ Action::Load { .. } => hand.answer_load(&action),
+            Action::WantSlot { entity, generation } => {
+                hand.tell(Event::Slot { entity, generation });
+            }
+            Action::Activate { entity, generation, .. } => {
+                let result = Activation::Started(started.clone());
+                hand.tell(Event::Activated { entity, generation, result });
+            }
+            Action::Stop { entity, generation, turn: id, .. } => {
+                let result = turn(Answer::Result(Bytes::new()), false);
+                hand.tell(Event::TurnDone { entity, generation, turn: id, result });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn full() -> CommitOutcome {
+    CommitOutcome::Refused(Refusal::Limit("the disk is full".into()))
+}
+
+/// What a message was told, and after how many milliseconds it may try again.
+fn told(hand: &Hand, token: u64) -> Option<(String, u32)> {
+    let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token)?;
+    let Outcome::NotRun { code, retry_after, .. } = outcome else { panic!("{outcome:?}") };
+    Some((code.to_string(), retry_after.expect("retryable")))
+}
+
+#[test]
+fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
+    let mut hand = hand();
+    let writes = turn(Answer::Result(Bytes::new()), true);
+    let mut pause = 0;
+    for (round, expected) in [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000].into_iter().enumerate() {
+        let waits = hand.send(round as u64 + 1, 0, Kind::Command);
+        go_on(&mut hand, &writes);
+        assert_eq!(hand.starts, round.max(1), "none during the pause before it");
+        hand.now += u64::from(pause);
+        assert!(round == 0 || hand.machine.wake().is_some_and(|wake| wake <= hand.now));
+        hand.tell(Event::Renewed { sent: hand.now });
+        hand.tell(Event::Tick);
+        go_on(&mut hand, &writes);
+        assert_eq!((hand.starts, told(&hand, waits)), (round + 1, None));
+        hand.settle(full());
+        go_on(&mut hand, &writes);
+        assert_eq!(hand.starts, round + 1, "not again at once");
+        assert_eq!(told(&hand, waits), Some((codes::STORE_FULL.into(), expected)));
+        pause = expected;
+    }
+    // Nothing comes for long: nothing is left of it, and the next pause is a first one.
+    hand.now += 24_000;
+    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Tick);
+    assert_eq!(hand.machine.load(), (0, 0));
+    let last = hand.send(50, 0, Kind::Command);
+    go_on(&mut hand, &writes);
+    hand.settle(full());
+    assert_eq!(told(&hand, last), Some((codes::STORE_FULL.into(), 250)));
+
+    // A shard that stops does not wait for the pause.
+    hand.tell(Event::Stop(StopReason::HandedOff));
+    assert_eq!(hand.stopped, 1);
+}
+
+#[test]
+fn a_start_that_passivates_serves_a_message_first() {
+    let mut hand = hand();
+    let passivates = Turn { passivate: true, ..turn(Answer::Result(Bytes::new()), false) };
+    let tokens: Vec<_> =
+        (1..=3).map(|sequence| hand.send(sequence, sequence - 1, Kind::Command)).collect();
+    for (served, token) in (1..).zip(tokens) {
+        go_on(&mut hand, &passivates);
+        assert_eq!(hand.starts, served, "an activation a message");
+        hand.run();
+        hand.settle(CommitOutcome::Done);
+        let answered = format!("final {served}");
+        assert_eq!(hand.code_of(token), Some(answered));
+    }
+    go_on(&mut hand, &passivates);
+    assert_eq!((hand.starts, hand.hooks, hand.rooms), (3, 3, 0));
+    assert_eq!(hand.machine.load(), (0, 0), "passivated, as it asked");
+}
+
+#[test]
+fn a_start_that_passivates_with_nothing_left_to_serve_is_given_up() {
+    let mut hand = hand();
+    let passivates = Turn { passivate: true, ..turn(Answer::Result(Bytes::new()), false) };
+    let deadline = Some(hand.now + 100);
+    hand.post(Message { deadline, ..hand.template() });
+    let load = hand.ask();
+    hand.answer_load(&load);
+    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("no room asked for") };
+    hand.tell(Event::Slot { entity, generation });
+    hand.now += 100;
+    go_on(&mut hand, &passivates);
+    assert_eq!((hand.starts, hand.hooks, hand.rooms), (1, 1, 0));
+    assert_eq!(hand.machine.load(), (0, 0));
+}
