@@ -14,6 +14,7 @@
 //! the latest version only.
 
 mod average;
+mod check;
 mod homes;
 mod least_shard;
 mod random;
@@ -23,6 +24,8 @@ mod tests;
 use std::fmt;
 
 pub use average::Average;
+pub use check::Misproposal;
+pub(crate) use check::{Asked, checked};
 pub use homes::{Ranges, Rendezvous};
 pub use least_shard::LeastShard;
 
@@ -71,7 +74,13 @@ pub struct Move {
 ///
 /// For every view, an implementation must name only hosts and shards of the view, no shard twice in one
 /// answer and none that is busy, and must answer the same again for the same view. It must not block.
+/// The manager makes no move that breaks this, and none beyond the limit; it notes that it was proposed.
 pub trait AllocationStrategy: fmt::Debug + Send + Sync {
+    /// What operators know it by.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
     /// Owners for the shards that need one: after a fail-over or a drain, or at first. All of them get one,
     /// if there is any host.
     fn place(&self, view: &View) -> Vec<Move>;

@@ -24,6 +24,7 @@ mod plan;
 mod process;
 mod rows;
 mod shards;
+mod slow;
 mod storage;
 mod strikes;
 mod trace;
@@ -51,6 +52,7 @@ use net::{Conn, ConnId, Cut, Frame, Scope, Way};
 use process::{Pid, Process};
 use rows::Rows;
 use shards::Running;
+use slow::Slow;
 use storage::{Asked, Call, Reply, Watcher};
 
 pub use kinds::KINDS;
@@ -70,6 +72,8 @@ pub struct Options {
     pub early_rows: bool,
     /// The only fault is that nodes are paused past their lease, while their clocks go on (R8).
     pub pauses: bool,
+    /// The only fault is that the way to the entities' store is slow for one host (R9).
+    pub slow_store: bool,
     /// Messages in the run.
     pub messages: u64,
     /// Prints what happens.
@@ -85,6 +89,7 @@ impl Default for Options {
             store: Vec::new(),
             early_rows: false,
             pauses: false,
+            slow_store: false,
             messages: 150,
             trace: false,
         }
@@ -181,6 +186,7 @@ struct World {
     processes: Vec<Process>,
     conns: Vec<Conn>,
     cuts: Vec<Cut>,
+    slow: Option<Slow>,
     shards: u32,
     stores: Vec<Store>,
     rows: Rows,

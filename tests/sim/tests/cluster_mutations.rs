@@ -149,3 +149,10 @@ fn r8_a_query_of_a_deposed_owner_is_stale() {
     let options = Options { shard, pauses: true, messages: 400, ..Options::default() };
     assert!(caught(&options, "before it was sent"));
 }
+
+#[test]
+fn r9_a_probation_that_does_not_grow_moves_shards_too_often() {
+    let node = vec![node::Mutation::ForgetProbation];
+    let options = Options { node, slow_store: true, ..Options::default() };
+    assert!(caught(&options, "at most"));
+}

@@ -95,3 +95,16 @@ fn a_seed_gives_the_same_cluster_again() {
         assert_eq!(format!("{:?}", one.history), format!("{:?}", two.history));
     }
 }
+
+#[test]
+fn r9_a_store_slow_to_one_host_moves_each_shard_a_bounded_number_of_times() {
+    let options = Options { slow_store: true, ..Options::default() };
+    let mut given_up = 0;
+    for seed in 1..=200 {
+        let report = run(seed, options.clone());
+        assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
+        given_up +=
+            u64::from(report.tally.0.contains_key("transition: shards given up without the store"));
+    }
+    assert!(given_up >= 50, "shards were given up in {given_up} runs only");
+}

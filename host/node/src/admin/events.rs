@@ -80,6 +80,8 @@ fn event(happened: Happened, now: u64) -> Event {
         }
         Notice::Lapsed => Event { kind: "lease-lapsed".into(), ..base },
         Notice::Resumed => Event { kind: "lease-renewed".into(), ..base },
+        Notice::Misproposed { .. } => Event { kind: "strategy-ignored".into(), ..base },
+        Notice::GaveUp { .. } => Event { kind: "shards-given-up".into(), ..base },
         Notice::NameInUse(member) => of("name-in-use", &member),
     }
 }

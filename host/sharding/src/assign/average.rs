@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::random::Random;
-use super::{AllocationStrategy, Move, View};
+use super::{AllocationStrategy, Move, Strategy, View};
 
 /// S16, the default: all hosts within one shard of each other, by as few moves as can be.
 ///
@@ -27,6 +27,10 @@ use super::{AllocationStrategy, Move, View};
 pub struct Average;
 
 impl AllocationStrategy for Average {
+    fn name(&self) -> &'static str {
+        Strategy::Average.name()
+    }
+
     fn place(&self, view: &View) -> Vec<Move> {
         place(view).0
     }

@@ -4,7 +4,7 @@
 //! ([`Ranges`]) or balance ([`Rendezvous`]).
 
 use super::random::mix;
-use super::{AllocationStrategy, Move, View};
+use super::{AllocationStrategy, Move, Strategy, View};
 use crate::ids::ShardId;
 
 /// Contiguous ranges of shards, one a host, in the order of the nodes' names (E5).
@@ -15,6 +15,10 @@ use crate::ids::ShardId;
 pub struct Ranges;
 
 impl AllocationStrategy for Ranges {
+    fn name(&self) -> &'static str {
+        Strategy::Ranges.name()
+    }
+
     fn place(&self, view: &View) -> Vec<Move> {
         place(view, ranges(view))
     }
@@ -33,6 +37,10 @@ impl AllocationStrategy for Ranges {
 pub struct Rendezvous;
 
 impl AllocationStrategy for Rendezvous {
+    fn name(&self) -> &'static str {
+        Strategy::Rendezvous.name()
+    }
+
     fn place(&self, view: &View) -> Vec<Move> {
         place(view, rendezvous(view))
     }

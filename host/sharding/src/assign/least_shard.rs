@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use super::average::{level, place};
-use super::{AllocationStrategy, Move, View};
+use super::{AllocationStrategy, Move, Strategy, View};
 
 /// A shard without an owner goes to the host with fewest; shards move from the host with most, only while
 /// it has more than a threshold more than the one with fewest, and only few at once (K22, K23, K40).
@@ -47,6 +47,10 @@ impl Default for LeastShard {
 }
 
 impl AllocationStrategy for LeastShard {
+    fn name(&self) -> &'static str {
+        Strategy::LeastShard.name()
+    }
+
     fn place(&self, view: &View) -> Vec<Move> {
         place(view).0
     }

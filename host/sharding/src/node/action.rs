@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::talk::Talk;
+use crate::assign::Misproposal;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::rows::{Key, Member, Row};
 use crate::shard::StopReason;
@@ -160,6 +161,22 @@ pub enum Notice {
     Lapsed,
     /// This node's lease is good again.
     Resumed,
+    /// This node gave its shards up: the `EntityStore` did not answer it for one lease (R9).
+    GaveUp {
+        /// How many.
+        shards: usize,
+        /// For how many milliseconds it gets none where others can have them.
+        probation: u64,
+    },
+    /// The allocation strategy proposed moves that must not be made; they were not.
+    Misproposed {
+        /// The strategy's name.
+        strategy: String,
+        /// How many.
+        moves: usize,
+        /// What was wrong with them.
+        why: Misproposal,
+    },
     /// Another process renews the lease of this node's name: is its data directory a copy?
     NameInUse(Member),
 }
@@ -182,6 +199,14 @@ impl fmt::Display for Notice {
             }
             Self::Lapsed => write!(f, "this node's lease lapsed: its shards wait"),
             Self::Resumed => write!(f, "this node's lease is good again"),
+            Self::GaveUp { shards, probation } => write!(
+                f,
+                "the store did not answer this node for one lease: it gave {shards} shards up, and gets none that others can have for {probation} ms"
+            ),
+            Self::Misproposed { strategy, moves, why } => write!(
+                f,
+                "allocation strategy `{strategy}` proposed {moves} moves {why}: they are not made"
+            ),
             Self::NameInUse(member) => {
                 write!(f, "another process renews the lease of {member}: is its folder a copy?")
             }

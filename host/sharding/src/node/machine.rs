@@ -22,7 +22,7 @@ use super::action::{Action, Notice};
 use super::event::{Event, WriteError};
 use super::settings::{Mutation, Settings};
 use super::talk::{Held, Report, Talk};
-use crate::assign::AllocationStrategy;
+use crate::assign::{self, AllocationStrategy, Asked};
 use crate::codec::FORMAT;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
@@ -36,7 +36,7 @@ use crate::shard::StopReason;
 use manager::Manager;
 use member::Membership;
 pub use relative::Relative;
-use shards::Own;
+use shards::{Own, Probation};
 use view::View;
 
 /// Who the node is.
@@ -88,8 +88,8 @@ pub struct Machine {
     waiting: BTreeMap<ShardId, u64>,
     /// When the `EntityStore` was last known to answer (R9).
     store_answered: u64,
-    /// When this node last gave its shards up for want of the store: it has to prove itself before it gets some again.
-    gave_up: Option<u64>,
+    /// Set when this node gives its shards up for want of the store.
+    probation: Option<Probation>,
     manager: Option<Manager>,
     /// Something changed that the manager decides from.
     news: bool,
@@ -155,7 +155,7 @@ impl Machine {
             report_at: None,
             waiting: BTreeMap::new(),
             store_answered: 0,
-            gave_up: None,
+            probation: None,
             manager: None,
             news: false,
             vacant: None,
@@ -271,8 +271,9 @@ impl Machine {
         });
         let targets = going.collect();
         let plan = manager::plan::of(&self.view, &rows, &targets, &[], self.identity.seed);
-        self.strategy
-            .rebalance(&plan.view, usize::MAX)
+        let steps = self.strategy.rebalance(&plan.view, self.identity.shards as usize);
+        let (steps, _) = assign::checked(&plan.view, steps, Asked::Rebalance(usize::MAX));
+        steps
             .into_iter()
             .filter_map(|step| {
                 let from = rows.get(step.shard.0 as usize - 1)?.1.owner.clone()?.node;

@@ -85,6 +85,8 @@ pub enum Mutation {
     ResumeBlindly,
     /// A node whose store does not answer keeps its shards (R9).
     KeepWithoutStore,
+    /// A node that gives its shards up again and again is on probation no longer than the first time (R9).
+    ForgetProbation,
     /// A new manager decides before it has sealed every row (R10).
     NoSeal,
     /// Answers of hand-offs count whatever their epoch or id (R11).

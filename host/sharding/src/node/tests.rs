@@ -9,5 +9,6 @@ mod leadership;
 mod leases;
 mod moves;
 mod renewals;
+mod strategies;
 mod unheard;
 mod words;

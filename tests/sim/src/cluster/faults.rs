@@ -46,6 +46,11 @@ pub(super) enum Fault {
     Entities {
         millis: u64,
     },
+    /// The way between a host and the entities' store takes one frame each `gap` milliseconds.
+    StoreSlow {
+        millis: u64,
+        gap: u64,
+    },
     /// A node from the rows only.
     Rows {
         millis: u64,
@@ -165,6 +170,7 @@ impl World {
                 let site = self.any_site(false);
                 self.cut(site, 0, Scope::Entities, millis);
             }
+            Fault::StoreSlow { millis, gap } => self.slow_down(millis, gap),
             Fault::Rows { millis } => {
                 self.tally.count("fault: rows cut off, entity store reached");
                 let site = self.any_site(false);

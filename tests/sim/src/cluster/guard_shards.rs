@@ -78,6 +78,7 @@ impl World {
         let Some(former) = &before.owner else {
             return self.tally.count("transition: assigned for the first time");
         };
+        self.guard_slow(shard, after.epoch);
         let named = (former.clone(), shard, before.epoch);
         if self.guard.gone(former) {
             return self.tally.count("transition: assigned by death");

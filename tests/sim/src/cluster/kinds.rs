@@ -11,6 +11,7 @@ pub const KINDS: &[&str] = &[
     "fault: partition",
     "fault: entity store cut off, rows reached",
     "fault: entity store cut off for good",
+    "fault: entity store slow to one host",
     "fault: words of a host to the manager cut off for good",
     "fault: words between manager and host cut off for good",
     "fault: rows cut off, entity store reached",

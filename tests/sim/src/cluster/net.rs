@@ -119,11 +119,13 @@ impl World {
             0..=2 => self.rng.range(1, 150),
             _ => self.rng.range(1, 8),
         };
+        let gap = self.frame_gap(conn);
         let it = &mut self.conns[conn];
         if !it.alive {
             return;
         }
-        let when = it.lanes[from].back().map_or(0, |(when, _)| *when).max(self.now + delay);
+        let before = it.lanes[from].back().map_or(0, |(when, _)| *when);
+        let when = before.max(self.now + delay) + gap;
         it.lanes[from].push_back((when, frame));
         if !it.pumping[from] {
             it.pumping[from] = true;

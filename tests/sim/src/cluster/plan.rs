@@ -34,6 +34,7 @@ impl World {
             processes: Vec::new(),
             conns: Vec::new(),
             cuts: Vec::new(),
+            slow: None,
             shards,
             stores,
             rows: Rows::default(),
@@ -127,6 +128,10 @@ impl World {
         if self.options.pauses {
             return Fault::Pause { millis: long, clock: false };
         }
+        let slow = Fault::StoreSlow { millis: LEASE * 70, gap: rng.range(20, 100) };
+        if self.options.slow_store {
+            return slow;
+        }
         let pick = |rng: &mut Rng, steps: &[&'static str]| {
             steps[rng.range(0, steps.len() as u64) as usize]
         };
@@ -134,6 +139,7 @@ impl World {
             0..=2 => Fault::OneWay { millis },
             3..=5 => Fault::FromStore { millis, both: rng.chance(40) },
             6..=7 => Fault::Partition { millis },
+            8 if rng.chance(50) => slow,
             8 => Fault::Entities { millis: long },
             9 if rng.chance(50) => Fault::Rows { millis: long },
             9 => Fault::EntitiesForGood,

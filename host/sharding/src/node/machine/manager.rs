@@ -12,6 +12,7 @@ pub(super) mod plan;
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::assign::Misproposal;
 use chunks::Chunk;
 use handoffs::HandOff;
 
@@ -37,6 +38,8 @@ pub(super) struct Manager {
     hosts: BTreeSet<Member>,
     /// Nodes that others could not reach, and until when that is believed (S12).
     unreachable: BTreeMap<NodeId, u64>,
+    /// What the strategy proposed wrongly, and that was noted.
+    misproposals: BTreeSet<Misproposal>,
 }
 
 impl Manager {
@@ -53,6 +56,7 @@ impl Manager {
             look_at: 0,
             hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
+            misproposals: BTreeSet::new(),
         }
     }
 

@@ -62,7 +62,9 @@ impl Machine {
         for until in self.waiting.values_mut() {
             *until = to.due(*until);
         }
-        self.gave_up = self.gave_up.map(|at| to.time(at));
+        if let Some(probation) = &mut self.probation {
+            probation.since = to.time(probation.since);
+        }
         self.vacant = self.vacant.map(|at| to.time(at));
         self.look_at = to.due(self.look_at);
         self.again_at = to.due(self.again_at);
@@ -106,7 +108,7 @@ impl Hash for Machine {
         (self.watching, self.listing, self.list_at, self.handled).hash(state);
         (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
         (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
-        (self.gave_up, &self.waiting).hash(state);
+        (self.probation, &self.waiting).hash(state);
         (&self.manager, self.news, self.vacant, self.look_at, self.again_at, &self.writes)
             .hash(state);
         (&self.drains, self.drains_on, self.numbers).hash(state);

@@ -2,8 +2,38 @@
 
 use super::*;
 
-/// How many leases a node proves itself after it gave its shards up for want of the store.
-const PROOF: u64 = 4;
+/// For how many leases a node is on probation after it gave its shards up for want of the store.
+const PROBATION: u64 = 4;
+/// The longest probation, in leases: it doubles each time that the node gives its shards up again soon after one.
+const LONGEST_PROBATION: u64 = 64;
+
+/// A node that gave its shards up for want of the store gets none for a while where others can have them.
+///
+/// A store that answers an idle node in time may be too slow for one that has shards, so that each time it gets some
+/// it gives them up again. Doubling bounds how often that moves shards.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Probation {
+    /// When the shards were given up.
+    pub(super) since: u64,
+    /// Milliseconds.
+    span: u64,
+}
+
+impl Probation {
+    /// The probation of a node that gives its shards up now. It is longer than the last one if the node held shards
+    /// for a shorter time than that one took.
+    fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
+        let span = match last.filter(|last| now.saturating_sub(last.since) < last.span * 2) {
+            Some(last) => (last.span * 2).min(lease * LONGEST_PROBATION),
+            None => lease * PROBATION,
+        };
+        Self { since: now, span }
+    }
+
+    fn is_over(self, now: u64) -> bool {
+        now.saturating_sub(self.since) >= self.span
+    }
+}
 
 /// A shard that this node holds.
 #[derive(Clone, Debug, Hash)]
@@ -89,7 +119,10 @@ impl Machine {
         {
             return;
         }
-        self.gave_up = Some(now.mono);
+        let last = self.probation.filter(|_| !self.off(Mutation::ForgetProbation));
+        let probation = Probation::after(last, now.mono, self.settings.lease);
+        self.probation = Some(probation);
+        self.note(Notice::GaveUp { shards: self.held.len(), probation: probation.span });
         for (shard, own) in std::mem::take(&mut self.held) {
             self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
             self.finish(now, shard, own.epoch);
@@ -98,11 +131,8 @@ impl Machine {
         self.report_soon(now);
     }
 
-    /// Whether it gave its shards up so lately that it gets none where others can have them: a store that answers now
-    /// and then would else move them back and forth.
-    fn proves_itself(&self, now: Now) -> bool {
-        let span = self.settings.lease * PROOF;
-        self.gave_up.is_some_and(|at| now.mono.saturating_sub(at) < span)
+    fn on_probation(&self, now: Now) -> bool {
+        self.probation.is_some_and(|probation| !probation.is_over(now.mono))
     }
 
     pub(super) fn on_serving(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
@@ -235,7 +265,7 @@ impl Machine {
         self.report_at = None;
         let report = Report {
             incarnation: me.incarnation,
-            store_answers: !self.without_store(now) && !self.proves_itself(now),
+            store_answers: !self.without_store(now) && !self.on_probation(now),
             seen: self.seen.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
             held: self
                 .held

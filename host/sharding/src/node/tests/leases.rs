@@ -199,6 +199,45 @@ fn a_node_whose_entity_store_does_not_answer_gives_its_shards_up() {
 }
 
 #[test]
+fn r9_probation_doubles_each_time_shards_are_given_up_again() {
+    let gave_up = |cluster: &mut Cluster| {
+        let noted = cluster.node("c").notices.iter().filter_map(|notice| match notice {
+            Notice::GaveUp { probation, .. } => Some(*probation),
+            _ => None,
+        });
+        noted.collect::<Vec<_>>()
+    };
+    // The store answers `c` only while it has no shards.
+    let busy = |cluster: &mut Cluster, millis: u64| {
+        for _ in 0..millis / 100 {
+            cluster.now += 100;
+            for node in ["a", "b", "c"] {
+                if node != "c" || cluster.node("c").owns.is_empty() {
+                    let sent = cluster.now;
+                    cluster.tell(node, Event::StoreAnswered { sent });
+                }
+                cluster.tell(node, Event::Tick);
+            }
+        }
+    };
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    busy(&mut cluster, 400_000);
+    let lease = cluster.settings.lease;
+    let spans = [4, 8, 16, 32, 64, 64].map(|leases| lease * leases);
+    assert_eq!(gave_up(&mut cluster), spans);
+
+    // One that held its shards for long enough begins anew.
+    cluster.run(lease * 64 * 2);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+    busy(&mut cluster, 10_000);
+    assert_eq!(gave_up(&mut cluster).last(), Some(&(lease * 4)));
+
+    let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ForgetProbation);
+    busy(&mut cluster, 400_000);
+    assert!(gave_up(&mut cluster).len() > 15, "the mutation shows");
+}
+
+#[test]
 fn a_lapse_and_a_return_are_noted() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");

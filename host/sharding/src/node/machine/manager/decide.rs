@@ -2,6 +2,7 @@
 
 use super::handoffs::Why;
 use super::*;
+use crate::assign::{self, Asked, Move};
 
 impl Manager {
     /// A shard's row and its revision, unless a change of it is under way.
@@ -141,12 +142,11 @@ impl Machine {
         let seed = self.draw();
         let without: Vec<_> = needs.keys().copied().collect();
         let Some(plan) = self.plan(&without, seed) else { return };
+        let moves = self.placements(&plan);
         let preferred = |shard: &ShardId| {
             let to = self.manager.as_ref()?.handoffs.get(shard)?.to.as_ref()?;
             plan.index(to)
         };
-        let moves: BTreeMap<_, _> =
-            self.strategy.place(&plan.view).into_iter().map(|step| (step.shard, step.to)).collect();
         let mut placed = Vec::new();
         for (shard, above) in needs {
             let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
@@ -162,6 +162,26 @@ impl Machine {
             manager.stopped.remove(&shard);
             manager.want(shard, row);
         }
+    }
+
+    /// Which host the strategy gives each of a plan's shards without an owner.
+    fn placements(&mut self, plan: &plan::Plan) -> BTreeMap<ShardId, usize> {
+        let moves = self.strategy.place(&plan.view);
+        let moves = self.checked(plan, moves, Asked::Place);
+        moves.into_iter().map(|step| (step.shard, step.to)).collect()
+    }
+
+    /// Those of the strategy's moves that can be made. Each kind of wrong one is noted once a term.
+    fn checked(&mut self, plan: &plan::Plan, proposed: Vec<Move>, asked: Asked) -> Vec<Move> {
+        let (moves, wrong) = assign::checked(&plan.view, proposed, asked);
+        let Some(manager) = &mut self.manager else { return moves };
+        for (why, moves) in wrong {
+            if manager.misproposals.insert(why) {
+                let strategy = self.strategy.name().to_owned();
+                self.actions.push_back(Action::Note(Notice::Misproposed { strategy, moves, why }));
+            }
+        }
+        moves
     }
 
     /// A plan in which these shards, in order, have no owner; other hand-offs under way count where they go.
@@ -201,8 +221,7 @@ impl Machine {
         let seed = self.draw();
         let without: Vec<_> = leaving.iter().map(|(shard, _)| *shard).collect();
         let Some(plan) = self.plan(&without, seed) else { return };
-        let moves = self.strategy.place(&plan.view);
-        let to: BTreeMap<_, _> = moves.into_iter().map(|step| (step.shard, step.to)).collect();
+        let to = self.placements(&plan);
         for (shard, row) in leaving {
             // Without anybody to take it, it stays.
             let Some(target) = to.get(&shard).and_then(|to| plan.members.get(*to)) else {
@@ -244,6 +263,7 @@ impl Machine {
         let seed = self.draw();
         let Some(plan) = self.plan(&[], seed) else { return };
         let steps = self.strategy.rebalance(&plan.view, room);
+        let steps = self.checked(&plan, steps, Asked::Rebalance(room));
         if steps.is_empty() {
             let soon = self.settings.renew / 4;
             if let Some(manager) = &mut self.manager {
