@@ -125,6 +125,12 @@ impl SledStore {
         self.progress.low()
     }
 
+    /// Panics of reads since it was opened: each ended the reads that were served together, and no others.
+    #[must_use]
+    pub fn read_panics(&self) -> u64 {
+        self.progress.read_panics()
+    }
+
     /// Waits until the store stops; gives the reason, or nothing if it is closed before.
     pub fn when_stopped(&self) -> StoreFuture<Option<String>> {
         self.progress.when_stopped().map(Result::ok).boxed()

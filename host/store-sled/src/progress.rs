@@ -14,6 +14,7 @@ pub(crate) struct Progress {
     row_changes: AtomicU64,
     sequence: AtomicU64,
     stopped: OnceLock<String>,
+    read_panics: AtomicU64,
     low: Mutex<Option<String>>,
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
@@ -91,6 +92,15 @@ impl Progress {
 
     pub(crate) fn set_low(&self, low: Option<String>) {
         *self.low.lock().unwrap_or_else(PoisonError::into_inner) = low;
+    }
+
+    /// Panics of reads so far.
+    pub(crate) fn read_panics(&self) -> u64 {
+        self.read_panics.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn read_panicked(&self) {
+        self.read_panics.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Fails once the store has stopped.

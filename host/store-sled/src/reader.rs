@@ -5,6 +5,7 @@
 //! together, so under load one wait serves many. Who reads much lets waiting batches in between ([`Hold`]), and
 //! makes sure that what it shows is still one turn's.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
@@ -40,18 +41,27 @@ impl Reader {
     pub(crate) fn run(self) {
         let mut together = Vec::new();
         while self.reads.take(TOGETHER, &mut together) {
-            let mut hold = Hold::new(&self.progress);
-            let stands = self.progress.check();
-            let gives: Vec<_> = together
-                .drain(..)
-                .map(|read| match &stands {
-                    Ok(()) => self.read(&mut hold, read),
-                    Err(error) => fail(read, error),
-                })
-                .collect();
-            let durable = self.progress.wait_durable(hold.end());
-            gives.into_iter().for_each(|give| give(durable.clone()));
+            // A panic ends the reads that were served with it, and not those to come.
+            if catch_unwind(AssertUnwindSafe(|| self.serve(&mut together))).is_err() {
+                together.clear();
+                self.progress.read_panicked();
+                tracing::error!("a read of the store panicked: report it");
+            }
         }
+    }
+
+    fn serve(&self, together: &mut Vec<Read>) {
+        let mut hold = Hold::new(&self.progress);
+        let stands = self.progress.check();
+        let gives: Vec<_> = together
+            .drain(..)
+            .map(|read| match &stands {
+                Ok(()) => self.read(&mut hold, read),
+                Err(error) => fail(read, error),
+            })
+            .collect();
+        let durable = self.progress.wait_durable(hold.end());
+        gives.into_iter().for_each(|give| give(durable.clone()));
     }
 
     fn read(&self, hold: &mut Hold<'_>, read: Read) -> Give {
@@ -73,6 +83,11 @@ impl Reader {
             Read::Scan(scan, to) => give(self.scan(hold, &scan), to),
             Read::Get(key, to) => give(self.get(hold, &key), to),
             Read::List(prefix, to) => give(self.list(hold, &prefix), to),
+            #[cfg(test)]
+            Read::Panic(to) => {
+                drop(to);
+                panic!("as the test wants it")
+            }
         }
     }
 
@@ -238,5 +253,7 @@ fn fail(read: Read, error: &StoreError) -> Give {
         Read::Scan(_, to) => give(Err(error), to),
         Read::Get(_, to) => give(Err(error), to),
         Read::List(_, to) => give(Err(error), to),
+        #[cfg(test)]
+        Read::Panic(_) => Box::new(|_| ()),
     }
 }

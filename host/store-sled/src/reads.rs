@@ -21,6 +21,9 @@ pub(crate) enum Read {
     Scan(Scan, Sender<Result<Page, StoreError>>),
     Get(String, Sender<Result<Option<Row>, StoreError>>),
     List(String, Sender<Result<Listed, StoreError>>),
+    /// A defect, for a test.
+    #[cfg(test)]
+    Panic(Sender<()>),
 }
 
 impl Read {
@@ -37,6 +40,8 @@ impl Read {
             }
             Self::Scan(scan, _) => with(After::Shards(&mut std::iter::once(&scan.shard))),
             Self::Get(..) | Self::List(..) => with(After::Rows),
+            #[cfg(test)]
+            Self::Panic(_) => with(After::Rows),
         }
     }
 }

@@ -224,3 +224,16 @@ fn callers_on_many_threads_share_syncs_and_lose_nothing() {
         }
     });
 }
+
+#[test]
+fn a_read_that_panics_stops_no_other_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path(), &Options::default());
+    for panics in 1..=10 {
+        let asked = store.read(crate::reads::Read::Panic, |_| ());
+        block_on(asked);
+        let claims = store.claims(vec![shard()]);
+        assert_eq!(block_on(claims), Ok(vec![None]));
+        assert_eq!(store.read_panics(), panics);
+    }
+}
