@@ -30,7 +30,7 @@ use crate::types::Types;
 use crate::worker::{Answered, Answers, Input};
 pub(crate) use links::Links;
 pub(crate) use open::Opener;
-use parcel::Parcel;
+pub(crate) use parcel::Parcel;
 use reply::{doubtful, said_by_node, said_by_worker};
 
 /// How often held messages are looked at.

@@ -17,6 +17,8 @@ pub(crate) struct Stats {
     pub(crate) activations: AtomicU64,
     pub(crate) not_run: AtomicU64,
     pub(crate) unknown: AtomicU64,
+    /// Panics of the host's own code that were contained.
+    pub(crate) panics: AtomicU64,
     /// What other nodes said and found no room.
     pub(crate) words_lost: AtomicU64,
     /// What other nodes said and this release does not understand.

@@ -126,6 +126,15 @@ impl Status {
                 "deploy it anew: `ostraca deploy` says why if it does not work",
             )
         }));
+        let panics =
+            Stats::get(&stats.panics) + self.local.as_ref().map_or(0, |store| store.read_panics());
+        if panics > 0 {
+            problems.push(problems::trouble(
+                "host-panicked",
+                format!("{panics} panics of the node's own code were contained since it started"),
+                "report them with the node's log; restart the node if messages keep failing",
+            ));
+        }
         let held = gateway.load();
         let mut numbers = BTreeMap::from([
             ("types".into(), gateway.types.now().len() as u64),
@@ -142,6 +151,7 @@ impl Status {
             ("failing_entities".into(), stats.failing.count().0),
             ("not_run".into(), Stats::get(&stats.not_run)),
             ("unknown".into(), Stats::get(&stats.unknown)),
+            ("panics".into(), panics),
             ("words_lost".into(), Stats::get(&stats.words_lost)),
             ("words_ignored".into(), Stats::get(&stats.words_ignored)),
             ("store_sequence".into(), identity.sequence),

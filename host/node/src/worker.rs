@@ -10,8 +10,10 @@
 
 mod act;
 mod done;
+mod panics;
 mod shards;
 mod slots;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -21,8 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::stream::StreamExt;
 use ostraca_sharding::ids::{Entity, Epoch, ShardId, ShardKey};
 use ostraca_sharding::message::{Kind, Message, Outcome, Token};
 use ostraca_sharding::records::{Claim, Commit};
@@ -33,11 +34,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::failing::LastFailure;
+use crate::gateway::Parcel;
 use crate::record::Recorder;
 use crate::stats::{Gauges, Stats};
 use crate::types::Type;
-use done::Done;
 use slots::{SlotId, Slots};
+use tasks::Tasks;
 
 /// How often the clock is looked at for deadlines and idle instances.
 const TICK: Duration = Duration::from_millis(20);
@@ -81,9 +83,23 @@ pub(crate) struct Delivery {
 /// Where a message's answer goes.
 pub(crate) enum Back {
     /// To this node's gateway, under the router's tag.
-    Gateway(u64),
+    Gateway {
+        tag: u64,
+        /// Who waits for it.
+        parcel: Option<Parcel>,
+    },
     /// To the node that sent it, straight.
     Ticket(Ticket),
+}
+
+impl Back {
+    /// Whether nobody can get the answer any more: its connection is closed.
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Gateway { parcel, .. } => parcel.as_ref().is_some_and(Parcel::is_abandoned),
+            Self::Ticket(ticket) => ticket.is_abandoned(),
+        }
+    }
 }
 
 /// An answer for this node's gateway.
@@ -169,7 +185,7 @@ struct Worker {
     /// The round's answers for the gateway.
     answers: Vec<Answered>,
     cap: LiveCap,
-    tasks: FuturesUnordered<LocalBoxFuture<'static, Done>>,
+    tasks: Tasks,
     claims: Vec<(SlotId, Arc<Claim>)>,
     commits: Vec<(SlotId, Commit)>,
     loads: Vec<(SlotId, ShardKey, Entity, u64)>,
@@ -238,7 +254,7 @@ impl Worker {
             types: HashMap::new(),
             tickets: HashMap::new(),
             answers: Vec::new(),
-            tasks: FuturesUnordered::new(),
+            tasks: Tasks::default(),
             claims: Vec::new(),
             commits: Vec::new(),
             loads: Vec::new(),

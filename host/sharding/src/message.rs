@@ -190,6 +190,8 @@ pub mod codes {
     pub const COMMIT_REFUSED: &str = "commit-refused";
     /// The entity was last written by a newer revision than this node runs.
     pub const REVISION_TOO_LOW: &str = "revision-too-low";
+    /// Nobody waits for the query's answer any more: it was not run.
+    pub const ABANDONED: &str = "abandoned";
     /// No room for another live instance came in time.
     pub const OVERLOADED: &str = "overloaded";
     /// The type is not deployed here.

@@ -55,6 +55,12 @@ impl Ticket {
         self.sequence
     }
 
+    /// Whether the answer can go nowhere: the connection that the message came through is closed.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.lane.outgoing.is_closed()
+    }
+
     /// Answers the message; the reply's sequence is set here. Never waits.
     pub fn answer(mut self, reply: Reply) {
         self.send(reply);

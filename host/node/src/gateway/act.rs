@@ -66,7 +66,7 @@ impl Gateway {
                     let Inner { session, envelope, received, .. } = &*item.0;
                     match self.open(&types, *session, envelope, *received) {
                         Ok(Some(message)) => {
-                            let back = Back::Gateway(tag);
+                            let back = Back::Gateway { tag, parcel: Some(item.clone()) };
                             out.local(shard, Delivery { shard, message, back });
                         }
                         Ok(None) => failed.push((tag, Verdict::Rebalancing)),

@@ -34,11 +34,25 @@ impl Parcel {
         Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
     }
 
+    /// One that was answered.
+    #[cfg(test)]
+    pub(crate) fn answered() -> Self {
+        let (shard, session) = (ShardId(1), Session::of("client/x", b"s"));
+        let (envelope, received) = (Envelope::default(), Moment::now());
+        let ticket = Mutex::new(None);
+        Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
+    }
+
     pub(super) fn answer(&self, reply: Reply) {
         // Answered once: a later answer is another copy's.
         if let Some(ticket) = lock(&self.0.ticket).take() {
             ticket.answer(reply);
         }
+    }
+
+    /// Whether nobody can get its answer any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_abandoned)
     }
 
     /// The envelope as another node gets it (R17): with what this one knows, and the time that it was held.

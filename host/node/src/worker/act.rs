@@ -9,15 +9,17 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_sharding::ids::{Entity, ShardKey, TurnId};
 use ostraca_sharding::message::{Kind, Message};
-use ostraca_sharding::records::Commit;
+use ostraca_sharding::records::{ClaimOutcome, Commit, CommitOutcome};
 use ostraca_sharding::shard::{Action, StartReason, StopReason};
 use ostraca_store::entity::commit_bytes;
-use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
+use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::{Identity, Instance, MessageContext, Spec, StateError, StateSource};
 
 use super::done::{Done, Started};
+use super::panics::{Panicked, contained};
 use super::slots::{Live, SlotId};
-use super::{Report, Worker};
+use super::tasks::Share;
+use super::{Back, Report, Worker};
 use crate::stats::Stats;
 
 /// Records and bytes of state that are read at once.
@@ -70,8 +72,17 @@ impl Worker {
         if !self.claims.is_empty() {
             let claims = std::mem::take(&mut self.claims);
             let asked = claims.iter().map(|(_, claim)| (**claim).clone()).collect();
-            let answer = self.parts.store.claim(asked);
-            self.tasks.push(answer.map(|outcomes| Done::Claims(claims, outcomes)).boxed_local());
+            let answer = contained(&self.parts.stats, self.parts.store.claim(asked));
+            self.tasks.push(
+                Share::Answers,
+                async move {
+                    let failed =
+                        |why: Panicked| vec![ClaimOutcome::Failed(why.to_string()); claims.len()];
+                    let outcomes = answer.await.unwrap_or_else(failed);
+                    Done::Claims(claims, outcomes)
+                }
+                .boxed_local(),
+            );
         }
         let mut all = std::mem::take(&mut self.commits);
         let mut commits = all.drain(..).peekable();
@@ -87,8 +98,17 @@ impl Worker {
                 next = commits.next_if(|(_, commit)| !alone && !writes_much(commit));
             }
             self.parts.stats.commits.fetch_add(asked.len() as u64, Ordering::Relaxed);
-            let answer = self.parts.store.commit(asked);
-            self.tasks.push(answer.map(|outcomes| Done::Commits(names, outcomes)).boxed_local());
+            let answer = contained(&self.parts.stats, self.parts.store.commit(asked));
+            self.tasks.push(
+                Share::Answers,
+                async move {
+                    let unknown =
+                        |why: Panicked| vec![CommitOutcome::Unknown(why.to_string()); names.len()];
+                    let outcomes = answer.await.unwrap_or_else(unknown);
+                    Done::Commits(names, outcomes)
+                }
+                .boxed_local(),
+            );
         }
         drop(commits);
         self.commits = all;
@@ -99,8 +119,19 @@ impl Worker {
                 loads.push((id, entity.clone(), generation));
                 asked.push((shard, entity));
             }
-            let answer = self.parts.store.load(asked);
-            self.tasks.push(answer.map(|results| Done::Loads(loads, results)).boxed_local());
+            let answer = contained(&self.parts.stats, self.parts.store.load(asked));
+            self.tasks.push(
+                Share::Answers,
+                async move {
+                    let failed = |why: Panicked| {
+                        let error = StoreError::Unavailable(why.to_string());
+                        vec![Err(error); loads.len()]
+                    };
+                    let results = answer.await.unwrap_or_else(failed);
+                    Done::Loads(loads, results)
+                }
+                .boxed_local(),
+            );
         }
     }
 
@@ -114,8 +145,7 @@ impl Worker {
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
         let Some((revision, program)) = runs else {
             // The machine asks for a type only after it was told of it, and is told only of what can run.
-            let done = Done::Started(id, entity, generation, Started::NoType);
-            return self.tasks.push(std::future::ready(done).boxed_local());
+            return self.tasks.push_ready(Done::Started(id, entity, generation, Started::NoType));
         };
         let source = Source {
             store: self.parts.store.clone(),
@@ -132,16 +162,20 @@ impl Worker {
             StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
             StartReason::Message => ostraca_wasm::StartReason::Message,
         };
+        let starting = contained(&self.parts.stats, async move {
+            let spec = Spec { identity, state: Box::new(source) };
+            match program.instantiate(spec).await {
+                Ok(mut instance) => {
+                    let turn = instance.start(reason).await;
+                    Started::Yes(Box::new(instance), turn)
+                }
+                Err(error) => Started::No(error),
+            }
+        });
         self.tasks.push(
+            Share::Turns(entity.kind.clone()),
             async move {
-                let spec = Spec { identity, state: Box::new(source) };
-                let started = match program.instantiate(spec).await {
-                    Ok(mut instance) => {
-                        let turn = instance.start(reason).await;
-                        Started::Yes(Box::new(instance), turn)
-                    }
-                    Err(error) => Started::No(error),
-                };
+                let started = starting.await.unwrap_or_else(Started::Panicked);
                 Done::Started(id, entity, generation, started)
             }
             .boxed_local(),
@@ -178,11 +212,15 @@ impl Worker {
         version: u64,
         message: Arc<Message>,
     ) {
-        Stats::count(&self.parts.stats.turns);
         let entity = message.target.clone();
+        let abandoned = |(back, _): &(Back, Kind)| back.is_abandoned();
+        if message.kind == Kind::Query && self.tickets.get(&message.token).is_some_and(abandoned) {
+            // A command that was accepted runs, whoever still waits for it (promise 8); a query would be in vain.
+            return self.tasks.push_ready(Done::Abandoned(id, entity, generation, turn));
+        }
+        Stats::count(&self.parts.stats.turns);
         let Some(mut instance) = self.take(id, &entity, generation) else {
-            let done = Done::Turn(id, entity, generation, turn, None, None);
-            return self.tasks.push(std::future::ready(done).boxed_local());
+            return self.tasks.push_ready(Done::Turn(id, entity, generation, turn, None));
         };
         let now = self.parts.clock.now().mono;
         let context = MessageContext {
@@ -198,12 +236,14 @@ impl Worker {
             remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
             version,
         };
+        let running = contained(&self.parts.stats, async move {
+            let result = instance.message(context, &message.method, message.body.clone()).await;
+            (instance, result)
+        });
         self.tasks.push(
-            async move {
-                let result = instance.message(context, &message.method, message.body.clone()).await;
-                Done::Turn(id, entity, generation, turn, Some(instance), Some(result))
-            }
-            .boxed_local(),
+            Share::Turns(entity.kind.clone()),
+            async move { Done::Turn(id, entity, generation, turn, Some(running.await)) }
+                .boxed_local(),
         );
     }
 
@@ -216,8 +256,7 @@ impl Worker {
         reason: StopReason,
     ) {
         let Some(mut instance) = self.take(id, &entity, generation) else {
-            let done = Done::Turn(id, entity, generation, turn, None, None);
-            return self.tasks.push(std::future::ready(done).boxed_local());
+            return self.tasks.push_ready(Done::Turn(id, entity, generation, turn, None));
         };
         let reason = match reason {
             StopReason::Idle => ostraca_wasm::StopReason::Idle,
@@ -226,12 +265,14 @@ impl Worker {
             StopReason::HandedOff => ostraca_wasm::StopReason::HandedOff,
             StopReason::Redeployed => ostraca_wasm::StopReason::Redeployed,
         };
+        let stopping = contained(&self.parts.stats, async move {
+            let result = instance.stop(reason).await;
+            (instance, result)
+        });
         self.tasks.push(
-            async move {
-                let result = instance.stop(reason).await;
-                Done::Turn(id, entity, generation, turn, Some(instance), Some(result))
-            }
-            .boxed_local(),
+            Share::StopHooks(entity.kind.clone()),
+            async move { Done::Turn(id, entity, generation, turn, Some(stopping.await)) }
+                .boxed_local(),
         );
     }
 

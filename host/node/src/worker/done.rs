@@ -10,6 +10,7 @@ use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 
 use super::Worker;
+use super::panics::Panicked;
 use super::slots::{Live, Slot, SlotId};
 use crate::clock::wall_millis;
 use crate::stats::Stats;
@@ -20,9 +21,14 @@ pub(super) enum Done {
     Commits(Vec<(SlotId, Entity, TurnId)>, Vec<CommitOutcome>),
     Loads(Vec<(SlotId, Entity, u64)>, Vec<Result<Loaded, StoreError>>),
     Started(SlotId, Entity, u64, Started),
-    /// The instance and what it came to; neither if there was no such instance.
-    Turn(SlotId, Entity, u64, TurnId, Option<Box<Instance>>, Option<ostraca_wasm::Turn>),
+    /// The instance and what it came to; none if there was no such instance.
+    Turn(SlotId, Entity, u64, TurnId, Option<Turned>),
+    /// Nobody waits for the answer of a query that was to run.
+    Abandoned(SlotId, Entity, u64, TurnId),
 }
+
+/// What a turn came to, with its instance.
+pub(super) type Turned = Result<(Box<Instance>, ostraca_wasm::Turn), Panicked>;
 
 /// What a machine is told of its commits.
 type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
@@ -32,7 +38,11 @@ pub(super) enum Started {
     Yes(Box<Instance>, ostraca_wasm::Turn),
     No(ostraca_wasm::Error),
     NoType,
+    Panicked(Panicked),
 }
+
+/// The code of a turn that the host's own code ended by a panic, and milliseconds after which it may be tried again.
+const PANICKED: (&str, u32) = ("host-panicked", 1_000);
 
 impl Worker {
     pub(super) fn done(&mut self, done: Done) {
@@ -59,8 +69,11 @@ impl Worker {
             Done::Started(id, entity, generation, started) => {
                 self.started(id, entity, generation, started);
             }
-            Done::Turn(id, entity, generation, turn, instance, result) => {
-                self.turned(id, entity, generation, turn, instance, result);
+            Done::Turn(id, entity, generation, turn, turned) => {
+                self.turned(id, entity, generation, turn, turned);
+            }
+            Done::Abandoned(id, entity, generation, turn) => {
+                self.tell(id, Event::Abandoned { entity, generation, turn });
             }
         }
     }
@@ -102,6 +115,11 @@ impl Worker {
                     retry_after: error.retryable().then_some(50),
                 }
             }
+            Started::Panicked(panicked) => Activation::Failed {
+                code: PANICKED.0.into(),
+                message: panicked.to_string(),
+                retry_after: Some(PANICKED.1),
+            },
             Started::NoType => Activation::Failed {
                 code: ostraca_sharding::message::codes::UNKNOWN_TYPE.into(),
                 message: format!("no type `{}` is deployed", entity.kind),
@@ -117,36 +135,31 @@ impl Worker {
         entity: Entity,
         generation: u64,
         turn: TurnId,
-        instance: Option<Box<Instance>>,
-        result: Option<ostraca_wasm::Turn>,
+        turned: Option<Turned>,
     ) {
         let Some(state) = self.slots.get_mut(id) else { return };
         let shard = state.shard();
-        if let Some(instance) = instance {
-            state.running = state.running.saturating_sub(1);
-            if let Some((held, live)) = state.instances.get_mut(&entity)
-                && *held == generation
-            {
-                *live = Live::Idle(instance);
-            }
-        }
-        let result = match result {
-            Some(result) => {
+        let result = match turned {
+            Some(Ok((instance, result))) => {
+                state.running = state.running.saturating_sub(1);
+                if let Some((held, live)) = state.instances.get_mut(&entity)
+                    && *held == generation
+                {
+                    *live = Live::Idle(instance);
+                }
                 if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
                     self.parts.stats.failing.fine(shard, &entity);
                 }
                 self.turn(id, &entity, result)
             }
-            None => Turn {
-                result: TurnResult::Failed {
-                    code: "instance-dropped".into(),
-                    message: format!("the instance of {entity} is gone"),
-                    retry_after: Some(10),
-                },
-                writes: Vec::new(),
-                state_bytes: None,
-                passivate: false,
-            },
+            Some(Err(panicked)) => {
+                state.running = state.running.saturating_sub(1);
+                failed_turn(PANICKED.0, panicked.to_string(), PANICKED.1)
+            }
+            None => {
+                let text = format!("the instance of {entity} is gone");
+                failed_turn("instance-dropped", text, 10)
+            }
         };
         self.tell(id, Event::TurnDone { entity, generation, turn, result });
     }
@@ -183,4 +196,9 @@ impl Worker {
         let writes: Vec<(Bytes, Option<Bytes>)> = turn.writes;
         Turn { result, writes, state_bytes: turn.state_bytes, passivate: turn.passivate }
     }
+}
+
+fn failed_turn(code: &'static str, message: String, retry_after: u32) -> Turn {
+    let result = TurnResult::Failed { code: code.into(), message, retry_after: Some(retry_after) };
+    Turn { result, writes: Vec::new(), state_bytes: None, passivate: false }
 }

@@ -89,6 +89,12 @@ impl Slots {
         SlotId { place, serial: self.made }
     }
 
+    /// The name of no slot.
+    #[cfg(test)]
+    pub(super) fn unknown() -> SlotId {
+        SlotId { place: usize::MAX, serial: 0 }
+    }
+
     pub(super) fn get(&self, id: SlotId) -> Option<&Slot> {
         let (serial, slot) = self.places.get(id.place)?.as_ref()?;
         (*serial == id.serial).then_some(slot)

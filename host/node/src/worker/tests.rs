@@ -9,6 +9,8 @@ use ostraca_sharding::ids::{ClusterId, Digest, Incarnation, MessageId, Session};
 use ostraca_sharding::message::codes;
 use ostraca_store::MemoryStore;
 
+mod panics;
+
 use super::*;
 use crate::manifest::Manifest;
 use crate::record::replay;
@@ -33,6 +35,10 @@ struct Hand {
 
 impl Hand {
     fn new() -> Self {
+        Self::over(Arc::new(MemoryStore::new(1, ClusterId(1), "test")))
+    }
+
+    fn over(store: Arc<dyn EntityStore>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let heard = Arc::new(Heard::default());
@@ -41,7 +47,7 @@ impl Hand {
             settings: Settings::default(),
             cap: 10,
             clock: Arc::new(Clock::new(0)),
-            store: Arc::new(MemoryStore::new(1, ClusterId(1), "test")),
+            store,
             stats: Arc::default(),
             gauges: Arc::default(),
             recorder: Some(Recorder::create(folder.path(), 0, 1).expect("a recorder")),
@@ -75,6 +81,16 @@ impl Hand {
     }
 
     fn send(&mut self, shard: u32, method: &str) -> u64 {
+        self.send_as(shard, method, Kind::Command, None)
+    }
+
+    fn send_as(
+        &mut self,
+        shard: u32,
+        method: &str,
+        kind: Kind,
+        parcel: Option<crate::gateway::Parcel>,
+    ) -> u64 {
         self.sent += 1;
         let target = Entity::new("misbehaving", "a");
         let body = Bytes::new();
@@ -85,7 +101,7 @@ impl Hand {
             id: MessageId { session: Session::of("client/x", b"s"), sequence: self.sent },
             after: 0,
             settled: 0,
-            kind: Kind::Command,
+            kind,
             method: method.into(),
             body,
             age: 0,
@@ -93,7 +109,7 @@ impl Hand {
             deadline: None,
             context: Arc::default(),
         };
-        let back = Back::Gateway(self.sent);
+        let back = Back::Gateway { tag: self.sent, parcel };
         let delivery = Delivery { shard: ShardId(shard), message: Arc::new(message), back };
         self.worker.input(Input::Messages(vec![delivery]));
         self.sent

@@ -125,7 +125,7 @@ impl Worker {
             Outcome::Final { .. } => {}
         }
         match back {
-            Back::Gateway(tag) => self.answers.push(Answered { tag, outcome, kind, epoch }),
+            Back::Gateway { tag, .. } => self.answers.push(Answered { tag, outcome, kind, epoch }),
             Back::Ticket(ticket) => ticket.answer(crate::service::reply(outcome, kind, epoch)),
         }
     }

@@ -92,6 +92,8 @@ pub(super) struct State {
     pub(super) last_used: u64,
     /// Set when the instance is to be given up as soon as it is idle.
     pub(super) leaving: Option<StopReason>,
+    /// When its stop hook is interrupted.
+    pub(super) stop_by: Option<u64>,
     /// The instance asked for it when it started: it is given up after one message, or if none can be run. Each
     /// activation thus serves a message, whatever the guest asks for.
     pub(super) passivates: bool,
@@ -141,6 +143,7 @@ impl State {
             gate: VecDeque::new(),
             last_used: now,
             leaving: None,
+            stop_by: None,
             passivates: false,
             start_turn: None,
             start_pause: None,

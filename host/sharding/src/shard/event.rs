@@ -78,6 +78,16 @@ pub enum Event {
         /// What came out.
         result: Turn,
     },
+    /// Nobody waits any more for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
+    /// was not run.
+    Abandoned {
+        /// Whose.
+        entity: Entity,
+        /// The instance's generation.
+        generation: u64,
+        /// Which turn.
+        turn: TurnId,
+    },
     /// What became of commits, in the order in which they were asked for.
     Committed(Vec<(Entity, TurnId, CommitOutcome)>),
     /// The lease lapsed: no turn starts, whatever its kind, until [`Event::Resume`]. Turns that run may finish, and

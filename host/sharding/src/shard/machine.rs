@@ -140,6 +140,9 @@ impl Machine {
             Event::TurnDone { entity, generation, turn, result } => {
                 self.on_turn_done(now, &entity, generation, turn, result);
             }
+            Event::Abandoned { entity, generation, turn } => {
+                self.on_abandoned(now, &entity, generation, turn);
+            }
             Event::Committed(outcomes) => {
                 for (entity, turn, outcome) in outcomes {
                     self.on_committed(now, &entity, turn, outcome);

@@ -7,7 +7,7 @@ use ostraca_sharding::shard::Phase;
 
 use super::process::{Order, Pid};
 use super::storage::Call;
-use super::{Happening, LEASE, World};
+use super::{Happening, World};
 
 impl World {
     pub(super) fn tell_node(&mut self, pid: Pid, event: Event) {
@@ -120,11 +120,6 @@ impl World {
             }
             Action::Forget { shard, epoch } => {
                 self.tally.count("transition: shard forgotten");
-                let it = &self.processes[pid];
-                let silent = self.now.saturating_sub(it.store_answered) >= LEASE;
-                if silent && it.suspended.is_none() && it.member.is_some() {
-                    self.tally.count("transition: shards given up without the store");
-                }
                 self.order(pid, Order::Forget(shard, epoch));
             }
             Action::Route { shard, epoch, owner, moving } => {
@@ -157,6 +152,9 @@ impl World {
     }
 
     fn note(&mut self, notice: Notice) {
+        if matches!(notice, Notice::GaveUp { .. }) {
+            self.tally.count("transition: shards given up without the store");
+        }
         self.print(|| format!("note {notice:?}"));
     }
 

@@ -128,7 +128,7 @@ impl World {
         if self.options.pauses {
             return Fault::Pause { millis: long, clock: false };
         }
-        let slow = Fault::StoreSlow { millis: LEASE * 70, gap: rng.range(20, 100) };
+        let slow = Fault::StoreSlow { millis: LEASE * 70, gap: rng.range(60, 148) };
         if self.options.slow_store {
             return slow;
         }

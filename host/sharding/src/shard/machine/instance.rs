@@ -135,6 +135,35 @@ impl Machine {
         }
     }
 
+    /// A query's sender is gone: the copies of others that joined it are served, else it ends without a turn.
+    pub(super) fn on_abandoned(
+        &mut self,
+        now: Now,
+        entity: &Entity,
+        generation: u64,
+        turn: TurnId,
+    ) {
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Stage::Running(running, id) = state.stage else { return };
+        let Some(entry) = state.entries.get_mut(&id) else { return };
+        if (running, state.generation) != (turn, generation) || entry.message.kind != Kind::Query {
+            return;
+        }
+        state.stage = Stage::Idle;
+        let gone = entry.message.token;
+        entry.tokens.retain(|token| *token != gone);
+        let outcome = Outcome::later(codes::ABANDONED, "its connection is closed", 0);
+        if let Some(next) = entry.tokens.first().copied() {
+            entry.message = Arc::new(Message { token: next, ..Message::clone(&entry.message) });
+            state.queue.push_front(id);
+            self.reply(gone, outcome);
+        } else {
+            entry.tokens.push(gone);
+            self.refuse(entity, &id, outcome, false);
+        }
+        self.advance(now, entity);
+    }
+
     pub(super) fn on_message_done(
         &mut self,
         now: Now,
@@ -229,15 +258,18 @@ impl Machine {
         }
     }
 
-    pub(super) fn begin_stop(&mut self, entity: &Entity, reason: StopReason) {
+    pub(super) fn begin_stop(&mut self, now: Now, entity: &Entity, reason: StopReason) {
         let has_stop = self.types.get(&entity.kind).is_some_and(|settings| settings.has_stop);
         // The hook is a turn: a shard that stops while it is suspended drops its instances without it.
         if !has_stop || self.pauses() {
             return self.close(entity);
         }
         let turn = self.next_turn();
+        let stop_by = now.mono.saturating_add(self.settings.stop_deadline);
+        self.wake_by(stop_by);
         if let Some(state) = self.entities.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
+            state.stop_by = Some(stop_by);
             let generation = state.generation;
             let entity = entity.clone();
             self.actions.push_back(Action::Stop { entity, generation, turn, reason });
@@ -259,6 +291,7 @@ impl Machine {
         }
         state.stage = Stage::Closing;
         state.leaving = None;
+        state.stop_by = None;
         state.passivates = false;
         let parked: Vec<_> = std::mem::take(&mut state.parked).into_keys().collect();
         state.queue.extend(parked);

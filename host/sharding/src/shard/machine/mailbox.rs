@@ -191,7 +191,7 @@ impl Machine {
                         return;
                     }
                     if let Some(reason) = state.leaving {
-                        self.begin_stop(entity, reason);
+                        self.begin_stop(now, entity, reason);
                         continue;
                     }
                     if self.phase != Phase::Serving

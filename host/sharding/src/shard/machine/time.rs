@@ -86,6 +86,11 @@ impl Machine {
             self.give_up(entity, &outcome);
             return;
         }
+        if state.stop_by.is_some_and(|at| at <= now.mono) {
+            // Its hook is worth no more time: the instance is dropped as it stands.
+            self.close(entity);
+        }
+        let Some(state) = self.entities.get(entity) else { return };
         let idle = self.types.get(&entity.kind).map_or(u64::MAX, |t| t.idle);
         if state.stage == Stage::Idle
             && state.entries.is_empty()
@@ -114,7 +119,7 @@ impl Machine {
                 .map(|settings| state.last_used.saturating_add(settings.idle)),
             _ => None,
         };
-        if let Some(at) = deadlines.chain(parked).chain(slot).min() {
+        if let Some(at) = deadlines.chain(parked).chain(slot).chain(state.stop_by).min() {
             self.wake_by(at);
         }
     }

@@ -1,0 +1,146 @@
+//! The host's own panics, and queries that nobody waits for any more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Loaded};
+use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
+
+use super::*;
+use crate::gateway::Parcel;
+
+/// A store in memory that panics once where it is told to.
+struct Panicking {
+    store: MemoryStore,
+    at: Mutex<Option<&'static str>>,
+    panicked: AtomicBool,
+}
+
+impl Panicking {
+    fn new() -> Arc<Self> {
+        let store = MemoryStore::new(1, ClusterId(1), "test");
+        Arc::new(Self { store, at: Mutex::default(), panicked: AtomicBool::new(false) })
+    }
+
+    fn panic_at(&self, place: &'static str) {
+        self.panicked.store(false, Ordering::Relaxed);
+        *self.at.lock().expect("a lock") = Some(place);
+    }
+
+    fn through<T: Send + 'static>(&self, place: &str, answer: StoreFuture<T>) -> StoreFuture<T> {
+        let mut at = self.at.lock().expect("a lock");
+        if *at != Some(place) {
+            return answer;
+        }
+        *at = None;
+        self.panicked.store(true, Ordering::Relaxed);
+        async { panic!("as the test wants it") }.boxed()
+    }
+}
+
+impl EntityStore for Panicking {
+    fn identity(&self) -> StoreIdentity {
+        EntityStore::identity(&self.store)
+    }
+
+    fn openings(&self) -> Vec<u64> {
+        EntityStore::openings(&self.store)
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        self.through("claim", self.store.claim(claims))
+    }
+
+    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        self.store.claims(shards)
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        self.through("commit", self.store.commit(turns))
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardKey, Entity)>,
+    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        self.through("load", self.store.load(entities))
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        self.through("scan", self.store.scan(scan))
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        self.store.put_blob(bytes)
+    }
+
+    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.store.blob(digest)
+    }
+}
+
+#[tokio::test]
+async fn a_panic_ends_one_message_and_nothing_else() {
+    let host = host();
+    let store = Panicking::new();
+    let mut hand = Hand::over(store.clone());
+    hand.worker.input(Input::Type(guest(&host)));
+    let now = hand.worker.parts.clock.now().mono;
+    hand.worker.input(Input::Renewed(now));
+    store.panic_at("claim");
+    hand.adopt(1, 1);
+    hand.settle().await;
+    assert!(hand.reports().is_empty(), "its claim failed");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    hand.worker.tick();
+    hand.settle().await;
+    assert_eq!(hand.reports(), ["serving 1 1"], "and was asked for again");
+
+    // The guest's start looks at the state.
+    let outcomes =
+        [("load", codes::STORE_UNAVAILABLE), ("scan", "host-panicked"), ("commit", "unknown")];
+    for (epoch, (place, outcome)) in (1..).zip(outcomes) {
+        let now = hand.worker.parts.clock.now().mono;
+        hand.worker.input(Input::Renewed(now));
+        store.panic_at(place);
+        let fails = hand.send(1, "who");
+        hand.settle().await;
+        assert!(store.panicked.load(Ordering::Relaxed), "{place}");
+        assert_eq!(hand.answer(fails), Some((outcome.into(), epoch)), "{place}");
+        assert_eq!(Stats::get(&hand.worker.parts.stats.panics), 1 + epoch, "{place}");
+        let works = hand.send(1, "who");
+        hand.settle().await;
+        assert_eq!(hand.answer(works), Some(("final".into(), epoch)), "{place}");
+        // The next round loads it anew.
+        hand.stop(1, epoch);
+        hand.settle().await;
+        hand.adopt(1, epoch + 1);
+        hand.settle().await;
+    }
+    assert_eq!(host.shape().live, 0, "no instance is left over");
+}
+
+#[tokio::test]
+async fn a_query_that_nobody_waits_for_does_not_run_and_a_command_does() {
+    let host = host();
+    let mut hand = Hand::new();
+    hand.worker.input(Input::Type(guest(&host)));
+    let now = hand.worker.parts.clock.now().mono;
+    hand.worker.input(Input::Renewed(now));
+    hand.adopt(1, 1);
+    let gone = || Some(Parcel::answered());
+    let query = hand.send_as(1, "read", Kind::Query, gone());
+    let command = hand.send_as(1, "passivate", Kind::Command, gone());
+    let many: Vec<_> = (0..2_000).map(|_| hand.send_as(1, "read", Kind::Query, gone())).collect();
+    let last = hand.send(1, "who");
+    hand.settle().await;
+    for abandoned in many.into_iter().chain([query]) {
+        let told = hand.answer(abandoned).map(|(outcome, _)| outcome);
+        assert!(
+            matches!(told.as_deref(), Some(codes::ABANDONED | codes::MAILBOX_FULL)),
+            "{told:?}"
+        );
+    }
+    assert_eq!(hand.answer(command), Some(("final".into(), 1)));
+    assert_eq!(hand.answer(last).map(|(_, epoch)| epoch), Some(1));
+    assert_eq!(Stats::get(&hand.worker.parts.stats.turns), 1, "{:?}", hand.answer(last));
+}
