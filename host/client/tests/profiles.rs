@@ -102,6 +102,7 @@ async fn admin_requests_are_answered_or_refused_with_the_nodes_own_words() {
                     revision: 1,
                     digest: upload.digest.to_vec().into(),
                     unchanged: upload.expected_revision == Some(1),
+                    ..Deployed::default()
                 })),
                 Admin::Deployments => Ok(AdminAnswer::Deployments(Vec::new())),
                 Admin::Status => Ok(AdminAnswer::Status(Box::new(Status {

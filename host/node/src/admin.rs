@@ -1,5 +1,6 @@
 //! What operators ask of a node: answered from its picture of the cluster, and from the store.
 
+mod compiled;
 mod entities;
 mod events;
 mod forget;
@@ -31,6 +32,8 @@ pub(crate) struct Desk {
     pub(crate) events: Arc<Events>,
     pub(crate) control: mpsc::UnboundedSender<control::Input>,
     pub(crate) shards: u32,
+    /// How long a deploy waits for the live hosts (`guests.deploy-wait`).
+    pub(crate) deploy_wait: std::time::Duration,
 }
 
 impl Desk {

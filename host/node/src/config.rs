@@ -179,6 +179,11 @@ impl Config {
         self.file.network.limits(self.file.guests.component_limit, &self.file.peers)
     }
 
+    /// How long a deploy waits for the live hosts to compile it.
+    pub(crate) fn deploy_wait(&self) -> Duration {
+        self.file.guests.deploy_wait
+    }
+
     /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
     #[must_use]
     pub fn wasm_settings(&self) -> ostraca_wasm::Settings {

@@ -192,7 +192,8 @@ fn says(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
 }
 
 fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Deployed {
-    Deployed { r#type: kind.into(), revision, digest: digest.to_vec().into(), unchanged }
+    let digest = digest.to_vec().into();
+    Deployed { r#type: kind.into(), revision, digest, unchanged, ..Deployed::default() }
 }
 
 fn changed(kind: &str, stands: u64, expected: u64) -> Problem {

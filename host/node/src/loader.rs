@@ -69,7 +69,8 @@ enum Loaded {
     Shown,
     /// There is a newer row.
     Outdated,
-    Broken(String),
+    /// The revision, 0 if the row does not tell it, and why.
+    Broken(u64, String),
 }
 
 impl Loader {
@@ -172,11 +173,11 @@ impl Shared {
                 };
                 (row, seen.at)
             };
-            if let Loaded::Broken(why) = self.load(&name, at, &row).await
+            if let Loaded::Broken(revision, why) = self.load(&name, at, &row).await
                 && self.is_newest(&name, at)
             {
                 tracing::error!(r#type = %name, %why, "a deployed type cannot be run on this node");
-                self.parts.types.fails(&name, &why);
+                self.parts.types.fails(&name, revision, &why);
             }
         }
     }
@@ -188,7 +189,7 @@ impl Shared {
     async fn load(&self, name: &Arc<str>, at: u64, row: &Row) -> Loaded {
         let (standing, manifest) = match parse(row) {
             Ok(parsed) => parsed,
-            Err(error) => return Loaded::Broken(error.to_string()),
+            Err(error) => return Loaded::Broken(0, error.to_string()),
         };
         let Some(wasm) = &self.parts.wasm else {
             return self.show_newest(at, entry(&standing, manifest, None));
@@ -202,7 +203,7 @@ impl Shared {
                 Ok(program) => {
                     return self.show_newest(at, entry(&standing, manifest, Some(program)));
                 }
-                Err(Failed::ForGood(why)) => return Loaded::Broken(why),
+                Err(Failed::ForGood(why)) => return Loaded::Broken(standing.revision, why),
                 Err(Failed::ForNow(why)) => why,
             };
             tracing::warn!(r#type = %name, %why, "a deployed type is tried again");

@@ -83,7 +83,8 @@ impl Service for Door {
         let Some(Open { gateway, desk, .. }) = self.0.get() else { return Err(starting()) };
         match request {
             Admin::Deploy(upload) => {
-                desk.deployer.deploy(&peer.principal, upload).await.map(AdminAnswer::Deployed)
+                let deployed = desk.deployer.deploy(&peer.principal, upload).await?;
+                Ok(AdminAnswer::Deployed(desk.compiled(gateway, deployed).await))
             }
             Admin::Deployments => {
                 let types = gateway.types.now();

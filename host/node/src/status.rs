@@ -54,8 +54,8 @@ impl Status {
         let live = |row: &ostraca_sharding::rows::NodeRow| row.standing == Standing::Live;
         let mut cluster = proto::ClusterStatus {
             manager_for_ms: now.saturating_sub(view.manager_since),
-            nodes_live: count(|row| row.standing == Standing::Live && !row.draining),
-            nodes_draining: count(|row| row.standing == Standing::Live && row.draining),
+            nodes_live: count(|row| row.standing == Standing::Live && !row.is_emptied()),
+            nodes_draining: count(|row| row.standing == Standing::Live && row.is_emptied()),
             nodes_dead: count(|row| row.standing == Standing::Dead),
             shards: u32::try_from(view.shards.len()).unwrap_or(u32::MAX),
             store_answers: lease_age < self.lease,
@@ -119,6 +119,7 @@ impl Status {
         problems.extend(failing.iter().filter_map(|it| problems::failing(&self.node, it)));
         problems.extend(seen.shards(shards, serving));
         problems.extend(seen.nodes(&gateway.links.out_of_reach()));
+        problems.extend(seen.unfit());
         problems.extend(gateway.types.broken().iter().map(|(name, why)| {
             problems::trouble(
                 "type-broken",

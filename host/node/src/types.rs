@@ -110,8 +110,8 @@ pub(crate) enum Absent {
 enum State {
     /// Being loaded.
     Loading,
-    /// Not to be run, and why.
-    Broken(Arc<str>),
+    /// Not to be run: its revision, 0 if that is not known, and why.
+    Broken(u64, Arc<str>),
 }
 
 /// The types, shared between threads: readers take the whole table at once.
@@ -168,7 +168,7 @@ impl Types {
         }
         match lock(&self.0.states).get(name) {
             Some(State::Loading) => Err(Absent::Loading),
-            Some(State::Broken(why)) => Err(Absent::Broken(why.clone())),
+            Some(State::Broken(_, why)) => Err(Absent::Broken(why.clone())),
             // Known from the last life: its row was not seen in this one yet.
             None if entry.is_some() => Err(Absent::Loading),
             None => Err(Absent::Unknown),
@@ -191,7 +191,7 @@ impl Types {
                 return Some(Ok(()));
             }
             match lock(&types.0.states).get(name) {
-                Some(State::Broken(why)) => Some(Err(Absent::Broken(why.clone()))),
+                Some(State::Broken(_, why)) => Some(Err(Absent::Broken(why.clone()))),
                 _ => None,
             }
         };
@@ -211,7 +211,7 @@ impl Types {
     pub(crate) fn broken(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let states = lock(&self.0.states);
         let broken = states.iter().filter_map(|(name, state)| match state {
-            State::Broken(why) => Some((name.clone(), why.clone())),
+            State::Broken(_, why) => Some((name.clone(), why.clone())),
             State::Loading => None,
         });
         let mut broken: Vec<_> = broken.collect();
@@ -241,8 +241,19 @@ impl Types {
     }
 
     /// The newest revision of the type cannot be run here.
-    pub(crate) fn fails(&self, name: &Arc<str>, why: &str) {
-        self.state(name, State::Broken(why.into()));
+    pub(crate) fn fails(&self, name: &Arc<str>, revision: u64, why: &str) {
+        self.state(name, State::Broken(revision, why.into()));
+    }
+
+    /// How far this node is with a type: the revision that it runs, 0 for none; and the newest one that it cannot run,
+    /// with the reason.
+    pub(crate) fn progress(&self, name: &str) -> (u64, Option<(u64, Arc<str>)>) {
+        let runs = self.get(name).filter(|entry| entry.runs_here());
+        let broken = match lock(&self.0.states).get(name) {
+            Some(State::Broken(revision, why)) => Some((*revision, why.clone())),
+            _ => None,
+        };
+        (runs.map_or(0, |entry| entry.revision), broken)
     }
 
     fn state(&self, name: &Arc<str>, state: State) {
@@ -316,7 +327,7 @@ pub(crate) mod tests {
             async move { types.settled(Duration::from_secs(60)).await }
         });
         tokio::task::yield_now().await;
-        types.fails(&name, "it traps");
+        types.fails(&name, 1, "it traps");
         assert!(waits.await.expect("waited"));
         assert_eq!(types.runnable("counter").err(), Some(Absent::Broken("it traps".into())));
         assert_eq!(types.broken(), [(name, "it traps".into())]);
@@ -337,7 +348,7 @@ pub(crate) mod tests {
             async move { types.reached("counter", 3, Duration::from_secs(3_600)).await }
         });
         tokio::task::yield_now().await;
-        types.fails(&"counter".into(), "it traps");
+        types.fails(&"counter".into(), 3, "it traps");
         let broken = waits.await.expect("it is told at once");
         assert_eq!(broken, Err(Absent::Broken("it traps".into())));
     }

@@ -26,6 +26,8 @@ pub(crate) struct View {
     pub(crate) shards: Vec<ShardRow>,
     /// What this node holds, and whether it serves it.
     pub(crate) held: BTreeMap<ShardId, (Epoch, bool)>,
+    /// Hosts that cannot run every deployed type, with those types: known to the manager only.
+    pub(crate) unfit: Vec<(NodeId, Vec<String>)>,
     /// It has left.
     pub(crate) left: bool,
 }
@@ -48,6 +50,7 @@ impl View {
             nodes: machine.nodes().map(|(node, row)| (node.clone(), row.clone())).collect(),
             shards,
             held: machine.held().map(|(shard, epoch, serving)| (shard, (epoch, serving))).collect(),
+            unfit: machine.unfit().map(|(node, types)| (node.clone(), types.to_vec())).collect(),
             left: before.left,
         }
     }
@@ -75,7 +78,7 @@ impl View {
 
     /// Whether nodes other than that one drain and have not left: they need the store for it.
     pub(crate) fn others_leave(&self, me: &NodeId) -> bool {
-        let leaves = |row: &NodeRow| row.standing == Standing::Live && row.draining;
+        let leaves = |row: &NodeRow| row.standing == Standing::Live && row.is_emptied();
         self.nodes.iter().any(|(node, row)| node != me && leaves(row))
     }
 
@@ -89,7 +92,7 @@ impl View {
         let hosts = self
             .nodes
             .values()
-            .any(|row| row.roles.host && row.standing == Standing::Live && !row.draining);
+            .any(|row| row.roles.host && row.standing == Standing::Live && !row.is_emptied());
         let owned = self
             .shards
             .iter()

@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::DecodeError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 
@@ -67,7 +68,7 @@ pub struct NodeRow {
     pub renewals: u64,
     /// Where it stands.
     pub standing: Standing,
-    /// Whether its shards are to go elsewhere (R12).
+    /// Whether an operator wants its shards elsewhere (R12). The mark outlives the node's restarts.
     pub draining: bool,
     /// Whether the `EntityStore` answered it within the last lease (R9).
     pub store_answers: bool,
@@ -87,6 +88,32 @@ pub struct NodeRow {
 
 impl Extensible for NodeRow {
     const NAME: &'static str = "NodeRow";
+    const FIELDS: &'static [u32] = &[Self::LEAVING];
+}
+
+impl NodeRow {
+    const LEAVING: u32 = 6;
+
+    /// Whether this life of the node leaves by itself, and wants its shards elsewhere until then.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        // Bytes that are no flag say nothing.
+        self.extensions.get(Self::LEAVING).ok().flatten().unwrap_or(false)
+    }
+
+    /// Says that this life leaves.
+    ///
+    /// # Errors
+    /// The block has no room for it.
+    pub fn set_leaving(&mut self) -> Result<(), DecodeError> {
+        self.extensions.set(Self::LEAVING, &true)
+    }
+
+    /// Whether its shards are to go elsewhere: an operator wants it, or it leaves.
+    #[must_use]
+    pub fn is_emptied(&self) -> bool {
+        self.draining || self.is_leaving()
+    }
 }
 
 /// `manager`: who assigns, and in which term. The lease of the leadership is the holder's own lease.

@@ -159,8 +159,13 @@ fn admin_responses() {
         revision: 2,
         digest: Bytes::from_static(b"d"),
         unchanged: true,
+        failed: vec![Unanswered { node: "n".into(), why: "w".into() }],
+        waiting: vec![Unanswered { node: "m".into(), why: "l".into() }],
     };
-    same(&wrap(Response::Deployed(deployed)), "08011a0a0a017410021a01642001");
+    same(
+        &wrap(Response::Deployed(deployed)),
+        "08011a1a0a017410021a016420012a060a016e12017732060a016d12016c",
+    );
     let deployment = Deployment {
         namespace: "n".into(),
         r#type: "t".into(),
@@ -223,13 +228,16 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let answer = Answer { tag: 1, body: Bytes::from_static(b"abc"), too_large: 3 };
     same(&answer, "080112036162631803");
     let entity = LookEntity { r#type: "t".into(), id: "i".into() };
-    let look = Look { shards: vec![LookShard { shard: 1, entities: vec![entity] }] };
-    same(&look, "0a0a080112060a0174120169");
+    let shards = vec![LookShard { shard: 1, entities: vec![entity] }];
+    let look = Look { shards, types: vec!["t".into()] };
+    same(&look, "0a0a080112060a0174120169120174");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, wall_ms: 3, in_a_row: 4 });
     let entity = LookedEntity { live: true, waiting: 2, failure };
-    let looked = Looked { shards: vec![LookedShard { held: true, entities: vec![entity] }] };
-    same(&looked, "0a1408011210080110021a0a0a016312016d18032004");
+    let shards = vec![LookedShard { held: true, entities: vec![entity] }];
+    let types = vec![LookedType { revision: 1, broken_revision: 2, broken: "w".into() }];
+    let looked = Looked { shards, types };
+    same(&looked, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
 }
 
 /// The worked example of `docs/protocol.md`.

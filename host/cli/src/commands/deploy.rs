@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostraca_client::{Client, Deployed, Methods};
+use ostraca_client::{Client, Deployed, Methods, Unanswered};
 use ostraca_node::Manifest;
 use serde_json::json;
 
@@ -31,6 +31,7 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
         output::json(&json!({
             "type": deployed.r#type, "revision": deployed.revision,
             "unchanged": deployed.unchanged, "digest": hex(&deployed.digest),
+            "failed": hosts(&deployed.failed), "waiting": hosts(&deployed.waiting),
         }));
     } else {
         output::line(&said(&deployed));
@@ -52,12 +53,23 @@ pub(crate) async fn quietly(
     Ok((deployed, methods))
 }
 
+fn hosts(hosts: &[Unanswered]) -> serde_json::Value {
+    hosts.iter().map(|host| json!({ "node": host.node, "why": host.why })).collect()
+}
+
 /// What a deploy did.
 pub(crate) fn said(it: &Deployed) -> String {
-    match it.unchanged {
+    let mut text = match it.unchanged {
         true => format!("{}: unchanged, revision {}", it.r#type, it.revision),
         false => format!("{}: deployed, revision {}", it.r#type, it.revision),
+    };
+    for Unanswered { node, why } in &it.failed {
+        text += &format!("\n  node {node} cannot run it, and is given no shards: {why}");
     }
+    for Unanswered { node, why } in &it.waiting {
+        text += &format!("\n  node {node} does not run it yet: {why}");
+    }
+    text
 }
 
 /// What to type next.

@@ -37,12 +37,12 @@ impl Desk {
                 Err(error) => return Err(problem(error.code(), error.to_string(), "")),
             };
             match row.standing {
-                Standing::Stopped => return answer(true),
+                Standing::Stopped if !row.draining => return answer(true),
                 Standing::Live => return Err(lives(node)),
-                Standing::Dead => {}
+                Standing::Dead | Standing::Stopped => {}
             }
             let incarnation = row.incarnation;
-            let row = Row::Node(NodeRow { standing: Standing::Stopped, ..row });
+            let row = Row::Node(NodeRow { standing: Standing::Stopped, draining: false, ..row });
             let value = rows::encode_core(&row)
                 .map_err(|error| problem(error.code(), error.to_string(), ""))?;
             let cas = Cas { key: key.clone(), expected: Some(found.revision), value: Some(value) };

@@ -31,7 +31,7 @@ impl Desk {
                 && row.standing == Standing::Live
                 && row.roles.host
                 && row.store_answers
-                && !row.draining
+                && !row.is_emptied()
         });
         if !undo && !others {
             let text = format!("no other node can take the shards of `{node}`");

@@ -83,7 +83,7 @@ fn names(row: &NodeRow) -> Vec<String> {
 
 fn standing(row: &NodeRow) -> NodeStanding {
     match row.standing {
-        Standing::Live if row.draining => NodeStanding::Draining,
+        Standing::Live if row.is_emptied() => NodeStanding::Draining,
         Standing::Live => NodeStanding::Live,
         Standing::Dead => NodeStanding::Dead,
         Standing::Stopped => NodeStanding::Stopped,

@@ -131,6 +131,7 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
         (["rebalance", "retry"], file.rebalance.retry, 10 * MS, HOUR),
         (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
+        (["guests", "deploy-wait"], file.guests.deploy_wait, Duration::ZERO, HOUR),
         (["entities", "order-wait"], entities.order_wait, MS, HOUR),
         (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
         (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),

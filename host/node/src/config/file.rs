@@ -102,6 +102,8 @@ pub(super) struct Guests {
     pub(super) component_limit: u64,
     #[serde(with = "units::size")]
     pub(super) wasm_stack: u64,
+    #[serde(with = "units::time")]
+    pub(super) deploy_wait: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -268,6 +270,7 @@ impl Default for Guests {
             tick: wasm.tick,
             component_limit: wasm.component_limit,
             wasm_stack: wasm.wasm_stack as u64,
+            deploy_wait: Duration::from_secs(10),
         }
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Running {
     /// Something changed that the picture shows.
     changed: bool,
     pub(super) renewals: u64,
+    /// Types that this node cannot run, as the machine was last told.
+    unrunnable: Vec<String>,
 }
 
 /// Runs until nobody can tell it anything any more.
@@ -64,6 +66,7 @@ pub(super) async fn run(
         strange: BTreeSet::new(),
         changed: true,
         renewals: 0,
+        unrunnable: Vec::new(),
     };
     running.carry_out();
     loop {
@@ -77,7 +80,10 @@ pub(super) async fn run(
             Some((from, talk)) = heard.next() => running.tell(Event::Heard { from, talk }),
             Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.tell(event),
             () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.tell(Event::Tick),
-            _ = beat.tick() => running.ask_store(),
+            _ = beat.tick() => {
+                running.ask_store();
+                running.tell_unrunnable();
+            }
             _ = picture.tick() => running.picture(),
         }
     }
@@ -148,6 +154,16 @@ impl Running {
         }
         for action in routes {
             self.act(action);
+        }
+    }
+
+    /// Types become unrunnable where they are loaded; the machine is told here, so that shards go elsewhere (R24).
+    fn tell_unrunnable(&mut self) {
+        let broken = self.parts.gateway.types.broken();
+        let types: Vec<_> = broken.iter().map(|(name, _)| name.to_string()).collect();
+        if types != self.unrunnable {
+            self.unrunnable.clone_from(&types);
+            self.tell(Event::Unrunnable(types));
         }
     }
 

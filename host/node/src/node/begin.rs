@@ -95,6 +95,7 @@ impl Node {
             events: events.clone(),
             control: control.input.clone(),
             shards: stores.found.shards,
+            deploy_wait: basis.config.deploy_wait(),
         };
         network.door.open(Open { gateway: gateway.clone(), desk, takes_messages: roles.gateway });
         Ok(Self {

@@ -64,8 +64,9 @@ impl Seen<'_> {
         }
         let (without, all) = (self.cluster.shards_unassigned, self.cluster.shards);
         if without > 0 {
-            let host =
-                |row: &NodeRow| row.standing == Standing::Live && row.roles.host && !row.draining;
+            let host = |row: &NodeRow| {
+                row.standing == Standing::Live && row.roles.host && !row.is_emptied()
+            };
             let help = match self.view.nodes.values().any(host) {
                 true => "wait a little: they are given to the nodes that live",
                 false => "start a node with the role `host`: none lives that may own shards",
@@ -74,6 +75,18 @@ impl Seen<'_> {
             problems.push(trouble("shards-unassigned", text, help));
         }
         problems
+    }
+
+    /// Hosts that cannot run every type.
+    pub(super) fn unfit(&self) -> impl Iterator<Item = StatusProblem> {
+        self.view.unfit.iter().map(|(node, types)| {
+            let types = types.join("`, `");
+            trouble(
+                "host-unfit",
+                format!("node {node} cannot run `{types}`: its shards go to hosts that can"),
+                &format!("`ostraca status` of {node} says why; deploy a component that it can run"),
+            )
+        })
     }
 
     /// How other nodes stand.

@@ -75,6 +75,8 @@ pub enum Event {
     },
     /// Rows from a cache on disk, told before any list: for sending only, nothing is owned by them (R13, S8).
     Cached(Vec<(Key, Row, u64)>),
+    /// These deployed types cannot be run on this node, and no others (R24).
+    Unrunnable(Vec<String>),
     /// An operator wants a node's shards elsewhere, or takes that back (R12).
     Drain {
         /// Which node.

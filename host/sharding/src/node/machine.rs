@@ -84,6 +84,8 @@ pub struct Machine {
     /// The revision of each chunk that was acted on.
     seen: BTreeMap<u32, u64>,
     report_at: Option<u64>,
+    /// Deployed types that this node cannot run (R24).
+    unrunnable: Vec<String>,
     /// Shards of which rows wait for what this node has to tell the manager, each until when.
     waiting: BTreeMap<ShardId, u64>,
     /// When the `EntityStore` was last known to answer (R9).
@@ -101,8 +103,6 @@ pub struct Machine {
     again_at: u64,
     writes: BTreeMap<u64, Purpose>,
     drains: BTreeMap<NodeId, bool>,
-    /// The life that this node ended itself was draining: so is the next.
-    drains_on: bool,
     numbers: u64,
     drawn: u64,
     wake: Option<u64>,
@@ -153,6 +153,7 @@ impl Machine {
             refused: BTreeMap::new(),
             seen: BTreeMap::new(),
             report_at: None,
+            unrunnable: Vec::new(),
             waiting: BTreeMap::new(),
             store_answered: 0,
             probation: None,
@@ -163,7 +164,6 @@ impl Machine {
             again_at: 0,
             writes: BTreeMap::new(),
             drains: BTreeMap::new(),
-            drains_on: false,
             numbers: 0,
             drawn: 0,
             wake: None,
@@ -193,6 +193,13 @@ impl Machine {
             Event::StoreAnswered { sent } => self.store_answered = self.store_answered.max(sent),
             Event::Claims { number, claims } => self.on_claims(now, number, claims),
             Event::Cached(rows) => self.on_cached(rows),
+            Event::Unrunnable(mut types) => {
+                types.truncate(Report::MAX_UNRUNNABLE);
+                if self.unrunnable != types {
+                    self.unrunnable = types;
+                    self.report_soon(now);
+                }
+            }
             Event::Drain { node, draining } => {
                 self.drains.insert(node, draining);
             }
@@ -239,6 +246,15 @@ impl Machine {
     #[must_use]
     pub fn suspended(&self) -> bool {
         self.membership.suspended()
+    }
+
+    /// Live hosts that cannot run every deployed type, with those types, as they told this node: known to the manager
+    /// only.
+    pub fn unfit(&self) -> impl Iterator<Item = (&NodeId, &[String])> {
+        let unfit = self.manager.iter().flat_map(move |_| &self.view.unfit);
+        unfit
+            .filter(move |(member, _)| self.view.alive(member))
+            .map(|(member, types)| (&member.node, &types[..]))
     }
 
     /// The rows of nodes, as last seen.

@@ -87,6 +87,8 @@ pub enum Mutation {
     KeepWithoutStore,
     /// A node that gives its shards up again and again is on probation no longer than the first time (R9).
     ForgetProbation,
+    /// A host that cannot run a deployed type keeps the shards that it has (R24).
+    KeepUnfit,
     /// A new manager decides before it has sealed every row (R10).
     NoSeal,
     /// Answers of hand-offs count whatever their epoch or id (R11).

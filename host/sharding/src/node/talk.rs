@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::DecodeError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::rows::{HandOffId, Key, Row};
@@ -108,6 +109,32 @@ pub struct Report {
 
 impl Extensible for Report {
     const NAME: &'static str = "Report";
+    const FIELDS: &'static [u32] = &[Self::UNRUNNABLE];
+}
+
+impl Report {
+    const UNRUNNABLE: u32 = 4;
+    /// Types that it names at most: one is as bad as many.
+    pub const MAX_UNRUNNABLE: usize = 16;
+
+    /// Deployed types that the node cannot run (R24).
+    #[must_use]
+    pub fn unrunnable(&self) -> Vec<String> {
+        // Bytes that are no list of names say nothing.
+        self.extensions.get(Self::UNRUNNABLE).ok().flatten().unwrap_or_default()
+    }
+
+    /// Sets them; at most [`Self::MAX_UNRUNNABLE`].
+    ///
+    /// # Errors
+    /// They take more bytes than a block may.
+    pub fn set_unrunnable(&mut self, types: &[String]) -> Result<(), DecodeError> {
+        if types.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<_> = types.iter().take(Self::MAX_UNRUNNABLE).collect();
+        self.extensions.set(Self::UNRUNNABLE, &named)
+    }
 }
 
 /// A shard that a node holds.

@@ -3,6 +3,7 @@
 //! The simulator does the same with everything that can go wrong; here one can read what should happen.
 
 mod cluster;
+mod drains;
 mod formats;
 mod handoffs;
 mod leadership;
@@ -10,5 +11,6 @@ mod leases;
 mod moves;
 mod renewals;
 mod strategies;
+mod unfit;
 mod unheard;
 mod words;

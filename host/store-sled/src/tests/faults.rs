@@ -234,6 +234,13 @@ fn a_read_that_panics_stops_no_other_reads() {
         block_on(asked);
         let claims = store.claims(vec![shard()]);
         assert_eq!(block_on(claims), Ok(vec![None]));
+        // It is counted a moment after its answer.
+        for _ in 0..1_000 {
+            if store.read_panics() == panics {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         assert_eq!(store.read_panics(), panics);
     }
 }

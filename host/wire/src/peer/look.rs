@@ -27,6 +27,7 @@ pub async fn ask(link: &PeerLink, look: &Look) -> Result<Looked, Error> {
         !seen.held || seen.entities.len() == asked.entities.len()
     };
     let whole = looked.shards.len() == look.shards.len()
+        && looked.types.len() == look.types.len()
         && look.shards.iter().zip(&looked.shards).all(fits);
     match whole {
         true => Ok(looked),

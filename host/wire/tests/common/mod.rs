@@ -55,7 +55,7 @@ impl Service for Echo {
                 r#type: upload.manifest,
                 revision: upload.component.len() as u64,
                 digest: upload.digest.to_vec().into(),
-                unchanged: false,
+                ..Deployed::default()
             })),
             Admin::Deployments => Ok(AdminAnswer::Deployments(vec![Deployment::default(); 600])),
             _ => Err(problem("unknown-type", "not here")),

@@ -84,7 +84,10 @@ impl World {
     fn counts(&self) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
-            row.standing == Standing::Live && row.roles.host && !row.draining && row.store_answers
+            row.standing == Standing::Live
+                && row.roles.host
+                && !row.is_emptied()
+                && row.store_answers
         };
         let mut counts = BTreeMap::new();
         for (key, (row, _)) in self.rows.durable() {

@@ -11,7 +11,7 @@ use ostraca_sharding::rows::Member;
 use ostraca_wire::peer::look;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{
-    Look, LookEntity, LookShard, Looked, LookedEntity, LookedShard, Unanswered,
+    Look, LookEntity, LookShard, Looked, LookedEntity, LookedShard, LookedType, Unanswered,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -63,12 +63,38 @@ impl Gateway {
         try_join_all(question.into_iter().map(ask)).await.ok()
     }
 
+    /// How far a node is with a type, this one or another.
+    ///
+    /// # Errors
+    /// The node did not answer in time, or cannot be reached.
+    pub(crate) async fn look_type(
+        &self,
+        at: &Member,
+        name: &str,
+    ) -> Result<LookedType, Unanswered> {
+        if at.node == self.links.own {
+            return Ok(self.look_type_here(name));
+        }
+        let look = Look { shards: Vec::new(), types: vec![name.to_owned()] };
+        let answer = tokio::time::timeout(PATIENCE, self.links.ask(at, &look)).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
+        let of_type = |looked: Looked| looked.types.into_iter().next().unwrap_or_default();
+        answer.map(of_type).map_err(|why| Unanswered { node: at.node.to_string(), why })
+    }
+
+    fn look_type_here(&self, name: &str) -> LookedType {
+        let (revision, broken) = self.types.progress(name);
+        let (broken_revision, broken) = broken.unwrap_or_default();
+        LookedType { revision, broken_revision, broken: broken.to_string() }
+    }
+
     /// Answers another node's question; none if this node stops.
     pub(crate) async fn looked(&self, look: Look) -> Option<Looked> {
         let question = look.shards.into_iter().map(|of| {
             let entities = of.entities.into_iter();
             (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
         });
+        let types = look.types.iter().map(|name| self.look_type_here(name)).collect();
         let seen = self.look_here(question.collect()).await?;
         let shards = seen.into_iter().map(|shard| LookedShard {
             held: shard.held,
@@ -87,7 +113,7 @@ impl Gateway {
                 })
                 .collect(),
         });
-        Some(Looked { shards: shards.collect() })
+        Some(Looked { shards: shards.collect(), types })
     }
 }
 
@@ -105,12 +131,6 @@ fn inspect(
 impl Links {
     /// Asks another node, over the link that stands to it.
     async fn look(&self, to: &Member, question: Question) -> Result<Vec<Inspected>, String> {
-        let peer = {
-            let ways = self.ways.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let way = ways.get(&to.node).filter(|way| way.member == *to);
-            way.and_then(|way| lock(&way.road.link).as_ref().map(|up| up.peer.clone()))
-        };
-        let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.own))?;
         let shards = question.into_iter().map(|(shard, entities)| LookShard {
             shard: shard.0,
             entities: entities
@@ -118,9 +138,18 @@ impl Links {
                 .map(|it| LookEntity { r#type: it.kind.to_string(), id: it.id.to_string() })
                 .collect(),
         });
-        let look = Look { shards: shards.collect() };
-        let looked = look::ask(&peer, &look).await.map_err(|error| error.to_string())?;
-        Ok(looked.shards.into_iter().map(inspected).collect())
+        let look = Look { shards: shards.collect(), types: Vec::new() };
+        Ok(self.ask(to, &look).await?.shards.into_iter().map(inspected).collect())
+    }
+
+    async fn ask(&self, to: &Member, look: &Look) -> Result<Looked, String> {
+        let peer = {
+            let ways = self.ways.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let way = ways.get(&to.node).filter(|way| way.member == *to);
+            way.and_then(|way| lock(&way.road.link).as_ref().map(|up| up.peer.clone()))
+        };
+        let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.own))?;
+        look::ask(&peer, look).await.map_err(|error| error.to_string())
     }
 }
 

@@ -101,6 +101,11 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     for (epoch, (place, outcome)) in (1..).zip(outcomes) {
         let now = hand.worker.parts.clock.now().mono;
         hand.worker.input(Input::Renewed(now));
+        if place == "commit" {
+            // Its start is committed apart.
+            hand.send(1, "who");
+            hand.settle().await;
+        }
         store.panic_at(place);
         let fails = hand.send(1, "who");
         hand.settle().await;

@@ -215,6 +215,11 @@ impl Machine {
                 true => self.view.mute.remove(from),
                 false => self.view.mute.insert(from.clone()),
             };
+            let unrunnable = report.unrunnable();
+            match unrunnable.is_empty() {
+                true => self.view.unfit.remove(from),
+                false => self.view.unfit.insert(from.clone(), unrunnable),
+            };
             manager.heard.insert(from.node.clone(), heard);
             self.news |= manager.reports.get(&from.node) != Some(&report);
             manager.reports.insert(from.node.clone(), report);

@@ -117,7 +117,8 @@ impl Machine {
             incarnation: Incarnation { counter, nonce: self.draw() },
             renewals: 0,
             standing: Standing::Live,
-            draining: self.drains_on,
+            // What an operator wants of the node holds for all its lives, until it is undone.
+            draining: known.as_ref().is_some_and(|(row, _)| row.draining),
             store_answers: true,
             roles: self.identity.roles,
             version: self.identity.version,
@@ -193,7 +194,6 @@ impl Machine {
             ending: false,
         }));
         self.store_answered = now.mono;
-        self.drains_on = false;
         self.seen.clear();
         self.actions.push_back(Action::Registered(member));
         self.actions.push_back(Action::Renewed { sent });

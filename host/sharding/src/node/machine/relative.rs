@@ -108,9 +108,10 @@ impl Hash for Machine {
         (self.watching, self.listing, self.list_at, self.handled).hash(state);
         (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
         (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
+        self.unrunnable.hash(state);
         (self.probation, &self.waiting).hash(state);
         (&self.manager, self.news, self.vacant, self.look_at, self.again_at, &self.writes)
             .hash(state);
-        (&self.drains, self.drains_on, self.numbers).hash(state);
+        (&self.drains, self.numbers).hash(state);
     }
 }

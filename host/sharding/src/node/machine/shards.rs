@@ -99,7 +99,7 @@ impl Machine {
     /// Whether this node leaves, and its row says so, or its life ends: what it is still given goes to others, for its
     /// silence.
     fn parting(&self) -> bool {
-        let drains = matches!(&self.membership, Membership::In(life) if life.row.draining);
+        let drains = matches!(&self.membership, Membership::In(life) if life.row.is_emptied());
         self.membership.ending()
             || self.leaving == Leaving::Now
             || (self.leaving == Leaving::Drained && drains)
@@ -263,7 +263,7 @@ impl Machine {
         }
         let Some(me) = self.member() else { return };
         self.report_at = None;
-        let report = Report {
+        let mut report = Report {
             incarnation: me.incarnation,
             store_answers: !self.without_store(now) && !self.on_probation(now),
             seen: self.seen.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
@@ -283,6 +283,8 @@ impl Machine {
                 .collect(),
             extensions: Extensions::default(),
         };
+        // Names too long to be said: the host keeps its shards, as before it knew.
+        let _ = report.set_unrunnable(&self.unrunnable);
         self.say_manager(now, Talk::Report(Box::new(report)));
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct View {
     moved: BTreeMap<NodeId, u64>,
     /// Lives whose last report says that their `EntityStore` does not answer: told to the manager only (R9).
     pub(super) mute: BTreeSet<Member>,
+    /// Lives whose last report names deployed types that they cannot run: told to the manager only (R24).
+    pub(super) unfit: BTreeMap<Member, Vec<String>>,
     /// Nodes that the manager has not heard for long: known to it only (S12).
     pub(super) silent: BTreeSet<NodeId>,
     /// What was last told of each shard: epoch, live owner, moving.
@@ -27,6 +29,7 @@ impl View {
             chunks: BTreeMap::new(),
             moved: BTreeMap::new(),
             mute: BTreeSet::new(),
+            unfit: BTreeMap::new(),
             silent: BTreeSet::new(),
             routes: vec![(Epoch(0), None, false); shards as usize],
         }
@@ -87,12 +90,12 @@ impl View {
             .map(|(node, (row, _))| (node, row))
     }
 
-    /// Those of them that may get shards: where there are others, none whose `EntityStore` does not answer it (R9), and
-    /// none that is not heard.
+    /// Those of them that may get shards: where there are others, none whose `EntityStore` does not answer it (R9),
+    /// none that is not heard, and none that cannot run every deployed type (R24).
     pub(super) fn hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
         let all = || {
             self.all_live()
-                .filter(|(_, row)| row.roles.host && !row.draining && row.store_answers)
+                .filter(|(_, row)| row.roles.host && !row.is_emptied() && row.store_answers)
                 .map(|(node, row)| {
                     (Member { node: node.clone(), incarnation: row.incarnation }, row)
                 })
@@ -100,7 +103,10 @@ impl View {
         let mute =
             |member: &Member| self.mute.contains(member) || self.silent.contains(&member.node);
         let all_mute = all().all(|(member, _)| mute(&member));
-        all().filter(move |(member, _)| all_mute || !mute(member))
+        let able = move || all().filter(move |(member, _)| all_mute || !mute(member));
+        // Of two that could serve, rather one that runs all types; rather one that runs some than none.
+        let all_unfit = able().all(|(member, _)| self.unfit.contains_key(&member));
+        able().filter(move |(member, _)| all_unfit || !self.unfit.contains_key(member))
     }
 
     /// Every shard's row, in order.
@@ -177,9 +183,11 @@ impl Machine {
                 Notice::Gone { member: member.clone(), stopped }
             });
         }
-        let drained = old.as_ref().is_some_and(|old| old.draining);
-        if alive && row.draining != drained {
-            self.note(Notice::Draining(member.clone(), row.draining));
+        let drains = row.is_emptied();
+        let drained = old.as_ref().is_some_and(NodeRow::is_emptied);
+        // A mark that was there before the node joined is said again: it outlives restarts.
+        if alive && (drains != drained || (drains && !was)) {
+            self.note(Notice::Draining(member.clone(), drains));
         }
         if old.as_ref().is_none_or(|old| alive != was || old.addresses != row.addresses) {
             let addresses = row.addresses.clone();

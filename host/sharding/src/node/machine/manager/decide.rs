@@ -192,16 +192,24 @@ impl Machine {
         Some(plan::of(&self.view, &rows, &going.collect(), without, seed))
     }
 
+    /// Hosts whose shards are to go elsewhere: they drain, or cannot run a deployed type that another host can (R24).
+    fn to_empty(&self) -> BTreeSet<NodeId> {
+        let draining = self.view.all_live().filter(|(_, row)| row.is_emptied());
+        let draining = draining.map(|(node, _)| node.clone());
+        let mut nodes: BTreeSet<_> = draining.collect();
+        if !self.view.unfit.is_empty() && !self.off(Mutation::KeepUnfit) {
+            let able: BTreeSet<_> = self.view.hosts().map(|(member, _)| member).collect();
+            let unfit = self.view.unfit.keys().filter(|member| !able.contains(member));
+            nodes.extend(unfit.map(|member| member.node.clone()));
+        }
+        nodes
+    }
+
     /// Hands off the shards of nodes that drain, so many at once (R12, K35).
     fn drain(&mut self, now: Now) {
         let Some(manager) = &self.manager else { return };
         let room = self.settings.drain_parallel.saturating_sub(manager.count(Why::Drain));
-        let draining: BTreeSet<_> = self
-            .view
-            .all_live()
-            .filter(|(_, row)| row.draining)
-            .map(|(node, _)| node.clone())
-            .collect();
+        let draining = self.to_empty();
         if room == 0 || draining.is_empty() {
             return;
         }

@@ -36,7 +36,9 @@ impl Machine {
     #[must_use]
     pub fn agrees(&self, from: &Member, report: &Report) -> bool {
         report.store_answers
+            && report.unrunnable().is_empty()
             && !self.view.mute.contains(from)
+            && !self.view.unfit.contains_key(from)
             && (0..chunks(self.identity.shards)).all(|number| {
                 let base = self.manager.as_ref().and_then(|m| m.chunks.get(number as usize));
                 let base = base.and_then(|chunk| chunk.base.as_ref());

@@ -17,14 +17,14 @@ impl Machine {
             }
             return;
         };
-        if !ending && !life.row.draining && !life.pending {
+        if !ending && !life.row.is_leaving() && !life.pending {
             self.renew_soon(now);
             self.drive_membership(now);
             return;
         }
         let me = life.member.clone();
         let others = self.view.all_live().any(|(node, row)| {
-            *node != me.node && row.roles.host && !row.draining && row.store_answers
+            *node != me.node && row.roles.host && !row.is_emptied() && row.store_answers
         });
         let named = self.view.shards().any(|(_, row)| row.owner.as_ref() == Some(&me));
         if ending || self.leaving == Leaving::Now || !others {
@@ -73,8 +73,7 @@ impl Machine {
     /// marked dead and is forgotten: such a life is fenced, as any dead one is.
     pub(super) fn left(&mut self, now: Now) {
         if self.leaving == Leaving::No {
-            // Only this life is over. What an operator wants of the node holds for the next one.
-            self.drains_on = matches!(&self.membership, Membership::In(life) if life.row.draining);
+            // Only this life is over.
             return self.fence(now);
         }
         self.membership = Membership::Left;

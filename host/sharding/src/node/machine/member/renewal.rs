@@ -5,17 +5,17 @@ use super::*;
 impl Machine {
     pub(super) fn renew(&mut self, now: Now) {
         let answers = self.store_answers(now);
-        let drain = self.leaving != Leaving::No;
+        let leaves = self.leaving != Leaving::No;
         let Membership::In(life) = &mut self.membership else { return };
         life.pending = true;
         life.due = now.mono + self.settings.renew;
         life.tried.get_or_insert(now.mono);
-        let row = NodeRow {
-            renewals: life.row.renewals + 1,
-            store_answers: answers,
-            draining: life.row.draining || drain,
-            ..life.row.clone()
-        };
+        let mut row =
+            NodeRow { renewals: life.row.renewals + 1, store_answers: answers, ..life.row.clone() };
+        if leaves && !row.is_leaving() {
+            // A block without room for it: it leaves once its shards were stopped, without hand-offs.
+            let _ = row.set_leaving();
+        }
         let (key, expected) = (Key::Node(life.member.node.clone()), life.revision);
         self.write(Purpose::Renew(row.clone(), now.mono), key, Some(expected), Row::Node(row));
     }
