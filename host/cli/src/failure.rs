@@ -258,6 +258,11 @@ impl From<CallError> for Failure {
                 let text = format!("the entity refused: {message}");
                 Self::new(Exit::Application, String::from(code), text).detail("version", version)
             }
+            CallError::ReplyDropped { code, message, version, .. } => {
+                Self::new(Exit::Unexpected, String::from(code), message)
+                    .help("read the entity's state, if it matters what was answered")
+                    .detail("version", version)
+            }
             CallError::NotRun { code, message, help, details, retry_after, .. } => {
                 let help = match (help.is_empty(), retry_after) {
                     (true, Some(after)) if after.is_zero() => {
@@ -280,7 +285,15 @@ impl From<CallError> for Failure {
             }
             CallError::Unanswered { id, why, message } => Self::unanswered(id, &why, &message),
             CallError::Unknown { id, code, .. } => {
-                Self::new(Exit::Unknown, String::from(code), text).detail("id", id.to_string())
+                let help = match &*code {
+                    "too-old" => {
+                        "the entity has forgotten the session: read its state to see whether the message ran"
+                    }
+                    _ => "",
+                };
+                Self::new(Exit::Unknown, String::from(code), text)
+                    .help(help)
+                    .detail("id", id.to_string())
             }
         }
     }
@@ -340,7 +353,7 @@ mod tests {
     use super::*;
 
     fn not_run(code: &str, message: &str, retry_after: Option<Duration>) -> String {
-        let id = "00000000000000000000000000000001-1".parse().expect("an id");
+        let id = "00000000000000000000000000000001-1@1".parse().expect("an id");
         let (code, message, help) = (code.into(), message.into(), "".into());
         let details = BTreeMap::new();
         let error = CallError::NotRun { id, code, message, help, details, retry_after };

@@ -120,6 +120,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
         &["send", "counter/", "get"],
         &["send", &long, "get"],
         &["send", "counter/alice", "get", "--id", "12"],
+        &["send", "counter/alice", "get", "--id", "00112233445566778899aabbccddeeff-1"],
         &["send", "counter/alice", "get", "--command", "--query"],
         &["send", "counter/alice", "get", "--deadline", "soon"],
         &["new", "Hello"],

@@ -32,47 +32,53 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A message's id as its sender knows it, written `<session>-<sequence>`. Entities know the session
-/// by a hash of this and of the sender's principal, so an id means nothing in another's hands.
+/// A message's id as its sender knows it, written `<session>-<sequence>@<created>`. Entities know the session
+/// by a hash of this and of the sender's principal, so an id means nothing in another's hands. All copies of a message
+/// bear the same creation time: an entity that has forgotten the session since refuses them by it (R17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
     /// The session.
     pub session: SessionId,
     /// The place in it, from 1.
     pub sequence: u64,
+    /// When the message was made, in milliseconds of cluster time, from 1.
+    pub created: u64,
 }
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.session, self.sequence)
+        write!(f, "{}-{}@{}", self.session, self.sequence, self.created)
     }
 }
 
 /// A text that is no message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message id is 32 hexadecimal digits, a dash, and a number from 1")]
+#[error("a message id is 32 hexadecimal digits, a dash, a number from 1, an @ and a time from 1")]
 pub struct BadMessageId;
 
 impl FromStr for MessageId {
     type Err = BadMessageId;
 
     fn from_str(text: &str) -> Result<Self, BadMessageId> {
-        let (session, sequence) = text.split_once('-').ok_or(BadMessageId)?;
+        let (session, numbers) = text.split_once('-').ok_or(BadMessageId)?;
+        let (sequence, created) = numbers.split_once('@').ok_or(BadMessageId)?;
         let digits = |s: &str, at_most: usize, allowed: fn(&u8) -> bool| {
             !s.is_empty() && s.len() <= at_most && s.as_bytes().iter().all(allowed)
         };
         if session.len() != 32
             || !digits(session, 32, u8::is_ascii_hexdigit)
             || !digits(sequence, 20, u8::is_ascii_digit)
+            || !digits(created, 20, u8::is_ascii_digit)
         {
             return Err(BadMessageId);
         }
         let session = u128::from_str_radix(session, 16).map_err(|_| BadMessageId)?;
         let sequence = sequence.parse().map_err(|_| BadMessageId)?;
-        if sequence == 0 {
+        let created = created.parse().map_err(|_| BadMessageId)?;
+        if sequence == 0 || created == 0 {
             return Err(BadMessageId);
         }
-        Ok(Self { session: SessionId(session.to_be_bytes()), sequence })
+        Ok(Self { session: SessionId(session.to_be_bytes()), sequence, created })
     }
 }
 
@@ -104,6 +110,18 @@ pub enum CallError {
         /// For people.
         message: Box<str>,
         /// The entity's version: a refused command counts as a turn.
+        version: u64,
+    },
+    /// Final: the message ran, and what it answered is no longer kept (`reply-dropped`).
+    #[error("{code}: {message}")]
+    ReplyDropped {
+        /// The message's id.
+        id: MessageId,
+        /// Stable.
+        code: Box<str>,
+        /// For people.
+        message: Box<str>,
+        /// The entity's version after the turn.
         version: u64,
     },
     /// The message had no effect and never will: send it again as you like.
@@ -150,6 +168,7 @@ impl CallError {
     pub fn code(&self) -> &str {
         match self {
             Self::Application { code, .. }
+            | Self::ReplyDropped { code, .. }
             | Self::NotRun { code, .. }
             | Self::Unknown { code, .. } => code,
             Self::Unanswered { .. } => "query-unanswered",
@@ -161,6 +180,7 @@ impl CallError {
     pub fn id(&self) -> MessageId {
         match self {
             Self::Application { id, .. }
+            | Self::ReplyDropped { id, .. }
             | Self::NotRun { id, .. }
             | Self::Unanswered { id, .. }
             | Self::Unknown { id, .. } => *id,
@@ -195,11 +215,11 @@ mod tests {
 
     #[test]
     fn a_message_id_reads_back_as_it_is_written() {
-        let id = MessageId { session: SessionId([0xab; 16]), sequence: 42 };
-        assert_eq!(id.to_string(), format!("{}-42", "ab".repeat(16)));
+        let id = MessageId { session: SessionId([0xab; 16]), sequence: 42, created: 7 };
+        assert_eq!(id.to_string(), format!("{}-42@7", "ab".repeat(16)));
         assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in
-            ["", "-", "ab-1", &format!("{}-0", "0".repeat(32)), &format!("+{}-1", "0".repeat(31))]
+        for bad in ["", "-", "ab-1@1", "00-0@1", "00-1@0", "00-1", "+0-1@1"]
+            .map(|bad| bad.replace("00", &"0".repeat(32)))
         {
             assert_eq!(bad.parse::<MessageId>(), Err(BadMessageId), "{bad:?}");
         }

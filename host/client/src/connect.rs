@@ -15,8 +15,10 @@ use tracing::{debug, info};
 
 use crate::call::SessionId;
 use crate::driver;
+use crate::leave::Patience;
 use crate::profile::{Profile, ProfileError};
 use crate::session::{Session, Shared};
+use crate::stamp::ClusterClock;
 
 /// The first wait before connecting again; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -66,6 +68,10 @@ impl ConnectError {
 pub struct ConnectOptions {
     /// For each address. Default 3 s.
     pub connect_timeout: Duration,
+    /// How long messages may only wait or bounce before the client tries another of the profile's addresses: its node may
+    /// be cut off from the cluster. Between three and five quarters of it, so that not all clients leave at once; doubled
+    /// up to 16 times while it does not help. Default 6 s, more than a fail-over takes.
+    pub leave_after: Duration,
     /// What this side takes; see [`Limits`]. Of them, `keep_alive` is 1 s and `idle_timeout` 5 s by default: a client that
     /// noticed a dead node later than the cluster does would be what its user waits for.
     pub limits: Limits,
@@ -80,7 +86,11 @@ impl Default for ConnectOptions {
             idle_timeout: Duration::from_secs(5),
             ..Limits::default()
         };
-        Self { connect_timeout: Duration::from_secs(3), limits }
+        Self {
+            connect_timeout: Duration::from_secs(3),
+            leave_after: Duration::from_secs(6),
+            limits,
+        }
     }
 }
 
@@ -99,6 +109,8 @@ pub struct Client {
     tasks: TaskTracker,
     cancel: CancellationToken,
     dialers: Dialers,
+    clock: Arc<ClusterClock>,
+    patience: Arc<Patience>,
 }
 
 impl Client {
@@ -122,14 +134,24 @@ impl Client {
     ) -> Result<Self, ConnectError> {
         let (identity, trust) = profile.credentials()?;
         let mut dialers = Dialers { identity, trust, options, v4: None, v6: None };
-        let link = dialers.connect_any(&profile.addresses).await?;
+        let link = dialers.connect_any(&profile.addresses, None).await?;
         info!(node = %link.hello().node, address = %link.address(), "connected");
+        let clock = Arc::new(ClusterClock::default());
+        clock.at_least(link.hello().cluster_ms);
         let state = LinkState { link: Some(link), last: None };
         let (publish, links) = watch::channel(state);
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
-        let keeper = keep(dialers.clone(), profile.addresses.clone(), publish, cancel.clone());
+        let patience = Arc::new(Patience::new(dialers.options.leave_after));
+        let keeper = Keeper {
+            dialers: dialers.clone(),
+            addresses: profile.addresses.clone(),
+            clock: Arc::clone(&clock),
+            patience: Arc::clone(&patience),
+            publish,
+        };
+        let keeper = keeper.keep(cancel.clone());
         tasks.spawn(keeper);
-        Ok(Self { profile, links, tasks, cancel, dialers })
+        Ok(Self { profile, links, tasks, cancel, dialers, clock, patience })
     }
 
     /// A new session, with a random id.
@@ -148,9 +170,11 @@ impl Client {
             "default" => String::new(),
             other => other.to_owned(),
         };
-        let shared = Arc::new(Shared::new(id, next, namespace));
+        let shared = Arc::new(Shared::new(id, next, namespace, Arc::clone(&self.clock)));
         let cancel = self.cancel.child_token();
-        self.tasks.spawn(driver::drive(Arc::clone(&shared), next, self.links.clone(), cancel));
+        let patience = Arc::clone(&self.patience);
+        let links = self.links.clone();
+        self.tasks.spawn(driver::drive(Arc::clone(&shared), next, links, patience, cancel));
         Session::new(shared)
     }
 
@@ -179,50 +203,80 @@ impl Drop for Client {
     }
 }
 
-/// Keeps a connection until cancelled. Publishes each one, and `None` between them.
-async fn keep(
-    mut dialers: Dialers,
+/// Keeps a client's connection.
+struct Keeper {
+    dialers: Dialers,
     addresses: Vec<String>,
+    clock: Arc<ClusterClock>,
+    patience: Arc<Patience>,
     publish: watch::Sender<LinkState>,
-    cancel: CancellationToken,
-) {
-    let mut wait = FIRST_WAIT;
-    loop {
-        let link = publish.borrow().link.clone();
-        let last = match link {
-            Some(link) => {
-                let why = tokio::select! {
-                    () = cancel.cancelled() => return,
-                    why = link.closed() => why,
-                };
-                info!(node = %link.hello().node, error = %why, "the connection ended");
-                why.to_string()
-            }
-            None => {
-                let connected = tokio::select! {
-                    () = cancel.cancelled() => return,
-                    connected = dialers.connect_any(&addresses) => connected,
-                };
-                match connected {
-                    Ok(link) => {
-                        info!(node = %link.hello().node, address = %link.address(), "connected");
-                        wait = FIRST_WAIT;
-                        publish.send_replace(LinkState { link: Some(link), last: None });
-                        continue;
-                    }
-                    Err(error) => {
-                        debug!(%error, "not connected");
-                        error.to_string()
+}
+
+impl Keeper {
+    /// Keeps a connection until cancelled. Publishes each one, and `None` between them.
+    async fn keep(mut self, cancel: CancellationToken) {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let link = self.publish.borrow().link.clone();
+            let last = match link {
+                Some(link) => {
+                    let why = tokio::select! {
+                        () = cancel.cancelled() => return,
+                        () = self.patience.lost.notified() => {
+                            tokio::select! {
+                                () = cancel.cancelled() => return,
+                                () = self.leave(&link) => continue,
+                            }
+                        }
+                        why = link.closed() => why,
+                    };
+                    info!(node = %link.hello().node, error = %why, "the connection ended");
+                    why.to_string()
+                }
+                None => {
+                    let connected = tokio::select! {
+                        () = cancel.cancelled() => return,
+                        connected = self.dialers.connect_any(&self.addresses, None) => connected,
+                    };
+                    match connected {
+                        Ok(link) => {
+                            wait = FIRST_WAIT;
+                            self.connected(link);
+                            continue;
+                        }
+                        Err(error) => {
+                            debug!(%error, "not connected");
+                            error.to_string()
+                        }
                     }
                 }
+            };
+            self.publish.send_replace(LinkState { link: None, last: Some(last.into()) });
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(wait.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
             }
-        };
-        publish.send_replace(LinkState { link: None, last: Some(last.into()) });
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(wait.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
-        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+
+    fn connected(&self, link: Link) {
+        info!(node = %link.hello().node, address = %link.address(), "connected");
+        self.clock.at_least(link.hello().cluster_ms);
+        self.publish.send_replace(LinkState { link: Some(link), last: None });
+    }
+
+    /// Goes to another node, if one takes this client; else stays.
+    async fn leave(&mut self, link: &Link) {
+        match self.dialers.connect_any(&self.addresses, Some(link.address())).await {
+            Ok(other) => {
+                let (node, to) = (&link.hello().node, &other.hello().node);
+                info!(%node, %to, "messages wait or bounce for long: leaving for another node");
+                self.connected(other);
+                link.close();
+            }
+            Err(error) => debug!(%error, "no other node: staying"),
+        }
     }
 }
 
@@ -237,7 +291,12 @@ struct Dialers {
 }
 
 impl Dialers {
-    async fn connect_any(&mut self, addresses: &[String]) -> Result<Link, ConnectError> {
+    /// Connects to the first address that answers, but not to `except`.
+    async fn connect_any(
+        &mut self,
+        addresses: &[String],
+        except: Option<SocketAddr>,
+    ) -> Result<Link, ConnectError> {
         let mut last = String::from("the profile names none");
         let mut refused = None;
         for address in addresses {
@@ -248,7 +307,7 @@ impl Dialers {
                     continue;
                 }
             };
-            for socket in resolved {
+            for socket in resolved.into_iter().filter(|socket| Some(*socket) != except) {
                 let limit = self.options.connect_timeout;
                 let attempt = match self.dialer(socket) {
                     Ok(dialer) => timeout(limit, dialer.connect(socket)).await,

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ostraca_wire::clock::Moment;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::{Outcome, Problem, Reply};
 use ostraca_wire::{Error, problem};
@@ -18,8 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::connect::LinkState;
-use crate::ledger::{Ledger, Window};
+use crate::leave::Patience;
+use crate::ledger::{Ledger, Window, time_said};
 use crate::session::{Shared, Waiter};
+use crate::stamp::ClusterClock;
 
 /// Bytes that are encoded ahead of what QUIC takes.
 const AHEAD: usize = 256 << 10;
@@ -37,16 +38,15 @@ pub(crate) async fn drive(
     shared: Arc<Shared>,
     next: u64,
     mut links: watch::Receiver<LinkState>,
+    patience: Arc<Patience>,
     cancel: CancellationToken,
 ) {
     let mut ledger = Ledger::new(shared.id, next, rand::random());
     let mut stream: Option<Stream> = None;
     let mut reopen = REOPEN;
     let mut not_before = Instant::now();
-    let began = (Moment::now(), Instant::now());
     loop {
         let now = Instant::now();
-        ledger.set_slept(began.0.elapsed().saturating_sub(began.1.elapsed()));
         let closed = take_calls(&shared, &mut ledger);
         if stream.is_none() {
             ledger.set_absent(Some(not_connected(&links)));
@@ -63,12 +63,16 @@ pub(crate) async fn drive(
         if closed && ledger.is_empty() {
             break;
         }
-        let wake = ledger.next_wake();
+        let ends = stream.as_ref().and_then(|_| ledger.stuck()).map(|stuck| patience.ends(stuck));
+        let wake = ledger.next_wake().into_iter().chain(ends).min();
+        if ends.is_some_and(|ends| ends <= now) {
+            patience.lose();
+        }
         let happened = tokio::select! {
             () = cancel.cancelled() => break,
             () = shared.called.notified() => Ok(()),
             () = sleep(wake) => Ok(()),
-            happened = exchange(&mut stream, &mut ledger) => happened.map(|replied| {
+            happened = exchange(&mut stream, &mut ledger, &shared, &patience) => happened.map(|replied| {
                 if replied {
                     reopen = REOPEN;
                 }
@@ -103,6 +107,7 @@ fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
     let mut inbox = shared.inbox();
     let new = std::mem::take(&mut inbox.new);
     let closed = inbox.closed;
+    inbox.latest = inbox.latest.max(ledger.latest_stamp());
     drop(inbox);
     for call in new {
         ledger.push(call.sequence, call.message, call.waiter);
@@ -140,7 +145,12 @@ async fn sleep(until: Option<Instant>) {
 
 /// Writes what is to be written or takes what has come, whichever is possible first; whether it was
 /// the latter.
-async fn exchange(stream: &mut Option<Stream>, ledger: &mut Ledger<Waiter>) -> Result<bool, Error> {
+async fn exchange(
+    stream: &mut Option<Stream>,
+    ledger: &mut Ledger<Waiter>,
+    shared: &Shared,
+    patience: &Patience,
+) -> Result<bool, Error> {
     let Some(Stream { writer, reader }) = stream else {
         return std::future::pending().await;
     };
@@ -155,6 +165,7 @@ async fn exchange(stream: &mut Option<Stream>, ledger: &mut Ledger<Waiter>) -> R
     while let Some(frame) = reader.buffered()? {
         let reply = Reply::decode(frame)
             .map_err(|e| Error::Lost(format!("the node sent what is no reply: {e}")))?;
+        hear_time(&reply, &shared.clock);
         if !matches!(reply.outcome(), Outcome::Result | Outcome::Error) {
             let said = reply.problem.as_ref();
             let (code, text) = said.map_or(("", ""), |it| (&it.code, &it.message));
@@ -162,7 +173,20 @@ async fn exchange(stream: &mut Option<Stream>, ledger: &mut Ledger<Waiter>) -> R
         }
         ledger.reply(reply, now);
     }
+    if ledger.stuck().is_none() {
+        patience.progress();
+    }
     Ok(true)
+}
+
+/// A refused stamp says which time would pass (R17).
+fn hear_time(reply: &Reply, clock: &ClusterClock) {
+    let Some(problem) = &reply.problem else { return };
+    match (problem.code.as_str(), time_said(problem)) {
+        ("too-old", Some(time)) => clock.at_least(time),
+        ("stamped-ahead", Some(time)) => clock.set(time),
+        _ => {}
+    }
 }
 
 /// Opens the session's stream on the standing connection, or on the next one.

@@ -12,6 +12,7 @@
 
 mod outcome;
 mod send;
+mod stamp;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use crate::call::{Answer, CallError, MessageId, SessionId};
+pub use crate::leave::Stuck;
+pub(crate) use stamp::time_said;
 
 /// What of a session may be in flight, as the node announced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +59,12 @@ pub const DOUBT_MESSAGES: u64 = 1_024;
 pub struct Message {
     /// Whom it is for.
     pub entity: Entity,
-    /// All but what the ledger fills in: sequence, after, settled, age, remaining time.
+    /// All but what the ledger fills in: sequence, after, settled, creation time, remaining time.
     pub envelope: Envelope,
     /// When it was called.
     pub called: Instant,
-    /// How old it was then: it was sent before, in an earlier life of the session.
-    pub age: Duration,
+    /// Its creation time, in milliseconds of cluster time: not lower than those of earlier messages (R17).
+    pub created: u64,
     /// When its caller stops waiting (R22).
     pub deadline: Instant,
     /// It was sent in an earlier life of the session: in doubt from the start.
@@ -84,8 +87,8 @@ struct Call<W> {
     waiter: W,
     state: State,
     in_doubt: bool,
-    /// How long the machine had slept by the time it was called.
-    slept: Duration,
+    /// It needs a stamp as high as this before it goes out again.
+    restamp: Option<u64>,
     attempts: u32,
     /// Bytes it takes of the window while it is in flight.
     bytes: u64,
@@ -111,10 +114,12 @@ pub struct Ledger<W> {
     messages_in_flight: u32,
     bytes_in_flight: u64,
     ended: Vec<(W, Result<Answer, CallError>)>,
+    /// Since when messages are out and no entity was heard of.
+    stuck: Option<Stuck>,
     /// Why nothing can be sent now, if so.
     absent: Option<Problem>,
-    /// How long the machine has slept, on the clock that [`Instant`] does not count.
-    slept: Duration,
+    /// The highest stamp that was given anew.
+    latest: u64,
     noise: u64,
 }
 
@@ -136,8 +141,9 @@ impl<W> Ledger<W> {
             messages_in_flight: 0,
             bytes_in_flight: 0,
             ended: Vec::new(),
+            stuck: None,
             absent: None,
-            slept: Duration::ZERO,
+            latest: 0,
             noise: seed | 1,
         }
     }
@@ -152,10 +158,16 @@ impl<W> Ledger<W> {
         self.absent = why;
     }
 
-    /// Says how long the machine has slept in all: that much older is what was called before (R17). [`Instant`] stands
-    /// still meanwhile, and so do the waits and deadlines here.
-    pub fn set_slept(&mut self, slept: Duration) {
-        self.slept = self.slept.max(slept);
+    /// The highest stamp that was given anew: later messages must not bear a lower one.
+    #[must_use]
+    pub fn latest_stamp(&self) -> u64 {
+        self.latest
+    }
+
+    /// Since when messages are out and no entity has answered one, if so.
+    #[must_use]
+    pub fn stuck(&self) -> Option<Stuck> {
+        self.stuck.filter(|_| !self.calls.is_empty())
     }
 
     /// Whether every message has its outcome.
@@ -184,7 +196,7 @@ impl<W> Ledger<W> {
             waiter,
             state: State::Ready,
             in_doubt,
-            slept: self.slept,
+            restamp: None,
             attempts: 0,
             bytes: 0,
             heard: None,
@@ -194,6 +206,7 @@ impl<W> Ledger<W> {
 
     /// The connection is gone: what was in flight is in doubt, and all is sent again, in order.
     pub fn connection_lost(&mut self) {
+        self.stuck = None;
         self.messages_in_flight = 0;
         self.bytes_in_flight = 0;
         self.ghosts.clear();
@@ -261,7 +274,8 @@ impl<W> Ledger<W> {
     }
 
     fn id(&self, sequence: u64) -> MessageId {
-        MessageId { session: self.session, sequence }
+        let created = self.calls.get(&sequence).map_or(0, |call| call.message.created);
+        MessageId { session: self.session, sequence, created }
     }
 }
 

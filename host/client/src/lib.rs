@@ -23,9 +23,11 @@ mod admin;
 mod call;
 mod connect;
 mod driver;
+mod leave;
 pub mod ledger;
 mod profile;
 mod session;
+mod stamp;
 
 pub use admin::{AdminError, Update, Updates};
 pub use call::{Answer, CallError, MessageId, SessionId};

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::call::{Answer, CallError, MessageId, SessionId};
 use crate::ledger::Message;
+use crate::stamp::ClusterClock;
 
 /// Messages that a session holds without an outcome, at most; beyond it `session-full`.
 pub(crate) const MAX_HELD: usize = 65_536;
@@ -34,14 +35,10 @@ pub struct Options {
     pub traceparent: String,
     /// W3C trace context; default none.
     pub tracestate: String,
-    /// Sends again what was sent under this sequence of the session, with the same target, method and
-    /// body: it is answered with the recorded outcome, and run only if it never was. Default: a new
-    /// message. Set [`age`](Self::age) too.
-    pub again: Option<u64>,
-    /// How long ago the message was first sent, where it is sent `again`. Entities remember a session for a while
-    /// only (`entities.lane-life`, 1 h): one that is older than half of that is refused as `too-old`, where without
-    /// its age it might run a second time. Default 0.
-    pub age: Duration,
+    /// Sends again what was sent under this id of the session, with the same target, method and body, however long
+    /// ago: it is answered with the recorded outcome, and run only if it never was. If the entity has forgotten the
+    /// session since, it is told as unknown, with `too-old`. Default: a new message.
+    pub again: Option<MessageId>,
 }
 
 impl Default for Options {
@@ -53,7 +50,6 @@ impl Default for Options {
             traceparent: String::new(),
             tracestate: String::new(),
             again: None,
-            age: Duration::ZERO,
         }
     }
 }
@@ -123,7 +119,7 @@ impl Session {
         let called = Instant::now();
         let body = body.into();
         let size = body.len();
-        let message = Message {
+        let mut message = Message {
             entity: entity.clone(),
             envelope: Envelope {
                 namespace: shared.namespace.clone(),
@@ -138,7 +134,7 @@ impl Session {
                 ..Envelope::default()
             },
             called,
-            age: options.age,
+            created: 0,
             // A deadline beyond what the clock can say is none to speak of: a year.
             deadline: called
                 .checked_add(options.deadline)
@@ -147,9 +143,19 @@ impl Session {
         };
         let (waiter, outcome) = oneshot::channel();
         let mut inbox = shared.inbox();
-        let sequence = options.again.unwrap_or(inbox.next).max(1);
-        let id = MessageId { session: shared.id, sequence };
-        let refused = if inbox.ended {
+        let fresh = || MessageId {
+            session: shared.id,
+            sequence: inbox.next.max(1),
+            created: shared.clock.now().max(inbox.latest),
+        };
+        let id = options.again.unwrap_or_else(fresh);
+        let sequence = id.sequence;
+        message.created = id.created;
+        let refused = if id.session != shared.id {
+            Some(problem("other-session", "the id is of another session than the one that sends"))
+        } else if sequence == 0 || id.created == 0 {
+            Some(problem("bad-message", "an id has a sequence and a creation time from 1"))
+        } else if inbox.ended {
             Some(problem("client-closed", "the client was closed"))
         } else if inbox.held >= MAX_HELD || inbox.held_bytes + size > MAX_HELD_BYTES {
             let text = format!(
@@ -169,6 +175,7 @@ impl Session {
             return Call { id, outcome };
         }
         inbox.next = inbox.next.max(sequence.saturating_add(1));
+        inbox.latest = inbox.latest.max(id.created);
         inbox.held += 1;
         inbox.held_bytes += size;
         let first = inbox.new.is_empty();
@@ -216,6 +223,7 @@ impl Future for Call {
 pub(crate) struct Shared {
     pub(crate) id: SessionId,
     pub(crate) namespace: String,
+    pub(crate) clock: Arc<ClusterClock>,
     inbox: Mutex<Inbox>,
     /// Something is in the inbox, or it was closed.
     pub(crate) called: Notify,
@@ -223,6 +231,8 @@ pub(crate) struct Shared {
 
 pub(crate) struct Inbox {
     next: u64,
+    /// The highest creation time so far: it never falls within a session.
+    pub(crate) latest: u64,
     pub(crate) new: VecDeque<New>,
     held: usize,
     held_bytes: usize,
@@ -244,16 +254,22 @@ pub(crate) struct Waiter {
 }
 
 impl Shared {
-    pub(crate) fn new(id: SessionId, next: u64, namespace: String) -> Self {
+    pub(crate) fn new(
+        id: SessionId,
+        next: u64,
+        namespace: String,
+        clock: Arc<ClusterClock>,
+    ) -> Self {
         let inbox = Inbox {
             next: next.max(1),
+            latest: 0,
             new: VecDeque::new(),
             held: 0,
             held_bytes: 0,
             closed: false,
             ended: false,
         };
-        Self { id, namespace, inbox: Mutex::new(inbox), called: Notify::new() }
+        Self { id, namespace, clock, inbox: Mutex::new(inbox), called: Notify::new() }
     }
 
     pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {

@@ -14,8 +14,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 fn message(entity: &str, now: Instant) -> Message {
     let entity = Entity::new("counter", entity);
     let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
-    let (age, deadline) = (Duration::ZERO, now + DEADLINE);
-    Message { entity, envelope, called: now, age, deadline, again: false }
+    let deadline = now + DEADLINE;
+    Message { entity, envelope, called: now, created: 100, deadline, again: false }
 }
 
 fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
@@ -52,7 +52,7 @@ fn after_is_the_last_unresolved_to_the_entity_and_settled_the_first_unresolved_o
 }
 
 #[test]
-fn after_a_broken_connection_all_goes_again_in_order_with_after_and_age_made_anew() {
+fn after_a_broken_connection_all_goes_again_in_order_with_after_made_anew() {
     let (mut ledger, now) = (books(), Instant::now());
     for sequence in 1..=3 {
         ledger.push(sequence, message("a", now), sequence);
@@ -62,34 +62,94 @@ fn after_a_broken_connection_all_goes_again_in_order_with_after_and_age_made_ane
     ledger.connection_lost();
     let later = now + Duration::from_secs(2);
     let first = ledger.next_to_send(later).expect("first").clone();
-    assert_eq!((first.sequence, first.age_ms, first.remaining_ms), (1, 2_000, 8_000));
+    assert_eq!((first.sequence, first.created_ms, first.remaining_ms), (1, 100, 8_000));
     assert_eq!(sent(&mut ledger, later), [(3, 1, 1)]);
 }
 
-#[test]
-fn r17_what_a_message_was_old_before_and_what_the_machine_slept_since_are_its_age() {
-    let (mut ledger, now) = (books(), Instant::now());
-    let hours = |hours: u64| Duration::from_secs(3_600 * hours);
-    let age = |ledger: &mut Ledger<u64>, now| {
-        let envelope = ledger.next_to_send(now).expect("it is sent");
-        (envelope.sequence, Duration::from_millis(envelope.age_ms), envelope.remaining_ms)
-    };
-    ledger.set_slept(hours(1));
-    ledger.push(1, Message { age: hours(5), ..message("a", now) }, 1);
-    assert_eq!(
-        age(&mut ledger, now),
-        (1, hours(5), 10_000),
-        "what was slept before is not its own"
-    );
+/// A refusal of a creation time, with one that would pass.
+fn too_old(sequence: u64, stamp: u64) -> Reply {
+    let mut refused = reply(sequence, Outcome::NotRun, "too-old", false);
+    let problem = refused.problem.as_mut().expect("a problem");
+    problem.details.insert("created_ms".into(), stamp.to_string());
+    refused
+}
 
-    // The lid is closed for two hours: the connection is gone, and the caller's waiting stood still.
+/// Lets all waits pass and sends what is ready: sequences and creation times.
+fn stamps(ledger: &mut Ledger<u64>, now: Instant) -> Vec<(u64, u64)> {
+    ledger.tick(now);
+    let mut all = Vec::new();
+    while let Some(envelope) = ledger.next_to_send(now) {
+        all.push((envelope.sequence, envelope.created_ms));
+    }
+    all
+}
+
+#[test]
+fn r17_every_copy_bears_the_same_creation_time() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    assert_eq!(stamps(&mut ledger, now), [(1, 100)]);
     ledger.connection_lost();
-    ledger.set_slept(hours(3));
-    ledger.push(2, message("a", now), 2);
+    assert_eq!(stamps(&mut ledger, now + DEADLINE / 2), [(1, 100)]);
+    ledger.reply(reply(1, Outcome::Unknown, "store-unknown", true), now + DEADLINE / 2);
+    assert_eq!(stamps(&mut ledger, now + DEADLINE * 3 / 4), [(1, 100)]);
+}
+
+#[test]
+fn r17_a_message_refused_by_its_stamp_is_stamped_anew() {
+    let (mut ledger, now) = (books(), Instant::now());
+    for sequence in 1..=3 {
+        let entity = if sequence == 2 { "b" } else { "a" };
+        ledger.push(sequence, message(entity, now), sequence);
+    }
+    assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100), (3, 100)]);
+    ledger.reply(too_old(1, 500), now);
     let later = now + Duration::from_secs(1);
-    let second = Duration::from_secs(1);
-    assert_eq!(age(&mut ledger, later), (1, hours(7) + second, 9_000));
-    assert_eq!(age(&mut ledger, later), (2, second, 9_000), "called after it");
+    assert_eq!(stamps(&mut ledger, later), [], "3 may still run, with a lower stamp");
+    ledger.reply(reply(3, Outcome::NotRun, "out-of-order", true), later);
+    let later = later + Duration::from_secs(1);
+    assert_eq!(stamps(&mut ledger, later), [(1, 500), (3, 500)], "b is another entity");
+    assert_eq!(ledger.latest_stamp(), 500);
+}
+
+#[test]
+fn r17_a_message_in_doubt_is_never_stamped_anew() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    stamps(&mut ledger, now);
+    ledger.connection_lost();
+    stamps(&mut ledger, now);
+    ledger.reply(too_old(1, 500), now);
+    let (_, outcome) = ledger.take_ended().next().expect("ended at once");
+    let Err(CallError::Unknown { id, code, .. }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((id.created, &*code), (100, "too-old"));
+}
+
+#[test]
+fn r17_behind_a_later_one_given_up_a_message_ends_as_not_run() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, Message { deadline: now + DEADLINE * 3, ..message("a", now) }, 1);
+    ledger.push(2, message("a", now), 2);
+    stamps(&mut ledger, now);
+    let later = now + DEADLINE;
+    ledger.tick(later);
+    assert_eq!(ledger.take_ended().count(), 1, "2 is given up, and may run yet");
+    ledger.reply(too_old(1, 500), later);
+    assert_eq!(stamps(&mut ledger, later + Duration::from_secs(2)), []);
+    let (_, outcome) = ledger.take_ended().next().expect("ended");
+    assert!(matches!(outcome, Err(CallError::NotRun { .. })), "{outcome:?}");
+}
+
+#[test]
+fn r17_a_reply_that_is_no_longer_kept_is_final() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, Message { again: true, ..message("a", now) }, 1);
+    stamps(&mut ledger, now);
+    let ran = Reply { entity_version: 7, ..reply(1, Outcome::Ran, "reply-dropped", false) };
+    ledger.reply(ran, now);
+    let (_, outcome) = ledger.take_ended().next().expect("ended");
+    assert!(matches!(outcome, Err(CallError::ReplyDropped { version: 7, .. })), "{outcome:?}");
+    assert_eq!(ledger.settled(), 2);
 }
 
 #[test]
@@ -218,7 +278,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0..4_u8).prop_map(Step::Push),
         3 => Just(Step::Send),
-        5 => (any::<usize>(), 0..6_u8).prop_map(|(which, how)| Step::Reply(which, how)),
+        5 => (any::<usize>(), 0..8_u8).prop_map(|(which, how)| Step::Reply(which, how)),
         1 => Just(Step::Break),
         2 => (0..4_000_u16).prop_map(Step::Pass),
     ];
@@ -239,6 +299,8 @@ proptest! {
         let mut flight: Vec<u64> = Vec::new();
         let mut doubt: BTreeSet<u64> = BTreeSet::new();
         let mut ended: BTreeSet<u64> = BTreeSet::new();
+        // The creation time of every message's last copy.
+        let mut created: BTreeMap<u64, u64> = BTreeMap::new();
         for step in steps.into_iter().chain([Step::Pass(30_000)]) {
             match step {
                 Step::Push(entity) => {
@@ -263,6 +325,17 @@ proptest! {
                         let first = unresolved.keys().next().copied().unwrap_or(next);
                         prop_assert!(envelope.settled <= first);
                         prop_assert!(envelope.settled <= sequence);
+                        if let Some(before) = created.insert(sequence, envelope.created_ms) {
+                            let same = before == envelope.created_ms;
+                            prop_assert!(same || !doubt.contains(&sequence), "one stamp in doubt");
+                        }
+                        for (other, stamp) in &created {
+                            let of_entity = unresolved.get(other) == Some(&envelope.id);
+                            let open = flight.contains(other) || doubt.contains(other);
+                            if of_entity && open && *other > sequence {
+                                prop_assert!(*stamp >= envelope.created_ms, "a later one covers it");
+                            }
+                        }
                         flight.push(sequence);
                         prop_assert!(flight.len() <= 8, "within the window");
                     }
@@ -274,12 +347,17 @@ proptest! {
                         2 => (Outcome::Error, "refused", false),
                         3 => (Outcome::NotRun, "mailbox-full", true),
                         4 => (Outcome::NotRun, "unknown-method", false),
-                        _ => (Outcome::Unknown, "store-unknown", true),
+                        5 => (Outcome::Unknown, "store-unknown", true),
+                        _ => (Outcome::NotRun, "too-old", false),
                     };
                     if outcome == Outcome::Unknown {
                         doubt.insert(sequence);
                     }
-                    ledger.reply(reply(sequence, outcome, code, retryable), now);
+                    let answer = match how {
+                        6 | 7 => too_old(sequence, 100 + 50 * sequence + u64::from(how)),
+                        _ => reply(sequence, outcome, code, retryable),
+                    };
+                    ledger.reply(answer, now);
                 }
                 Step::Reply(..) => {}
                 Step::Break => {

@@ -164,7 +164,7 @@ async fn a_deadline_ends_the_waiting_as_unknown_and_a_late_copy_is_recognised() 
         let error = session.send(&entity, "add", "[1]", &short).await.expect_err("no reply");
         assert!(began.elapsed() >= Duration::from_millis(100));
         let CallError::Unknown { id, .. } = error else { panic!("{error:?}") };
-        let again = Options { again: Some(id.sequence), ..Options::default() };
+        let again = Options { again: Some(id), ..Options::default() };
         let answer = session.send(&entity, "add", "[1]", &again).await.expect("answer");
         assert_eq!((answer.id, answer.body.as_ref()), (id, &b"recorded"[..]));
         assert_eq!(session.next_sequence(), 2);

@@ -16,6 +16,8 @@ use crate::input::nearest;
 use crate::peers::starting;
 use crate::types::{Table, Type};
 
+/// The detail of a refusal that says which creation time would pass (R17).
+const CREATED_MS: &str = "created_ms";
 /// How long a message waits for its type to be known: rows travel for a moment after a deploy.
 const TYPE_WAIT: Duration = Duration::from_secs(2);
 
@@ -39,6 +41,10 @@ impl Door {
 }
 
 impl Service for Door {
+    fn cluster_ms(&self) -> u64 {
+        self.0.get().map_or(0, |open| open.gateway.clock.now().cluster.max(1))
+    }
+
     async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
         let Some(Open { gateway, takes_messages, .. }) = self.0.get() else {
             for request in batch.drain(..) {
@@ -232,6 +238,12 @@ pub(crate) fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
     details
 }
 
+fn details(hint: Option<&Hint>, stamp: Option<u64>) -> BTreeMap<String, String> {
+    let mut details = hint.map(hint_details).unwrap_or_default();
+    details.extend(stamp.map(|created| (CREATED_MS.to_owned(), created.to_string())));
+    details
+}
+
 /// A message's end, as it goes over the wire.
 pub(crate) fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
     let kind = wire_kind(kind).into();
@@ -246,14 +258,24 @@ pub(crate) fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
             problem: Some(Problem { code, message, ..Problem::default() }),
             ..base
         },
-        Outcome::NotRun { code, message, retry_after, hint } => Reply {
+        Outcome::Final { answer: Answer::Dropped, version } => Reply {
+            outcome: proto::Outcome::Ran.into(),
+            entity_version: version,
+            problem: Some(problem(
+                codes::REPLY_DROPPED,
+                "the message ran, and its reply is no longer kept",
+                "read the entity's state, if it matters what was answered",
+            )),
+            ..base
+        },
+        Outcome::NotRun { code, message, retry_after, hint, stamp } => Reply {
             outcome: proto::Outcome::NotRun.into(),
             problem: Some(Problem {
                 code: code.into_owned(),
                 message,
                 retryable: retry_after.is_some(),
                 retry_after_ms: retry_after.unwrap_or(0).into(),
-                details: hint.map(|hint| hint_details(&hint)).unwrap_or_default(),
+                details: details(hint.as_deref(), stamp),
                 ..Problem::default()
             }),
             ..base

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{COUNTER, counter, make};
-use ostraca_client::{CallError, Client};
+use ostraca_client::{CallError, Client, MessageId, Options};
 use ostraca_node::{Initialised, Node};
 use ostraca_sharding::ids::Entity;
 
@@ -19,6 +19,14 @@ async fn start(dir: &Path, made: &Initialised) -> Running {
     let node = common::start(dir).await;
     let client = common::client(&node, made).await;
     Running { node, client }
+}
+
+/// The same with some settings of the section `[entities]`.
+async fn start_with(dir: &Path, made: &Initialised, entities: &str) -> Running {
+    let path = dir.join("ostraca.toml");
+    let text = std::fs::read_to_string(&path).expect("the configuration");
+    std::fs::write(&path, format!("{text}\n[entities]\n{entities}\n")).expect("written");
+    start(dir, made).await
 }
 
 async fn stop(running: Running) {
@@ -82,6 +90,87 @@ async fn many_sessions_count_every_command_once() {
         assert_eq!(&got.body[..], b"320");
     }
     stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_a_message_sent_again_at_any_later_time_never_runs_twice() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start_with(&dir, &made, "lanes = 2").await;
+    let client = &running.client;
+    client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let alice = Entity::new("counter", "alice");
+    let first = client.session().command(&alice, "add", "1").await.expect("added");
+    let again = |id: MessageId| {
+        let options = Options { again: Some(id), ..Options::default() };
+        let session = client.session_with_id(id.session, id.sequence);
+        async move { session.send(&alice_again(), "add", "1", &options).await }
+    };
+    assert_eq!(again(first.id).await.expect("the recorded answer"), first);
+    for _ in 0..3 {
+        client.session().command(&alice, "add", "1").await.expect("added by another session");
+    }
+    let refused = again(first.id).await.expect_err("its session is forgotten");
+    assert!(matches!(refused, CallError::Unknown { .. }), "{refused:?}");
+    assert_eq!((refused.code(), refused.id()), ("too-old", first.id));
+    let got = client.session().query(&alice, "get", "").await.expect("read");
+    assert_eq!(&got.body[..], b"4");
+    // What never arrived runs, under whatever id: here one above the watermark.
+    let unsent = MessageId {
+        sequence: 7,
+        created: client.session().command(&alice, "add", "1").await.expect("added").id.created + 1,
+        ..first.id
+    };
+    assert_eq!(again(unsent).await.expect("it never ran").version, 6);
+    stop(running).await;
+}
+
+fn alice_again() -> Entity {
+    Entity::new("counter", "alice")
+}
+
+/// `ONE_SHOTS=1000000` measures it with the default bounds.
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_an_entity_called_by_one_shot_sessions_goes_on_for_ever() {
+    let many: Option<u64> = std::env::var("ONE_SHOTS").ok().and_then(|many| many.parse().ok());
+    let calls = many.unwrap_or(2_000);
+    let (lanes, bounds) = match many {
+        Some(_) => (10_000, String::new()),
+        None => (20, "lanes = 20\nunsettled-bytes = \"1 KiB\"".to_owned()),
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start_with(&dir, &made, &bounds).await;
+    let client = &running.client;
+    client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let hot = Entity::new("counter", "hot");
+    let mut resident = Vec::new();
+    let began = std::time::Instant::now();
+    for batch in 0..calls / 50 {
+        let calls_now = (0..50).map(|_| client.session().command(&hot, "add", "1"));
+        for answer in futures::future::join_all(calls_now).await {
+            answer.expect("every session is served");
+        }
+        if (batch + 1) % (calls / 500).max(1) == 0 {
+            resident.push(resident_kib());
+        }
+    }
+    println!("{calls} calls in {:?}; KiB resident by tenths: {resident:?}", began.elapsed());
+    let detail = client.inspect(&hot).await.expect("inspected");
+    assert_eq!(detail.version, calls);
+    assert!(detail.lanes <= lanes, "{} lanes", detail.lanes);
+    // From the second tenth on, where bounds are reached with the default ones as well.
+    let grown = resident[resident.len() - 1].saturating_sub(resident[1]);
+    assert!(grown < 128 << 10, "grown by {grown} KiB: {resident:?}");
+    stop(running).await;
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ pub struct Now {
     /// Milliseconds of the node's own clock, which counts suspension (`CLOCK_BOOTTIME`, R8).
     pub mono: u64,
     /// Milliseconds of cluster time: kept in the `ClusterStore`, moved on only by clocks that run, so it
-    /// may stand still while nobody runs but never jumps. Lanes are purged by it (R17).
+    /// may stand still while nobody runs but never jumps. Messages are stamped with it (R17).
     pub cluster: u64,
 }
 
@@ -54,8 +54,8 @@ pub struct Message {
     pub body: Bytes,
     /// What it asks for, hashed.
     pub digest: Digest,
-    /// Milliseconds that its holders had it before it came here (R17).
-    pub age: u64,
+    /// When its sender made it, in milliseconds of cluster time; the same in every copy (R17).
+    pub created: u64,
     /// When it came, on this node's clock ([`Now::mono`]).
     pub arrived: u64,
     /// When its sender stops waiting, on this node's clock; a turn does not start later (R22).
@@ -95,6 +95,8 @@ pub enum Outcome {
         retry_after: Option<u32>,
         /// With `not-owner` and `rebalancing`, what the sender's gateway may learn for its routes.
         hint: Option<Box<Hint>>,
+        /// With `too-old` and `stamped-ahead`, a creation time that would pass.
+        stamp: Option<u64>,
     },
     /// It may have run: send it again under the same id only.
     Unknown {
@@ -111,6 +113,7 @@ impl Outcome {
             message: message.into(),
             retry_after: None,
             hint: None,
+            stamp: None,
         }
     }
 
@@ -121,7 +124,17 @@ impl Outcome {
             message: message.into(),
             retry_after: Some(millis),
             hint: None,
+            stamp: None,
         }
+    }
+
+    /// The same with a creation time that would pass, if it is a refusal.
+    #[must_use]
+    pub fn with_stamp(mut self, created: u64) -> Self {
+        if let Self::NotRun { stamp, .. } = &mut self {
+            *stamp = Some(created);
+        }
+        self
     }
 
     /// The same with a hint, if it is a refusal and there is one.
@@ -164,12 +177,12 @@ pub mod codes {
     pub const SUPERSEDED: &str = "superseded";
     /// The same id came with another target, method or body.
     pub const ID_REUSED: &str = "id-reused";
-    /// Held up for longer than its id is remembered for certain.
+    /// Its session is not remembered, and it may be a copy of what ran before it was forgotten.
     pub const TOO_OLD: &str = "too-old";
-    /// The entity knows as many sessions as it may.
-    pub const TOO_MANY_SESSIONS: &str = "too-many-sessions";
-    /// The entity keeps as many bytes of unsettled replies as it may.
-    pub const TOO_MANY_UNSETTLED: &str = "too-many-unsettled";
+    /// Created further ahead of cluster time than `stamp-ahead` allows.
+    pub const STAMPED_AHEAD: &str = "stamped-ahead";
+    /// It ran, and its reply is no longer kept.
+    pub const REPLY_DROPPED: &str = "reply-dropped";
     /// As many copies of this message wait as may.
     pub const TOO_MANY_COPIES: &str = "too-many-copies";
     /// The sender's deadline passed before the turn could start.

@@ -72,6 +72,9 @@ pub struct Head {
     pub deleted: bool,
     /// Bytes of keys and values in the entity's state.
     pub state_bytes: u64,
+    /// Every command that ran in a lane that was dropped since was created at this time or before, in milliseconds
+    /// of cluster time (R17). Never falls.
+    pub watermark: u64,
     /// Fields of later releases.
     pub extensions: Extensions<Head>,
 }
@@ -89,6 +92,10 @@ pub struct Lane {
     pub last: u64,
     /// Cluster time of the last use, in milliseconds: lanes of clients are purged by it.
     pub used_at: u64,
+    /// The highest creation time of any command that ran in it: what the watermark rises to when it is dropped.
+    pub newest_created: u64,
+    /// Which principal's it is, in short.
+    pub principal: u32,
     /// Replies that the session has not settled yet, by rising sequence.
     pub replies: Vec<Recorded>,
     /// Fields of later releases.
@@ -130,6 +137,8 @@ pub enum Answer {
         /// For people.
         message: String,
     },
+    /// The turn was recorded, and what it answered is no longer kept. Only in lanes and in answers to copies.
+    Dropped,
 }
 
 impl Answer {
@@ -139,6 +148,7 @@ impl Answer {
         match self {
             Self::Result(body) => body.len(),
             Self::Error { code, message } => code.len() + message.len(),
+            Self::Dropped => 0,
         }
     }
 

@@ -334,6 +334,8 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
             session: ostraca_sharding::ids::Session([1; 16]),
             last: 1,
             used_at: 1,
+            newest_created: 1,
+            principal: 1,
             replies: vec![],
             extensions: Default::default(),
         };

@@ -116,6 +116,11 @@ fn refusal(envelope: &Envelope, limit: u32) -> Option<Problem> {
             envelope.after, envelope.settled, envelope.sequence
         ));
     }
+    if envelope.created_ms == 0 {
+        return bad(
+            "created_ms is missing: stamp the message with the cluster time of the hello".into()
+        );
+    }
     if Kind::try_from(envelope.kind).is_err() {
         return bad(format!("kind {} is not known", envelope.kind));
     }

@@ -1,8 +1,8 @@
 //! A clock that goes on while the machine sleeps.
 //!
-//! A message's age decides whether its id is still remembered for certain (R17). The standard library's clock stands
-//! still while a machine is suspended, and with it the age of whatever the machine holds: a laptop that slept for two
-//! hours would send a message again as if it were new, and the entity, which has forgotten its session, would run it twice.
+//! Leases end by it (R8), and clients move cluster time on by it, which they stamp their messages with (R17). The standard
+//! library's clock stands still while a machine is suspended: stamps of a laptop that slept would lie far behind, and
+//! be refused by every entity that has forgotten sessions meanwhile.
 
 use std::time::Duration;
 

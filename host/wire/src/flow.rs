@@ -31,7 +31,7 @@ pub struct Request {
     /// Checked against the limits of names and bodies. From a client, `principal` is empty, since its
     /// certificate says it; from a node, `session` is the entity's and `principal` is the sender.
     pub envelope: Envelope,
-    /// When it was read: what is held longer adds the time since to `age_ms` (R17).
+    /// When it was read: the time since is taken off `remaining_ms` (R22).
     pub received: Moment,
     /// The right to answer it.
     pub ticket: Ticket,

@@ -154,6 +154,7 @@ async fn a_bad_message_is_refused_alone_and_its_session_goes_on() {
             (Envelope { after: 1, ..good.clone() }, "bad-message"),
             (Envelope { settled: 2, ..good.clone() }, "bad-message"),
             (Envelope { kind: 9, ..good.clone() }, "bad-message"),
+            (Envelope { created_ms: 0, ..good.clone() }, "bad-message"),
             (Envelope { session: vec![4; 16].into(), ..good.clone() }, "bad-message"),
             (Envelope { body: vec![0; 10_001].into(), ..good.clone() }, "message-too-large"),
         ];

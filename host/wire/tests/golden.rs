@@ -50,12 +50,13 @@ fn envelope() {
         route_epoch: 18,
         flags: 19,
         method: "m".into(),
+        created_ms: 21,
         body: Bytes::from_static(b"!"),
     };
     let session = "aa".repeat(16);
     let golden = format!(
-        "0a016e1201741a01692210{session}28053004380340024809500a580b6201706a016f\
-         72016172016 27a0178820101798a01017a900112980113a201016dfa010121"
+        "0a016e1201741a01692210{session}2805300438034002500a580b6201706a016f\
+         72016172016 27a0178820101798a01017a900112980113a201016da80115fa010121"
     );
     same(&message, &golden.replace(' ', ""));
 }
@@ -110,11 +111,12 @@ fn hello() {
         hash: "h".into(),
         addresses: vec!["a".into()],
         format: 15,
+        cluster_ms: 16,
     };
     let golden = format!(
         "0a10{}1210{}1a016e220b080311040000000000000028013002\
          3a01664201724a14080110021803200428053006380740084809500a520173\
-         5a0573746f7265600c6a0168720161780f",
+         5a0573746f7265600c6a0168720161780f800110",
         "01".repeat(16),
         "02".repeat(16)
     );
@@ -252,6 +254,7 @@ fn the_example_of_the_documentation() {
         remaining_ms: 10_000,
         content_type: "application/json".into(),
         method: "add".into(),
+        created_ms: 5_000,
         body: Bytes::from_static(b"1"),
         ..Envelope::default()
     };

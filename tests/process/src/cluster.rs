@@ -263,7 +263,7 @@ impl Cluster {
 pub fn impatient() -> ConnectOptions {
     let (idle_timeout, keep_alive) = (Duration::from_millis(1_500), Duration::from_millis(300));
     let limits = Limits { idle_timeout, keep_alive, ..ConnectOptions::default().limits };
-    ConnectOptions { connect_timeout: Duration::from_secs(1), limits }
+    ConnectOptions { connect_timeout: Duration::from_secs(1), limits, ..ConnectOptions::default() }
 }
 
 /// Where a node listens and where its proxy does. Other processes of the tests use others, by their ids.

@@ -115,7 +115,12 @@ fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
             Outcome::Final { version: *version, value: Err(code.to_string()) }
         }
         Err(CallError::NotRun { .. }) => Outcome::NotRun,
-        Err(CallError::Unanswered { .. } | CallError::Unknown { .. }) => Outcome::Unknown,
+        // With a dropped reply it ran, and what came of it is not told.
+        Err(
+            CallError::Unanswered { .. }
+            | CallError::Unknown { .. }
+            | CallError::ReplyDropped { .. },
+        ) => Outcome::Unknown,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ostraca_client::{Answer, CallError, Client, ConnectOptions, Entity, Kind, Options, Session};
+use ostraca_client::{
+    Answer, CallError, Client, ConnectOptions, Entity, Kind, MessageId, Options, Session,
+};
 use ostraca_process_tests::home::{deploy_example, session_id};
 use ostraca_process_tests::proxy::{Network, Rule};
 use ostraca_process_tests::{Home, Node};
@@ -20,8 +22,8 @@ async fn connect(home: &Home, node: &Node) -> Client {
     Client::connect(home.profile(node.address).expect("profile")).await.expect("connect")
 }
 
-fn again(sequence: u64) -> Options {
-    let again = Some(sequence);
+fn again(id: MessageId) -> Options {
+    let again = Some(id);
     Options { kind: Kind::Command, deadline: Duration::from_secs(60), again, ..Options::default() }
 }
 
@@ -44,7 +46,8 @@ async fn the_same_id_on_two_connections_at_once_runs_once() {
         let before: u64 = value(&reader, &entity).await.parse().expect("number");
         let id = session_id(number);
         let calls = [&one, &two].map(|client| {
-            client.session_with_id(id, 1).send(&entity, "add", "{\"by\":3}", &again(1))
+            let message = MessageId { session: id, sequence: 1, created: 1 };
+            client.session_with_id(id, 1).send(&entity, "add", "{\"by\":3}", &again(message))
         });
         let [a, b] = calls;
         let (a, b) = tokio::join!(a, b);
@@ -63,12 +66,15 @@ async fn the_same_id_after_a_kill_is_answered_with_the_record() {
     let first = session.command(&entity, "add", "{\"by\":5}").await.expect("answer");
     node.kill_9().expect("kill");
     let node = Node::start(&home).expect("start again");
-    let second = session.send(&entity, "add", "{\"by\":5}", &again(1)).await.expect("answer");
+    let second =
+        session.send(&entity, "add", "{\"by\":5}", &again(first.id)).await.expect("answer");
     same(&first, &second);
     // Another process of the same client knows the id only.
     let other = connect(&home, &node).await;
-    let third =
-        other.session_with_id(session_id(1), 2).send(&entity, "add", "{\"by\":5}", &again(1)).await;
+    let third = other
+        .session_with_id(session_id(1), 2)
+        .send(&entity, "add", "{\"by\":5}", &again(first.id))
+        .await;
     same(&first, &third.expect("answer"));
     assert_eq!(value(&session, &entity).await, "5");
 }
@@ -92,7 +98,8 @@ async fn the_same_id_after_the_reply_was_lost_is_answered_with_the_record() {
     let mut expected = 1;
     for sequence in 2..=6 {
         // The message leaves; the network goes dark before or after the node has run it.
-        let call = session.send(&entity, "add", "{\"by\":1}", &again(sequence));
+        let id = MessageId { sequence, ..first.id };
+        let call = session.send(&entity, "add", "{\"by\":1}", &again(id));
         tokio::time::sleep(Duration::from_micros(300 * sequence)).await;
         network.around(0, Rule::CUT);
         tokio::time::sleep(Duration::from_millis(1_000)).await;
@@ -112,10 +119,14 @@ async fn the_same_id_with_another_body_is_an_error_and_runs_nothing() {
     let entity = Entity::new("counter", "a");
     let session = client.session_with_id(session_id(1), 1);
     let first = session.command(&entity, "add", "{\"by\":5}").await.expect("answer");
-    let refused = session.send(&entity, "add", "{\"by\":6}", &again(1)).await.expect_err("refused");
+    let refused =
+        session.send(&entity, "add", "{\"by\":6}", &again(first.id)).await.expect_err("refused");
     assert!(matches!(refused, CallError::NotRun { .. }), "{refused:?}");
     assert_eq!(refused.code(), "id-reused");
-    same(&first, &session.send(&entity, "add", "{\"by\":5}", &again(1)).await.expect("answer"));
+    same(
+        &first,
+        &session.send(&entity, "add", "{\"by\":5}", &again(first.id)).await.expect("answer"),
+    );
     assert_eq!(value(&session, &entity).await, "5");
     client.close().await;
 }

@@ -68,8 +68,8 @@ async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so(
     for call in calls {
         let id = call.id();
         match call.await {
-            Err(CallError::Unknown { .. }) => doubtful.push((id.sequence, true)),
-            Err(CallError::NotRun { .. }) => doubtful.push((id.sequence, false)),
+            Err(CallError::Unknown { .. }) => doubtful.push((id, true)),
+            Err(CallError::NotRun { .. }) => doubtful.push((id, false)),
             ended => panic!("a reply left though no sync succeeded: {ended:?}"),
         }
     }

@@ -20,6 +20,8 @@ pub struct Pending {
     pub by: u64,
     /// When it was first sent.
     pub sent: u64,
+    /// Its creation time, as every copy bears it (R17).
+    pub created: u64,
     /// Milliseconds that each copy may wait to be started, until the client stops saying so.
     pub patience: Option<u64>,
     /// Copies sent, and copies answered with `not-run`.
@@ -37,7 +39,7 @@ impl Pending {
         sent: u64,
         patience: Option<u64>,
     ) -> Self {
-        Self { entity, kind, method, by, sent, patience, copies: 0, refused: 0 }
+        Self { entity, kind, method, by, sent, created: sent, patience, copies: 0, refused: 0 }
     }
 }
 
@@ -52,6 +54,16 @@ pub struct Client {
     pub pending: BTreeMap<u64, Pending>,
     /// What it saw.
     pub history: Vec<Operation>,
+    /// How far its clock is ahead of the cluster's, or behind.
+    pub skew: i64,
+    /// It stamps a message anew although a copy of it may have run: a rule switched off.
+    pub restamps_in_doubt: bool,
+    /// Entities keep few lanes and replies, and may forget that a message ran before its client knows.
+    pub forgetful: bool,
+    /// The creation time of every message so far.
+    pub stamps: BTreeMap<u64, u64>,
+    /// Commands that ended unknown.
+    given_up: Vec<(Entity, u64)>,
 }
 
 impl Client {
@@ -59,30 +71,58 @@ impl Client {
     #[must_use]
     pub fn new(number: u64) -> Self {
         let session = Session::of("client", &number.to_le_bytes());
-        Self { session, last: 0, pending: BTreeMap::new(), history: Vec::new() }
+        Self {
+            session,
+            last: 0,
+            pending: BTreeMap::new(),
+            history: Vec::new(),
+            skew: 0,
+            restamps_in_doubt: false,
+            forgetful: false,
+            stamps: BTreeMap::new(),
+            given_up: Vec::new(),
+        }
+    }
+
+    /// The same with a clock that is so far ahead, and with a rule switched off or not.
+    #[must_use]
+    pub fn with(self, skew: i64, restamps_in_doubt: bool) -> Self {
+        Self { skew, restamps_in_doubt, ..self }
+    }
+
+    /// The same where entities forget soon.
+    #[must_use]
+    pub fn of_forgetful(self, forgetful: bool) -> Self {
+        Self { forgetful, ..self }
     }
 
     /// Takes a message under the next sequence.
-    pub fn begin(&mut self, pending: Pending) -> u64 {
+    pub fn begin(&mut self, mut pending: Pending) -> u64 {
         self.last += 1;
+        let latest = self.stamps.values().max().copied().unwrap_or(1);
+        pending.created = pending.sent.saturating_add_signed(self.skew).max(latest);
+        self.stamps.insert(self.last, pending.created);
         self.pending.insert(self.last, pending);
         self.last
     }
 
     /// What an outcome breaks if it says that a command was overtaken. A query whose answer was lost may be; a command
-    /// never.
+    /// never, unless its entity forgets soon, and then only one of which a copy may have run.
     #[must_use]
     pub fn overtaken(&self, sequence: u64, outcome: &Outcome) -> Option<String> {
         let overtaken =
             matches!(outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
         let pending = self.pending.get(&sequence).filter(|_| overtaken)?;
+        if self.forgetful && pending.refused + 1 < pending.copies {
+            return None;
+        }
         (pending.kind == Kind::Command)
             .then(|| format!("{sequence} was overtaken in its lane, and never ran"))
     }
 
     /// A copy of a message as it is sent now (R17).
     #[must_use]
-    pub fn copy(&self, sequence: u64, now: u64) -> Option<Message> {
+    pub fn copy(&self, sequence: u64) -> Option<Message> {
         let pending = self.pending.get(&sequence)?;
         let before = self.pending.range(..sequence).rev();
         let after =
@@ -99,7 +139,7 @@ impl Client {
             method: pending.method.into(),
             body: body.to_vec().into(),
             digest: Digest::of(&pending.entity, pending.method, &body),
-            age: now - pending.sent,
+            created: pending.created,
             arrived: 0,
             deadline: pending.patience,
             context: Default::default(),
@@ -116,17 +156,26 @@ impl Client {
                         Ok(body.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes).into())
                     }
                     Answer::Error { code, .. } => Err(code),
+                    // It ran; what came of it is not told.
+                    Answer::Dropped => return self.resolve(sequence, now, Seen::Unknown),
                 };
                 Seen::Final { version, value }
             }
             Outcome::Unknown { .. } => return Some(20),
-            Outcome::NotRun { code, retry_after, .. } => {
+            Outcome::NotRun { code, retry_after, stamp, .. } => {
                 pending.refused += 1;
                 // Only if every copy is accounted for is a refusal the end (R16).
-                let certain = pending.refused >= pending.copies || code == codes::SUPERSEDED;
-                if code == codes::TOO_OLD && !certain {
-                    // Whether an earlier copy ran cannot be found out any more.
+                let overtaken = code == codes::SUPERSEDED;
+                let certain = pending.refused >= pending.copies || (overtaken && !self.forgetful);
+                if overtaken && !certain {
                     return self.resolve(sequence, now, Seen::Unknown);
+                }
+                if code == codes::TOO_OLD {
+                    if !certain && !self.restamps_in_doubt {
+                        // Whether an earlier copy ran cannot be found out any more.
+                        return self.resolve(sequence, now, Seen::Unknown);
+                    }
+                    return self.stamp_anew(sequence, now, stamp.unwrap_or(now));
                 }
                 match retry_after {
                     Some(after) if pending.patience.is_none() => return Some(u64::from(after) + 5),
@@ -141,8 +190,30 @@ impl Client {
         self.resolve(sequence, now, seen)
     }
 
+    /// Stamps a message anew of which no copy ran, and those behind it: a dropped lane must cover every sequence
+    /// below its last. Where one behind it may still run, it waits for its end.
+    fn stamp_anew(&mut self, sequence: u64, now: u64, stamp: u64) -> Option<u64> {
+        let entity = self.pending.get(&sequence)?.entity.clone();
+        if self.given_up.iter().any(|(of, later)| *of == entity && *later > sequence) {
+            return self.resolve(sequence, now, Seen::NotRun);
+        }
+        let behind = |other: &Pending| other.entity == entity;
+        let later = || self.pending.range(sequence + 1..).filter(|(_, other)| behind(other));
+        if later().any(|(_, other)| other.refused < other.copies) {
+            return Some(20);
+        }
+        for (sequence, pending) in self.pending.range_mut(sequence..).filter(|(_, it)| behind(it)) {
+            pending.created = pending.created.max(stamp);
+            self.stamps.insert(*sequence, pending.created);
+        }
+        Some(1)
+    }
+
     fn resolve(&mut self, sequence: u64, now: u64, seen: Seen) -> Option<u64> {
         let pending = self.pending.remove(&sequence)?;
+        if seen == Seen::Unknown {
+            self.given_up.push((pending.entity.clone(), sequence));
+        }
         self.history.push(Operation {
             entity: pending.entity.to_string(),
             session: format!("{:?}", self.session),

@@ -74,6 +74,8 @@ pub struct Options {
     pub pauses: bool,
     /// The only fault is that the way to the entities' store is slow for one host (R9).
     pub slow_store: bool,
+    /// Clients stamp messages anew whose copies may have run (R17).
+    pub restamps_in_doubt: bool,
     /// Messages in the run.
     pub messages: u64,
     /// Prints what happens.
@@ -90,6 +92,7 @@ impl Default for Options {
             early_rows: false,
             pauses: false,
             slow_store: false,
+            restamps_in_doubt: false,
             messages: 150,
             trace: false,
         }
@@ -116,6 +119,7 @@ enum Happening {
     Issue { client: usize },
     Again { client: usize, sequence: u64, copies: u32 },
     Arrive { site: usize, client: usize, message: Box<Message> },
+    Release { client: usize, message: Box<Message> },
     Reply { client: usize, sequence: u64, outcome: Outcome },
     Pump { conn: ConnId, from: usize },
     Late { conn: ConnId, from: usize, frame: Frame },
@@ -219,6 +223,10 @@ struct World {
     idle: u64,
     revision: u64,
     issued: u64,
+    /// Entities keep few lanes and few replies.
+    forgetful: bool,
+    /// Copies that a gateway holds for long.
+    held_copies: u64,
     tags: u64,
     tokens: u64,
     turns: HashMap<TurnId, Arc<Message>>,
@@ -292,6 +300,7 @@ impl World {
                 self.send_again(client, sequence, copies);
             }
             Happening::Arrive { site, client, message } => self.arrive_at(site, client, message),
+            Happening::Release { client, message } => self.release(client, message),
             Happening::Reply { client, sequence, outcome } => {
                 self.replied(client, sequence, outcome);
             }

@@ -2,7 +2,7 @@
 //! takes effect twice, a lane has one home, and when all is quiet nothing is left in memory.
 //!
 //! The world of `world.rs` asks whether honest clients get what was promised; here nobody is honest but about a
-//! message's age. Time, the store's answers and turns' ends come in any order that their contracts allow.
+//! message's creation time. Time, the store's answers and turns' ends come in any order that their contracts allow.
 
 mod act;
 mod answers;

@@ -22,6 +22,7 @@ pub const KINDS: &[&str] = &[
     "fault: renewals lost",
     "fault: message lost",
     "fault: message doubled",
+    "fault: copy held long by another gateway",
     "fault: reply lost",
     "fault: guest failed",
     "fault: node clock drifts",
@@ -54,6 +55,7 @@ pub const KINDS: &[&str] = &[
     "reply: application error",
     "reply: unknown",
     "reply: recorded outcome",
+    "reply: no longer kept",
     "reply: query",
     "not run: mailbox-full",
     "not run: out-of-order",
@@ -65,7 +67,8 @@ pub const KINDS: &[&str] = &[
     "not run: store-full",
     "not run: commit-refused",
     "not run: too-many-copies",
-    "not run: too-many-sessions",
+    "not run: too-old",
+    "not run: stamped-ahead",
     "not run: superseded",
 ];
 

@@ -44,6 +44,8 @@ pub struct Options {
     pub keep_errors: bool,
     /// A deploy changes where entities live, though there are some (R23).
     pub rebind: bool,
+    /// Clients stamp messages anew whose copies may have run (R17).
+    pub restamps_in_doubt: bool,
     /// Messages in the run.
     pub messages: u64,
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             breaches: Vec::new(),
             keep_errors: false,
             rebind: false,
+            restamps_in_doubt: false,
             messages: 220,
         }
     }
@@ -96,6 +99,10 @@ struct World {
     dead: BTreeSet<u64>,
     revision: u64,
     issued: u64,
+    /// Entities keep few lanes and few replies.
+    forgetful: bool,
+    /// Copies that a gateway holds for long.
+    held_copies: u64,
     loss: u64,
     turns: HashMap<TurnId, Arc<Message>>,
     deadlines: HashMap<(usize, MessageId), Option<u64>>,
@@ -117,7 +124,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         now: 0,
         queue: Queue::new(),
         nodes: Vec::new(),
-        clients: (0..clients).map(|number| Client::new(number as u64)).collect(),
+        clients: Vec::new(),
         store_up: true,
         sync_fails: false,
         asked: BTreeMap::new(),
@@ -130,6 +137,8 @@ pub fn run(seed: u64, options: Options) -> Report {
         dead: BTreeSet::new(),
         revision: 1,
         issued: 0,
+        forgetful: rng.chance(50),
+        held_copies: 0,
         loss: if rng.chance(50) { 0 } else { rng.range(1, 15) },
         turns: HashMap::new(),
         deadlines: HashMap::new(),
@@ -139,6 +148,10 @@ pub fn run(seed: u64, options: Options) -> Report {
         tally: Tally::default(),
         rng,
     };
+    for number in 0..clients {
+        let client = world.a_client(number);
+        world.clients.push(client);
+    }
     world.start();
     world.live();
     world.judge()
@@ -161,7 +174,7 @@ impl World {
             self.happen(happening);
             let done = self.issued >= self.options.messages
                 && self.clients.iter().all(|client| client.pending.is_empty());
-            if done && self.now > 2_600 {
+            if done && self.now > 2_600 && self.held_copies == 0 {
                 return;
             }
             if self.now > last_fault.max(3_000) + SETTLE || steps > 2_000_000 {
@@ -180,6 +193,7 @@ impl World {
             Happening::Arrive { node, client, probe, message } => {
                 self.arrive(node, client, probe, message);
             }
+            Happening::Release { client, message } => self.release(client, message),
             Happening::Reply { client, sequence, probe, outcome } => {
                 if probe {
                     if matches!(outcome, Outcome::Final { .. }) {

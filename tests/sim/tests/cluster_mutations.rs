@@ -156,3 +156,23 @@ fn r9_a_probation_that_does_not_grow_moves_shards_too_often() {
     let options = Options { node, slow_store: true, ..Options::default() };
     assert!(caught(&options, "at most"));
 }
+
+fn shard_without(mutation: shard::Mutation, sign: &str) -> bool {
+    caught(&Options { shard: vec![mutation], ..Options::default() }, sign)
+}
+
+#[test]
+fn r17_a_dropped_lane_falls_to_a_copy_in_another_gateway() {
+    assert!(shard_without(shard::Mutation::DropLaneWithoutWatermark, "made versions"));
+}
+
+#[test]
+fn r17_a_watermark_left_out_of_the_head_falls_to_a_copy() {
+    assert!(shard_without(shard::Mutation::WatermarkNotCommitted, "made versions"));
+}
+
+#[test]
+fn r17_a_restamp_in_doubt_runs_a_message_twice() {
+    let options = Options { restamps_in_doubt: true, ..Options::default() };
+    assert!(caught(&options, "made versions"));
+}

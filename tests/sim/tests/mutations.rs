@@ -97,6 +97,21 @@ fn r17_without_after_a_session_runs_out_of_order() {
 }
 
 #[test]
+fn r17_a_lane_dropped_without_the_watermark_is_seen() {
+    assert!(without(Mutation::DropLaneWithoutWatermark));
+}
+
+#[test]
+fn r17_a_watermark_not_committed_with_the_head_is_seen() {
+    assert!(without(Mutation::WatermarkNotCommitted));
+}
+
+#[test]
+fn r17_a_message_stamped_anew_while_in_doubt_is_seen() {
+    assert!(caught(&Options { restamps_in_doubt: true, ..Options::default() }, 2_000));
+}
+
+#[test]
 fn r17_without_digests_a_reused_id_is_answered() {
     assert!(without(Mutation::NoDigest));
 }

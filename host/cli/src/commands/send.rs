@@ -19,7 +19,8 @@ const MAX_INPUT: u64 = 64 << 20;
 pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let entity = entity(&args.entity)?;
     let body = body(args.json.as_deref())?;
-    let id = args.id.unwrap_or_else(|| MessageId { session: SessionId::random(), sequence: 1 });
+    let (id, next) =
+        args.id.map_or_else(|| (SessionId::random(), 1), |id| (id.session, id.sequence));
     let deadline = dial::Deadline::after(args.deadline);
     let client = dial::connect_by(global, deadline).await?;
     let options = Options {
@@ -29,10 +30,10 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             (_, true) => Kind::Query,
             _ => Kind::Unspecified,
         },
-        again: args.id.map(|id| id.sequence),
+        again: args.id,
         ..Options::default()
     };
-    let session = client.session_with_id(id.session, id.sequence);
+    let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let waiting = dial::patiently("waiting for the outcome", call);
     // Who waits long may need to know what was waited for: in doubt is only a command.
@@ -47,7 +48,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             print(global, &answer);
             Ok(Exit::Done)
         }
-        Err(error @ CallError::Unknown { id, .. }) => {
+        Err(error @ CallError::Unknown { id, .. }) if error.code() != "too-old" => {
             let flags: &[&str] = match (args.command, args.query) {
                 (true, _) => &["--command"],
                 (_, true) => &["--query"],
@@ -57,7 +58,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             let json = args.json.is_some().then_some(&body[..]);
             let again = command_line(global, "send", words, json, flags, id);
             let help = format!(
-                "send it again under its id within half an hour, which never runs it twice:\n{again}\n{STATUS}"
+                "send it again under its id at any later time, which never runs it twice:\n{again}\n{STATUS}"
             );
             Err(Failure::from(error).help(help))
         }

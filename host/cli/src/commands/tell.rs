@@ -1,6 +1,6 @@
 //! `ostraca tell`: a command, and only that it is done for good (R19).
 
-use ostraca_client::{CallError, Kind, MessageId, Options, SessionId};
+use ostraca_client::{CallError, Kind, Options, SessionId};
 use serde_json::json;
 
 use super::send;
@@ -11,16 +11,17 @@ use crate::{dial, output};
 pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
     let entity = send::entity(&args.entity)?;
     let body = send::body(args.json.as_deref())?;
-    let id = args.id.unwrap_or_else(|| MessageId { session: SessionId::random(), sequence: 1 });
+    let (id, next) =
+        args.id.map_or_else(|| (SessionId::random(), 1), |id| (id.session, id.sequence));
     let deadline = dial::Deadline::after(args.deadline);
     let client = dial::connect_by(global, deadline).await?;
     let options = Options {
         deadline: deadline.left(),
         kind: Kind::Command,
-        again: args.id.map(|id| id.sequence),
+        again: args.id,
         ..Options::default()
     };
-    let session = client.session_with_id(id.session, id.sequence);
+    let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let outcome = dial::patiently("waiting for the acknowledgement", call).await;
     dial::part(client).await;
@@ -34,12 +35,12 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             }
             Ok(Exit::Done)
         }
-        Err(error @ CallError::Unknown { id, .. }) => {
+        Err(error @ CallError::Unknown { id, .. }) if error.code() != "too-old" => {
             let words = [&args.entity, &args.method];
             let json = args.json.is_some().then_some(&body[..]);
             let again = send::command_line(global, "tell", words, json, &[], id);
             let help = format!(
-                "tell it again under its id within half an hour, which never runs it twice:\n{again}\n{STATUS}"
+                "tell it again under its id at any later time, which never runs it twice:\n{again}\n{STATUS}"
             );
             Err(Failure::from(error).help(help))
         }

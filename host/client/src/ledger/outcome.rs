@@ -15,6 +15,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Outcomes that no further copy can better: what ran cannot be told any more. (`superseded` says that
 /// this copy did not run: proof, if it was the only one.)
 const LOST_FOR_GOOD: [&str; 2] = ["superseded", "reply-too-large"];
+/// The entity does not remember the session.
+const TOO_OLD: &str = "too-old";
+/// What a gateway says that does not reach the owner.
+const BOUNCES: [&str; 6] =
+    ["no-owner", "not-owner", "rebalancing", "store-unavailable", "unknown", "abandoned"];
 /// The id stands for another message: this one has not run, whatever became of that one.
 const OTHER_MESSAGE: &str = "id-reused";
 
@@ -23,12 +28,17 @@ impl<W> Ledger<W> {
     pub fn reply(&mut self, reply: Reply, now: Instant) {
         let sequence = reply.sequence;
         let outcome = reply.outcome();
+        match (is_bounce(&reply), &mut self.stuck) {
+            (true, Some(stuck)) => stuck.bounced = true,
+            (true, None) => {}
+            (false, stuck) => *stuck = None,
+        }
         if let Some(mut copies) = self.ghosts.remove(&sequence) {
             self.landed(copies.pop().unwrap_or(0));
             if !copies.is_empty() {
                 self.ghosts.insert(sequence, copies);
             }
-            if outcome == Outcome::Result || outcome == Outcome::Error {
+            if is_final(outcome) {
                 self.given_up.remove(&sequence);
             }
         }
@@ -37,7 +47,7 @@ impl<W> Ledger<W> {
             let bytes = call.bytes;
             call.state = State::Ready;
             self.landed(bytes);
-        } else if outcome != Outcome::Result && outcome != Outcome::Error {
+        } else if !is_final(outcome) {
             // Of a copy that does not matter any more.
             return;
         }
@@ -59,6 +69,11 @@ impl<W> Ledger<W> {
                 let version = reply.entity_version;
                 self.end(sequence, Err(CallError::Application { id, code, message, version }));
             }
+            Outcome::Ran => {
+                let (code, message) = (said.code.into(), said.message.into());
+                let version = reply.entity_version;
+                self.end(sequence, Err(CallError::ReplyDropped { id, code, message, version }));
+            }
             _ if LOST_FOR_GOOD.contains(&said.code.as_str()) => {
                 if outcome != Outcome::NotRun
                     && let Some(call) = self.calls.get_mut(&sequence)
@@ -70,6 +85,7 @@ impl<W> Ledger<W> {
             Outcome::NotRun if said.code == OTHER_MESSAGE => {
                 self.end(sequence, Err(CallError::not_run(id, said)));
             }
+            Outcome::NotRun if said.code == TOO_OLD => self.too_old(sequence, said, now),
             Outcome::NotRun => self.not_run(sequence, said, now),
             Outcome::Unknown | Outcome::Unspecified => {
                 if let Some(call) = self.calls.get_mut(&sequence) {
@@ -91,7 +107,7 @@ impl<W> Ledger<W> {
     }
 
     /// Sends it again after a wait, if its deadline lets it.
-    fn again(&mut self, sequence: u64, said: Problem, now: Instant) {
+    pub(super) fn again(&mut self, sequence: u64, said: Problem, now: Instant) {
         let noise = self.noise();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
@@ -165,4 +181,13 @@ impl<W> Ledger<W> {
         self.noise ^= self.noise << 17;
         (self.noise >> 11) as f64 / (1_u64 << 53) as f64
     }
+}
+
+fn is_final(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Result | Outcome::Error | Outcome::Ran)
+}
+
+fn is_bounce(reply: &Reply) -> bool {
+    !is_final(reply.outcome())
+        && reply.problem.as_ref().is_some_and(|said| BOUNCES.contains(&said.code.as_str()))
 }

@@ -6,7 +6,7 @@ use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 use prost::Message as _;
 
-use super::{Ledger, State};
+use super::{Ledger, State, Stuck};
 
 impl<W> Ledger<W> {
     /// The lowest message that is ready, if the window has room: it counts as sent from now on.
@@ -20,7 +20,8 @@ impl<W> Ledger<W> {
             let sequence = self.ready.pop_first()?;
             match self.too_large(sequence) {
                 Some(problem) => self.end_without_answer(sequence, problem, now),
-                None => break sequence,
+                None if self.stamped(sequence, now) => break sequence,
+                None => {}
             }
         };
         let after = self.after(sequence);
@@ -31,12 +32,12 @@ impl<W> Ledger<W> {
         envelope.sequence = sequence;
         envelope.after = after;
         envelope.settled = settled;
-        let awake = now.saturating_duration_since(call.message.called);
-        let asleep = self.slept.saturating_sub(call.slept);
-        envelope.age_ms = millis(call.message.age.saturating_add(awake).saturating_add(asleep));
+        envelope.created_ms = call.message.created;
         // 0 would say that there is no deadline.
         envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;
+        // What never ended before is not of this series.
+        self.stuck.get_or_insert(Stuck { since: now, bounced: false });
         self.messages_in_flight += 1;
         self.bytes_in_flight += call.bytes;
         Some(&call.message.envelope)

@@ -133,6 +133,7 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
         (["guests", "deploy-wait"], file.guests.deploy_wait, Duration::ZERO, HOUR),
         (["entities", "order-wait"], entities.order_wait, MS, HOUR),
+        (["entities", "stamp-ahead"], entities.stamp_ahead, 1_000 * MS, HOUR),
         (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
         (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),
         (["entities", "claim-retry"], entities.claim_retry, MS, HOUR),

@@ -122,6 +122,7 @@ pub(super) struct Entities {
     pub(super) lanes: u32,
     #[serde(with = "units::time")]
     pub(super) lane_life: Duration,
+    pub(super) stamp_ahead: Duration,
     #[serde(with = "units::size")]
     pub(super) unsettled_bytes: u64,
     #[serde(with = "units::size")]
@@ -301,6 +302,7 @@ impl Default for Entities {
             order_wait: Duration::from_millis(shard.order_wait),
             lanes: small(shard.lanes),
             lane_life: Duration::from_millis(shard.lane_life),
+            stamp_ahead: Duration::from_millis(shard.stamp_ahead),
             unsettled_bytes: shard.unsettled_bytes as u64,
             head_lane_bytes: shard.head_lane_bytes as u64,
             gate: small(shard.gate),
@@ -319,6 +321,7 @@ impl Entities {
             order_wait: millis(self.order_wait),
             lanes: self.lanes as usize,
             lane_life: millis(self.lane_life),
+            stamp_ahead: millis(self.stamp_ahead),
             unsettled_bytes: large(self.unsettled_bytes),
             head_lane_bytes: large(self.head_lane_bytes),
             gate: self.gate as usize,

@@ -68,7 +68,7 @@ impl Opener {
             kind,
             method,
             body: envelope.body.clone(),
-            age: envelope.age_ms.saturating_add(held),
+            created: envelope.created_ms,
             arrived: now,
             deadline,
             context: Arc::new(Context {

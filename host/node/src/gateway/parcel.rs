@@ -55,7 +55,7 @@ impl Parcel {
         lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_abandoned)
     }
 
-    /// The envelope as another node gets it (R17): with what this one knows, and the time that it was held.
+    /// The envelope as another node gets it: with what this one knows, and without the time that it was held.
     pub(super) fn forwarded(&self, node: &str, epoch: Epoch) -> Envelope {
         let held = u64::try_from(self.0.received.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut envelope = self.0.envelope.clone();
@@ -63,7 +63,6 @@ impl Parcel {
         envelope.origin = node.to_owned();
         envelope.hops = envelope.hops.saturating_add(1);
         envelope.route_epoch = epoch.0;
-        envelope.age_ms = envelope.age_ms.saturating_add(held);
         if envelope.remaining_ms > 0 {
             // A deadline that has passed on the way is told by the owner, which knows whether a copy ran.
             envelope.remaining_ms = envelope.remaining_ms.saturating_sub(held).max(1);

@@ -11,7 +11,8 @@ use crate::service::{problem, reply};
 /// A refusal by the router, as a reply.
 pub(super) fn refused_by(refusal: Refusal) -> Reply {
     let Refusal { code, message, retry_after, in_doubt } = refusal;
-    let outcome = Outcome::NotRun { code: code.into(), message, retry_after, hint: None };
+    let outcome =
+        Outcome::NotRun { code: code.into(), message, retry_after, hint: None, stamp: None };
     doubtful(reply(outcome, Kind::Command, Epoch(0)), in_doubt)
 }
 

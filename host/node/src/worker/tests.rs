@@ -104,7 +104,7 @@ impl Hand {
             kind,
             method: method.into(),
             body,
-            age: 0,
+            created: 1,
             arrived: self.worker.parts.clock.now().mono,
             deadline: None,
             context: Arc::default(),

@@ -1,15 +1,29 @@
 //! What an entity remembers of its sessions: dedup, order and bounded memory in one mechanism (R17).
 //!
 //! A lane has one home for its life: in the head while there is room, else a record beside it. It never
-//! moves back, so a turn writes at most the head and one lane.
+//! moves back. Any lane may be dropped at any time: the watermark then refuses what could be a copy of
+//! something that ran in it. `space` does that, and drops replies before their lanes.
 
-use std::collections::BTreeMap;
+mod order;
+mod space;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::order::Order;
+use super::settings::{Mutation, Settings};
 use crate::codec;
 use crate::extensions::Extensions;
 use crate::ids::Session;
-use crate::message::Message;
-use crate::records::{Lane, Loaded, RecordKey, Recorded, Write};
+use crate::message::{Kind, Message};
+use crate::records::{Answer, Lane, Loaded, RecordKey, Recorded, Write};
+
+/// Records beside the head that a turn deletes, at most: the rest goes with later turns.
+const DELETED_A_TURN: usize = 64;
+/// Records beside the head that a turn writes again because their replies were dropped, at most. Each turn adds one
+/// reply at most, so this keeps up.
+const REWRITTEN_A_TURN: usize = 2;
+/// Bytes that a record may hold too much before it is worth being written again.
+const WORTH_REWRITING: usize = 512;
 
 /// What may be done with a message whose turn has come.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +34,8 @@ pub(super) enum Verdict {
     Answer(Recorded),
     /// Its sequence has passed and nothing is known of it.
     Superseded,
+    /// Its session has no lane, and it may be a copy of what ran in one that was dropped.
+    Forgotten,
     /// Its id belongs to another message.
     Reused,
     /// The one that it must follow has not run yet.
@@ -34,6 +50,8 @@ struct Known {
     beside: bool,
     /// What its replies take of the entity's bound.
     unsettled: usize,
+    /// Bytes that its record beside the head holds too much.
+    stale: usize,
 }
 
 /// What is known of a session only while the entity is in memory.
@@ -51,8 +69,18 @@ pub(super) struct Lanes {
     /// Those whose home is the head: as few as `head_lane_bytes` allows.
     in_head: Vec<Session>,
     passing: BTreeMap<Session, Passing>,
-    /// Lanes beside the head that were purged and are to be deleted with the next commit.
-    purged: Vec<Session>,
+    /// Lanes beside the head that were dropped and whose records are to be deleted.
+    dropped: BTreeSet<Session>,
+    /// Whatever ran in a dropped lane was created at this time or before.
+    watermark: u64,
+    /// Which lane goes first.
+    order: Order,
+    /// Sessions by the versions of their replies that are kept whole: the oldest goes first.
+    whole: BTreeMap<u64, Session>,
+    /// The same of those whose answer was dropped.
+    stubs: BTreeMap<u64, Session>,
+    /// Lanes whose records hold too much, by how much.
+    stale: BTreeSet<(usize, Session)>,
     unsettled: usize,
     /// When the lanes were last gone through for old ones, in cluster time.
     purged_at: u64,
@@ -64,12 +92,13 @@ fn reply_bytes(reply: &Recorded) -> usize {
 }
 
 impl Lanes {
-    /// Takes the lanes as loaded; those unused for `life` milliseconds of cluster time are purged. What was
+    /// Takes the lanes as loaded; those unused for `lane_life` milliseconds of cluster time are dropped. What was
     /// refused is kept in mind, so that what follows it need not wait.
-    pub(super) fn reload(&mut self, loaded: &mut Loaded, now: u64, life: u64) {
+    pub(super) fn reload(&mut self, loaded: &mut Loaded, now: u64, settings: &Settings) {
         let mut passing = std::mem::take(&mut self.passing);
         passing.values_mut().for_each(|passing| passing.seen = 0);
         *self = Self { passing, ..Self::default() };
+        self.watermark = loaded.head.as_ref().map_or(0, |head| head.watermark);
         let in_head = loaded.head.iter_mut().flat_map(|head| std::mem::take(&mut head.lanes));
         for (lane, beside) in
             in_head.map(|lane| (lane, false)).chain(loaded.lanes.drain(..).map(|lane| (lane, true)))
@@ -77,31 +106,25 @@ impl Lanes {
             if !beside {
                 self.in_head.push(lane.session);
             }
-            let unsettled = lane.replies.iter().map(reply_bytes).sum();
+            let session = lane.session;
+            let mut unsettled = 0;
+            for reply in &lane.replies {
+                unsettled += reply_bytes(reply);
+                let by_version =
+                    if reply.answer == Answer::Dropped { &mut self.stubs } else { &mut self.whole };
+                by_version.insert(reply.version, session);
+            }
             self.unsettled += unsettled;
-            self.known.insert(lane.session, Known { lane, beside, unsettled });
+            self.order.insert(lane.principal, lane.newest_created, session);
+            self.known.insert(session, Known { lane, beside, unsettled, stale: 0 });
         }
-        self.purge(now, life);
+        self.purge(now, settings);
+        self.trim(None, settings.unsettled_bytes);
     }
 
-    fn purge(&mut self, now: u64, life: u64) {
-        self.purged_at = now;
-        let old: Vec<_> = self
-            .known
-            .iter()
-            .filter(|(_, known)| known.lane.used_at.saturating_add(life) < now)
-            .map(|(session, _)| *session)
-            .collect();
-        for session in old {
-            if let Some(known) = self.known.remove(&session) {
-                self.unsettled -= known.unsettled;
-                if known.beside {
-                    self.purged.push(session);
-                } else {
-                    self.in_head.retain(|other| *other != session);
-                }
-            }
-        }
+    /// Below this or at it, a command of a session without a lane is refused.
+    pub(super) fn watermark(&self) -> u64 {
+        self.watermark
     }
 
     /// Judges a message by its lane.
@@ -121,6 +144,8 @@ impl Lanes {
                 };
             }
             seen = lane.last;
+        } else if message.created <= self.watermark && message.kind == Kind::Command {
+            return Verdict::Forgotten;
         }
         let passing = self.passing.get(session);
         seen = seen.max(passing.map_or(0, |passing| passing.seen));
@@ -131,16 +156,6 @@ impl Lanes {
         } else {
             Verdict::Wait
         }
-    }
-
-    /// Forgets replies that the session has settled; written with the lane's next commit.
-    pub(super) fn settle(&mut self, session: &Session, settled: u64) {
-        let Some(known) = self.known.get_mut(session) else { return };
-        let replies = &mut known.lane.replies;
-        let old = replies.partition_point(|reply| reply.sequence < settled);
-        let freed: usize = replies.drain(..old).map(|reply| reply_bytes(&reply)).sum();
-        known.unsettled -= freed;
-        self.unsettled -= freed;
     }
 
     /// Notes that a query was answered, so that what follows it may run.
@@ -163,67 +178,50 @@ impl Lanes {
         self.passing.entry(session).or_default()
     }
 
-    /// Whether one more session fits, after forgetting the old ones if need be.
-    pub(super) fn has_room(&mut self, session: &Session, most: usize, now: u64, life: u64) -> bool {
-        if self.known.contains_key(session) || self.known.len() < most {
-            return true;
-        }
-        self.purge_if_due(now, life);
-        self.known.len() < most
-    }
-
-    /// Whether one more reply fits, after forgetting old sessions if need be. One session may take half of the
-    /// bound: so one that never settles does not end all others.
-    pub(super) fn has_reply_room(
-        &mut self,
-        session: &Session,
-        most: usize,
-        now: u64,
-        life: u64,
-    ) -> bool {
-        if self.unsettled >= most {
-            self.purge_if_due(now, life);
-        }
-        let own = self.known.get(session).map_or(0, |known| known.unsettled);
-        self.unsettled < most && own < most.div_ceil(2)
-    }
-
-    /// Forgets old sessions, unless it was done a short part of a lane's life ago: all are looked at.
-    fn purge_if_due(&mut self, now: u64, life: u64) {
-        if now.saturating_sub(self.purged_at) > life / 64 {
-            self.purge(now, life);
-        }
-    }
-
-    /// Records a command's outcome; gives what [`Lanes::written`] gives.
+    /// Records a command's outcome, dropping what there is no room for; gives what [`Lanes::written`] gives.
     pub(super) fn record(
         &mut self,
         message: &Message,
         recorded: Recorded,
         now: u64,
-        head_bytes: usize,
+        settings: &Settings,
     ) -> (Vec<Lane>, u32, Vec<Write>) {
         let session = message.id.session;
-        let known = self.known.entry(session).or_insert_with(|| {
+        if !self.known.contains_key(&session) {
+            self.make_room(now, settings);
+            let principal = order::tag(&message.context.principal);
+            let newest_created = message.created;
             self.in_head.push(session);
+            self.order.insert(principal, newest_created, session);
             let lane = Lane {
                 session,
                 last: 0,
                 used_at: now,
+                newest_created,
+                principal,
                 replies: Vec::new(),
                 extensions: Extensions::default(),
             };
-            Known { lane, beside: false, unsettled: 0 }
-        });
-        let bytes = reply_bytes(&recorded);
-        self.unsettled += bytes;
-        known.unsettled += bytes;
-        known.lane.last = recorded.sequence;
-        known.lane.used_at = now;
-        known.lane.replies.push(recorded);
-        if !known.beside {
+            self.known.insert(session, Known { lane, beside: false, unsettled: 0, stale: 0 });
+        }
+        if let Some(Known { lane, unsettled, .. }) = self.known.get_mut(&session) {
+            if lane.newest_created < message.created {
+                self.order.remove(lane.principal, lane.newest_created, session);
+                self.order.insert(lane.principal, message.created, session);
+                lane.newest_created = message.created;
+            }
+            let bytes = reply_bytes(&recorded);
+            self.unsettled += bytes;
+            *unsettled += bytes;
+            self.whole.insert(recorded.version, session);
+            lane.last = recorded.sequence;
+            lane.used_at = now;
+            lane.replies.push(recorded);
+        }
+        self.trim(Some(&session), settings.unsettled_bytes);
+        if self.known.get(&session).is_some_and(|known| !known.beside) {
             let in_head = self.in_head.iter().filter_map(|in_head| self.known.get(in_head));
-            if in_head.map(|known| 40 + known.unsettled).sum::<usize>() > head_bytes {
+            if in_head.map(|known| 40 + known.unsettled).sum::<usize>() > settings.head_lane_bytes {
                 self.in_head.retain(|other| *other != session);
                 self.known.entry(session).and_modify(|known| known.beside = true);
             }
@@ -231,29 +229,35 @@ impl Lanes {
         self.written(Some(&session))
     }
 
-    /// The lanes of a new head, how many lie beside it, and what to write there: the lane of `changed`, if that is
-    /// its home, and the end of those that were purged. A purged lane that came back to the head leaves a record
-    /// beside it that must go: loaded later, it would take the place of the new one.
+    /// The lanes of a new head, how many records lie beside it, and what to write there: the lane of `changed`, if that
+    /// is its home, some of those that hold too much, and the end of some that were dropped. A dropped lane that came
+    /// back to the head leaves a record beside it that must go at once: loaded later, it would take the place of the
+    /// new one.
     pub(super) fn written(&mut self, changed: Option<&Session>) -> (Vec<Lane>, u32, Vec<Write>) {
-        let beside = |session: &Session| self.known.get(session).filter(|known| known.beside);
-        let mut writes: Vec<Write> = self
-            .purged
-            .iter()
-            .filter(|session| beside(session).is_none())
-            .map(|session| Write { key: RecordKey::Lane(*session), value: None })
-            .collect();
-        if let Some(known) = changed.and_then(beside) {
+        let mut writes = Vec::new();
+        let came_back = changed.filter(|session| self.dropped.contains(session)).copied();
+        let others: Vec<_> = self.dropped.iter().take(DELETED_A_TURN).copied().collect();
+        for session in came_back.into_iter().chain(others) {
+            let gone = self.dropped.remove(&session);
+            if gone && self.known.get(&session).is_none_or(|known| !known.beside) {
+                writes.push(Write { key: RecordKey::Lane(session), value: None });
+            }
+        }
+        let largest = self.stale.iter().rev().filter(|(_, session)| Some(session) != changed);
+        let rewritten: Vec<_> =
+            largest.take(REWRITTEN_A_TURN).map(|(_, session)| *session).collect();
+        for session in changed.copied().into_iter().chain(rewritten) {
+            let Some(known) = self.known.get_mut(&session).filter(|known| known.beside) else {
+                continue;
+            };
+            self.stale.remove(&(std::mem::take(&mut known.stale), session));
             // A lane of plain numbers and bytes always encodes; an empty record would be refused at load.
             let value = codec::encode(&known.lane).unwrap_or_default();
-            writes.push(Write {
-                key: RecordKey::Lane(known.lane.session),
-                value: Some(value.into()),
-            });
+            writes.push(Write { key: RecordKey::Lane(session), value: Some(value.into()) });
         }
         let in_head = self.in_head.iter().filter_map(|session| self.known.get(session));
         let lanes: Vec<_> = in_head.map(|known| known.lane.clone()).collect();
-        let beside = u32::try_from(self.known.len() - lanes.len()).unwrap_or(u32::MAX);
-        self.purged.clear();
-        (lanes, beside, writes)
+        let beside = self.known.len() - lanes.len() + self.dropped.len();
+        (lanes, u32::try_from(beside).unwrap_or(u32::MAX), writes)
     }
 }

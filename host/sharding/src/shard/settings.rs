@@ -9,12 +9,14 @@ pub struct Settings {
     pub lease: u64,
     /// How long a message waits for the one it must follow (R17). Default 2,000.
     pub order_wait: u64,
-    /// Sessions that an entity remembers (R17). Default 10,000; about 150 bytes each.
+    /// Sessions that an entity remembers; beyond it, old ones are forgotten (R17). Default 10,000; about 150 bytes each.
     pub lanes: usize,
-    /// How long after its last use a client's lane is forgotten (R17). Default 3,600,000.
+    /// How long after its last use a lane is forgotten, to save space (R17). Default 3,600,000.
     pub lane_life: u64,
+    /// How far ahead of cluster time a message may be stamped (R17). Default 60,000.
+    pub stamp_ahead: u64,
     /// Bytes of recorded replies that an entity keeps unsettled, 40 for each one included; one session may take
-    /// half of them. Default 4 MiB.
+    /// half of them. Beyond it the oldest are dropped. Default 4 MiB.
     pub unsettled_bytes: usize,
     /// Bytes of lanes that a head carries; others lie beside it. Default 1,024.
     pub head_lane_bytes: usize,
@@ -39,6 +41,7 @@ impl Default for Settings {
             order_wait: 2_000,
             lanes: 10_000,
             lane_life: 3_600_000,
+            stamp_ahead: 60_000,
             unsettled_bytes: 4 << 20,
             head_lane_bytes: 1_024,
             gate: 256,
@@ -66,6 +69,10 @@ pub enum Mutation {
     ForgetRefusals,
     /// Lanes are neither written nor looked at: every copy runs (R17).
     NoLanes,
+    /// A lane is dropped and the watermark stays where it is (R17).
+    DropLaneWithoutWatermark,
+    /// The watermark rises in memory, and the head is committed without it (R17).
+    WatermarkNotCommitted,
     /// `after` is ignored (R17).
     NoOrder,
     /// The digest of a copy is not compared (R17).

@@ -54,7 +54,7 @@ fn the_bytes_of_requests_do_not_change() {
     );
     golden(&Request::Claim(vec![claim()]), &[&[1, 1], &CLAIM]);
     golden(&Request::Claims(vec![shard()]), &[&[2, 1], &SHARD]);
-    let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0, 0];
+    let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let writes = [&[2, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0, 0]].concat();
     golden(
         &Request::Commit(vec![turn()]),
@@ -120,12 +120,14 @@ fn the_bytes_of_replies_do_not_change() {
         session: Session([9; 16]),
         last: 1,
         used_at: 2,
+        newest_created: 3,
+        principal: 4,
         replies: vec![],
         extensions: Default::default(),
     };
     let loaded = Loaded { head: None, lanes: vec![lane] };
     let unavailable = Err(StoreError::Unavailable("u".into()));
-    let lane = [&[9; 16][..], &[1, 2, 0, 0]].concat();
+    let lane = [&[9; 16][..], &[1, 2, 3, 4, 0, 0]].concat();
     golden(
         Answer::Load(vec![Ok(loaded), unavailable]),
         &[&[5, 2, 0, 0, 1], &lane, &[1, 0, 1, b'u']],

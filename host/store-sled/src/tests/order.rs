@@ -167,6 +167,8 @@ fn a_long_load_lets_batches_in_and_shows_one_turn() {
                     session,
                     last: from + 1,
                     used_at: 0,
+                    newest_created: 0,
+                    principal: 0,
                     replies: vec![],
                     extensions: Default::default(),
                 };

@@ -144,6 +144,8 @@ fn lane(session: u8, last: u64) -> Lane {
         session: Session([session; 16]),
         last,
         used_at: 1,
+        newest_created: 1,
+        principal: 1,
         replies: vec![],
         extensions: Default::default(),
     }

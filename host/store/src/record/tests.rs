@@ -19,7 +19,13 @@ fn lane() -> Lane {
         session: Session([0x55; 16]),
         last: 2,
         used_at: 1_000,
-        replies: vec![recorded(1, Answer::Result(Bytes::from_static(b"ok"))), recorded(2, error)],
+        newest_created: 129,
+        principal: 130,
+        replies: vec![
+            recorded(1, Answer::Result(Bytes::from_static(b"ok"))),
+            recorded(2, error),
+            recorded(3, Answer::Dropped),
+        ],
         extensions: Default::default(),
     }
 }
@@ -36,6 +42,7 @@ fn head() -> Head {
         expires_at: Some(128),
         deleted: false,
         state_bytes: 16,
+        watermark: 131,
         extensions: Default::default(),
     }
 }
@@ -57,7 +64,7 @@ fn standing() -> StandingClaim {
 fn the_bytes_of_a_head_do_not_change() {
     let golden = [
         2, 3, 0, 0, 0, // header
-        5, 3, 0xc8, 1, 7, 2, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16, 0,
+        5, 3, 0xc8, 1, 7, 2, 9, 0x81, 0x20, 0, 1, 1, 1, 0x80, 1, 0, 16, 0x83, 1, 0,
     ];
     assert_eq!(Codec::default().encode(b"k", &head()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<Head>(b"k", &golden).unwrap(), head());
@@ -67,11 +74,13 @@ fn the_bytes_of_a_head_do_not_change() {
 fn the_bytes_of_a_lane_do_not_change() {
     let mut golden = vec![4, 3, 0, 0, 0];
     golden.extend([0x55; 16]);
-    golden.extend([2, 0xe8, 7, 2, 1]);
+    golden.extend([2, 0xe8, 7, 0x81, 1, 0x82, 1, 3, 1]);
     golden.extend([0xdd; 16]);
     golden.extend([0xad, 2, 0, 2, b'o', b'k', 0, 2]);
     golden.extend([0xdd; 16]);
-    golden.extend([0xae, 2, 1, 2, b'n', b'o', 3, b'w', b'h', b'y', 0, 0]);
+    golden.extend([0xae, 2, 1, 2, b'n', b'o', 3, b'w', b'h', b'y', 0, 3]);
+    golden.extend([0xdd; 16]);
+    golden.extend([0xaf, 2, 2, 0, 0]);
     assert_eq!(Codec::default().encode(b"k", &lane()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<Lane>(b"k", &golden).unwrap(), lane());
 }

@@ -33,7 +33,7 @@ pub struct Forward {
     /// Under which its reply comes; from 1, and of no other message of the link.
     pub tag: u64,
     /// With `session` as the entity knows it, and `principal`, `origin`, `hops`, `route_epoch` set.
-    /// `age_ms` and `remaining_ms` hold for now: the time in the link's queue is added on the way (R17).
+    /// `remaining_ms` holds for now: the time in the link's queue is taken off on the way (R22).
     pub envelope: Envelope,
 }
 
@@ -232,9 +232,8 @@ impl Drop for Driver {
     }
 }
 
-/// Every holder adds the time that it held a message (R17). A deadline that has passed stays one.
+/// Every holder takes the time that it held a message off what remains. A deadline that has passed stays one.
 fn held_for(mut envelope: Envelope, millis: u64) -> Envelope {
-    envelope.age_ms = envelope.age_ms.saturating_add(millis);
     if envelope.remaining_ms > 0 {
         envelope.remaining_ms = envelope.remaining_ms.saturating_sub(millis).max(1);
     }
@@ -312,10 +311,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_adds_its_time_and_a_passed_deadline_stays_one() {
-        let envelope = Envelope { age_ms: 5, remaining_ms: 10, ..Envelope::default() };
+    fn a_holder_takes_its_time_off_and_a_passed_deadline_stays_one() {
+        let envelope = Envelope { created_ms: 5, remaining_ms: 10, ..Envelope::default() };
         let held = held_for(envelope.clone(), 4);
-        assert_eq!((held.age_ms, held.remaining_ms), (9, 6));
+        assert_eq!((held.created_ms, held.remaining_ms), (5, 6));
         assert_eq!(held_for(envelope.clone(), 40).remaining_ms, 1);
         assert_eq!(held_for(Envelope { remaining_ms: 0, ..envelope }, 40).remaining_ms, 0);
     }

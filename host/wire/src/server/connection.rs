@@ -15,7 +15,7 @@ use crate::code::Code;
 use crate::error::Error;
 use crate::framed::{FrameReader, FrameWriter};
 use crate::peer::Alpn;
-use crate::proto::{Open, open};
+use crate::proto::{self, Open, open};
 use crate::{dial, hello, tls};
 
 /// One connection more, until it is dropped.
@@ -153,7 +153,8 @@ impl<S: Service> Shared<S> {
         let own = self.facts.now().node;
         hello::agree(hello::PROTOCOL, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
-        writer.put(&own.hello(&self.limits));
+        let cluster_ms = self.service.cluster_ms();
+        writer.put(&proto::Hello { cluster_ms, ..own.hello(&self.limits) });
         writer.flush().await?;
         writer.finish();
         Ok(Arc::new(Peer {

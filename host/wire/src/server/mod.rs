@@ -56,6 +56,11 @@ pub trait Service: Send + Sync + 'static {
         peer: &Arc<Peer>,
         request: Admin,
     ) -> impl Future<Output = Result<AdminAnswer, Problem>> + Send;
+
+    /// Cluster time in milliseconds, which clients stamp their messages with (R17); 0: not known.
+    fn cluster_ms(&self) -> u64 {
+        0
+    }
 }
 
 /// Who is at the other end of a connection.

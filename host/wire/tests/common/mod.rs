@@ -187,6 +187,7 @@ pub(crate) fn envelope(sequence: u64, method: &str, body: &[u8]) -> Envelope {
     Envelope {
         r#type: "echo".into(),
         id: "one".into(),
+        created_ms: 1,
         sequence,
         method: method.into(),
         body: body.to_vec().into(),

@@ -6,13 +6,14 @@ use ostraca_sharding::records::Answer;
 
 use super::process::Pid;
 use super::{Happening, World};
-use crate::client::Pending;
+use crate::client::{Client, Pending};
 
 impl World {
     pub(super) fn issue(&mut self, client: usize) {
         if self.issued >= self.options.messages {
             return;
         }
+        let client = self.maybe_another(client);
         let delay = self.rng.range(10, 260);
         self.at(delay, Happening::Issue { client });
         if self.clients[client].pending.len() >= 8 {
@@ -38,7 +39,7 @@ impl World {
     }
 
     pub(super) fn send(&mut self, client: usize, sequence: u64) {
-        let Some(message) = self.clients[client].copy(sequence, self.now) else { return };
+        let Some(message) = self.clients[client].copy(sequence) else { return };
         let doubled = self.rng.chance(3);
         if doubled {
             self.tally.count("fault: client message doubled");
@@ -58,8 +59,44 @@ impl World {
             let message = Box::new(message.clone());
             self.at(delay, Happening::Arrive { site, client, message });
         }
+        if self.rng.chance(4) {
+            // A gateway that stands still, or what lies in its machine's buffers, goes on later.
+            self.tally.count("fault: copy held long by another gateway");
+            if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
+                pending.copies += 1;
+            }
+            self.held_copies += 1;
+            let delay = self.rng.range(500, 4_000);
+            let message = Box::new(message);
+            self.at(delay, Happening::Release { client, message });
+        }
         let timeout = self.rng.range(300, 900);
         self.again(timeout, client, sequence);
+    }
+
+    pub(super) fn a_client(&mut self, number: usize) -> Client {
+        let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
+        let client = Client::new(number as u64).with(skew, self.options.restamps_in_doubt);
+        client.of_forgetful(self.forgetful)
+    }
+
+    /// A client that has its answers may be another session from then on: many are short.
+    fn maybe_another(&mut self, client: usize) -> usize {
+        let ended = self.clients[client].pending.is_empty() && self.clients[client].last > 0;
+        if !ended || !self.rng.chance(30) {
+            return client;
+        }
+        let fresh = self.a_client(self.clients.len());
+        self.clients.push(fresh);
+        self.homes.push(self.homes[client]);
+        self.clients.len() - 1
+    }
+
+    /// A held copy goes on.
+    pub(super) fn release(&mut self, client: usize, message: Box<Message>) {
+        self.held_copies -= 1;
+        let site = self.a_gateway();
+        self.arrive_at(site, client, message);
     }
 
     /// A gateway that clients know of. One that is gone refuses them at once, mostly.
@@ -120,6 +157,9 @@ impl World {
                 self.tally.count("reply: final");
                 if matches!(answer, Answer::Error { .. }) {
                     self.tally.count("reply: application error");
+                }
+                if *answer == Answer::Dropped {
+                    self.tally.count("reply: no longer kept");
                 }
                 match self.clients[client].pending.get(&sequence) {
                     Some(pending) if pending.kind == Kind::Query => {

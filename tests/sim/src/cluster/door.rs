@@ -94,6 +94,7 @@ impl World {
                             message: refusal.message,
                             retry_after: refusal.retry_after,
                             hint: None,
+                            stamp: None,
                         }
                     };
                     self.reply(pid, item.token, outcome);
@@ -167,7 +168,6 @@ impl World {
         };
         let now = self.processes[pid].mono(self.now);
         let mut message = item.clone();
-        message.age += now.saturating_sub(message.arrived);
         message.deadline = message.deadline.map(|deadline| deadline.saturating_sub(now));
         self.frame(conn, 0, Frame::Forward(tag, Box::new(message)));
     }

@@ -161,6 +161,7 @@ impl World {
         let owned: usize = counts.values().sum();
         self.clients.iter().all(|client| client.pending.is_empty())
             && self.open() == 0
+            && self.held_copies == 0
             && (balanced || unheard)
             && (owned == self.shards as usize || counts.is_empty())
             && self.unserved().is_empty()

@@ -115,5 +115,7 @@ pub const KINDS: &[&str] = &[
     "reply: query",
     "reply: unknown",
     "reply: not run",
+    "reply: no longer kept",
+    "fault: copy held long by another gateway",
     "client: switched gateway",
 ];

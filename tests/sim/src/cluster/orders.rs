@@ -71,13 +71,15 @@ impl World {
             order_wait: 60,
             gate: 4,
             copies: 6,
-            lane_life: 60_000,
+            lanes: if self.forgetful { self.rng.range(1, 7) as usize } else { 10_000 },
+            lane_life: if self.forgetful && self.rng.chance(50) { 400 } else { 60_000 },
+            stamp_ahead: 60,
+            unsettled_bytes: if self.forgetful && self.rng.chance(50) { 400 } else { 4 << 20 },
             head_lane_bytes: self.rng.range(0, 600) as usize,
             activation_wait: 400,
             claim_retry: 20,
             stop_deadline: 300,
             mutations: self.options.shard.clone(),
-            ..Settings::default()
         };
         let owner = Owner {
             cluster: ClusterId(1),

@@ -8,7 +8,6 @@ use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS};
 use super::guard::Guard;
 use super::rows::Rows;
 use super::{Happening, LEASE, Options, World};
-use crate::client::Client;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::Store;
@@ -52,7 +51,7 @@ impl World {
             last_talk: BTreeMap::new(),
             traps: Vec::new(),
             drained: Vec::new(),
-            clients: (0..clients).map(|number| Client::new(number as u64)).collect(),
+            clients: Vec::new(),
             homes: vec![0; clients],
             entities: rng.range(3, 12),
             spread: if rng.chance(40) { 50 } else { 5 },
@@ -62,6 +61,8 @@ impl World {
             idle: if rng.chance(60) { 250 } else { 3_000 },
             revision: 1,
             issued: 0,
+            forgetful: rng.chance(50),
+            held_copies: 0,
             tags: 0,
             tokens: 0,
             turns: HashMap::new(),
@@ -75,6 +76,10 @@ impl World {
             steps_taken: 0,
             rng,
         };
+        for number in 0..clients {
+            let client = world.a_client(number);
+            world.clients.push(client);
+        }
         world.found();
         world.plan();
         world

@@ -36,7 +36,6 @@ impl Rig {
         let method = if query { "get" } else { "put" };
         let body = vec![0; if self.rng.chance(5) { 3 } else { 1 }];
         let first = *self.first_sent.entry((target.clone(), id)).or_insert(self.now);
-        let honest = self.now - first;
         self.tokens += 1;
         let message = Message {
             token: Token(self.tokens),
@@ -48,7 +47,7 @@ impl Rig {
             kind: if query { Kind::Query } else { Kind::Command },
             method: method.into(),
             body: body.into(),
-            age: if self.rng.chance(2) { u64::MAX } else { honest },
+            created: if self.rng.chance(2) { u64::MAX } else { first },
             arrived: self.now,
             deadline: match self.rng.range(0, 5) {
                 0 => Some(self.now + self.rng.range(0, 120)),

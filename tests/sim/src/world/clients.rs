@@ -7,6 +7,7 @@ impl World {
         if self.issued >= self.options.messages {
             return;
         }
+        let client = self.maybe_another(client);
         let delay = self.rng.range(1, 40);
         self.at(delay, Happening::Issue { client });
         if self.clients[client].pending.len() >= 8 {
@@ -30,7 +31,7 @@ impl World {
     }
 
     pub(super) fn send(&mut self, client: usize, sequence: u64) {
-        let Some(message) = self.clients[client].copy(sequence, self.now) else { return };
+        let Some(message) = self.clients[client].copy(sequence) else { return };
         let doubled = self.rng.chance(4);
         if doubled {
             self.tally.count("fault: message doubled");
@@ -42,6 +43,17 @@ impl World {
             }
             self.post(client, false, message.clone());
         }
+        if self.rng.chance(3) {
+            // A gateway that stands still passes it on when it goes on.
+            self.tally.count("fault: copy held long by another gateway");
+            if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
+                pending.copies += 1;
+            }
+            self.held_copies += 1;
+            let delay = self.rng.range(200, 2_000);
+            let message = Box::new(message.clone());
+            self.at(delay, Happening::Release { client, message });
+        }
         if self.rng.chance(2) {
             // Somebody uses the same id for something else, after it was answered or long before it is settled.
             let sequences: Vec<u64> =
@@ -49,6 +61,7 @@ impl World {
             if let Some(sequence) = sequences.first() {
                 let mut probe = message;
                 probe.id.sequence = *sequence;
+                probe.created = self.clients[client].stamps.get(sequence).copied().unwrap_or(1);
                 probe.after = 0;
                 probe.settled = 0;
                 probe.kind = Kind::Command;
@@ -68,6 +81,30 @@ impl World {
         }
         let timeout = self.rng.range(150, 600);
         self.again(timeout, client, sequence);
+    }
+
+    /// A client that has its answers may be another session from then on: many are short.
+    fn maybe_another(&mut self, client: usize) -> usize {
+        let ended = self.clients[client].pending.is_empty() && self.clients[client].last > 0;
+        if !ended || !self.rng.chance(30) {
+            return client;
+        }
+        let fresh = self.a_client(self.clients.len());
+        self.clients.push(fresh);
+        self.clients.len() - 1
+    }
+
+    pub(super) fn a_client(&mut self, number: usize) -> Client {
+        let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
+        let client = Client::new(number as u64).with(skew, self.options.restamps_in_doubt);
+        client.of_forgetful(self.forgetful)
+    }
+
+    /// A held copy goes on, to whom its gateway now takes for the owner.
+    pub(super) fn release(&mut self, client: usize, message: Box<Message>) {
+        self.held_copies -= 1;
+        let node = self.owner.map_or(0, |(node, _)| node);
+        self.arrive(node, client, false, message);
     }
 
     pub(super) fn again(&mut self, delay: u64, client: usize, sequence: u64) {

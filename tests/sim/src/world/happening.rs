@@ -19,6 +19,10 @@ pub(super) enum Happening {
     Issue {
         client: usize,
     },
+    Release {
+        client: usize,
+        message: Box<Message>,
+    },
     Arrive {
         node: usize,
         client: usize,

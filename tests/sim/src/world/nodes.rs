@@ -250,6 +250,9 @@ impl World {
                 if matches!(answer, ostraca_sharding::records::Answer::Error { .. }) {
                     self.tally.count("reply: application error");
                 }
+                if *answer == ostraca_sharding::records::Answer::Dropped {
+                    self.tally.count("reply: no longer kept");
+                }
                 if let Some(pending) = self.clients[client].pending.get(&sequence) {
                     if pending.kind == Kind::Query {
                         self.tally.count("reply: query");

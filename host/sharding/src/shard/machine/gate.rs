@@ -15,7 +15,7 @@ impl Machine {
         state_bytes: Option<u64>,
     ) {
         let keep_lanes = !self.off(Mutation::NoLanes);
-        let head_lane_bytes = self.settings.head_lane_bytes;
+        let keep_watermark = !self.off(Mutation::WatermarkNotCommitted);
         let Some(state) = self.entities.get_mut(entity) else { return };
         let from = state.head.version;
         let version = from + 1;
@@ -33,7 +33,7 @@ impl Machine {
                     answer: answer.clone(),
                     extensions: Extensions::default(),
                 };
-                state.lanes.record(&message, recorded, now.cluster, head_lane_bytes)
+                state.lanes.record(&message, recorded, now.cluster, &self.settings)
             }
             _ => state.lanes.written(None),
         };
@@ -45,6 +45,7 @@ impl Machine {
             state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
             lanes: Vec::new(),
             lanes_beside,
+            watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
             ..state.head.clone()
         };
         let head = Head { lanes, ..state.head.clone() };

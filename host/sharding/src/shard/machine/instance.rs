@@ -11,14 +11,13 @@ impl Machine {
         result: Result<Loaded, String>,
     ) {
         let revision = self.types.get(&entity.kind).map_or(0, |settings| settings.revision);
-        let life = self.settings.lane_life;
         let Some(state) = self.entities.get_mut(entity) else { return };
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
         let outcome = match result {
             Ok(mut loaded) => {
-                state.lanes.reload(&mut loaded, now.cluster, life);
+                state.lanes.reload(&mut loaded, now.cluster, &self.settings);
                 state.head = loaded.head.unwrap_or_default();
                 state.stage = Stage::Loaded;
                 if state.head.revision <= revision {
@@ -92,9 +91,9 @@ impl Machine {
             Activation::Started(Turn {
                 result: TurnResult::Failed { code, message, retry_after },
                 ..
-            }) => Outcome::NotRun { code, message, retry_after, hint: None },
+            }) => Outcome::NotRun { code, message, retry_after, hint: None, stamp: None },
             Activation::Failed { code, message, retry_after } => {
-                Outcome::NotRun { code, message, retry_after, hint: None }
+                Outcome::NotRun { code, message, retry_after, hint: None, stamp: None }
             }
         };
         self.give_up(entity, &outcome);
@@ -184,7 +183,7 @@ impl Machine {
                 self.refuse(
                     entity,
                     &id,
-                    Outcome::NotRun { code, message, retry_after, hint: None },
+                    Outcome::NotRun { code, message, retry_after, hint: None, stamp: None },
                     retry_after.is_none(),
                 );
                 self.close(entity);

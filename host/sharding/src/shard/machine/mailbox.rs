@@ -83,7 +83,7 @@ impl Machine {
             let text = format!("no type `{}` is deployed", message.target.kind);
             return Some(Outcome::refused(codes::UNKNOWN_TYPE, text));
         }
-        if let Some(outcome) = self.too_old(now, message) {
+        if let Some(outcome) = self.stamped_ahead(now, message) {
             return Some(outcome);
         }
         if message.deadline.is_some_and(|at| at <= now.mono) && !self.off(Mutation::IgnoreDeadline)
@@ -103,14 +103,16 @@ impl Machine {
         Outcome::later(codes::REBALANCING, text, 100).with_hint(Some(ends))
     }
 
-    pub(super) fn too_old(&self, now: Now, message: &Message) -> Option<Outcome> {
-        let age = message.age.saturating_add(now.mono.saturating_sub(message.arrived));
-        (age > self.settings.lane_life / 2).then(|| {
-            Outcome::refused(
-                codes::TOO_OLD,
-                format!("the message is {age} ms old; its id is remembered for certain only half of `lane-life`"),
-            )
-        })
+    /// Refuses what is stamped too far ahead: it would raise the watermark for everybody (R17).
+    pub(super) fn stamped_ahead(&self, now: Now, message: &Message) -> Option<Outcome> {
+        let ahead = message.created.saturating_sub(now.cluster);
+        let beyond = ahead.checked_sub(self.settings.stamp_ahead).filter(|beyond| *beyond > 0)?;
+        let text = format!(
+            "the message was stamped {ahead} ms ahead of the cluster's time; `stamp-ahead` allows {}",
+            self.settings.stamp_ahead
+        );
+        let wait = u32::try_from(beyond).unwrap_or(u32::MAX).min(1_000);
+        Some(Outcome::later(codes::STAMPED_AHEAD, text, wait).with_stamp(now.cluster))
     }
 
     pub(super) fn advance_all(&mut self, now: Now) {
@@ -254,6 +256,15 @@ impl Machine {
                     codes::SUPERSEDED,
                     "a later message of its session has run, and this one is not remembered",
                 ),
+                Verdict::Forgotten => {
+                    let watermark = self.entities.get(entity)?.lanes.watermark();
+                    let text = format!(
+                        "its session is no longer remembered, and it was created at {}, not after {watermark}: it may have run before",
+                        message.created
+                    );
+                    let stamp = now.cluster.max(watermark.saturating_add(1));
+                    Outcome::refused(codes::TOO_OLD, text).with_stamp(stamp)
+                }
                 _ if expired && !self.off(Mutation::IgnoreDeadline) => {
                     self.refuse_deadline(entity, &id);
                     continue;
@@ -271,49 +282,10 @@ impl Machine {
                     state.parked.insert(id, until);
                     continue;
                 }
-                Verdict::Run => {
-                    if let Some(outcome) = self.too_old(now, &message) {
-                        outcome
-                    } else if let Some(outcome) = self.no_room(now, entity, &message) {
-                        outcome
-                    } else {
-                        return Some(id);
-                    }
-                }
+                Verdict::Run => return Some(id),
             };
             self.refuse(entity, &id, outcome, false);
         }
-    }
-
-    pub(super) fn no_room(
-        &mut self,
-        now: Now,
-        entity: &Entity,
-        message: &Message,
-    ) -> Option<Outcome> {
-        if message.kind == Kind::Query {
-            return None;
-        }
-        let Settings { lanes: most, lane_life, unsettled_bytes, .. } = self.settings;
-        let state = self.entities.get_mut(entity)?;
-        if !state.lanes.has_room(&message.id.session, most, now.cluster, lane_life) {
-            return Some(Outcome::later(
-                codes::TOO_MANY_SESSIONS,
-                format!("{entity} remembers {most} sessions, as many as `lanes` allows"),
-                1_000,
-            ));
-        }
-        let session = &message.id.session;
-        if !state.lanes.has_reply_room(session, unsettled_bytes, now.cluster, lane_life) {
-            return Some(Outcome::later(
-                codes::TOO_MANY_UNSETTLED,
-                format!(
-                    "{entity} keeps as many bytes of replies that their sessions have not settled as `unsettled-bytes` ({unsettled_bytes}) allows, or this session half of them"
-                ),
-                1_000,
-            ));
-        }
-        None
     }
 
     pub(super) fn run(&mut self, entity: &Entity, id: MessageId) {

@@ -1,0 +1,96 @@
+//! When a message may be stamped anew, after an entity refused its creation time (R17).
+//!
+//! Only if no copy of it is in doubt: a second stamp would let it run a second time. And only if every later message
+//! to the same entity bears a stamp as high: an entity that drops a lane refuses by the highest stamp that ran in it,
+//! which must cover every sequence below.
+
+use std::time::{Duration, Instant};
+
+use ostraca_wire::proto::Problem;
+
+use super::{Ledger, State};
+
+/// How long a message waits before it is looked at again whether it may be stamped anew.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The detail of a refusal that says which creation time would pass.
+pub(crate) const CREATED_MS: &str = "created_ms";
+
+/// The creation time that a refusal says would pass.
+pub(crate) fn time_said(problem: &Problem) -> Option<u64> {
+    problem.details.get(CREATED_MS)?.parse().ok()
+}
+
+/// What may be done now with a message that needs another stamp.
+enum Restamp {
+    Done,
+    Later,
+    Never,
+}
+
+impl<W> Ledger<W> {
+    /// The entity does not remember the session, and the message may be a copy of what ran before it was forgotten.
+    pub(super) fn too_old(&mut self, sequence: u64, said: Problem, now: Instant) {
+        let Some(call) = self.calls.get_mut(&sequence) else { return };
+        let stamp = time_said(&said).filter(|stamp| *stamp > call.message.created);
+        match stamp {
+            // No copy will do better.
+            _ if call.in_doubt => self.end_without_answer(sequence, said, now),
+            None => self.end_without_answer(sequence, said, now),
+            Some(stamp) => {
+                call.restamp = Some(stamp);
+                self.again(sequence, said, now);
+            }
+        }
+    }
+
+    /// Gives a message its new stamp, if it needs one; false: it does not go out now.
+    pub(super) fn stamped(&mut self, sequence: u64, now: Instant) -> bool {
+        let Some(stamp) = self.calls.get(&sequence).and_then(|call| call.restamp) else {
+            return true;
+        };
+        match self.restamp(sequence, stamp) {
+            Restamp::Done => true,
+            Restamp::Later => {
+                let due = now + LOOK_AGAIN;
+                if let Some(call) = self.calls.get_mut(&sequence) {
+                    call.state = State::Waiting(due);
+                    self.waiting.insert((due, sequence));
+                }
+                false
+            }
+            Restamp::Never => {
+                let heard = self.calls.get_mut(&sequence).and_then(|call| call.heard.take());
+                self.end_without_answer(sequence, heard.unwrap_or_default(), now);
+                false
+            }
+        }
+    }
+
+    fn restamp(&mut self, sequence: u64, stamp: u64) -> Restamp {
+        let Some(call) = self.calls.get(&sequence) else { return Restamp::Never };
+        // A copy of one that was given up may still be on its way, with its old stamp.
+        if call.in_doubt || self.given_up.range(sequence + 1..).next().is_some() {
+            return Restamp::Never;
+        }
+        let of_entity = self.by_entity.get(&call.message.entity);
+        let from: Vec<u64> =
+            of_entity.map(|lane| lane.range(sequence..).copied().collect()).unwrap_or_default();
+        let fixed = |later: &u64| {
+            self.calls.get(later).is_some_and(|later| {
+                (later.in_doubt || later.state == State::InFlight) && later.message.created < stamp
+            })
+        };
+        if from.iter().any(fixed) {
+            return Restamp::Later;
+        }
+        for sequence in from {
+            if let Some(call) = self.calls.get_mut(&sequence) {
+                call.message.created = call.message.created.max(stamp);
+                call.restamp = call.restamp.filter(|asked| *asked > stamp);
+            }
+        }
+        self.latest = self.latest.max(stamp);
+        Restamp::Done
+    }
+}

@@ -1,0 +1,147 @@
+//! A client whose gateway is there and cut off from its cluster goes to another one; real connections, real time.
+
+mod common;
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use common::{Node, Running, authority, in_time, result};
+use ostraca_client::{Client, ConnectOptions, Entity, Options, Profile};
+use ostraca_wire::identity::Ca;
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Outcome, Reply};
+use ostraca_wire::server::{Request, Ticket};
+
+async fn impatient(ca: &Ca, addresses: &[&Running], leave_after: Duration) -> Client {
+    let identity = ca.issue_client("test").expect("identity");
+    let addresses = addresses.iter().map(|node| node.address.clone()).collect();
+    let profile = Profile::new(addresses, ca.certificate_pem(), &identity);
+    let options = ConnectOptions { leave_after, ..ConnectOptions::default() };
+    Client::connect_with(profile, options).await.expect("connect")
+}
+
+fn bounce(request: Request) {
+    let mut cut_off = problem("no-owner", "the shard has no live owner");
+    cut_off.retryable = true;
+    cut_off.retry_after_ms = 10;
+    request.ticket.answer(Reply {
+        outcome: Outcome::NotRun.into(),
+        problem: Some(cut_off),
+        ..Reply::default()
+    });
+}
+
+fn answer(request: Request) {
+    request.ticket.answer(result(1, request.envelope.body.clone()));
+}
+
+const SOON: Duration = Duration::from_millis(300);
+
+fn patient() -> Options {
+    Options { deadline: Duration::from_secs(25), ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_client_leaves_a_gateway_that_bounces_everything() {
+    in_time(async {
+        let ca = authority();
+        let cut_off = Running::start(&ca, &Node::new(|_, it| bounce(it)), "127.0.0.1:0");
+        let well = Running::start(&ca, &Node::new(|_, it| answer(it)), "127.0.0.1:0");
+        let client = impatient(&ca, &[&cut_off, &well], SOON).await;
+        assert_eq!(client.connected_to().expect("connected").1.to_string(), cut_off.address);
+        let entity = Entity::new("counter", "a");
+        let answer = client.session().send(&entity, "add", "[1]", &patient()).await;
+        assert_eq!(answer.expect("from the other").body.as_ref(), b"[1]");
+        assert_eq!(client.connected_to().expect("connected").1.to_string(), well.address);
+        client.close().await;
+        cut_off.stop().await;
+        well.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_leaves_a_gateway_that_says_nothing() {
+    in_time(async {
+        let ca = authority();
+        let held: Mutex<Vec<Ticket>> = Mutex::default();
+        let silent = Node::new(move |_, request| held.lock().expect("held").push(request.ticket));
+        let silent = Running::start(&ca, &silent, "127.0.0.1:0");
+        let well = Running::start(&ca, &Node::new(|_, it| answer(it)), "127.0.0.1:0");
+        let client = impatient(&ca, &[&silent, &well], SOON).await;
+        let entity = Entity::new("counter", "a");
+        let answer = client.session().send(&entity, "add", "[1]", &patient()).await;
+        assert_eq!(answer.expect("from the other").body.as_ref(), b"[1]");
+        client.close().await;
+        silent.stop().await;
+        well.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_with_one_gateway_stays_and_goes_on() {
+    in_time(async {
+        let ca = authority();
+        let bounces = Mutex::new(40);
+        let node = Node::new(move |_, request| {
+            let mut bounces = bounces.lock().expect("count");
+            match *bounces {
+                0 => answer(request),
+                _ => {
+                    *bounces -= 1;
+                    bounce(request);
+                }
+            }
+        });
+        let running = Running::start(&ca, &node, "127.0.0.1:0");
+        let client = impatient(&ca, &[&running], Duration::from_millis(20)).await;
+        let session = client.session();
+        let entity = Entity::new("counter", "a");
+        let calls: Vec<_> =
+            (0..8).map(|_| session.send(&entity, "add", "[1]", &patient())).collect();
+        for call in calls {
+            call.await.expect("answered in the end");
+        }
+        client.close().await;
+        running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_slow_turn_beside_answered_messages_keeps_the_gateway() {
+    in_time(async {
+        let ca = authority();
+        let slow: Mutex<Option<Request>> = Mutex::default();
+        let node = Node::new(move |_, request| {
+            let mut slow = slow.lock().expect("slow");
+            match request.envelope.method.as_str() {
+                "slow" => *slow = Some(request),
+                "end" => {
+                    answer(request);
+                    answer(slow.take().expect("it still waits, as its first copy"));
+                }
+                _ => answer(request),
+            }
+        });
+        let node = Running::start(&ca, &node, "127.0.0.1:0");
+        let other = Running::start(&ca, &Node::new(|_, it| bounce(it)), "127.0.0.1:0");
+        let client = impatient(&ca, &[&node, &other], Duration::from_secs(3)).await;
+        let entity = Entity::new("counter", "a");
+        let session = client.session();
+        let slow = session.send(&entity, "slow", "[1]", &patient());
+        let busy = client.session();
+        for _ in 0..50 {
+            busy.send(&entity, "add", "[1]", &patient()).await.expect("answered");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(client.connected_to().expect("connected").1.to_string(), node.address);
+        busy.send(&entity, "end", "[1]", &patient()).await.expect("answered");
+        slow.await.expect("answered");
+        client.close().await;
+        node.stop().await;
+        other.stop().await;
+    })
+    .await;
+}

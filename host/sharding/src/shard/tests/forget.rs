@@ -1,0 +1,251 @@
+//! What an entity forgets of its sessions, and what it never runs again (R17).
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings { lanes: 2, lease: u64::MAX / 8, ..Settings::default() }
+}
+
+/// A principal's message, made at a time.
+fn message(hand: &Hand, principal: &str, session: &[u8], sequence: u64, created: u64) -> Message {
+    let id = MessageId { session: Session::of(principal, session), sequence };
+    let context = crate::message::Context { principal: principal.into(), ..Default::default() };
+    Message { id, created, context: Arc::new(context), ..hand.template() }
+}
+
+impl Hand {
+    /// Sends a message of `client/x` and lets it run and commit, if it does.
+    fn run_one(&mut self, session: &[u8], sequence: u64, created: u64) -> Option<String> {
+        self.run_for("client/x", session, sequence, created, 1)
+    }
+
+    fn run_for(
+        &mut self,
+        principal: &str,
+        session: &[u8],
+        sequence: u64,
+        created: u64,
+        bytes: usize,
+    ) -> Option<String> {
+        let token = self.post(message(self, principal, session, sequence, created));
+        if self.running.is_some() {
+            self.answer(Answer::Result(vec![7; bytes].into()));
+            self.settle(CommitOutcome::Done);
+        }
+        self.code_of(token)
+    }
+
+    fn stamp_of(&self, token: u64) -> Option<u64> {
+        self.replies.iter().find(|(other, _)| *other == token).and_then(|(_, outcome)| {
+            let Outcome::NotRun { stamp, .. } = outcome else { return None };
+            *stamp
+        })
+    }
+
+    /// The next life of the machine, which knows what was committed.
+    fn again(self, settings: Settings) -> Self {
+        let (head, lanes, now) = (self.head, self.lanes, self.now);
+        let mut hand = Self::with(settings);
+        (hand.head, hand.lanes, hand.now) = (head, lanes, now);
+        hand
+    }
+}
+
+fn too_old() -> Option<String> {
+    Some(codes::TOO_OLD.into())
+}
+
+#[test]
+fn r17_a_copy_of_what_ran_in_a_dropped_lane_is_refused() {
+    for head_lane_bytes in [0, 1_024] {
+        let settings = Settings { head_lane_bytes, ..settings() };
+        let mut hand = Hand::with(settings.clone());
+        for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
+            let created = 900 + version as u64;
+            let ran = hand.run_one(session, 1, created);
+            assert_eq!(ran, Some(format!("final {}", version + 1)));
+        }
+        assert_eq!(hand.run_one(b"a", 1, 900), too_old(), "its lane went for that of c");
+        assert_eq!(hand.stamp_of(hand.tokens), Some(hand.now), "a time that would pass");
+        assert_eq!(hand.run_one(b"b", 1, 901).as_deref(), Some("final 2"), "its lane is there");
+        let mut hand = hand.again(settings);
+        assert_eq!(hand.run_one(b"a", 1, 900), too_old(), "the head has the watermark");
+        assert_eq!(hand.run_one(b"c", 1, 902).as_deref(), Some("final 3"));
+        assert_eq!(hand.head.as_ref().map(|head| (head.version, head.watermark)), Some((3, 900)));
+    }
+}
+
+#[test]
+fn r17_a_fresh_message_of_a_forgotten_session_runs() {
+    let mut hand = Hand::with(settings());
+    for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
+        hand.run_one(session, 1, created);
+    }
+    assert_eq!(hand.run_one(b"a", 2, 901), too_old(), "not known to differ from what ran");
+    assert_eq!(hand.run_one(b"a", 2, 902).as_deref(), Some("final 4"), "stamped anew");
+    assert_eq!(hand.run_one(b"a", 1, 901), Some(codes::SUPERSEDED.into()), "in its new lane");
+}
+
+#[test]
+fn r17_where_no_lane_was_dropped_a_message_runs_however_old() {
+    let mut hand = Hand::with(settings());
+    hand.now = 500_000_000;
+    assert_eq!(hand.run_one(b"a", 1, 1).as_deref(), Some("final 1"));
+    assert_eq!(hand.run_one(b"a", 1, 1).as_deref(), Some("final 1"));
+}
+
+#[test]
+fn r17_a_query_of_a_forgotten_session_is_answered() {
+    let mut hand = Hand::with(settings());
+    for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
+        hand.run_one(session, 1, created);
+    }
+    let query = message(&hand, "client/x", b"a", 2, 1);
+    let token = hand.post(Message { kind: Kind::Query, ..query });
+    hand.run();
+    assert_eq!(hand.code_of(token).as_deref(), Some("final 3"));
+}
+
+#[test]
+fn r17_a_lane_unused_for_its_life_raises_the_watermark() {
+    let settings = Settings { lane_life: 10_000, lanes: 10, ..settings() };
+    let mut hand = Hand::with(settings.clone());
+    hand.run_one(b"a", 1, 990);
+    hand.now += 10_001;
+    let mut hand = hand.again(settings);
+    assert_eq!(hand.run_one(b"a", 1, 990), too_old());
+    assert_eq!(hand.run_one(b"b", 1, 991).as_deref(), Some("final 2"));
+    assert_eq!(hand.head.as_ref().map(|head| (head.watermark, head.lanes.len())), Some((990, 1)));
+}
+
+#[test]
+fn r17_a_watermark_ahead_of_the_clock_names_a_time_that_passes() {
+    let mut hand = Hand::with(settings());
+    for (session, created) in [(b"a", 2_000), (b"b", 2_001), (b"c", 2_002)] {
+        hand.run_one(session, 1, created);
+    }
+    assert_eq!(hand.run_one(b"d", 1, hand.now), too_old(), "the cluster's time fell back");
+    assert_eq!(hand.stamp_of(hand.tokens), Some(2_001));
+    assert_eq!(hand.run_one(b"d", 1, 2_001).as_deref(), Some("final 4"));
+}
+
+#[test]
+fn r17_a_stamp_far_ahead_is_refused_with_the_time() {
+    let mut hand = Hand::with(Settings { stamp_ahead: 50, ..settings() });
+    let ahead = hand.now + 51;
+    assert_eq!(hand.run_one(b"a", 1, ahead), Some(codes::STAMPED_AHEAD.into()));
+    assert_eq!(hand.stamp_of(hand.tokens), Some(hand.now));
+    hand.now += 1;
+    assert_eq!(hand.run_one(b"a", 1, ahead).as_deref(), Some("final 1"));
+}
+
+#[test]
+fn r17_the_principal_with_most_lanes_loses_its_oldest() {
+    let mut hand = Hand::with(Settings { lanes: 3, ..settings() });
+    hand.run_for("victim", b"v", 1, 1, 1);
+    hand.run_for("greedy", b"2", 1, 901, 1);
+    hand.run_for("greedy", b"1", 1, 900, 1);
+    for session in 3..20_u8 {
+        let ran = hand.run_for("greedy", &[session], 1, 905 + u64::from(session), 1);
+        assert!(ran.is_some_and(|code| code.starts_with("final")));
+        assert_eq!(hand.run_for("victim", b"v", 1, 1, 1).as_deref(), Some("final 1"));
+    }
+    assert_eq!(hand.run_for("greedy", b"1", 1, 900, 1), too_old());
+    assert!(hand.head.as_ref().is_some_and(|head| head.watermark == 922));
+}
+
+#[test]
+fn r17_among_principals_with_as_many_lanes_the_oldest_goes() {
+    let mut hand = Hand::with(settings());
+    hand.run_for("p1", b"s", 1, 902, 1);
+    hand.run_for("p2", b"s", 1, 901, 1);
+    hand.run_for("p3", b"s", 1, 903, 1);
+    assert_eq!(hand.run_for("p1", b"s", 1, 902, 1).as_deref(), Some("final 1"));
+    assert_eq!(hand.run_for("p2", b"s", 1, 901, 1), too_old());
+}
+
+#[test]
+fn r17_a_session_with_a_dropped_predecessor_waits_and_comes_again() {
+    let mut hand = Hand::with(settings());
+    for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
+        hand.run_one(session, 1, created);
+    }
+    let follower = Message { after: 1, ..message(&hand, "client/x", b"a", 2, 950) };
+    let token = hand.post(follower.clone());
+    assert!(hand.running.is_none() && hand.code_of(token).is_none(), "it waits");
+    hand.now += Settings::default().order_wait;
+    hand.tell(Event::Tick);
+    assert_eq!(hand.code_of(token), Some(codes::OUT_OF_ORDER.into()));
+    assert_eq!(hand.run_one(b"a", 2, 950).as_deref(), Some("final 4"));
+}
+
+#[test]
+fn r17_replies_are_dropped_before_their_sequences() {
+    for head_lane_bytes in [0, 100_000] {
+        let settings =
+            Settings { lanes: 100, unsettled_bytes: 4_000, head_lane_bytes, ..settings() };
+        let mut hand = Hand::with(settings.clone());
+        for session in 0..20_u8 {
+            hand.run_for("client/x", &[session], 1, 900, 1_000);
+        }
+        for _ in 0..2 {
+            let first = hand.post(message(&hand, "client/x", &[0], 1, 900));
+            let last = hand.post(message(&hand, "client/x", &[19], 1, 900));
+            let answer = |hand: &Hand, token| {
+                let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token)?;
+                let Outcome::Final { answer, version } = outcome else { return None };
+                Some((answer.clone(), *version))
+            };
+            assert_eq!(answer(&hand, first), Some((Answer::Dropped, 1)));
+            assert!(matches!(answer(&hand, last), Some((Answer::Result(_), 20))));
+            let other = Digest::of(&alice(), "m", b"other");
+            let reused = Message { digest: other, ..message(&hand, "client/x", &[0], 1, 900) };
+            let reused = hand.post(reused);
+            assert_eq!(hand.code_of(reused), Some(codes::ID_REUSED.into()), "its digest stays");
+            hand = hand.again(settings.clone());
+        }
+        let stored: usize =
+            hand.lanes.iter().flat_map(|lane| &lane.replies).map(|r| r.answer.len()).sum();
+        assert!(stored <= 6_000, "{stored} bytes lie beside the head");
+    }
+}
+
+#[test]
+fn r17_a_session_that_never_settles_loses_its_own_replies() {
+    let settings = Settings { lanes: 100, unsettled_bytes: 8_000, ..settings() };
+    let mut hand = Hand::with(settings);
+    hand.run_for("client/x", b"other", 1, 900, 1_000);
+    for sequence in 1..50 {
+        let ran = hand.run_for("client/x", b"hoards", sequence, 900, 1_000);
+        assert_eq!(ran, Some(format!("final {}", sequence + 1)));
+    }
+    let token = hand.post(message(&hand, "client/x", b"other", 1, 900));
+    let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token).expect("a reply");
+    assert!(matches!(outcome, Outcome::Final { answer: Answer::Result(_), .. }), "{outcome:?}");
+}
+
+#[test]
+fn r17_one_shot_sessions_leave_head_and_records_flat() {
+    let settings =
+        Settings { lanes: 50, unsettled_bytes: 20_000, head_lane_bytes: 400, ..settings() };
+    let mut hand = Hand::with(settings);
+    let (mut heads, mut writes, mut lanes, mut stored) = (0, 0, 0, 0);
+    let calls = std::env::var("ONE_SHOTS").ok().and_then(|calls| calls.parse().ok());
+    for session in 0..calls.unwrap_or(5_000_u64) {
+        hand.now += 1;
+        hand.post(message(&hand, "client/x", &session.to_le_bytes(), 1, hand.now));
+        hand.answer(Answer::Result(vec![7; 900].into()));
+        let commit = &hand.commits[0];
+        let beside = commit.writes.iter().filter(|write| matches!(write.key, RecordKey::Lane(_)));
+        writes = writes.max(beside.count());
+        heads = heads.max(postcard::to_stdvec(&commit.head).expect("a head").len());
+        hand.settle(CommitOutcome::Done);
+        hand.replies.clear();
+        lanes = lanes.max(hand.lanes.len());
+        stored = stored.max(hand.lanes.iter().map(|lane| lane.replies[0].answer.len()).sum());
+    }
+    assert!(heads < 2_000, "a head of {heads} bytes");
+    assert!(writes <= 4, "{writes} lanes written by one turn");
+    assert!(lanes <= 50, "{lanes} records");
+    assert!(stored <= 40_000, "{stored} bytes of replies in records");
+}
