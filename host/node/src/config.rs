@@ -209,6 +209,11 @@ impl Config {
         cluster::node_settings(&self.file)
     }
 
+    /// How long messages may have.
+    pub(crate) fn deadlines(&self) -> crate::gateway::Deadlines {
+        self.file.gateway.deadlines()
+    }
+
     /// Settings of the router of messages.
     #[must_use]
     pub fn route_settings(&self) -> ostraca_sharding::route::Settings {

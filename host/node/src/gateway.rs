@@ -29,7 +29,7 @@ use crate::service::reply;
 use crate::types::Types;
 use crate::worker::{Answered, Answers, Input};
 pub(crate) use links::Links;
-pub(crate) use open::Opener;
+pub(crate) use open::{Deadlines, Opener};
 pub(crate) use parcel::Parcel;
 use reply::{doubtful, said_by_node, said_by_worker};
 
@@ -90,7 +90,8 @@ impl Gateway {
         let now = self.now();
         let mut unknown = Vec::new();
         let mut parcels = Vec::with_capacity(batch.len());
-        for request in batch.drain(..) {
+        for mut request in batch.drain(..) {
+            self.opener.bound_deadline(&mut request.envelope);
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {

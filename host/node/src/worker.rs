@@ -29,7 +29,7 @@ use ostraca_sharding::message::{Kind, Message, Outcome, Token};
 use ostraca_sharding::records::{Claim, Commit};
 use ostraca_sharding::shard::{Action, Event, LiveCap, Owner, Settings, StopReason};
 use ostraca_store::EntityStore;
-use ostraca_wire::server::Ticket;
+use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
@@ -78,6 +78,8 @@ pub(crate) struct Delivery {
     /// Its token is unique on the node.
     pub(crate) message: Arc<Message>,
     pub(crate) back: Back,
+    /// What it costs its sender.
+    pub(crate) charge: Arc<Charge>,
 }
 
 /// Where a message's answer goes.
@@ -181,7 +183,7 @@ struct Worker {
     by_shard: HashMap<ShardId, SlotId>,
     slots: Slots,
     types: HashMap<Arc<str>, Arc<Type>>,
-    tickets: HashMap<Token, (Back, Kind)>,
+    tickets: HashMap<Token, (Back, Kind, Arc<Charge>)>,
     /// The round's answers for the gateway.
     answers: Vec<Answered>,
     cap: LiveCap,
@@ -308,11 +310,11 @@ impl Worker {
         }
     }
 
-    fn message(&mut self, Delivery { shard, message, back }: Delivery) {
+    fn message(&mut self, Delivery { shard, message, back, charge }: Delivery) {
         let Some(id) = self.by_shard.get(&shard).copied() else {
             return self.not_owner(shard, back, message.kind);
         };
-        self.tickets.insert(message.token, (back, message.kind));
+        self.tickets.insert(message.token, (back, message.kind, charge));
         self.tell(id, Event::Message(message));
     }
 

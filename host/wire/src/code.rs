@@ -65,6 +65,12 @@ codes! {
     UnexpectedFrame = 0x14, "unexpected-frame";
     /// The stream ended within a frame.
     HalfFrame = 0x15, "half-frame";
+    /// Replies waited and the other side took nothing of them in time.
+    ReplyDeadline = 0x16, "reply-deadline";
+    /// The principal has as many streams open as it may.
+    TooManyStreams = 0x17, "too-many-streams";
+    /// The next piece of a component, or the last one, did not come in time.
+    UploadDeadline = 0x18, "upload-deadline";
 }
 
 impl Code {

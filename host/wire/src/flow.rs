@@ -4,11 +4,17 @@
 //! The window is kept by not reading: while a stream has its messages or bytes in flight, it is left
 //! alone and QUIC's flow control holds the sender. A message is in flight from its decoding until its
 //! reply has been handed to QUIC, so whoever does not read its replies is not read either, and no queue
-//! here is longer than the window.
+//! here is longer than the window. Replies count for the window as they are made, and before that as the
+//! stream's replies mostly are: whoever asks for large ones has few messages in flight.
+//!
+//! The window bounds one stream. What all streams of a connection, a principal and the node hold together is
+//! bounded by [`budget`](crate::budget): at a full connection's the stream waits, at the others' the message is
+//! refused. A frame that has come in part has to be let in before its rest is read.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,14 +22,18 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::{Account, Charge, Full};
 use crate::clock::Moment;
 use crate::code::Code;
 use crate::error::{Error, problem};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
-use crate::proto::{Envelope, Outcome, Problem, Reply};
+use crate::proto::{Envelope, Kind, Outcome, Problem, Reply};
 
 /// Replies that go into one write.
 const BATCH: usize = 512;
+
+/// The part by which one reply moves what the next ones are expected to be.
+const SMOOTHING: u64 = 8;
 
 /// A message, and what it is answered with.
 #[derive(Debug)]
@@ -45,10 +55,17 @@ pub struct Ticket {
     tag: u64,
     sequence: u64,
     bytes: u32,
+    charge: Arc<Charge>,
     answered: bool,
 }
 
 impl Ticket {
+    /// What the message costs its sender: to be asked before its turn starts, and told what the turn has made.
+    #[must_use]
+    pub fn charge(&self) -> &Arc<Charge> {
+        &self.charge
+    }
+
     /// The message's place in its session.
     #[must_use]
     pub fn sequence(&self) -> u64 {
@@ -77,10 +94,15 @@ impl Ticket {
 
     fn send(&mut self, mut reply: Reply) {
         self.answered = true;
+        let size = reply.encoded_len() as u64;
+        if let Err(full) = self.charge.answer(size) {
+            reply = given_up(&reply, size, &full);
+        }
         reply.sequence = self.sequence;
-        let (tag, bytes) = (self.tag, self.bytes);
-        if self.lane.outgoing.send(Outgoing { tag, reply, bytes }).is_err() {
-            self.lane.window.release(1, u64::from(bytes));
+        let (tag, charge) = (self.tag, Arc::clone(&self.charge));
+        let bytes = u64::from(self.bytes) + self.lane.window.made(reply.encoded_len() as u64);
+        if self.lane.outgoing.send(Outgoing { tag, reply, bytes, charge }).is_err() {
+            self.lane.window.release(1, bytes);
         }
     }
 }
@@ -110,6 +132,12 @@ pub(crate) trait Traffic: Sync {
     /// A reply's frame.
     fn encode(&self, tag: u64, reply: Reply) -> Self::Frame;
 
+    /// Who is charged for the stream itself.
+    fn account(&self) -> &Arc<Account>;
+
+    /// Who is charged for a message, if that is somebody else.
+    fn payer(&self, envelope: &Envelope) -> Option<Arc<Account>>;
+
     /// Takes messages in the order they were sent, and leaves the batch empty. While it waits, nothing
     /// more of the stream is read.
     fn deliver(&self, batch: &mut Vec<Request>) -> impl Future<Output = ()> + Send;
@@ -131,14 +159,17 @@ pub(crate) struct Bound {
     /// Bytes of a reply that the other side takes, and its setting.
     pub(crate) reply: u32,
     pub(crate) setting: &'static str,
+    /// How long replies may wait for the other side to take any of them.
+    pub(crate) reply_deadline: Duration,
 }
 
 #[derive(Debug)]
 struct Outgoing {
     tag: u64,
     reply: Reply,
-    /// Of the message.
-    bytes: u32,
+    /// Of the message and the reply.
+    bytes: u64,
+    charge: Arc<Charge>,
 }
 
 #[derive(Debug)]
@@ -152,6 +183,8 @@ struct Lane {
 struct Window {
     messages: AtomicU32,
     bytes: AtomicU64,
+    /// Bytes that a reply of the stream has, by those that were made.
+    expected: AtomicU64,
     most_messages: u32,
     most_bytes: u64,
     freed: Notify,
@@ -163,6 +196,16 @@ impl Window {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// A reply was made: the bytes that it counts for.
+    fn made(&self, bytes: u64) -> u64 {
+        // Two at once may lose one of them, which only makes the guess a little worse.
+        let expected = self.expected.load(Ordering::Relaxed);
+        let moved = expected - expected / SMOOTHING + bytes / SMOOTHING;
+        self.expected.store(moved, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
     fn release(&self, messages: u32, bytes: u64) {
         self.messages.fetch_sub(messages, Ordering::Release);
         self.bytes.fetch_sub(bytes, Ordering::Release);
@@ -170,8 +213,11 @@ impl Window {
     }
 
     fn is_full(&self) -> bool {
-        self.messages.load(Ordering::Acquire) >= self.most_messages
-            || self.bytes.load(Ordering::Acquire) >= self.most_bytes
+        let messages = self.messages.load(Ordering::Acquire);
+        let expected = self.expected.load(Ordering::Relaxed).saturating_mul(messages.into());
+        let bytes = self.bytes.load(Ordering::Acquire).saturating_add(expected);
+        // Alone a message may have any size.
+        messages >= self.most_messages || (messages > 0 && bytes >= self.most_bytes)
     }
 
     /// Only the stream's reader waits here, so the one permit that `Notify` keeps is enough.
@@ -194,6 +240,7 @@ pub(crate) async fn serve<T: Traffic>(
     let window = Arc::new(Window {
         messages: AtomicU32::new(0),
         bytes: AtomicU64::new(0),
+        expected: AtomicU64::new(0),
         most_messages: bound.messages,
         most_bytes: bound.bytes,
         freed: Notify::new(),
@@ -220,45 +267,83 @@ async fn read<T: Traffic>(
     lane: Arc<Lane>,
     reader: &mut FrameReader,
 ) -> Result<(), Error> {
+    let account = traffic.account();
     let mut batch = Vec::new();
+    // For the rest of a frame that has come in part.
+    let mut paid: Option<Arc<Charge>> = None;
     loop {
         lane.window.room().await;
+        if paid.is_none() && account.connection_is_full() {
+            tokio::select! {
+                () = stopping.cancelled() => return stop(reader),
+                () = account.connection_room() => {}
+            }
+        }
         let received = Moment::now();
-        while !lane.window.is_full() {
-            let Some(frame) = reader.buffered()? else { break };
+        let all = loop {
+            if lane.window.is_full() || (paid.is_none() && account.connection_is_full()) {
+                break false;
+            }
+            let Some(frame) = reader.buffered()? else { break true };
+            let paid = paid.take();
             // At most the frames' limit, which is a u32.
             let bytes = frame.len() as u32;
             lane.window.take(u64::from(bytes));
-            let ticket = |tag, sequence| {
+            let ticket = |tag, sequence, charge| {
                 let lane = Arc::clone(&lane);
-                Ticket { lane, tag, sequence, bytes, answered: false }
+                Ticket { lane, tag, sequence, bytes, charge, answered: false }
             };
             match traffic.decode(&frame) {
                 Ok((tag, envelope)) => {
-                    let ticket = ticket(tag, envelope.sequence);
-                    batch.push(Request { envelope, received, ticket });
+                    let payer = traffic.payer(&envelope);
+                    let payer = payer.as_ref().unwrap_or(account);
+                    // What was let in before all of it had come is not refused now.
+                    let full = if paid.is_none() { payer.full() } else { None };
+                    let charge = match paid {
+                        Some(paid) if paid.is_of(payer) => paid,
+                        _ => payer.charge(bytes.into()),
+                    };
+                    let ticket = ticket(tag, envelope.sequence, charge);
+                    match full {
+                        Some(full) => ticket.not_run(full.problem("the message was not taken")),
+                        None => batch.push(Request { envelope, received, ticket }),
+                    }
                 }
                 Err(Refused::Message { tag, sequence, problem }) => {
-                    ticket(tag, sequence).not_run(*problem);
+                    ticket(tag, sequence, account.charge(bytes.into())).not_run(*problem);
                 }
                 Err(Refused::Stream) => {
                     return Err(Error::violation(Code::BadFrame, "a frame that is no message"));
                 }
             }
-        }
+        };
         if !batch.is_empty() {
             traffic.deliver(&mut batch).await;
             batch.clear();
             continue;
         }
-        tokio::select! {
-            () = stopping.cancelled() => {
-                reader.stop(Code::ShuttingDown);
-                return Ok(());
+        if !all {
+            continue;
+        }
+        if let (None, Some(bytes)) = (&paid, reader.unfinished()) {
+            if account.full().is_some() {
+                tokio::select! {
+                    () = stopping.cancelled() => return stop(reader),
+                    () = account.room() => {}
+                }
             }
+            paid = Some(account.charge(bytes.into()));
+        }
+        tokio::select! {
+            () = stopping.cancelled() => return stop(reader),
             more = reader.fill() => if !more? { return Ok(()) },
         }
     }
+}
+
+fn stop(reader: &mut FrameReader) -> Result<(), Error> {
+    reader.stop(Code::ShuttingDown);
+    Ok(())
 }
 
 async fn write<T: Traffic>(
@@ -270,25 +355,56 @@ async fn write<T: Traffic>(
 ) -> Result<(), Error> {
     let mut batch = Vec::new();
     while replies.recv_many(&mut batch, BATCH).await > 0 {
-        let (mut messages, mut bytes) = (0, 0);
-        for Outgoing { tag, mut reply, bytes: size } in batch.drain(..) {
-            messages += 1;
-            bytes += u64::from(size);
+        let mut written = Written { window, messages: 0, bytes: 0, charges: Vec::new() };
+        for Outgoing { tag, mut reply, bytes, charge } in batch.drain(..) {
+            written.messages += 1;
+            written.bytes += bytes;
+            written.charges.push(charge);
             if reply.encoded_len() > bound.reply as usize {
                 reply = too_large(&reply, bound);
             }
             writer.put(&traffic.encode(tag, reply));
             if writer.unwritten() >= BATCH_BYTES {
-                writer.flush().await?;
+                writer.flush_within(bound.reply_deadline).await?;
+                written.release();
             }
         }
-        writer.flush().await?;
-        window.release(messages, bytes);
+        writer.flush_within(bound.reply_deadline).await?;
+        written.release();
     }
     writer.finish();
     // Whoever reads nothing more is not waited for.
     let _ = timeout(LINGER, writer.taken()).await;
     Ok(())
+}
+
+/// What is in the writer, and free when it was handed to QUIC.
+struct Written<'a> {
+    window: &'a Window,
+    messages: u32,
+    bytes: u64,
+    charges: Vec<Arc<Charge>>,
+}
+
+impl Written<'_> {
+    fn release(&mut self) {
+        self.charges.clear();
+        self.window.release(std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes));
+    }
+}
+
+/// A reply for which there is no room. A query may be asked again; of a command the outcome is on record, and its
+/// next copy is told.
+fn given_up(reply: &Reply, size: u64, full: &Full) -> Reply {
+    let query = reply.kind() == Kind::Query && reply.outcome() != Outcome::Unknown;
+    let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };
+    Reply {
+        outcome: outcome.into(),
+        problem: Some(full.problem(&format!("a reply of {size} bytes was given up"))),
+        epoch: reply.epoch,
+        kind: reply.kind,
+        ..Reply::default()
+    }
 }
 
 /// A final reply that cannot be delivered: the command stays done, and its caller does not hear the result.

@@ -63,6 +63,12 @@ impl FrameBuffer {
         Ok(Some(self.bytes.split_to(length).freeze()))
     }
 
+    /// Bytes of the frame that has begun and not ended, if its length has come.
+    #[must_use]
+    pub fn unfinished(&self) -> Option<u32> {
+        self.bytes.first_chunk::<HEADER>().map(|header| u32::from_be_bytes(*header))
+    }
+
     /// Whether a frame has begun and not ended.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::code::Code;
 use crate::error::Error;
@@ -63,6 +63,12 @@ impl FrameReader {
             self.began = None;
         }
         Ok(frame)
+    }
+
+    /// Bytes of the frame that is not whole yet, if its length has come; it is within the limit once
+    /// [`FrameReader::buffered`] was called.
+    pub(crate) fn unfinished(&self) -> Option<u32> {
+        self.buffer.unfinished()
     }
 
     /// Waits for more bytes; `false` at the stream's end. Call it only when
@@ -158,6 +164,17 @@ impl FrameWriter {
     pub async fn flush(&mut self) -> Result<(), Error> {
         while !self.is_flushed() {
             self.write_some().await?;
+        }
+        Ok(())
+    }
+
+    /// Hands over all, unless the other side takes nothing of it for `deadline`.
+    pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
+        while !self.is_flushed() {
+            timeout(deadline, self.write_some()).await.map_err(|_| {
+                let text = format!("no reply was taken for {deadline:?} (`reply_deadline`)");
+                Error::violation(Code::ReplyDeadline, text)
+            })??;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! What is confusing: a *connection* is one QUIC connection; a *session* is a sender's series of
 //! numbered messages, which outlives connections (R17). On a connection, each session has a stream.
 
+mod budget;
 mod check;
 pub mod clock;
 pub mod code;

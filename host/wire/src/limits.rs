@@ -16,14 +16,36 @@ pub struct Limits {
     /// Bytes of a session's messages without a reply. Default 8 MiB. A session's reader goes on
     /// to the end of the message that passes it, so a session holds at most this and one frame.
     pub session_bytes: u64,
+    /// Bytes of a connection: its messages without a reply, and replies that were not handed to QUIC. Default
+    /// 32 MiB. Beyond it nothing more of the connection is read, and beyond as much of replies alone none is made.
+    /// Memory: at worst twice this, and `send_window`. The next two are the same.
+    pub connection_bytes: u64,
+    /// Bytes of all connections of a principal, and of what other nodes pass on for it. Default 128 MiB.
+    pub principal_bytes: u64,
+    /// Bytes of all principals. Default 512 MiB.
+    pub node_bytes: u64,
+    /// How long a reply may wait for the other side to take any of it. Default 1 min.
+    pub reply_deadline: Duration,
     /// Streams of a connection. Default 100.
     pub max_streams: u32,
+    /// Streams of a principal, on all of its connections. Default 5,000.
+    pub principal_streams: usize,
     /// Connections of a node. Default 1,000.
     pub max_connections: usize,
+    /// Connections of a principal. Default 250.
+    pub principal_connections: usize,
+    /// Connections that are kept for principals that have none; at most a quarter of `max_connections`. Default 50.
+    pub reserved_connections: usize,
     /// Bytes of a component in a deploy. Default 64 MiB.
     pub max_component: u64,
     /// Deploys of a node that are received at the same time. Default 2. Memory: `max_component` each.
     pub max_uploads: usize,
+    /// The same of a principal. Default 1.
+    pub principal_uploads: usize,
+    /// From one piece of a component to the next. Default 20 s.
+    pub chunk_deadline: Duration,
+    /// From a deploy's request to the last piece of its component. Default 5 min.
+    pub upload_deadline: Duration,
     /// From the first packet to the end of the hello. Default 10 s.
     pub hello_deadline: Duration,
     /// From a stream's opening to its first whole frame. Default 10 s.
@@ -34,7 +56,8 @@ pub struct Limits {
     pub stream_window: u32,
     /// Bytes that may wait unread on one connection. Default 16 MiB.
     pub connection_window: u32,
-    /// Bytes that may wait unacknowledged at the sender, a connection. Default 16 MiB.
+    /// Bytes that may wait unacknowledged at the sender, a connection. Default 16 MiB. A principal's further
+    /// connections to a node have less, so that all of them stay within its budget.
     pub send_window: u64,
     /// Silence after which a keep-alive is sent. Default 5 s.
     pub keep_alive: Duration,
@@ -95,10 +118,20 @@ impl Default for Limits {
             max_frame: (1 << 20) + (64 << 10),
             session_messages: 256,
             session_bytes: 8 << 20,
+            connection_bytes: 32 << 20,
+            principal_bytes: 128 << 20,
+            node_bytes: 512 << 20,
+            reply_deadline: Duration::from_secs(60),
             max_streams: 100,
+            principal_streams: 5_000,
             max_connections: 1_000,
+            principal_connections: 250,
+            reserved_connections: 50,
             max_component: 64 << 20,
             max_uploads: 2,
+            principal_uploads: 1,
+            chunk_deadline: Duration::from_secs(20),
+            upload_deadline: Duration::from_secs(300),
             hello_deadline: Duration::from_secs(10),
             open_deadline: Duration::from_secs(10),
             frame_deadline: Duration::from_secs(20),

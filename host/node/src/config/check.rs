@@ -119,12 +119,17 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["network", "hello-deadline"], network.hello_deadline, 100 * MS, HOUR),
         (["network", "open-deadline"], network.open_deadline, 100 * MS, HOUR),
         (["network", "frame-deadline"], network.frame_deadline, 100 * MS, HOUR),
+        (["network", "reply-deadline"], network.reply_deadline, 100 * MS, HOUR),
+        (["network", "chunk-deadline"], network.chunk_deadline, 100 * MS, HOUR),
+        (["network", "upload-deadline"], network.upload_deadline, 100 * MS, 24 * HOUR),
         (["network", "keep-alive"], network.keep_alive, 100 * MS, HOUR),
         (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
         (["peers", "keep-alive"], file.peers.keep_alive, 10 * MS, HOUR),
         (["peers", "idle-timeout"], file.peers.idle_timeout, 20 * MS, HOUR),
         (["gateway", "hold-wait"], file.gateway.hold_wait, MS, HOUR),
         (["gateway", "retry"], file.gateway.retry, MS, HOUR),
+        (["gateway", "default-deadline"], file.gateway.default_deadline, MS, 24 * HOUR),
+        (["gateway", "max-deadline"], file.gateway.max_deadline, MS, 24 * HOUR),
         (["handoff", "ack-wait"], handoff.ack_wait, MS, HOUR),
         (["handoff", "say-again"], handoff.say_again, 10 * MS, HOUR),
         (["handoff", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
@@ -158,6 +163,10 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
             return Err(input.at(&[section, "keep-alive"], why.into(), None));
         }
     }
+    if file.gateway.default_deadline > file.gateway.max_deadline {
+        let why = "`default-deadline` must not be longer than `max-deadline`";
+        return Err(input.at(&["gateway", "default-deadline"], why.into(), None));
+    }
     if handoff.ack_wait + entities.stop_deadline >= handoff.timeout {
         let why = "`timeout` must be longer than `ack-wait` and `entities.stop-deadline` together: else a slow stop is given up";
         return Err(input.at(&["handoff", "timeout"], why.into(), None));
@@ -174,6 +183,9 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let all = [
         (["network", "max-message"], network.max_message, KIB, 32 * MIB),
         (["network", "session-bytes"], network.session_bytes, KIB, GIB),
+        (["network", "connection-bytes"], network.connection_bytes, 64 * KIB, 64 * GIB),
+        (["network", "principal-bytes"], network.principal_bytes, 64 * KIB, 64 * GIB),
+        (["network", "node-bytes"], network.node_bytes, 64 * KIB, 1024 * GIB),
         (["network", "stream-window"], network.stream_window, 16 * KIB, GIB),
         (["network", "connection-window"], network.connection_window, 16 * KIB, GIB),
         (["network", "send-window"], network.send_window, 16 * KIB, GIB),
@@ -202,6 +214,11 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
             return Err(range(input, &path, &units::show_size(least), &units::show_size(most)));
         }
     }
+    let (connection, principal) = (network.connection_bytes, network.principal_bytes);
+    if connection > principal || principal > network.node_bytes {
+        let why = "`connection-bytes` must not be more than `principal-bytes`, nor that more than `node-bytes`";
+        return Err(input.at(&["network", "principal-bytes"], why.into(), None));
+    }
     Ok(())
 }
 
@@ -212,7 +229,10 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["network", "session-messages"], network.session_messages, MILLION),
         (["network", "max-streams"], network.max_streams, MILLION),
         (["network", "max-connections"], network.max_connections, MILLION),
+        (["network", "principal-streams"], network.principal_streams, 10 * MILLION),
+        (["network", "principal-connections"], network.principal_connections, MILLION),
         (["network", "max-uploads"], network.max_uploads, 64),
+        (["network", "principal-uploads"], network.principal_uploads, 64),
         (["cluster", "shards"], file.cluster.shards.unwrap_or(1), MAX_SHARDS),
         (["peers", "connections"], file.peers.connections, 65_536),
         (["peers", "messages"], file.peers.messages, 10 * MILLION),
@@ -239,6 +259,9 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["store", "readers"], store.readers, 64),
         (["store", "watched-changes"], store.watched_changes, 10 * MILLION),
     ];
+    if network.reserved_connections > MILLION {
+        return Err(range(input, &["network", "reserved-connections"], "0", "1000000"));
+    }
     for (path, value, most) in all {
         if !(1..=most).contains(&value) {
             return Err(range(input, &path, "1", &most.to_string()));

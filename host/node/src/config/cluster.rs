@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::file::{File, large, millis, small};
 use crate::control::WordBounds;
+use crate::gateway::Deadlines;
 use crate::input::units;
 
 /// How many leases a node's words may go unheard.
@@ -100,6 +101,10 @@ pub(super) struct Gateway {
     pub(super) hold_wait: Duration,
     #[serde(with = "units::time")]
     pub(super) retry: Duration,
+    #[serde(with = "units::time")]
+    pub(super) default_deadline: Duration,
+    #[serde(with = "units::time")]
+    pub(super) max_deadline: Duration,
     pub(super) link_messages: u32,
     #[serde(with = "units::size")]
     pub(super) link_bytes: u64,
@@ -171,6 +176,8 @@ impl Default for Gateway {
             held_bytes: route.held_bytes as u64,
             hold_wait: Duration::from_millis(route.hold_wait),
             retry: Duration::from_millis(route.retry),
+            default_deadline: Duration::from_secs(60),
+            max_deadline: Duration::from_secs(600),
             link_messages: small(route.link_messages),
             link_bytes: route.link_bytes as u64,
         }
@@ -178,6 +185,12 @@ impl Default for Gateway {
 }
 
 impl Gateway {
+    /// Milliseconds; a setting is at least one.
+    pub(super) fn deadlines(&self) -> Deadlines {
+        let longest = millis(self.max_deadline);
+        Deadlines { unless_named: millis(self.default_deadline).min(longest), longest }
+    }
+
     pub(super) fn settings(&self) -> route::Settings {
         route::Settings {
             held_messages: self.held_messages as usize,

@@ -63,11 +63,12 @@ impl Gateway {
                     failed.push((tag, Verdict::NotSent));
                 }
                 Step::Local { shard, tag, item, .. } => {
-                    let Inner { session, envelope, received, .. } = &*item.0;
+                    let Inner { session, envelope, received, charge, .. } = &*item.0;
                     match self.open(&types, *session, envelope, *received) {
                         Ok(Some(message)) => {
+                            let charge = charge.clone();
                             let back = Back::Gateway { tag, parcel: Some(item.clone()) };
-                            out.local(shard, Delivery { shard, message, back });
+                            out.local(shard, Delivery { shard, message, back, charge });
                         }
                         Ok(None) => failed.push((tag, Verdict::Rebalancing)),
                         Err(problem) => refused.push((tag, problem)),

@@ -8,7 +8,7 @@ use ostraca_sharding::rows::Member;
 use ostraca_wire::clock::Moment;
 use ostraca_wire::peer::messages::Forward;
 use ostraca_wire::proto::{Envelope, Reply};
-use ostraca_wire::server::{Request, Ticket};
+use ostraca_wire::server::{Charge, Request, Ticket};
 use tokio::sync::mpsc;
 
 use super::{Gateway, lock};
@@ -24,14 +24,17 @@ pub(super) struct Inner {
     pub(super) session: Session,
     pub(super) envelope: Envelope,
     pub(super) received: Moment,
+    /// What it costs its sender.
+    pub(super) charge: Arc<Charge>,
     ticket: Mutex<Option<Ticket>>,
 }
 
 impl Parcel {
     pub(super) fn new(shard: ShardId, session: Session, request: Request) -> Self {
         let Request { envelope, received, ticket } = request;
+        let charge = Arc::clone(ticket.charge());
         let ticket = Mutex::new(Some(ticket));
-        Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
+        Self(Arc::new(Inner { shard, session, envelope, received, charge, ticket }))
     }
 
     /// One that was answered.

@@ -1,5 +1,7 @@
 //! Messages that another node passed on: they are run here or refused, and never passed on again (S11.6).
 
+use std::sync::Arc;
+
 use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::{Session, ShardId};
 use ostraca_sharding::message::{Hint, codes};
@@ -44,7 +46,8 @@ impl Gateway {
             }
             match self.open(&types, session, &envelope, received) {
                 Ok(Some(message)) => {
-                    out.local(shard, Delivery { shard, message, back: Back::Ticket(ticket) });
+                    let (charge, back) = (Arc::clone(ticket.charge()), Back::Ticket(ticket));
+                    out.local(shard, Delivery { shard, message, back, charge });
                 }
                 Ok(None) => ticket.not_run(loading()),
                 Err(problem) => ticket.not_run(problem),
@@ -54,7 +57,8 @@ impl Gateway {
     }
 
     /// Finds a message's shard; none: it was refused.
-    fn place(&self, types: &Table, request: Request) -> Option<Placed> {
+    fn place(&self, types: &Table, mut request: Request) -> Option<Placed> {
+        self.opener.bound_deadline(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(Session);
         let Ok(session) = session else {
             let missing = problem("bad-message", "a session of 16 bytes is missing", "");

@@ -120,7 +120,7 @@ impl Basis {
         let dialer = network.dialer.clone();
         let gateway = Gateway::new(
             Router::new(self.config.route_settings(), shards),
-            Opener::new(self.clock.clone()),
+            Opener::new(self.clock.clone(), self.config.deadlines()),
             Links::new(self.node.clone(), dialer, Handle::current(), away),
             self.clock.clone(),
             self.types.clone(),

@@ -15,7 +15,7 @@ use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::{Identity, Instance, MessageContext, Spec, StateError, StateSource};
 
-use super::done::{Done, Started};
+use super::done::{Done, Ran, Started};
 use super::panics::{Panicked, contained};
 use super::slots::{Live, SlotId};
 use super::tasks::Share;
@@ -213,7 +213,7 @@ impl Worker {
         message: Arc<Message>,
     ) {
         let entity = message.target.clone();
-        let abandoned = |(back, _): &(Back, Kind)| back.is_abandoned();
+        let abandoned = |(back, ..): &(Back, Kind, _)| back.is_abandoned();
         if message.kind == Kind::Query && self.tickets.get(&message.token).is_some_and(abandoned) {
             // A command that was accepted runs, whoever still waits for it (promise 8); a query would be in vain.
             return self.tasks.push_ready(Done::Abandoned(id, entity, generation, turn));
@@ -236,9 +236,17 @@ impl Worker {
             remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
             version,
         };
+        let charge = self.tickets.get(&message.token).map(|(_, _, charge)| charge.clone());
         let running = contained(&self.parts.stats, async move {
+            // Asked here, when the turn starts: the one before it may have made a reply since it was given out.
+            if let Some(full) = charge.as_ref().and_then(|charge| charge.clogged()) {
+                return (instance, Ran::Refused(full));
+            }
             let result = instance.message(context, &message.method, message.body.clone()).await;
-            (instance, result)
+            if let (Some(charge), ostraca_wasm::TurnResult::Ok(body)) = (charge, &result.result) {
+                charge.made(body.len() as u64);
+            }
+            (instance, Ran::Turn(result))
         });
         self.tasks.push(
             Share::Turns(entity.kind.clone()),
@@ -267,7 +275,7 @@ impl Worker {
         };
         let stopping = contained(&self.parts.stats, async move {
             let result = instance.stop(reason).await;
-            (instance, result)
+            (instance, Ran::Turn(result))
         });
         self.tasks.push(
             Share::StopHooks(entity.kind.clone()),

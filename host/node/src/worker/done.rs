@@ -8,6 +8,7 @@ use ostraca_sharding::records::{Answer, Claim, ClaimOutcome, CommitOutcome, Load
 use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
+use ostraca_wire::server::Full;
 
 use super::Worker;
 use super::panics::Panicked;
@@ -27,8 +28,15 @@ pub(super) enum Done {
     Abandoned(SlotId, Entity, u64, TurnId),
 }
 
+/// What became of a turn.
+pub(super) enum Ran {
+    Turn(ostraca_wasm::Turn),
+    /// It did not start: its sender's budget has no room for a reply.
+    Refused(Full),
+}
+
 /// What a turn came to, with its instance.
-pub(super) type Turned = Result<(Box<Instance>, ostraca_wasm::Turn), Panicked>;
+pub(super) type Turned = Result<(Box<Instance>, Ran), Panicked>;
 
 /// What a machine is told of its commits.
 type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
@@ -147,10 +155,19 @@ impl Worker {
                 {
                     *live = Live::Idle(instance);
                 }
-                if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
-                    self.parts.stats.failing.fine(shard, &entity);
+                match result {
+                    Ran::Turn(result) => {
+                        if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
+                            self.parts.stats.failing.fine(shard, &entity);
+                        }
+                        self.turn(id, &entity, result)
+                    }
+                    Ran::Refused(full) => no_turn(TurnResult::Refused {
+                        code: Full::CODE.into(),
+                        message: format!("the turn did not start: {full}"),
+                        retry_after: Full::RETRY_AFTER,
+                    }),
                 }
-                self.turn(id, &entity, result)
             }
             Some(Err(panicked)) => {
                 state.running = state.running.saturating_sub(1);
@@ -199,6 +216,10 @@ impl Worker {
 }
 
 fn failed_turn(code: &'static str, message: String, retry_after: u32) -> Turn {
-    let result = TurnResult::Failed { code: code.into(), message, retry_after: Some(retry_after) };
+    let retry_after = Some(retry_after);
+    no_turn(TurnResult::Failed { code: code.into(), message, retry_after })
+}
+
+fn no_turn(result: TurnResult) -> Turn {
     Turn { result, writes: Vec::new(), state_bytes: None, passivate: false }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use ostraca_sharding::ids::{ClusterId, Digest, Incarnation, MessageId, Session};
 use ostraca_sharding::message::codes;
 use ostraca_store::MemoryStore;
+use ostraca_wire::server::Charge;
 
 mod panics;
 
@@ -110,7 +111,8 @@ impl Hand {
             context: Arc::default(),
         };
         let back = Back::Gateway { tag: self.sent, parcel };
-        let delivery = Delivery { shard: ShardId(shard), message: Arc::new(message), back };
+        let (shard, message, charge) = (ShardId(shard), Arc::new(message), Charge::free());
+        let delivery = Delivery { shard, message, back, charge };
         self.worker.input(Input::Messages(vec![delivery]));
         self.sent
     }

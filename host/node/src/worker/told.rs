@@ -113,7 +113,7 @@ impl Worker {
     }
 
     pub(super) fn reply(&mut self, id: SlotId, token: Token, outcome: Outcome) {
-        let Some((back, kind)) = self.tickets.remove(&token) else { return };
+        let Some((back, kind, _)) = self.tickets.remove(&token) else { return };
         let epoch = self.slots.get(id).map_or(Epoch(0), |slot| slot.epoch());
         self.answer(back, kind, epoch, outcome);
     }
@@ -140,7 +140,7 @@ impl Worker {
 
     /// Nobody will hear what becomes of those that still wait.
     pub(super) fn abandon(&mut self) {
-        for (_, (back, kind)) in std::mem::take(&mut self.tickets) {
+        for (_, (back, kind, _)) in std::mem::take(&mut self.tickets) {
             let message = "the node stopped before the message's end was known".into();
             self.answer(back, kind, Epoch(0), Outcome::Unknown { message });
         }

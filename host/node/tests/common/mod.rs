@@ -14,13 +14,14 @@ pub(crate) const COUNTER: &str = "type = \"counter\"\ncomponent = \"counter.wasm
 /// The counter of this workspace as a component.
 pub(crate) fn counter() -> Bytes {
     static BUILT: OnceLock<Bytes> = OnceLock::new();
-    BUILT.get_or_init(build).clone()
+    BUILT.get_or_init(|| guest("counter")).clone()
 }
 
-fn build() -> Bytes {
+/// A guest of this workspace as a component.
+pub(crate) fn guest(name: &str) -> Bytes {
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--target", "wasm32-unknown-unknown", "-p", "counter"])
+        .args(["build", "--release", "--target", "wasm32-unknown-unknown", "-p", name])
         .arg("--target-dir")
         .arg(&target)
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
@@ -28,7 +29,7 @@ fn build() -> Bytes {
         .status()
         .expect("cargo runs");
     assert!(built.success(), "the guest builds");
-    let module = std::fs::read(target.join("wasm32-unknown-unknown/release/counter.wasm"));
+    let module = std::fs::read(target.join(format!("wasm32-unknown-unknown/release/{name}.wasm")));
     ostraca_wasm::encode(&module.expect("a built guest")).expect("a component").into()
 }
 

@@ -145,4 +145,13 @@ pub enum TurnResult {
         /// Milliseconds after which the same message may fare better; none if it is the guest's doing.
         retry_after: Option<u32>,
     },
+    /// The guest was not asked: its node has no room for what it would answer. The instance is as it was.
+    Refused {
+        /// Stable.
+        code: Code,
+        /// What happened.
+        message: String,
+        /// Milliseconds after which the same message may fare better.
+        retry_after: u32,
+    },
 }

@@ -396,6 +396,22 @@ fn r17_a_follower_of_a_failed_message_need_not_wait() {
 }
 
 #[test]
+fn a_refused_turn_keeps_its_instance() {
+    let mut hand = Hand::serving();
+    let token = hand.send(1, 0, Kind::Command);
+    let (generation, id, _) = hand.running.take().expect("a running turn");
+    let (code, message) = ("overloaded".into(), String::new());
+    let refused = TurnResult::Refused { code, message, retry_after: 100 };
+    let result = Turn { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
+    hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    assert_eq!((hand.dropped, hand.code_of(token).as_deref()), (0, Some("overloaded")));
+    // A copy runs, in the same instance.
+    hand.send(1, 0, Kind::Command);
+    let (again, ..) = hand.running.expect("a running turn");
+    assert_eq!(again, generation);
+}
+
+#[test]
 fn r17_the_same_id_with_another_body_is_an_error_while_it_runs_and_afterwards() {
     let mut hand = Hand::serving();
     hand.send_from(b"s", 1, 0, Kind::Command, "1");

@@ -14,6 +14,7 @@ use super::calls::Calls;
 use super::facts::{SharedFacts, is_node};
 use super::messages::{MessageLink, Replies};
 use super::{Alpn, PeerInfo, StreamKind};
+use crate::budget::Budgets;
 use crate::code::Code;
 use crate::dial::{greet, refuse};
 use crate::error::Error;
@@ -96,9 +97,11 @@ impl PeerDialer {
         let hello = facts.hello(&self.limits);
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
         let theirs = greet(&connection, &open, &self.limits).await?;
-        let (limits, never) = (&self.limits, CancellationToken::new());
-        let info = facts.agree(theirs, &certificate, address, limits, never).map_err(refused)?;
-        Ok(PeerLink { info: Arc::new(info), connection, limits: self.limits.clone() })
+        // Nothing is taken on a connection that was dialled.
+        let (budgets, never) = (Budgets::new(&self.limits), CancellationToken::new());
+        let info = facts.agree(theirs, &certificate, address, &budgets, never).map_err(refused)?;
+        let limits = Arc::new(self.limits.clone());
+        Ok(PeerLink { info: Arc::new(info), connection, limits })
     }
 }
 
@@ -124,7 +127,7 @@ pub struct PeerLink {
     /// Who is at the other end.
     pub info: Arc<PeerInfo>,
     connection: quinn::Connection,
-    limits: Limits,
+    limits: Arc<Limits>,
 }
 
 impl PeerLink {

@@ -8,6 +8,7 @@ use ostraca_sharding::rows::{Member, Roles};
 use tokio_util::sync::CancellationToken;
 
 use super::{Bounds, PeerInfo, VERSIONS};
+use crate::budget::Budgets;
 use crate::code::Code;
 use crate::hello::{self, NodeFacts};
 use crate::identity::{Principal, Role};
@@ -69,7 +70,7 @@ impl Facts {
         theirs: Hello,
         certificate: &Principal,
         remote: SocketAddr,
-        limits: &Limits,
+        budgets: &Arc<Budgets>,
         stopping: CancellationToken,
     ) -> Result<PeerInfo, (Code, String)> {
         let name = is_node(certificate)?;
@@ -117,7 +118,8 @@ impl Facts {
             format: theirs.format,
             version,
             software: theirs.software,
-            bounds: Bounds::agreed(limits, &theirs.limits.unwrap_or_default()),
+            bounds: Bounds::agreed(budgets.limits(), &theirs.limits.unwrap_or_default()),
+            budgets: Arc::clone(budgets),
             stopping,
         })
     }
@@ -187,7 +189,7 @@ mod tests {
         let two = Principal { cluster: ClusterId(1), role: Role::Node, name: "two".into() };
         let remote = SocketAddr::from(([127, 0, 0, 1], 9));
         let stopping = CancellationToken::new();
-        facts("one").agree(theirs, &two, remote, &Limits::default(), stopping)
+        facts("one").agree(theirs, &two, remote, &Budgets::new(&Limits::default()), stopping)
     }
 
     fn hello(change: impl FnOnce(&mut Hello)) -> Hello {

@@ -11,7 +11,7 @@
 //! which tags were never handed to it and which are in doubt: to send those again is the sender's business.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use prost::Message;
@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::pending::{Most, Pending};
 use super::{Bounds, HEAD, PeerInfo};
+use crate::budget::Account;
 use crate::check;
 use crate::clock::Moment;
 use crate::code::Code;
@@ -254,6 +255,10 @@ pub trait Messages: Send + Sync {
 struct Incoming<'a, S> {
     service: &'a S,
     peer: &'a Arc<PeerInfo>,
+    /// Of the other node: for frames whose sender is not known yet.
+    account: Arc<Account>,
+    /// Of the last message's sender, which the next one often has too.
+    last: Mutex<Arc<Account>>,
 }
 
 impl<S: Messages> Traffic for Incoming<'_, S> {
@@ -265,6 +270,18 @@ impl<S: Messages> Traffic for Incoming<'_, S> {
 
     fn encode(&self, tag: u64, reply: Reply) -> Forwarded {
         Forwarded { tag, reply: Some(reply) }
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    fn payer(&self, envelope: &Envelope) -> Option<Arc<Account>> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if **last.principal() != *envelope.principal {
+            *last = self.peer.budgets.passed_on(&envelope.principal);
+        }
+        Some(Arc::clone(&last))
     }
 
     async fn deliver(&self, batch: &mut Vec<Request>) {
@@ -296,8 +313,11 @@ pub async fn serve<S: Messages>(
         },
         reply: bounds.frame.saturating_sub(HEAD as u32),
         setting: "peer_max_frame",
+        reply_deadline: peer.budgets.limits().reply_deadline,
     };
-    let incoming = Incoming { service, peer };
+    let account = peer.budgets.passed_on(&format!("node/{}", peer.member.node));
+    let last = Mutex::new(Arc::clone(&account));
+    let incoming = Incoming { service, peer, account, last };
     let done = flow::serve(&incoming, &bound, &peer.stopping, &mut reader, &mut writer).await;
     if let Err(error) = &done {
         reader.stop(error.reset_code());

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use dial::{PeerDialer, PeerLink};
 pub use facts::Facts;
 
+use crate::budget::Budgets;
 use crate::code::Code;
 use crate::error::Error;
 use crate::framed::{FrameReader, FrameWriter};
@@ -179,6 +180,8 @@ pub struct PeerInfo {
     pub software: String,
     /// What both take.
     pub bounds: Bounds,
+    /// What this node holds for those whose messages come from there.
+    pub(crate) budgets: Arc<Budgets>,
     /// This node stops: streams take nothing new.
     pub(crate) stopping: CancellationToken,
 }

@@ -8,9 +8,11 @@ mod upload;
 
 use std::sync::Arc;
 
+use prost::Message;
 use tokio::sync::mpsc;
 
 use super::{Peer, Service, Shared, stopping};
+use crate::budget::Refused;
 use crate::code::Code;
 use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
@@ -132,17 +134,19 @@ pub(super) async fn serve<S: Service>(
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
     // Held while the component is received and deployed.
-    let _permit;
+    let _place;
     let admin = match request.request {
-        Some(Request::Deploy(deploy)) => match shared.uploads.try_acquire() {
-            Ok(permit) => {
-                _permit = permit;
-                receive(shared.limits.max_component, deploy, reader).await?.map(Admin::Deploy)
+        Some(Request::Deploy(deploy)) => match shared.budgets.upload(&peer.account) {
+            Ok(place) => {
+                _place = place;
+                receive(&shared.limits, deploy, reader).await?.map(Admin::Deploy)
             }
-            Err(_) => {
-                let mut busy = problem("overloaded", "other deploys are being received");
+            Err(Refused { setting, most }) => {
+                let text = format!("{most} other deploys are being received (`{setting}`)");
+                let mut busy = problem("overloaded", text);
+                busy.help = "send it again when they are done".into();
                 busy.retryable = true;
-                busy.details.insert("setting".into(), "max_uploads".into());
+                busy.details.insert("setting".into(), setting.into());
                 Err(busy)
             }
         },
@@ -174,13 +178,24 @@ pub(super) async fn serve<S: Service>(
         }
         answer => frames(answer),
     };
+    // Charged until the last of it was handed to QUIC.
+    let charge = peer.account.charge(0);
+    let size = frames.iter().map(|frame| frame.encoded_len() as u64).sum();
+    let frames = match charge.answer(size) {
+        Ok(()) => frames,
+        Err(full) => one(Response::Problem(full.problem("the answer was given up"))),
+    };
     for frame in frames {
         writer.put(&frame);
-        writer.flush().await?;
+        writer.flush_within(shared.limits.reply_deadline).await?;
     }
     writer.finish();
     reader.stop(Code::Done);
     Ok(())
+}
+
+fn one(response: Response) -> Vec<AdminResponse> {
+    vec![AdminResponse { more: false, response: Some(response) }]
 }
 
 fn bad(text: String) -> Problem {
@@ -243,7 +258,7 @@ async fn grow<S>(
         // A client that does not read must not keep the node from stopping.
         tokio::select! {
             () = shared.stopping.cancelled() => return Err(stopping()),
-            flushed = writer.flush() => flushed?,
+            flushed = writer.flush_within(shared.limits.reply_deadline) => flushed?,
         }
         if last {
             writer.finish();
@@ -265,7 +280,6 @@ fn pages<T: Clone>(all: &[T], page: impl Fn(Vec<T>) -> Response) -> Vec<AdminRes
 }
 
 fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
-    let one = |response| vec![AdminResponse { more: false, response: Some(response) }];
     match answer {
         Err(problem) => one(Response::Problem(problem)),
         Ok(AdminAnswer::Deployed(deployed)) => one(Response::Deployed(deployed)),

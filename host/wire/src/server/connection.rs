@@ -11,12 +11,18 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::{Peer, Service, SessionInfo, Shared, admin, peers, session};
+use crate::budget::{Account, Refused};
 use crate::code::Code;
 use crate::error::Error;
 use crate::framed::{FrameReader, FrameWriter};
+use crate::identity::Principal;
 use crate::peer::Alpn;
 use crate::proto::{self, Open, open};
 use crate::{dial, hello, tls};
+
+/// Connections beyond all others that are not through their handshake yet, or were refused after it: whoever has all
+/// places of its share, and asks for more, does not shut others out.
+const HANDSHAKES: usize = 256;
 
 /// One connection more, until it is dropped.
 pub(super) struct Counted(Arc<AtomicUsize>);
@@ -36,11 +42,11 @@ impl Drop for Counted {
 }
 
 impl<S: Service> Shared<S> {
-    /// All connections that there may be. Which of them are nodes' is known after their handshakes; as
-    /// many as are taken may be dialled.
+    /// All connections that there may be. Which of them are nodes', and whose the others are, is known after their
+    /// handshakes; as many of nodes as are taken may be dialled.
     pub(super) fn most_connections(&self) -> usize {
         let nodes = self.peers.as_ref().map_or(0, |_| 2 * self.limits.peers.connections);
-        self.limits.max_connections.saturating_add(nodes)
+        self.limits.max_connections.saturating_add(nodes).saturating_add(HANDSHAKES)
     }
 
     pub(super) async fn connection(
@@ -52,27 +58,37 @@ impl<S: Service> Shared<S> {
             .await
             .map_err(|_| Error::Lost("the handshake was not done in time".into()))??;
         let alpn = Alpn::from_name(&tls::alpn(&connection));
-        let (counter, most, setting) = match alpn {
-            None => (&self.clients, self.limits.max_connections, "max_connections"),
-            Some(_) => (&self.nodes, self.limits.peers.connections, "peer_connections"),
-        };
-        let Some(counted) = Counted::one_more(counter, most) else {
-            let text = format!("the node takes no more connections now (`{setting}`)");
-            return Err(dial::refuse(&connection, Code::TooManyConnections, text));
-        };
         if let (Some(alpn), Some(service)) = (alpn, &self.peers) {
+            let most = self.limits.peers.connections;
+            let Some(counted) = Counted::one_more(&self.nodes, most) else {
+                return Err(self.no_place(&connection, "peer_connections", most));
+            };
             let (runtime, service) = (service.runtime(alpn), Arc::clone(service));
             let serving = peers::connection(Arc::clone(self), service, alpn, connection, counted);
             self.tasks.spawn_on(serving, &runtime);
             return Ok(());
         }
-        let peer = self.greet(&connection, self.hello(&connection)).await?;
+        let identity = tls::peer(&connection)?;
+        let (_place, account, send_window) = match self.budgets.connect(&identity.to_string()) {
+            Ok(taken) => taken,
+            Err(Refused { setting, most }) => {
+                return Err(self.no_place(&connection, setting, most));
+            }
+        };
+        connection.set_send_window(send_window);
+        let hello = self.hello(&connection, identity, account);
+        let peer = self.greet(&connection, hello).await?;
         debug!(principal = %peer.principal, address = %peer.address, "a connection began");
         self.streams(&connection, |send, recv| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
             async move { shared.stream(&peer, send, recv).await }
         })
         .await
+    }
+
+    fn no_place(&self, connection: &quinn::Connection, setting: &str, most: usize) -> Error {
+        let text = format!("the node takes no more such connections now (`{setting}`, {most})");
+        dial::refuse(connection, Code::TooManyConnections, text)
     }
 
     /// Gives a hello its time, and closes the connection if it is none.
@@ -142,8 +158,12 @@ impl<S: Service> Shared<S> {
     }
 
     /// Hears the client's hello and answers it.
-    async fn hello(&self, connection: &quinn::Connection) -> Result<Arc<Peer>, Error> {
-        let identity = tls::peer(connection)?;
+    async fn hello(
+        &self,
+        connection: &quinn::Connection,
+        identity: Principal,
+        account: Arc<Account>,
+    ) -> Result<Arc<Peer>, Error> {
         let (frame, mut writer) = self.hear(connection).await?;
         let bad = |text: &str| Error::violation(Code::BadHello, text);
         let open = Open::decode(frame).map_err(|e| bad(&format!("unreadable: {e}")))?;
@@ -158,10 +178,11 @@ impl<S: Service> Shared<S> {
         writer.flush().await?;
         writer.finish();
         Ok(Arc::new(Peer {
-            principal: identity.to_string().into(),
+            principal: Arc::clone(account.principal()),
             identity,
             address: connection.remote_address(),
             limits: theirs.limits.unwrap_or_default(),
+            account,
         }))
     }
 
@@ -169,7 +190,14 @@ impl<S: Service> Shared<S> {
     async fn stream(&self, peer: &Arc<Peer>, send: quinn::SendStream, recv: quinn::RecvStream) {
         let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
         let mut writer = FrameWriter::new(send);
-        if let Err(error) = self.serve(peer, &mut reader, &mut writer).await {
+        let served = match self.budgets.open(&peer.account) {
+            Ok(_place) => self.serve(peer, &mut reader, &mut writer).await,
+            Err(Refused { setting, most }) => {
+                let text = format!("{} has {most} streams (`{setting}`)", peer.principal);
+                Err(Error::violation(Code::TooManyStreams, text))
+            }
+        };
+        if let Err(error) = served {
             give_up(&error, &mut reader, &mut writer);
         }
     }

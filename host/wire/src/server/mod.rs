@@ -18,7 +18,6 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use ostraca_sharding::ids::Session;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,10 +25,12 @@ use tracing::debug;
 
 pub use admin::{Admin, AdminAnswer, Part, Upload, growing};
 
+pub use crate::budget::{Account, Charge, Full};
 pub use crate::flow::{Request, Ticket};
 
 use connection::stopping;
 
+use crate::budget::Budgets;
 use crate::code::Code;
 use crate::error::Error;
 use crate::hello::NodeFacts;
@@ -74,6 +75,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// What it announced to take; 0 stands for "not announced".
     pub limits: proto::Limits,
+    /// What is held for it.
+    pub(crate) account: Arc<Account>,
 }
 
 /// One session's stream on one connection. The same session may have others, on other connections.
@@ -106,10 +109,10 @@ struct Shared<S> {
     limits: Limits,
     facts: SharedFacts,
     peers: Option<Arc<dyn PeerService>>,
-    /// Connections by what they are, since the endpoint counts all of them, and those that were dialled.
-    clients: Arc<AtomicUsize>,
+    /// What is held for clients, and their connections.
+    budgets: Arc<Budgets>,
+    /// Connections from nodes.
     nodes: Arc<AtomicUsize>,
-    uploads: Semaphore,
     tasks: TaskTracker,
     /// Nothing new is taken; what was taken is answered.
     stopping: CancellationToken,
@@ -181,15 +184,13 @@ impl<S: Service> Server<S> {
         }
         let config = endpoint::server_config(tls::server(identity, trust, &alpns)?, &limits)?;
         let endpoint = endpoint::bind_node(address, setting, &limits, config, identity)?;
-        let uploads = Semaphore::new(limits.max_uploads);
         let shared = Arc::new(Shared {
             service,
+            budgets: Budgets::new(&limits),
             limits,
             facts: SharedFacts::new(facts),
             peers,
-            clients: Arc::default(),
             nodes: Arc::default(),
-            uploads,
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         });
@@ -220,6 +221,12 @@ impl<S: Service> Server<S> {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.endpoint.open_connections()
+    }
+
+    /// Bytes that are held for clients, here and through other nodes.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.budgets.held()
     }
 
     /// Takes connections until [`Server::shut_down`].

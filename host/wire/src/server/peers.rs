@@ -81,7 +81,7 @@ async fn hello<S: Service>(
     let own = shared.facts.now();
     let (remote, stopping) = (connection.remote_address(), shared.stopping.clone());
     let peer =
-        own.agree(theirs, &certificate, remote, &shared.limits, stopping).map_err(refused)?;
+        own.agree(theirs, &certificate, remote, &shared.budgets, stopping).map_err(refused)?;
     writer.put(&own.hello(&shared.limits));
     writer.flush().await?;
     writer.finish();

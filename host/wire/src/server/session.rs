@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{Service, SessionInfo, Shared};
+use crate::budget::Account;
 use crate::check;
 use crate::error::Error;
 use crate::flow::{self, Bound, Refused, Request, Traffic};
@@ -29,6 +30,14 @@ impl<S: Service> Traffic for Session<'_, S> {
         reply
     }
 
+    fn account(&self) -> &Arc<Account> {
+        &self.info.peer.account
+    }
+
+    fn payer(&self, _: &Envelope) -> Option<Arc<Account>> {
+        None
+    }
+
     async fn deliver(&self, batch: &mut Vec<Request>) {
         self.shared.service.messages(self.info, batch).await;
     }
@@ -48,6 +57,7 @@ pub(super) async fn serve<S: Service>(
             announced => announced,
         },
         setting: "max_frame",
+        reply_deadline: shared.limits.reply_deadline,
     };
     flow::serve(&Session { shared, info }, &bound, &shared.stopping, reader, writer).await
 }

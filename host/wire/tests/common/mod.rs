@@ -15,14 +15,15 @@ use ostraca_wire::framed::FrameReader;
 use ostraca_wire::hello::{self, NodeFacts};
 use ostraca_wire::identity::{Ca, Identity};
 use ostraca_wire::proto::{
-    Deployed, Deployment, Envelope, Open, Outcome, Problem, Reply, SessionOpen, open,
+    Deployed, Deployment, Envelope, Kind, Open, Outcome, Problem, Reply, SessionOpen, Status, open,
 };
 use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
 use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, problem, tls};
 use prost::Message;
 use tokio_util::task::TaskTracker;
 
-/// Answers with the body; "hold" keeps the ticket, "drop" drops it.
+/// Answers with the body; "hold" keeps the ticket, "drop" drops it, "big" is a query with a reply of as many bytes
+/// as the body says, and "large" a command.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub(crate) held: std::sync::Mutex<Vec<Request>>,
@@ -34,6 +35,13 @@ impl Service for Echo {
             match request.envelope.method.as_str() {
                 "hold" => self.held.lock().expect("held").push(request),
                 "drop" => drop(request),
+                large @ ("big" | "large") => {
+                    let kind = if large == "big" { Kind::Query } else { Kind::Command };
+                    let bytes = std::str::from_utf8(&request.envelope.body).expect("a number");
+                    let body = vec![0; bytes.parse().expect("a number")].into();
+                    let (outcome, kind) = (Outcome::Result.into(), kind.into());
+                    request.ticket.answer(Reply { outcome, kind, body, ..Reply::default() });
+                }
                 _ => {
                     let content_type = session.peer.principal.to_string();
                     let body = request.envelope.body;
@@ -57,7 +65,14 @@ impl Service for Echo {
                 digest: upload.digest.to_vec().into(),
                 ..Deployed::default()
             })),
-            Admin::Deployments => Ok(AdminAnswer::Deployments(vec![Deployment::default(); 600])),
+            Admin::Deployments => {
+                let one = Deployment { r#type: "x".repeat(100), ..Deployment::default() };
+                Ok(AdminAnswer::Deployments(vec![one; 600]))
+            }
+            Admin::Status => {
+                let status = Status { node: "x".repeat(10_000), ..Status::default() };
+                Ok(AdminAnswer::Status(Box::new(status)))
+            }
             _ => Err(problem("unknown-type", "not here")),
         }
     }
@@ -92,6 +107,12 @@ impl Node {
         let ca = authority();
         let identity = ca.issue_node("one", &["localhost".into(), "127.0.0.1".into()]);
         Self::start_as(ca, &identity.expect("identity"), limits())
+    }
+
+    pub(crate) fn start_with(limits: Limits) -> Self {
+        let ca = authority();
+        let identity = ca.issue_node("one", &["localhost".into(), "127.0.0.1".into()]);
+        Self::start_as(ca, &identity.expect("identity"), limits)
     }
 
     pub(crate) fn start_as(ca: Ca, identity: &Identity, limits: Limits) -> Self {
@@ -132,8 +153,30 @@ impl Node {
     }
 
     pub(crate) async fn link(&self) -> Link {
-        let identity = self.ca.issue_client("alice").expect("identity");
-        self.dialer(Some(&identity)).connect(self.address).await.expect("link")
+        self.link_of("alice").await
+    }
+
+    pub(crate) async fn link_of(&self, name: &str) -> Link {
+        self.try_link_of(name).await.expect("link")
+    }
+
+    pub(crate) async fn try_link_of(&self, name: &str) -> Result<Link, Error> {
+        let identity = self.ca.issue_client(name).expect("identity");
+        self.dialer(Some(&identity)).connect(self.address).await
+    }
+
+    /// A connection whose windows are small: whoever does not read it has nothing more sent to it.
+    pub(crate) async fn narrow_link_of(&self, name: &str) -> Link {
+        let limits = Limits {
+            stream_window: 16 << 10,
+            connection_window: 64 << 10,
+            hello_deadline: Duration::from_secs(5),
+            ..Limits::default()
+        };
+        let (identity, trust) = (self.ca.issue_client(name), self.ca.trust());
+        let (identity, trust) = (identity.expect("identity"), trust.expect("trust"));
+        let dialer = Dialer::new(Some(&identity), &trust, self.address, limits).expect("dialer");
+        dialer.connect(self.address).await.expect("link")
     }
 
     /// A connection on which nothing was said.

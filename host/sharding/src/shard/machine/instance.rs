@@ -95,6 +95,11 @@ impl Machine {
             Activation::Failed { code, message, retry_after } => {
                 Outcome::NotRun { code, message, retry_after, hint: None, stamp: None }
             }
+            // A start turn answers nobody, so nobody refuses it; a driver that does has it tried again.
+            Activation::Started(Turn {
+                result: TurnResult::Refused { code, message, retry_after },
+                ..
+            }) => Outcome::NotRun { code, message, retry_after: Some(retry_after), hint: None },
         };
         self.give_up(entity, &outcome);
     }
@@ -187,6 +192,11 @@ impl Machine {
                     retry_after.is_none(),
                 );
                 self.close(entity);
+            }
+            TurnResult::Refused { code, message, retry_after } => {
+                let retry_after = Some(retry_after);
+                let outcome = Outcome::NotRun { code, message, retry_after, hint: None };
+                self.refuse(entity, &id, outcome, false);
             }
             TurnResult::Answered(answer) if message.kind == Kind::Query => {
                 state.lanes.answered_query(&message, bound);

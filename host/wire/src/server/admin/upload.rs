@@ -2,10 +2,12 @@
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
+use tokio::time::{Instant, timeout_at};
 
 use crate::code::Code;
 use crate::error::{Error, problem};
 use crate::framed::FrameReader;
+use crate::limits::Limits;
 use crate::proto::{self, Chunk, Problem};
 
 /// A deployment that has come whole; the component's digest has been checked.
@@ -21,13 +23,14 @@ pub struct Upload {
     pub expected_revision: Option<u64>,
 }
 
-/// Receives the component. What is announced is checked, what has come is kept: no more.
+/// Receives the component. What is announced is checked, what has come is kept: no more. Whoever stalls is given up,
+/// since its place is others' too.
 pub(super) async fn receive(
-    most: u64,
+    limits: &Limits,
     deploy: proto::Deploy,
     reader: &mut FrameReader,
 ) -> Result<Result<Upload, Problem>, Error> {
-    let size = deploy.component_size;
+    let (size, most) = (deploy.component_size, limits.max_component);
     if size > most {
         let text = format!("a component of {size} bytes: {most} are allowed (`max_component`)");
         let mut large = problem("component-too-large", text);
@@ -40,8 +43,9 @@ pub(super) async fn receive(
         return Ok(Err(problem("bad-digest", text)));
     };
     let mut component = BytesMut::new();
+    let end = Instant::now() + limits.upload_deadline;
     while (component.len() as u64) < size {
-        let Some(frame) = reader.next().await? else {
+        let Some(frame) = next(limits, end, reader).await? else {
             return Err(Error::violation(Code::HalfFrame, "the stream ended within a component"));
         };
         let chunk = Chunk::decode(frame)
@@ -60,4 +64,20 @@ pub(super) async fn receive(
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
     Ok(Ok(Upload { manifest, component, digest, expected_revision }))
+}
+
+/// The next piece, in time.
+async fn next(
+    limits: &Limits,
+    end: Instant,
+    reader: &mut FrameReader,
+) -> Result<Option<Bytes>, Error> {
+    let piece = Instant::now() + limits.chunk_deadline;
+    timeout_at(piece.min(end), reader.next()).await.map_err(|_| {
+        let text = match piece < end {
+            true => format!("no piece came for {:?} (`chunk_deadline`)", limits.chunk_deadline),
+            false => format!("not whole after {:?} (`upload_deadline`)", limits.upload_deadline),
+        };
+        Error::violation(Code::UploadDeadline, text)
+    })?
 }

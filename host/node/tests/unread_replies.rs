@@ -1,0 +1,152 @@
+//! Whoever asks for much and reads nothing costs a node a bounded amount of memory, on the entity's owner and on a
+//! gateway before it, and costs others nothing.
+//!
+//! The memory is that of the process, so this file has one test.
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use common::{COUNTER, client, config, counter, guest, make};
+use ostraca_client::Client;
+use ostraca_node::config::Role;
+use ostraca_node::{Initialised, JoinOptions, Node, join};
+use ostraca_sharding::ids::Entity;
+use ostraca_wire::Limits;
+use ostraca_wire::dial::{Dialer, Link};
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::identity::Ca;
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use prost::Message;
+
+const GRACE: Duration = Duration::from_secs(20);
+const SESSIONS: u8 = 24;
+const MESSAGES: u64 = 256;
+/// Bytes of a reply: 6 GB are asked for in all.
+const REPLY: &str = "1000000";
+/// What a node may hold for one connection that reads nothing: twice `connection-bytes`, `send-window`, and what is under
+/// way between the two nodes; the rest is room for allocators.
+const BOUND: u64 = 400 << 20;
+/// How long the attack is looked at.
+const ATTACK: Duration = Duration::from_secs(10);
+
+const MISBEHAVING: &str = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
+
+/// Bytes of this process that are in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+    let kib: u64 = line.split_whitespace().nth(1).expect("a size").parse().expect("a number");
+    kib << 10
+}
+
+/// A connection of another principal than the operator's; with small windows, nothing is sent that is not read.
+async fn attacker(node: &Node, made: &Initialised) -> Link {
+    let ca = Ca::load(&made.ca).expect("the authority");
+    let (identity, trust) = (ca.issue_client("mallory").expect("identity"), ca.trust());
+    let limits =
+        Limits { stream_window: 16 << 10, connection_window: 64 << 10, ..Limits::default() };
+    let trust = trust.expect("trust");
+    let dialer = Dialer::new(Some(&identity), &trust, node.address(), limits).expect("dialer");
+    dialer.connect(node.address()).await.expect("a connection")
+}
+
+/// Each session has an entity of its own: the mailbox of one is smaller than what is asked for.
+fn query(session: u8, sequence: u64) -> Envelope {
+    Envelope {
+        r#type: "misbehaving".into(),
+        id: format!("a{session}"),
+        sequence,
+        settled: sequence,
+        method: "reply".into(),
+        content_type: "application/json".into(),
+        body: Bytes::from_static(REPLY.as_bytes()),
+        ..Envelope::default()
+    }
+}
+
+/// Asks for far more than is read, while another client goes on; how much memory that took at most.
+async fn attack(node: &Node, made: &Initialised, other: &Client) -> u64 {
+    let before = resident();
+    let link = attacker(node, made).await;
+    let mut streams: Vec<(FrameWriter, FrameReader)> = Vec::new();
+    for session in 0..SESSIONS {
+        let (mut writer, reader) = link.session([session; 16]).await.expect("a stream");
+        for sequence in 1..=MESSAGES {
+            writer.put(&query(session, sequence));
+        }
+        writer.flush().await.expect("sent");
+        streams.push((writer, reader));
+    }
+    let (began, mut most) = (Instant::now(), before);
+    let session = other.session();
+    let bob = Entity::new("counter", "bob");
+    let (mut added, mut value) = (0, 0);
+    while began.elapsed() < ATTACK {
+        let answer = session.command(&bob, "add", "1").await.expect("another client goes on");
+        let sum: u64 = std::str::from_utf8(&answer.body).expect("text").parse().expect("a number");
+        assert!(value == 0 || sum == value + 1, "{value}, then {sum}");
+        (added, value) = (added + 1, sum);
+        most = most.max(resident());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Its own entity answers others, too.
+    let shared = Entity::new("misbehaving", "a0");
+    other.session().query(&shared, "list", "1").await.expect("the entity goes on");
+    // What was not answered with a result was refused by name.
+    // The others are given up first: as long as they are not read, they fill the connection's window.
+    let (_writer, mut reader) = streams.swap_remove(0);
+    drop(streams);
+    let mut refused = 0;
+    for _ in 0..MESSAGES {
+        let frame = reader.next().await.expect("a reply").expect("a reply");
+        let reply = Reply::decode(frame).expect("a reply");
+        if reply.outcome() != Outcome::Result {
+            let problem = reply.problem.expect("a problem");
+            assert_eq!(problem.code, "overloaded", "{}", problem.message);
+            refused += 1;
+        }
+    }
+    eprintln!("{} MiB more; {added} commands of another; {refused} refused", (most - before) >> 20);
+    most - before
+}
+
+async fn first(home: &Path) -> (Initialised, Node, Client) {
+    let made = make(home);
+    let node = common::start(home).await;
+    let admin = client(&node, &made).await;
+    admin.deploy(COUNTER, counter(), None).await.expect("deployed");
+    admin.deploy(MISBEHAVING, guest("misbehaving"), None).await.expect("deployed");
+    (made, node, admin)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_replies_cost_a_bounded_amount() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (made, node, admin) = first(&dir.path().join("n1")).await;
+    let on_owner = attack(&node, &made, &admin).await;
+    assert!(on_owner < BOUND, "{} MiB on the owner", on_owner >> 20);
+
+    // The same through a node that owns nothing.
+    let home = dir.path().join("n2");
+    let options = JoinOptions {
+        node: "n2".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        roles: vec![Role::Gateway],
+        join: vec![node.address().to_string()],
+        ca: made.ca.clone(),
+    };
+    join(&home, &options).expect("a node that joins");
+    let gateway = Node::start(config(&home)).await.expect("a gateway");
+    let through = client(&gateway, &made).await;
+    through.session().query(&Entity::new("counter", "bob"), "get", "").await.expect("a way");
+    let on_both = attack(&gateway, &made, &through).await;
+    assert!(on_both < BOUND, "{} MiB on a gateway and the owner", on_both >> 20);
+
+    through.close().await;
+    admin.close().await;
+    gateway.stop(GRACE).await;
+    node.stop(GRACE).await;
+}

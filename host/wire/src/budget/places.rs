@@ -1,0 +1,101 @@
+//! Places: connections, streams and uploads, of a node and of each principal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::account::Account;
+use super::principals::{Budgets, Principal};
+use super::send_window;
+
+/// The part of `max_connections` that `reserved_connections` is at most.
+const MOST_RESERVED: usize = 4;
+
+/// There is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) setting: &'static str,
+    pub(crate) most: usize,
+}
+
+/// One of something of the node and of a principal, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    budgets: Arc<Budgets>,
+    principal: Arc<Principal>,
+    of_node: Option<fn(&Budgets) -> &AtomicUsize>,
+    of_principal: fn(&Principal) -> &AtomicUsize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        (self.of_principal)(&self.principal).fetch_sub(1, Ordering::AcqRel);
+        if let Some(of_node) = self.of_node {
+            of_node(&self.budgets).fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Budgets {
+    /// A place for one more connection of a principal, its account, and its send window. The last
+    /// `reserved_connections` places are for principals that have none: whatever one client does, an operator gets in.
+    pub(crate) fn connect(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<(Place, Arc<Account>, u64), Refused> {
+        let limits = &self.limits;
+        let principal = self.principal(name);
+        let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.connections;
+        let of_node: fn(&Self) -> &AtomicUsize = |budgets| &budgets.connections;
+        // Counted first: two that come together cannot both have the last place.
+        let mine = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
+        let all = of_node(self).fetch_add(1, Ordering::AcqRel);
+        let (budgets, of_node) = (Arc::clone(self), Some(of_node));
+        let place = Place { budgets, principal: Arc::clone(&principal), of_node, of_principal };
+        let most = limits.max_connections;
+        let reserved = limits.reserved_connections.min(most / MOST_RESERVED);
+        let refused = |setting, most| Err(Refused { setting, most });
+        if mine >= limits.principal_connections {
+            return refused("principal_connections", limits.principal_connections);
+        }
+        if all >= most {
+            return refused("max_connections", most);
+        }
+        if mine > 0 && all >= most - reserved {
+            return refused("reserved_connections", reserved);
+        }
+        let window = send_window(limits, mine + 1, all + 1);
+        Ok((place, self.connection(principal), window))
+    }
+
+    /// A place for one more stream of a principal.
+    pub(crate) fn open(self: &Arc<Self>, account: &Account) -> Result<Place, Refused> {
+        let most = self.limits.principal_streams;
+        let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.streams;
+        let principal = Arc::clone(&account.principal);
+        let open = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
+        let place = Place { budgets: Arc::clone(self), principal, of_node: None, of_principal };
+        match open < most {
+            true => Ok(place),
+            false => Err(Refused { setting: "principal_streams", most }),
+        }
+    }
+
+    /// A place for one more component that is received.
+    pub(crate) fn upload(self: &Arc<Self>, account: &Account) -> Result<Place, Refused> {
+        let limits = &self.limits;
+        let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.uploads;
+        let of_node: fn(&Self) -> &AtomicUsize = |budgets| &budgets.uploads;
+        let principal = Arc::clone(&account.principal);
+        let mine = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
+        let all = of_node(self).fetch_add(1, Ordering::AcqRel);
+        let place =
+            Place { budgets: Arc::clone(self), principal, of_node: Some(of_node), of_principal };
+        if mine >= limits.principal_uploads {
+            return Err(Refused { setting: "principal_uploads", most: limits.principal_uploads });
+        }
+        if all >= limits.max_uploads {
+            return Err(Refused { setting: "max_uploads", most: limits.max_uploads });
+        }
+        Ok(place)
+    }
+}

@@ -1,0 +1,108 @@
+//! The principals that a node holds something for.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::account::{Account, Level};
+use crate::limits::Limits;
+
+/// Names that are kept before those without use are looked for.
+const KEPT: usize = 64;
+
+/// What one principal has on this node. It lives as long as anything is held for it.
+#[derive(Debug)]
+pub(super) struct Principal {
+    name: Arc<str>,
+    pub(super) bytes: Level,
+    pub(super) connections: AtomicUsize,
+    pub(super) streams: AtomicUsize,
+    pub(super) uploads: AtomicUsize,
+}
+
+impl Principal {
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    by_name: HashMap<Arc<str>, Weak<Principal>>,
+    /// When names without use are looked for.
+    purge_at: usize,
+}
+
+/// All budgets of a node.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    pub(super) limits: Limits,
+    node: Arc<Level>,
+    known: Mutex<Known>,
+    /// Connections of clients.
+    pub(super) connections: AtomicUsize,
+    pub(super) uploads: AtomicUsize,
+}
+
+impl Budgets {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits: limits.clone(),
+            node: Arc::new(Level::new(
+                "node_bytes",
+                "this node's clients".into(),
+                limits.node_bytes,
+            )),
+            known: Mutex::new(Known { by_name: HashMap::new(), purge_at: KEPT }),
+            connections: AtomicUsize::new(0),
+            uploads: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // What it guards is whole at every moment a panic could come.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the principal has, as long as somebody keeps it.
+    pub(super) fn principal(&self, name: &str) -> Arc<Principal> {
+        let mut known = self.known();
+        if let Some(principal) = known.by_name.get(name).and_then(Weak::upgrade) {
+            return principal;
+        }
+        if known.by_name.len() >= known.purge_at {
+            known.by_name.retain(|_, principal| principal.strong_count() > 0);
+            known.purge_at = KEPT.max(known.by_name.len() * 2);
+        }
+        let name: Arc<str> = name.into();
+        let bytes = Level::new("principal_bytes", name.clone(), self.limits.principal_bytes);
+        let principal = Arc::new(Principal {
+            name: name.clone(),
+            bytes,
+            connections: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            uploads: AtomicUsize::new(0),
+        });
+        known.by_name.insert(name, Arc::downgrade(&principal));
+        principal
+    }
+
+    /// The account of a client's connection.
+    pub(super) fn connection(&self, principal: Arc<Principal>) -> Arc<Account> {
+        Account::new(Some(self.limits.connection_bytes), principal, self.node.clone())
+    }
+
+    /// The account of what another node passes on for a principal.
+    pub(crate) fn passed_on(&self, principal: &str) -> Arc<Account> {
+        Account::new(None, self.principal(principal), self.node.clone())
+    }
+
+    /// Bytes that are held for all clients.
+    pub(crate) fn held(&self) -> u64 {
+        self.node.held()
+    }
+}

@@ -1,0 +1,324 @@
+//! What a node holds for its clients stays within its budgets, whatever they send and do not read.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Node, envelope, in_time, limits, next, one};
+use ostraca_wire::code::Code;
+use ostraca_wire::dial::Link;
+use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::proto::admin_request::Request;
+use ostraca_wire::proto::{AdminRequest, AdminResponse, Chunk, Deploy, Outcome, admin_response};
+use ostraca_wire::{Error, Limits};
+use prost::Message;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Sends as many messages on a stream of its own; replies are not read.
+async fn flood(
+    link: &Link,
+    session: u8,
+    count: u64,
+    method: &str,
+    body: &[u8],
+) -> (FrameWriter, FrameReader) {
+    let (mut writer, reader) = link.session([session; 16]).await.expect("stream");
+    for sequence in 1..=count {
+        writer.put(&envelope(sequence, method, body));
+    }
+    writer.flush().await.expect("sent");
+    (writer, reader)
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..4_000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+#[tokio::test]
+async fn unread_replies_stay_within_the_budget() {
+    in_time(async {
+        let node = Node::start_with(Limits {
+            connection_bytes: MIB,
+            principal_bytes: 4 * MIB,
+            reply_deadline: Duration::from_millis(200),
+            ..limits()
+        });
+        let link = node.narrow_link_of("mallory").await;
+        let mut streams = Vec::new();
+        let mut most = 0;
+        for session in 0..24 {
+            // 614 MB of replies in all.
+            streams.push(flood(&link, session, 256, "big", b"100000").await);
+            most = most.max(node.server.held_bytes());
+        }
+        until("replies wait", || node.server.held_bytes() >= MIB).await;
+        for _ in 0..50 {
+            most = most.max(node.server.held_bytes());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(most < 4 * MIB, "{most} bytes were held");
+        node.answers().await;
+        // Whoever takes nothing of them is given up, and all of it is free again.
+        until("the streams end", || node.server.held_bytes() == 0).await;
+        let (_, mut reader) = streams.pop().expect("a stream");
+        let ended = loop {
+            match next(&mut reader).await {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(ended, Error::Reset(Code::ReplyDeadline)), "{ended:?}");
+        node.answers().await;
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reply_without_room_is_told_by_name() {
+    in_time(async {
+        let node = Node::start_with(Limits { connection_bytes: MIB, ..limits() });
+        for (method, given_up) in [("big", Outcome::NotRun), ("large", Outcome::Unknown)] {
+            let link = node.narrow_link_of("alice").await;
+            let (_writer, mut reader) = flood(&link, 1, 200, method, b"100000").await;
+            let (mut results, mut refused) = (0, 0);
+            for _ in 0..200 {
+                let reply = next(&mut reader).await.expect("a reply");
+                if reply.outcome() == Outcome::Result {
+                    results += 1;
+                    continue;
+                }
+                refused += 1;
+                let problem = reply.problem.clone().expect("a problem");
+                assert_eq!((reply.outcome(), &*problem.code), (given_up, "overloaded"));
+                assert_eq!(problem.details["setting"], "connection_bytes");
+                assert!(problem.retryable && problem.retry_after_ms > 0, "{problem:?}");
+            }
+            assert!(results > 0 && refused > 0, "{results} and {refused}");
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_connection_is_not_read() {
+    in_time(async {
+        let node = Node::start_with(Limits { connection_bytes: 100 * KIB, ..limits() });
+        let link = node.link_of("mallory").await;
+        let body = vec![7; 9_000];
+        let mut streams = Vec::new();
+        for session in 0..20 {
+            streams.push(flood(&link, session, 10, "hold", &body).await);
+        }
+        let held = || node.echo.held.lock().expect("held").len();
+        until("it is full", || held() >= 10).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!((10..=14).contains(&held()), "{} messages are held", held());
+        node.answers().await;
+        // As they are answered, the others come.
+        let mut answered = 0;
+        while answered < 200 {
+            let batch = std::mem::take(&mut *node.echo.held.lock().expect("held"));
+            answered += batch.len();
+            drop(batch);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        for (_, reader) in &mut streams {
+            for _ in 0..10 {
+                next(reader).await.expect("a reply");
+            }
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_principal_over_its_budget_is_refused_by_name() {
+    in_time(async {
+        let node = Node::start_with(Limits {
+            connection_bytes: 100 * KIB,
+            principal_bytes: 200 * KIB,
+            ..limits()
+        });
+        let (mut open, mut links) = (Vec::new(), Vec::new());
+        for connection in 0..3_u8 {
+            let link = node.link_of("mallory").await;
+            for session in 0..11 {
+                open.push(flood(&link, connection * 20 + session, 1, "hold", &[7; 9_000]).await);
+            }
+            links.push(link);
+        }
+        until("both budgets are full", || node.server.held_bytes() >= 200 * KIB).await;
+        let link = node.link_of("mallory").await;
+        let refused = one(&link, "echo", b"x").await.expect("a reply");
+        let problem = refused.problem.clone().expect("a problem");
+        assert_eq!((refused.outcome(), &*problem.code), (Outcome::NotRun, "overloaded"));
+        assert_eq!(problem.details["setting"], "principal_bytes");
+        assert!(problem.message.contains("client/mallory"), "{}", problem.message);
+        // Another one goes on.
+        node.answers().await;
+        // As some are answered, others come.
+        let free = || {
+            node.echo.held.lock().expect("held").clear();
+            node.server.held_bytes() == 0
+        };
+        until("it is free", free).await;
+        let reply = one(&link, "echo", b"x").await.expect("a reply");
+        assert_eq!(reply.outcome(), Outcome::Result);
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn large_frames_cannot_hold_each_other_up() {
+    in_time(async {
+        // Less than what the streams have begun: each waits for its whole frame, and gets it.
+        let node = Node::start_with(Limits {
+            connection_bytes: 2 * MIB,
+            max_message: 1 << 20,
+            max_frame: (1 << 20) + 1_000,
+            frame_deadline: Duration::from_secs(15),
+            ..limits()
+        });
+        let link = node.link_of("alice").await;
+        let body = vec![7; 1_000_000];
+        let sessions = (0..20).map(|session| {
+            let (link, body) = (&link, &body);
+            async move {
+                let (_writer, mut reader) = flood(link, session, 1, "echo", body).await;
+                next(&mut reader).await.expect("a reply").body.len()
+            }
+        });
+        for bytes in futures::future::join_all(sessions).await {
+            assert_eq!(bytes, 1_000_000);
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn places_are_shared_among_principals() {
+    in_time(async {
+        let node = Node::start_with(Limits {
+            max_connections: 8,
+            principal_connections: 7,
+            reserved_connections: 2,
+            principal_streams: 3,
+            ..limits()
+        });
+        let mut links = Vec::new();
+        for _ in 0..6 {
+            links.push(node.link_of("mallory").await);
+        }
+        // Two places are left, for others than mallory.
+        match node.try_link_of("mallory").await {
+            Err(Error::Closed { code: Code::TooManyConnections, reason }) => {
+                assert!(reason.contains("reserved_connections"), "{reason}");
+            }
+            other => panic!("{:?}", other.err()),
+        }
+        let operator = node.link_of("operator").await;
+        assert_eq!(one(&operator, "echo", b"x").await.expect("a reply").body, "x");
+
+        let (link, other) = (&links[0], &links[1]);
+        let held = [(link, 1), (link, 2), (other, 3)];
+        let mut streams = Vec::new();
+        for (link, session) in held {
+            let (mut writer, mut reader) = link.session([session; 16]).await.expect("stream");
+            writer.put(&envelope(1, "echo", b"x"));
+            writer.flush().await.expect("sent");
+            next(&mut reader).await.expect("a reply");
+            streams.push((writer, reader));
+        }
+        let refused = one(other, "echo", b"x").await.expect_err("no place");
+        assert!(matches!(refused, Error::Reset(Code::TooManyStreams)), "{refused:?}");
+        assert_eq!(one(&operator, "echo", b"x").await.expect("a reply").body, "x");
+        node.stop().await;
+    })
+    .await;
+}
+
+/// Begins a deploy of ten bytes, of which one is sent.
+async fn begin(link: &Link) -> (FrameWriter, FrameReader) {
+    let (component_size, digest) = (10, vec![0; 32].into());
+    let deploy = Deploy { component_size, digest, ..Deploy::default() };
+    let request = AdminRequest { request: Some(Request::Deploy(deploy)) };
+    let (mut writer, reader) = link.admin(request).await.expect("stream");
+    writer.put(&Chunk { data: vec![1].into() });
+    writer.flush().await.expect("sent");
+    (writer, reader)
+}
+
+async fn answer(reader: &mut FrameReader) -> Result<AdminResponse, Error> {
+    let frame = reader.next().await?.ok_or_else(|| Error::Lost("no answer".into()))?;
+    Ok(AdminResponse::decode(frame).expect("an answer"))
+}
+
+#[tokio::test]
+async fn a_stalled_upload_ends_and_has_one_place() {
+    in_time(async {
+        let chunk_deadline = Duration::from_secs(2);
+        let node = Node::start_with(Limits { chunk_deadline, ..limits() });
+        let mallory = node.link_of("mallory").await;
+        let (_first, mut stalled) = begin(&mallory).await;
+        let (_second, mut refused) = begin(&mallory).await;
+        match answer(&mut refused).await.expect("an answer").response {
+            Some(admin_response::Response::Problem(problem)) => {
+                assert_eq!(problem.code, "overloaded");
+                assert_eq!(problem.details["setting"], "principal_uploads");
+                assert!(problem.retryable);
+            }
+            other => panic!("{other:?}"),
+        }
+        // The other place is others'.
+        let alice = node.link().await;
+        let (mut writer, mut reader) = begin(&alice).await;
+        writer.put(&Chunk { data: vec![1; 9].into() });
+        writer.flush().await.expect("sent");
+        match answer(&mut reader).await.expect("an answer").response {
+            Some(admin_response::Response::Problem(p)) => assert_eq!(p.code, "bad-digest"),
+            other => panic!("{other:?}"),
+        }
+        let ended = answer(&mut stalled).await.expect_err("it stalled");
+        assert!(matches!(ended, Error::Reset(Code::UploadDeadline)), "{ended:?}");
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upload_that_trickles_ends() {
+    in_time(async {
+        let upload_deadline = Duration::from_secs(1);
+        let node = Node::start_with(Limits { upload_deadline, ..limits() });
+        let link = node.link().await;
+        let (mut writer, mut reader) = begin(&link).await;
+        let trickle = async {
+            // Each piece comes in time; all of them do not.
+            for _ in 0..8 {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                writer.put(&Chunk { data: vec![1].into() });
+                if writer.flush().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let (ended, ()) = tokio::join!(answer(&mut reader), trickle);
+        let ended = ended.expect_err("it trickled");
+        assert!(matches!(ended, Error::Reset(Code::UploadDeadline)), "{ended:?}");
+        node.stop().await;
+    })
+    .await;
+}
