@@ -270,7 +270,6 @@ fn the_example_of_the_documentation() {
         epoch: 1,
         entity_version: 1,
         kind: Kind::Command.into(),
-        content_type: "application/json".into(),
         body: Bytes::from_static(b"1"),
         ..Reply::default()
     };
