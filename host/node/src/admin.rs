@@ -52,7 +52,7 @@ impl Desk {
             Admin::Drain { node, undo } => self.drain(&node, undo),
             Admin::Forget { node } => self.forget(&node).await,
             Admin::Plan => self.plan().await,
-            Admin::Rebalance => Ok(self.rebalance()),
+            Admin::Rebalance => self.rebalance().await,
             Admin::Events(request) => Ok(self.events(request)),
             _ => Err(problem("unknown-request", "this node does not know that request", "")),
         }

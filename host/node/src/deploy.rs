@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use crate::error::NodeError;
 use crate::loader::{self, Loader};
-use crate::manifest::Manifest;
+use crate::manifest::{MAX_MANIFEST_BYTES, Manifest};
 use crate::ownership::POOL;
 use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
@@ -45,6 +45,11 @@ impl Deployer {
     /// # Errors
     /// A problem with its code; if it is retryable, the same deploy may succeed later, and does no harm if it had.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<Deployed, Problem> {
+        if upload.manifest.len() > MAX_MANIFEST_BYTES {
+            let bytes = upload.manifest.len();
+            let text = format!("a manifest of {bytes} bytes; {MAX_MANIFEST_BYTES} are taken");
+            return Err(problem("deployment-too-large", text, "shorten the manifest"));
+        }
         let manifest = Manifest::parse(&upload.manifest, "entity.toml").map_err(|error| {
             problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
         })?;
@@ -63,6 +68,12 @@ impl Deployer {
         if let (Some((row, _)), Some(found)) = (&standing, &found)
             && says(row, &upload.digest, &upload.manifest)
         {
+            // A deploy that is sent again finds what its first copy made, one above what it expected.
+            if let Some(expected) = upload.expected_revision
+                && ![expected, expected.saturating_add(1)].contains(&revision)
+            {
+                return Err(changed(&manifest.kind, revision, expected));
+            }
             return self.have(found, row, manifest, &upload).await;
         }
         if let Some(expected) = upload.expected_revision

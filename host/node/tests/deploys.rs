@@ -163,3 +163,35 @@ async fn r23_of_two_shard_keys_one_wins_whenever_the_first_entity_comes() {
     second.stop(GRACE).await;
     first.stop(GRACE).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_that_changes_nothing_heeds_the_expected_revision() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let home = dir.path().join("n1");
+    let made = make(&home);
+    let node = start(&home).await;
+    let admin = client(&node, &made).await;
+    for number in 0..3 {
+        admin.deploy(&manifest(number), counter(), None).await.expect("deployed");
+    }
+    // The third again: as it stands, and as its first copy found it.
+    for expected in [3, 2] {
+        let again = admin.deploy(&manifest(2), counter(), Some(expected)).await.expect("again");
+        assert!(again.unchanged && again.revision == 3);
+    }
+    for expected in [0, 1, 4] {
+        let refused = admin.deploy(&manifest(2), counter(), Some(expected)).await;
+        assert_eq!(refused.expect_err("another stands").code(), "revision-changed", "{expected}");
+    }
+    let long = format!("{}# {}", manifest(2), "x".repeat(100_000));
+    let refused = admin.deploy(&long, counter(), None).await.expect_err("too long");
+    assert_eq!(refused.code(), "deployment-too-large");
+
+    // Nothing is to be moved: one part, at once.
+    let mut parts = admin.rebalance().await.expect("a rebalance");
+    let began = std::time::Instant::now();
+    let first = parts.next().await.expect("no problem").expect("progress");
+    assert!(first.done, "{first:?} after {:?}", began.elapsed());
+    admin.close().await;
+    node.stop(GRACE).await;
+}

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ostraca_sharding::ids::Entity;
 use prost::Message;
 
-use crate::error::problem;
+use crate::error::{problem, unreadable};
 use crate::flow::Refused;
 use crate::limits::Limits;
 use crate::proto::{Envelope, Forward, Kind, Problem};
@@ -49,7 +49,7 @@ pub(crate) fn sent(
             if sequence == 0 {
                 return Err(Refused::Stream);
             }
-            return alone(sequence, problem("bad-message", error.to_string()));
+            return alone(sequence, problem("bad-message", unreadable(&error)));
         }
     };
     if envelope.sequence == 0 {
@@ -79,7 +79,7 @@ pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelop
                 return Err(Refused::Stream);
             }
             let sequence = found.envelope.unwrap_or_default().sequence;
-            return alone(found.tag, sequence, bad(error.to_string()));
+            return alone(found.tag, sequence, bad(unreadable(&error)));
         }
     };
     let (tag, Some(envelope)) = (forward.tag, forward.envelope) else {

@@ -6,6 +6,7 @@ use crate::code::Code;
 use crate::frame::TooLarge;
 use crate::identity::IdentityError;
 use crate::proto::Problem;
+use prost::Message;
 
 /// Why an endpoint, a connection or a stream failed.
 #[derive(Debug, thiserror::Error)]
@@ -198,8 +199,51 @@ fn reset(number: quinn::VarInt) -> Error {
     }
 }
 
+/// What a message that cannot be read says to whoever sent it: without the words of the library that read it.
+pub(crate) fn unreadable(error: &prost::DecodeError) -> String {
+    let text = error.to_string().replace("r#", "");
+    let what = text.strip_prefix("failed to decode Protobuf message: ").unwrap_or(&text);
+    format!("unreadable: {what}")
+}
+
+/// The problem within so many bytes: its message is cut, and help and details left out, if it is larger.
+pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
+    if problem.encoded_len() <= most {
+        return problem;
+    }
+    problem.help.clear();
+    problem.details.clear();
+    // Bytes of the rest, with the message's own head.
+    let rest = problem.encoded_len() - problem.message.len();
+    let mut end = most.saturating_sub(rest).min(problem.message.len());
+    while !problem.message.is_char_boundary(end) {
+        end -= 1;
+    }
+    problem.message.truncate(end);
+    problem
+}
+
 /// A problem without help and details, not retryable; the fields are public, add what is known.
 #[must_use]
 pub fn problem(code: &str, message: impl Into<String>) -> Problem {
     Problem { code: code.into(), message: message.into(), ..Problem::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_cut_to_what_is_taken() {
+        let mut long = problem("overloaded", "\u{e9}".repeat(1_000));
+        long.retryable = true;
+        long.details.insert("setting".into(), "x".into());
+        assert_eq!(within(long.clone(), 10_000), long);
+        for most in [200, 201, 500] {
+            let cut = within(long.clone(), most);
+            assert!(cut.encoded_len() <= most && cut.message.len() > most / 2, "{cut:?}");
+            assert!(cut.retryable && cut.code == "overloaded");
+        }
+        assert_eq!(within(long, 0).message, "");
+    }
 }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{Account, Charge, Full};
 use crate::clock::Moment;
 use crate::code::Code;
-use crate::error::{Error, problem};
+use crate::error::{Error, problem, within};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{Envelope, Kind, Outcome, Problem, Reply};
 
@@ -361,7 +361,7 @@ async fn write<T: Traffic>(
             written.bytes += bytes;
             written.charges.push(charge);
             if reply.encoded_len() > bound.reply as usize {
-                reply = too_large(&reply, bound);
+                reply = too_large(reply, bound);
             }
             writer.put(&traffic.encode(tag, reply));
             if writer.unwritten() >= BATCH_BYTES {
@@ -407,8 +407,14 @@ fn given_up(reply: &Reply, size: u64, full: &Full) -> Reply {
     }
 }
 
-/// A final reply that cannot be delivered: the command stays done, and its caller does not hear the result.
-fn too_large(reply: &Reply, bound: &Bound) -> Reply {
+/// A result that cannot be delivered: the command stays done, and its caller does not hear it. Of other replies the
+/// text is cut.
+fn too_large(reply: Reply, bound: &Bound) -> Reply {
+    if let (Some(told), true) = (&reply.problem, reply.outcome() != Outcome::Result) {
+        let rest = reply.encoded_len() - told.encoded_len();
+        let most = (bound.reply as usize).saturating_sub(rest);
+        return Reply { problem: Some(within(told.clone(), most)), ..reply };
+    }
     let (size, most, setting) = (reply.encoded_len(), bound.reply, bound.setting);
     let text = format!("a reply of {size} bytes: the other side takes {most} (`{setting}`)");
     Reply {

@@ -3,6 +3,7 @@
 //! Resumption is off: each connection checks certificates anew, so that an expired one ends with the
 //! connections that it has. No process-wide default of rustls is read or set.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -120,7 +121,31 @@ fn named(certificate: &CertificateDer<'_>, trust: &Trust) -> Result<Principal, r
 }
 
 fn other(error: IdentityError) -> rustls::Error {
-    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Told(error)))))
+}
+
+/// An error of ours within one of rustls, which shows it by its `Debug`: as it is told.
+struct Told(IdentityError);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// What rustls says of a certificate, without its own words round ours.
+fn plain(reason: &str) -> &str {
+    let reason = reason.strip_prefix("invalid peer certificate: ").unwrap_or(reason);
+    let ours = reason.strip_prefix("Other(OtherError(").and_then(|rest| rest.strip_suffix("))"));
+    ours.unwrap_or(reason)
 }
 
 #[derive(Debug)]
@@ -274,6 +299,19 @@ pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
         }
         _ => return None,
     };
-    let text = format!("the node's certificate is refused ({reason})");
+    let text = format!("the node's certificate is refused ({})", plain(reason));
     Some(Error::Untrusted { code, text, help: help.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_certificate_is_told_in_our_words() {
+        let error = other(IdentityError::Certificate("it names cluster 7".into())).to_string();
+        let ours = IdentityError::Certificate("it names cluster 7".into()).to_string();
+        assert_eq!(plain(&error), ours);
+        assert_eq!(plain("invalid peer certificate: Expired"), "Expired");
+    }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use common::{Node, envelope, frame, in_time, next, one, session_open};
 use ostraca_wire::code::Code;
+use ostraca_wire::dial::Dialer;
+use ostraca_wire::framed::FrameReader;
 use ostraca_wire::hello;
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::{
@@ -359,6 +361,75 @@ async fn a_stopping_node_answers_what_it_took_and_says_why_it_closes() {
             }
         };
         tokio::join!(stopping, hearing);
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_fit_the_frames_that_a_client_takes() {
+    in_time(async {
+        let node = Node::start();
+        let narrow = async |max_frame: u32| {
+            let limits = Limits { max_frame, ..Limits::default() };
+            let (identity, trust) = (node.ca.issue_client("alice"), node.ca.trust());
+            let (identity, trust) = (identity.expect("identity"), trust.expect("trust"));
+            let dialer = Dialer::new(Some(&identity), &trust, node.address, limits);
+            dialer.expect("dialer").connect(node.address).await
+        };
+        // The reader refuses what is larger.
+        let link = narrow(4_096).await.expect("link");
+        let asked = async |request: Request| {
+            let request = AdminRequest { request: Some(request) };
+            let (mut writer, mut reader) = link.admin(request).await.expect("stream");
+            writer.flush().await.expect("sent");
+            let mut pages = Vec::new();
+            while let Some(frame) = reader.next().await.expect("a frame that fits") {
+                pages.push(AdminResponse::decode(frame).expect("an answer"));
+            }
+            pages
+        };
+        let pages = asked(Request::Deployments(Default::default())).await;
+        let count = |page: &AdminResponse| match &page.response {
+            Some(admin_response::Response::Deployments(page)) => page.deployments.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(pages.iter().map(count).sum::<usize>(), 600);
+        let last = pages.len() - 1;
+        assert!(pages.iter().enumerate().all(|(at, page)| page.more == (at < last)));
+        let code = |pages: Vec<AdminResponse>| match &pages[0].response {
+            Some(admin_response::Response::Problem(problem)) => problem.code.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(asked(Request::Methods(Default::default())).await), "bad-request");
+        assert_eq!(code(asked(Request::Status(Default::default())).await), "reply-too-large");
+        match narrow(1_000).await {
+            Err(Error::Closed { code: Code::BadHello, reason }) => {
+                assert!(reason.contains("max_frame"), "{reason}");
+            }
+            other => panic!("{:?}", other.err()),
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_field_in_the_protocols_words() {
+    in_time(async {
+        let node = Node::start();
+        let (_endpoint, connection) = node.greeted().await;
+        let (mut send, recv) = connection.open_bi().await.expect("stream");
+        let mut bytes = frame(&envelope(1, "echo", b"x"));
+        // The type is no text.
+        let at = bytes.windows(4).position(|part| part == b"echo").expect("the type");
+        bytes[at] = 0xff;
+        send.write_all(&[session_open(), bytes].concat()).await.expect("write");
+        let mut reader = FrameReader::new(recv, 10_000, Duration::from_secs(5));
+        let problem = next(&mut reader).await.expect("a reply").problem.expect("a problem");
+        assert_eq!(problem.code, "bad-message");
+        assert!(problem.message.contains("Envelope.type"), "{}", problem.message);
+        assert!(!problem.message.contains("rotobuf"), "{}", problem.message);
         node.stop().await;
     })
     .await;

@@ -24,6 +24,23 @@ const KEYS: usize = 50;
 /// Bytes of a value that are shown: all keys' together fit into one frame.
 const VALUE: usize = 4 << 10;
 
+/// Bytes at a cursor's end that tell it from garbage.
+const CHECK: usize = 8;
+
+fn check_of(cursor: &[u8]) -> [u8; CHECK] {
+    let hash = blake3::hash(cursor);
+    let mut check = [0; CHECK];
+    check.copy_from_slice(&hash.as_bytes()[..CHECK]);
+    check
+}
+
+/// The shard of a cursor, and the store's own cursor within it; none of what no page has given.
+fn cursor(given: &[u8]) -> Option<(u32, &[u8])> {
+    let (said, check) = given.split_last_chunk::<CHECK>()?;
+    let (shard, rest) = said.split_first_chunk::<4>()?;
+    (*check == check_of(said)).then(|| (u32::from_be_bytes(*shard), rest))
+}
+
 impl Desk {
     /// One page: a cursor is the shard and the store's own cursor within it.
     pub(super) async fn entities(
@@ -46,11 +63,13 @@ impl Desk {
         let last = if request.shard == 0 { self.shards } else { request.shard };
         let mut shard = first;
         if !request.after.is_empty() {
-            let Some((at, rest)) = request.after.split_first_chunk::<4>() else {
+            let Some((at, rest)) =
+                cursor(&request.after).filter(|(at, _)| (first..=last).contains(at))
+            else {
                 let help = "take what an earlier page gave, or leave it out";
                 return Err(problem("bad-cursor", "that is no cursor of a page before", help));
             };
-            shard = u32::from_be_bytes(*at).clamp(first, last);
+            shard = at;
             after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));
         }
         let limit = request.limit as usize;
@@ -95,6 +114,8 @@ impl Desk {
         if more {
             next.put_u32(if after.is_some() { shard } else { shard + 1 });
             next.extend_from_slice(after.as_deref().unwrap_or_default());
+            let check = check_of(&next);
+            next.extend_from_slice(&check);
         }
         let unanswered = self.ask_owners(gateway, &mut page).await;
         Ok(AdminAnswer::Entities(Entities { entities: page, next: next.freeze(), unanswered }))
@@ -229,5 +250,22 @@ impl Desk {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_that_no_page_gave_is_not_taken() {
+        let said = [&7_u32.to_be_bytes()[..], b"key"].concat();
+        let given = [said.clone(), check_of(&said).to_vec()].concat();
+        assert_eq!(cursor(&given), Some((7, &b"key"[..])));
+        for garbage in [&b""[..], b"garbage", b"more garbage than that", &said] {
+            assert_eq!(cursor(garbage), None, "{garbage:?}");
+        }
+        let changed = given.iter().enumerate().map(|(at, b)| if at == 5 { b ^ 1 } else { *b });
+        assert_eq!(cursor(&changed.collect::<Vec<u8>>()), None);
     }
 }

@@ -82,15 +82,21 @@ impl Desk {
         Ok(AdminAnswer::Plan(RebalancePlan { moves, held_up: held_up.into() }))
     }
 
-    pub(super) fn rebalance(&self) -> AdminAnswer {
+    pub(super) async fn rebalance(&self) -> Result<AdminAnswer, Problem> {
         let (parts, answer) = growing();
         let (pictures, events) = (self.view.clone(), self.events.clone());
         let mut last = *events.watch().borrow();
         self.tell(Event::Rebalance);
+        // Asked of the control thread behind the command: what the command began shows as moving by then.
+        let nothing = match self.plan().await? {
+            AdminAnswer::Plan(plan) => plan.moves.is_empty() && self.leads(),
+            _ => false,
+        };
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(STEP);
             let mut progress = RebalanceProgress::default();
             let mut quiet = tokio::time::Instant::now();
+            let mut told = None;
             loop {
                 ticks.tick().await;
                 for event in events.after(last, usize::MAX) {
@@ -111,13 +117,26 @@ impl Desk {
                 if progress.in_flight > 0 {
                     quiet = tokio::time::Instant::now();
                 }
-                progress.done = quiet.elapsed() >= QUIET;
-                if parts.send(Ok(Part::Rebalance(progress))).await.is_err() || progress.done {
+                let began = progress.planned > 0 || progress.in_flight > 0;
+                progress.done = quiet.elapsed() >= QUIET || (nothing && !began);
+                // Only what is news is told.
+                if told != Some(progress)
+                    && parts.send(Ok(Part::Rebalance(progress))).await.is_err()
+                {
                     return;
                 }
+                if progress.done {
+                    return;
+                }
+                told = Some(progress);
             }
         });
-        answer
+        Ok(answer)
+    }
+
+    /// Whether this node is the manager: then what it plans is what will be done.
+    fn leads(&self) -> bool {
+        self.seen().manager.as_ref().is_some_and(|row| *row.holder.node.0 == *self.status.node)
     }
 }
 

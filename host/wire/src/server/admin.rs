@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{Peer, Service, Shared, stopping};
 use crate::budget::Refused;
 use crate::code::Code;
-use crate::error::{Error, problem};
+use crate::error::{Error, problem, within};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::admin_request::Request;
 use crate::proto::admin_response::Response;
@@ -151,7 +151,7 @@ pub(super) async fn serve<S: Service>(
             }
         },
         Some(Request::Deployments(_)) => Ok(Admin::Deployments),
-        Some(Request::Methods(request)) => Ok(Admin::Methods(request.r#type)),
+        Some(Request::Methods(request)) => methods(request),
         Some(Request::Status(_)) => Ok(Admin::Status),
         Some(Request::Node(_)) => Ok(Admin::Node),
         Some(Request::Nodes(_)) => Ok(Admin::Nodes),
@@ -171,12 +171,16 @@ pub(super) async fn serve<S: Service>(
         Ok(admin) => shared.service.admin(peer, admin).await,
         Err(problem) => Err(problem),
     };
+    let most = match peer.limits.max_frame {
+        0 => usize::MAX,
+        announced => announced as usize,
+    };
     let frames = match answer {
         Ok(AdminAnswer::Growing(parts)) => {
-            grow(shared, parts, reader, writer).await?;
+            grow(shared, parts, most, reader, writer).await?;
             return Ok(());
         }
-        answer => frames(answer),
+        answer => frames(answer, most),
     };
     // Charged until the last of it was handed to QUIC.
     let charge = peer.account.charge(0);
@@ -200,6 +204,13 @@ fn one(response: Response) -> Vec<AdminResponse> {
 
 fn bad(text: String) -> Problem {
     problem("bad-request", text)
+}
+
+fn methods(request: proto::MethodsRequest) -> Result<Admin, Problem> {
+    match request.r#type.len() {
+        1..=TYPE => Ok(Admin::Methods(request.r#type)),
+        bytes => Err(bad(format!("a type of {bytes} bytes: 1 to {TYPE}"))),
+    }
 }
 
 fn entities(mut request: proto::EntitiesRequest) -> Result<Admin, Problem> {
@@ -238,6 +249,7 @@ fn node_name(node: String) -> Result<String, Problem> {
 async fn grow<S>(
     shared: &Shared<S>,
     mut parts: mpsc::Receiver<Result<Part, Problem>>,
+    most: usize,
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
@@ -247,14 +259,16 @@ async fn grow<S>(
             () = writer.taken() => return Ok(()),
             part = parts.recv() => part,
         };
-        let last = !matches!(part, Some(Ok(_)));
         let response = part.map(|part| match part {
             Ok(Part::Drain(progress)) => Response::Drain(progress),
             Ok(Part::Rebalance(progress)) => Response::Rebalance(progress),
             Ok(Part::Events(events)) => Response::Events(events),
             Err(problem) => Response::Problem(problem),
         });
-        writer.put(&AdminResponse { more: !last, response });
+        let more = !matches!(response, None | Some(Response::Problem(_)));
+        let frame = fitting(AdminResponse { more, response }, most);
+        let last = !frame.more;
+        writer.put(&frame);
         // A client that does not read must not keep the node from stopping.
         tokio::select! {
             () = shared.stopping.cancelled() => return Err(stopping()),
@@ -268,18 +282,56 @@ async fn grow<S>(
     }
 }
 
-/// Parts of a long list, a frame each; an empty one has one, too.
-fn pages<T: Clone>(all: &[T], page: impl Fn(Vec<T>) -> Response) -> Vec<AdminResponse> {
-    let count = all.len().div_ceil(PAGE).max(1);
-    (0..count)
-        .map(|at| {
-            let part = all.iter().skip(at * PAGE).take(PAGE).cloned().collect();
-            AdminResponse { more: at + 1 < count, response: Some(page(part)) }
-        })
-        .collect()
+/// The frame, if the client takes one of its size; else a refusal that it takes.
+fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
+    let bytes = frame.encoded_len();
+    if bytes <= most {
+        return frame;
+    }
+    let told = match frame.response {
+        Some(Response::Problem(told)) => told,
+        _ => {
+            let text = format!("an answer of {bytes} bytes: the client takes {most} (`max_frame`)");
+            problem("reply-too-large", text)
+        }
+    };
+    // The heads of response and problem.
+    let told = within(told, most.saturating_sub(16));
+    AdminResponse { more: false, response: Some(Response::Problem(told)) }
 }
 
-fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
+/// Parts of a long list, a frame each; an empty one has one, too. They are as small as the client wants them.
+fn pages<T: Clone>(
+    all: &[T],
+    most: usize,
+    page: impl Fn(Vec<T>) -> Response,
+) -> Vec<AdminResponse> {
+    let mut of = PAGE;
+    loop {
+        let count = all.len().div_ceil(of).max(1);
+        let frames: Vec<_> = (0..count)
+            .map(|at| {
+                let part = all.iter().skip(at * of).take(of).cloned().collect();
+                AdminResponse { more: at + 1 < count, response: Some(page(part)) }
+            })
+            .collect();
+        if of == 1 || frames.iter().all(|frame| frame.encoded_len() <= most) {
+            return frames;
+        }
+        of /= 2;
+    }
+}
+
+/// The answer's frames. One that is too large for the client ends them with a refusal.
+fn frames(answer: Result<AdminAnswer, Problem>, most: usize) -> Vec<AdminResponse> {
+    let mut frames: Vec<_> =
+        whole(answer, most).into_iter().map(|frame| fitting(frame, most)).collect();
+    let end = frames.iter().position(|frame| !frame.more).map_or(frames.len(), |at| at + 1);
+    frames.truncate(end);
+    frames
+}
+
+fn whole(answer: Result<AdminAnswer, Problem>, most: usize) -> Vec<AdminResponse> {
     match answer {
         Err(problem) => one(Response::Problem(problem)),
         Ok(AdminAnswer::Deployed(deployed)) => one(Response::Deployed(deployed)),
@@ -290,15 +342,17 @@ fn frames(answer: Result<AdminAnswer, Problem>) -> Vec<AdminResponse> {
         Ok(AdminAnswer::Entities(page)) => one(Response::Entities(page)),
         Ok(AdminAnswer::Entity(entity)) => one(Response::Entity(*entity)),
         Ok(AdminAnswer::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
-        Ok(AdminAnswer::Deployments(all)) => {
-            pages(&all, |deployments| Response::Deployments(proto::Deployments { deployments }))
-        }
-        Ok(AdminAnswer::Shards(all)) => {
-            pages(&all, |shards| Response::Shards(proto::Shards { shards }))
-        }
-        Ok(AdminAnswer::Plan(proto::RebalancePlan { moves, held_up })) => pages(&moves, |moves| {
-            Response::Plan(proto::RebalancePlan { moves, held_up: held_up.clone() })
+        Ok(AdminAnswer::Deployments(all)) => pages(&all, most, |deployments| {
+            Response::Deployments(proto::Deployments { deployments })
         }),
+        Ok(AdminAnswer::Shards(all)) => {
+            pages(&all, most, |shards| Response::Shards(proto::Shards { shards }))
+        }
+        Ok(AdminAnswer::Plan(proto::RebalancePlan { moves, held_up })) => {
+            pages(&moves, most, |moves| {
+                Response::Plan(proto::RebalancePlan { moves, held_up: held_up.clone() })
+            })
+        }
         // Sent as it grows.
         Ok(AdminAnswer::Growing(_)) => Vec::new(),
     }

@@ -13,7 +13,7 @@ use tracing::debug;
 use super::{Peer, Service, SessionInfo, Shared, admin, peers, session};
 use crate::budget::{Account, Refused};
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::identity::Principal;
 use crate::peer::Alpn;
@@ -23,6 +23,9 @@ use crate::{dial, hello, tls};
 /// Connections beyond all others that are not through their handshake yet, or were refused after it: whoever has all
 /// places of its share, and asks for more, does not shut others out.
 const HANDSHAKES: usize = 256;
+
+/// Bytes of a frame that a client must take: a refusal in full.
+const LEAST_FRAME: u32 = 4 << 10;
 
 /// One connection more, until it is dropped.
 pub(super) struct Counted(Arc<AtomicUsize>);
@@ -166,10 +169,14 @@ impl<S: Service> Shared<S> {
     ) -> Result<Arc<Peer>, Error> {
         let (frame, mut writer) = self.hear(connection).await?;
         let bad = |text: &str| Error::violation(Code::BadHello, text);
-        let open = Open::decode(frame).map_err(|e| bad(&format!("unreadable: {e}")))?;
+        let open = Open::decode(frame).map_err(|e| bad(&unreadable(&e)))?;
         let Some(open::Stream::Hello(theirs)) = open.stream else {
             return Err(bad("the first stream is for the hello"));
         };
+        let most = theirs.limits.as_ref().map_or(0, |limits| limits.max_frame);
+        if (1..LEAST_FRAME).contains(&most) {
+            return Err(bad(&format!("a `max_frame` of {most} bytes: at least {LEAST_FRAME}")));
+        }
         let own = self.facts.now().node;
         hello::agree(hello::PROTOCOL, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
@@ -223,8 +230,8 @@ impl<S: Service> Shared<S> {
         writer: &mut FrameWriter,
     ) -> Result<(), Error> {
         let frame = self.first(reader).await?;
-        let open = Open::decode(frame)
-            .map_err(|e| Error::violation(Code::BadFrame, format!("unreadable: {e}")))?;
+        let open =
+            Open::decode(frame).map_err(|e| Error::violation(Code::BadFrame, unreadable(&e)))?;
         match open.stream {
             Some(open::Stream::Session(open)) => {
                 let Ok(id) = <[u8; 16]>::try_from(&open.session[..]) else {

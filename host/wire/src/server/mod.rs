@@ -9,6 +9,7 @@
 mod admin;
 mod connection;
 mod peers;
+mod refusals;
 mod session;
 
 use std::future::Future;
@@ -29,6 +30,7 @@ pub use crate::budget::{Account, Charge, Full};
 pub use crate::flow::{Request, Ticket};
 
 use connection::stopping;
+use refusals::Refusals;
 
 use crate::budget::Budgets;
 use crate::code::Code;
@@ -113,6 +115,7 @@ struct Shared<S> {
     budgets: Arc<Budgets>,
     /// Connections from nodes.
     nodes: Arc<AtomicUsize>,
+    refusals: Refusals,
     tasks: TaskTracker,
     /// Nothing new is taken; what was taken is answered.
     stopping: CancellationToken,
@@ -191,6 +194,7 @@ impl<S: Service> Server<S> {
             facts: SharedFacts::new(facts),
             peers,
             nodes: Arc::default(),
+            refusals: Refusals::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         });

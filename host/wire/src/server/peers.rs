@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use prost::Message;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::connection::{Counted, give_up};
 use super::{Service, Shared};
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::peer::facts::is_node;
 use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
@@ -27,7 +28,12 @@ pub(super) async fn connection<S: Service>(
     let peer = match shared.greet(&connection, hello(&shared, &connection)).await {
         Ok(peer) => Arc::new(peer),
         Err(error) => {
-            warn!(%error, %remote, "a node was refused");
+            // Whoever tries again and again does not fill the log.
+            match shared.refusals.one_more(Instant::now()) {
+                Some(0) => warn!(%error, %remote, "a node was refused"),
+                Some(unsaid) => warn!(%error, %remote, unsaid, "nodes were refused"),
+                None => debug!(%error, %remote, "a node was refused"),
+            }
             return;
         }
     };
@@ -59,8 +65,8 @@ async fn opened<S: Service>(
     reader: &mut FrameReader,
 ) -> Result<StreamKind, Error> {
     let frame = shared.first(reader).await?;
-    let open = PeerOpen::decode(frame)
-        .map_err(|e| Error::violation(Code::BadFrame, format!("unreadable: {e}")))?;
+    let open =
+        PeerOpen::decode(frame).map_err(|e| Error::violation(Code::BadFrame, unreadable(&e)))?;
     StreamKind::opened(open.stream, alpn)
 }
 
@@ -74,7 +80,7 @@ async fn hello<S: Service>(
     is_node(&certificate).map_err(refused)?;
     let (frame, mut writer) = shared.hear(connection).await?;
     let bad = |text: String| Error::violation(Code::BadHello, text);
-    let open = PeerOpen::decode(frame).map_err(|e| bad(format!("unreadable: {e}")))?;
+    let open = PeerOpen::decode(frame).map_err(|e| bad(unreadable(&e)))?;
     let Some(peer_open::Stream::Hello(theirs)) = open.stream else {
         return Err(bad("the first stream is for the hello".into()));
     };

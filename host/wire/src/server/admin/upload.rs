@@ -5,7 +5,7 @@ use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
 use crate::code::Code;
-use crate::error::{Error, problem};
+use crate::error::{Error, problem, unreadable};
 use crate::framed::FrameReader;
 use crate::limits::Limits;
 use crate::proto::{self, Chunk, Problem};
@@ -48,8 +48,8 @@ pub(super) async fn receive(
         let Some(frame) = next(limits, end, reader).await? else {
             return Err(Error::violation(Code::HalfFrame, "the stream ended within a component"));
         };
-        let chunk = Chunk::decode(frame)
-            .map_err(|e| Error::violation(Code::BadFrame, format!("unreadable chunk: {e}")))?;
+        let chunk =
+            Chunk::decode(frame).map_err(|e| Error::violation(Code::BadFrame, unreadable(&e)))?;
         if chunk.data.is_empty() || (component.len() + chunk.data.len()) as u64 > size {
             return Err(Error::violation(
                 Code::UnexpectedFrame,

@@ -1,0 +1,41 @@
+//! Refusals of nodes, as the log hears of them: one now and then, with how many there were besides.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How often one is said.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// What was said last, and what was not.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<(Option<Instant>, u64)>);
+
+impl Refusals {
+    /// Whether to say this one, and how many were not said since the last one that was.
+    pub(super) fn one_more(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.0.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            state.1 += 1;
+            return None;
+        }
+        state.0 = Some(now);
+        Some(std::mem::take(&mut state.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_refusal_is_said_now_and_then() {
+        let refusals = Refusals::default();
+        let now = Instant::now();
+        assert_eq!(refusals.one_more(now), Some(0));
+        assert_eq!((refusals.one_more(now), refusals.one_more(now)), (None, None));
+        let later = now + PAUSE;
+        assert_eq!((refusals.one_more(later), refusals.one_more(later)), (Some(2), None));
+    }
+}
