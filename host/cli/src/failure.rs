@@ -9,6 +9,7 @@ use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, So
 use ostraca_client::{AdminError, CallError, ConnectError, MessageId, Problem, ProfileError};
 use ostraca_node::NodeError;
 use ostraca_node::config::ConfigError;
+use ostraca_wasm::text::{printable, printable_lines};
 use serde_json::{Map, Value, json};
 
 use crate::args::Format;
@@ -55,7 +56,13 @@ impl Failure {
         code: impl Into<Cow<'static, str>>,
         text: impl Into<String>,
     ) -> Self {
-        let (code, text) = (code.into(), text.into());
+        // Whatever a guest has put into them must not move what else stands on a terminal.
+        let (code, text): (Cow<'static, str>, String) = (code.into(), text.into());
+        let code = match printable(&code) {
+            Cow::Borrowed(_) => code,
+            Cow::Owned(escaped) => escaped.into(),
+        };
+        let text = printable_lines(&text).into_owned();
         Self { exit, code, text, help: None, details: Map::new(), place: None }
     }
 
@@ -74,7 +81,8 @@ impl Failure {
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into()).filter(|help| !help.is_empty());
+        let help = printable_lines(&help.into()).into_owned();
+        self.help = Some(help).filter(|help| !help.is_empty());
         self
     }
 
@@ -211,7 +219,21 @@ impl From<ConnectError> for Failure {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        const INPUT: [&str; 17] = [
+        const INPUT: [&str; 31] = [
+            "too-many-core-instances",
+            "too-many-component-instances",
+            "too-many-memories",
+            "too-many-tables",
+            "too-many-functions",
+            "too-many-types",
+            "too-many-definitions",
+            "memory-limit",
+            "table-limit",
+            "unknown-size",
+            "compile-time-limit",
+            "compile-memory-limit",
+            "memory-ceiling",
+            "turn-time-ceiling",
             "bad-manifest",
             "not-supported-yet",
             "not-wasm",
@@ -236,7 +258,9 @@ impl From<Problem> for Failure {
             code if INPUT.contains(&code) => Exit::Usage,
             _ => Exit::NotRun,
         };
-        Self::new(exit, problem.code, problem.message).help(problem.help).details(problem.details)
+        Self::new(exit, problem.code, printable(&problem.message))
+            .help(problem.help)
+            .details(problem.details)
     }
 }
 
@@ -255,7 +279,7 @@ impl From<CallError> for Failure {
         let text = error.to_string();
         match error {
             CallError::Application { code, message, version, .. } => {
-                let text = format!("the entity refused: {message}");
+                let text = format!("the entity refused: {}", printable(&message));
                 Self::new(Exit::Application, String::from(code), text).detail("version", version)
             }
             CallError::ReplyDropped { code, message, version, .. } => {
@@ -279,9 +303,13 @@ impl From<CallError> for Failure {
                     (true, None) => advice(&code).into(),
                     _ => help.into(),
                 };
-                Self::new(Exit::NotRun, String::from(code), format!("not run: {message}"))
-                    .help(help)
-                    .details(details)
+                Self::new(
+                    Exit::NotRun,
+                    String::from(code),
+                    format!("not run: {}", printable(&message)),
+                )
+                .help(help)
+                .details(details)
             }
             CallError::Unanswered { id, why, message } => Self::unanswered(id, &why, &message),
             CallError::Unknown { id, code, .. } => {

@@ -22,6 +22,8 @@ use crate::args::{Args, Command};
 use crate::failure::{Exit, Failure};
 
 fn main() -> ExitCode {
+    // Where a node has started this program to compile a component, this does not return.
+    ostraca_node::compiler_main();
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return usage::report(&error),

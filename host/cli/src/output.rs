@@ -2,10 +2,12 @@
 
 #![allow(clippy::print_stdout, reason = "this is where results go, and nothing else goes")]
 
+use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use comfy_table::{Table, presets};
+use ostraca_wasm::text::{is_control, printable, printable_lines};
 use serde_json::Value;
 
 /// Whether errors are coloured: on a terminal, unless NO_COLOR says otherwise.
@@ -29,8 +31,9 @@ fn note(written: io::Result<()>) {
     }
 }
 
-/// One line, at once: whoever waits for it may be reading a pipe.
+/// One line, at once: whoever waits for it may be reading a pipe. What is printed may have parts that a guest wrote.
 pub(crate) fn line(text: &str) {
+    let text = printable_lines(text);
     let mut out = std::io::stdout().lock();
     note(writeln!(out, "{text}").and_then(|()| out.flush()));
 }
@@ -41,20 +44,39 @@ pub(crate) fn text(text: &str) {
     note(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
-/// Bytes as they are, and the end of a line.
+/// Bytes as they are, and the end of a line. On a terminal, what would move or hide other text is escaped.
 pub(crate) fn bytes(bytes: &[u8]) {
+    if std::io::stdout().is_terminal() {
+        return line(&String::from_utf8_lossy(bytes));
+    }
     let mut out = std::io::stdout().lock();
     note(out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()));
 }
 
 /// One JSON value.
 pub(crate) fn json(value: &Value) {
-    line(&format!("{value:#}"));
+    line(&json_printable(&format!("{value:#}")));
 }
 
 /// One JSON value in one line: results that come bit by bit.
 pub(crate) fn json_line(value: &Value) {
-    line(&value.to_string());
+    line(&json_printable(&value.to_string()));
+}
+
+/// JSON escapes few of the characters that change how a terminal shows text. Those stand in its strings only.
+fn json_printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || !is_control(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out
 }
 
 /// Columns under their headers.
@@ -64,6 +86,7 @@ pub(crate) fn table<const N: usize>(headers: [&str; N], rows: Vec<[String; N]>) 
 
 fn columns<const N: usize>(headers: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = Table::new();
+    let rows = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell).into_owned()));
     table.load_preset(presets::NOTHING).set_header(headers).add_rows(rows);
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -76,7 +99,7 @@ fn columns<const N: usize>(headers: [&str; N], rows: Vec<[String; N]>) -> String
 pub(crate) fn pairs(rows: &[(&str, String)]) {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in rows {
-        line(&format!("{name:width$}  {value}"));
+        line(&format!("{name:width$}  {}", printable(value)));
     }
 }
 
@@ -146,5 +169,15 @@ mod tests {
             columns(["TYPE", "REVISION"], rows),
             "TYPE     REVISION\ncounter  1\na        12"
         );
+    }
+
+    #[test]
+    fn what_moves_or_hides_text_is_escaped_in_tables_and_json() {
+        let rows = vec![["a\nb\u{1b}[2J\u{202e}".to_owned()]];
+        assert_eq!(columns(["H"], rows), "H\na\\nb\\u{1b}[2J\\u{202e}");
+        let value = serde_json::json!({ "k": "\u{1b}\u{9b}\u{202e}\u{e0041}\n" });
+        let text = json_printable(&format!("{value:#}"));
+        assert!(text.chars().all(|c| c == '\n' || !is_control(c)), "{text:?}");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), value);
     }
 }

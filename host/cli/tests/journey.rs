@@ -129,7 +129,7 @@ fn a_new_project_builds_deploys_and_answers() {
     std::fs::write(&source, slow).expect("written");
     let manifest = dir.join("hello/entity.toml");
     let text = std::fs::read_to_string(&manifest).expect("the manifest");
-    std::fs::write(&manifest, text + "\n[limits]\nturn-time = \"60 s\"\n").expect("written");
+    std::fs::write(&manifest, text + "\n[limits]\nturn-time = \"30 s\"\n").expect("written");
     let built = ok(dir, &["build", "hello"]);
     assert!(
         built.contains(

@@ -29,7 +29,7 @@ pub use updates::{Update, Updates};
 /// For everything but a deploy.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For a deploy: the upload, and the compilation on the node.
-const DEPLOY_PATIENCE: Duration = Duration::from_secs(120);
+const DEPLOY_PATIENCE: Duration = Duration::from_secs(180);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]

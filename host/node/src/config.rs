@@ -19,10 +19,12 @@ pub use cluster::Role;
 use crate::error::NodeError;
 pub use crate::input::InputError as ConfigError;
 use crate::input::Text;
+use crate::manifest::Ceilings;
 
 mod check;
 mod cluster;
 mod file;
+mod guests;
 #[cfg(test)]
 mod tests;
 
@@ -187,7 +189,14 @@ impl Config {
     /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
     #[must_use]
     pub fn wasm_settings(&self) -> ostraca_wasm::Settings {
-        self.file.guests.settings(self.data.join("cache"))
+        let File { guests, components, compiler, .. } = &self.file;
+        guests.settings(self.data.join("cache"), components, compiler)
+    }
+
+    /// The most that a manifest may ask for an instance.
+    #[must_use]
+    pub fn ceilings(&self) -> Ceilings {
+        self.file.guests.ceilings()
     }
 
     /// Settings of the store. Which cluster it must belong to is not in the configuration but in the

@@ -18,8 +18,9 @@ use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
 
 use crate::error::NodeError;
+use crate::input::units;
 use crate::loader::{self, Loader};
-use crate::manifest::{MAX_MANIFEST_BYTES, Manifest};
+use crate::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use crate::ownership::POOL;
 use crate::rows::{self, MethodRow, TypeRow};
 use crate::service::problem;
@@ -28,7 +29,7 @@ use crate::types::{Absent, Types};
 /// How long a deploy that changes nothing waits until this node has what stands.
 const HERE: Duration = Duration::from_secs(10);
 
-/// What deploying needs. One deploy at a time.
+/// What deploying needs. Deploys check and compile side by side, and write one at a time.
 pub(crate) struct Deployer {
     pub(crate) cluster: Arc<dyn ClusterStore>,
     pub(crate) store: Arc<dyn EntityStore>,
@@ -36,6 +37,8 @@ pub(crate) struct Deployer {
     pub(crate) wasm: ostraca_wasm::Host,
     pub(crate) types: Types,
     pub(crate) loader: Loader,
+    pub(crate) ceilings: Ceilings,
+    /// Held from the last look at the row until it is written; never while a component is compiled.
     pub(crate) turn: Mutex<()>,
 }
 
@@ -60,29 +63,39 @@ impl Deployer {
                 "leave `pool` out of the manifest",
             ));
         }
-        let _one_at_a_time = self.turn.lock().await;
+        self.check_ceilings(&manifest)?;
         let key = rows::type_key(&manifest.kind);
-        let found = self.cluster.get(&key).await.map_err(|error| store_problem(error.into()))?;
-        let standing = found.as_ref().map(loader::parse).transpose().map_err(store_problem)?;
-        let revision = standing.as_ref().map_or(0, |(row, _)| row.revision);
-        if let (Some((row, _)), Some(found)) = (&standing, &found)
-            && says(row, &upload.digest, &upload.manifest)
+        // What can be refused, or stands already, is not compiled.
+        let standing = self.standing(&key).await?;
+        if let Some(standing) = &standing
+            && says(&standing.row, &upload.digest, &upload.manifest)
         {
             // A deploy that is sent again finds what its first copy made, one above what it expected.
+            let revision = standing.row.revision;
             if let Some(expected) = upload.expected_revision
                 && ![expected, expected.saturating_add(1)].contains(&revision)
             {
                 return Err(changed(&manifest.kind, revision, expected));
             }
-            return self.have(found, row, manifest, &upload).await;
+            return self.have(standing, manifest, &upload).await;
         }
-        if let Some(expected) = upload.expected_revision
-            && expected != revision
-        {
-            return Err(changed(&manifest.kind, revision, expected));
-        }
+        expected(&upload, &manifest, revision_of(standing.as_ref()))?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
+        let _one_at_a_time = self.turn.lock().await;
+        // Others may have deployed while this was compiled.
+        let standing = self.standing(&key).await?;
+        if let Some(standing) = &standing
+            && says(&standing.row, &upload.digest, &upload.manifest)
+        {
+            let Standing { found, row } = standing;
+            let kind = manifest.kind.clone();
+            self.loader.deployed(found.revision, loader::entry(row, manifest, Some(program)));
+            return Ok(deployed(&kind, row.revision, row.component, true));
+        }
+        let revision = revision_of(standing.as_ref());
+        expected(&upload, &manifest, revision)?;
+        self.check_binding(&manifest).await?;
         let methods = program.methods().iter().map(|method| MethodRow {
             name: method.name.clone(),
             query: matches!(method.kind, ostraca_wasm::Kind::Query),
@@ -95,10 +108,7 @@ impl Deployer {
             component_size: upload.component.len() as u64,
             methods: methods.collect(),
             // What another release noted on the type stays.
-            extensions: standing
-                .as_ref()
-                .map(|(row, _)| row.extensions.clone())
-                .unwrap_or_default(),
+            extensions: standing.as_ref().map(|it| it.row.extensions.clone()).unwrap_or_default(),
         };
         let value = rows::encode_value(&row).map_err(store_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
@@ -117,7 +127,8 @@ impl Deployer {
         }
         // Before the row, too: an entity may come as soon as that stands.
         self.bind(&manifest).await?;
-        let cas = Cas { key, expected: found.map(|row| row.revision), value: Some(value) };
+        let stands = standing.as_ref().map(|it| it.found.revision);
+        let cas = Cas { key, expected: stands, value: Some(value) };
         let at = match self.cluster.compare_and_set(cas).await {
             Ok(at) => at,
             Err(Conflict::Changed(now)) => {
@@ -131,6 +142,37 @@ impl Deployer {
         Ok(answer)
     }
 
+    async fn standing(&self, key: &str) -> Result<Option<Standing>, Problem> {
+        let found = self.cluster.get(key).await.map_err(|error| store_problem(error.into()))?;
+        let Some(found) = found else { return Ok(None) };
+        let (row, _) = loader::parse(&found).map_err(store_problem)?;
+        Ok(Some(Standing { found, row }))
+    }
+
+    /// Refuses what would hold a worker's thread, or the node's memory, for longer than this node allows.
+    fn check_ceilings(&self, manifest: &Manifest) -> Result<(), Problem> {
+        let (asked, most) = (&manifest.limits, &self.ceilings);
+        if asked.memory > most.memory {
+            let text = format!(
+                "`limits.memory` is {}, and this node's `memory-ceiling` in `[guests]` is {}",
+                units::show_size(asked.memory),
+                units::show_size(most.memory)
+            );
+            let help = "lower it in the manifest, or raise the ceiling on every node";
+            return Err(problem("memory-ceiling", text, help));
+        }
+        if asked.turn_time > most.turn_time {
+            let text = format!(
+                "`limits.turn-time` is {}, and this node's `turn-time-ceiling` in `[guests]` is {}",
+                units::show_time(asked.turn_time),
+                units::show_time(most.turn_time)
+            );
+            let help = "lower it in the manifest, or raise the ceiling on every node";
+            return Err(problem("turn-time-ceiling", text, help));
+        }
+        Ok(())
+    }
+
     async fn compile(&self, it: &Upload, manifest: &Manifest) -> Result<Arc<Program>, Problem> {
         let compiled = self.wasm.prepare(it.component.to_vec(), manifest.wasm_limits()).await;
         compiled.map_err(|error| {
@@ -142,11 +184,11 @@ impl Deployer {
     /// What was uploaded stands already: this node is to have it, too.
     async fn have(
         &self,
-        found: &Row,
-        row: &TypeRow,
+        standing: &Standing,
         manifest: Manifest,
         upload: &Upload,
     ) -> Result<Deployed, Problem> {
+        let Standing { found, row } = standing;
         // This node's watch may be behind.
         self.loader.row(found.clone());
         let reached = self.types.reached(&manifest.kind, row.revision, HERE).await;
@@ -183,6 +225,24 @@ impl Deployer {
     }
 }
 
+/// What stands of a type.
+struct Standing {
+    found: Row,
+    row: TypeRow,
+}
+
+fn revision_of(standing: Option<&Standing>) -> u64 {
+    standing.map_or(0, |it| it.row.revision)
+}
+
+/// Refuses what was made for another revision than the one that stands.
+fn expected(upload: &Upload, manifest: &Manifest, stands: u64) -> Result<(), Problem> {
+    match upload.expected_revision {
+        Some(expected) if expected != stands => Err(changed(&manifest.kind, stands, expected)),
+        _ => Ok(()),
+    }
+}
+
 /// What to do about a component that is refused; where the text says it already, nothing.
 fn help(code: &str) -> &'static str {
     match code {
@@ -193,6 +253,26 @@ fn help(code: &str) -> &'static str {
         "import-not-granted" => {
             "take the import out: entities get no files, sockets or environment"
         }
+        "too-many-core-instances" => {
+            "link its modules into fewer, or compose fewer components; or raise `core-instances` in `[components]` on every node: instances beyond 64 run outside the pool"
+        }
+        "too-many-component-instances"
+        | "too-many-memories"
+        | "too-many-tables"
+        | "too-many-functions"
+        | "too-many-types"
+        | "too-many-definitions" => {
+            "compose fewer or smaller components, or raise the setting on every node"
+        }
+        "memory-limit" | "table-limit" => "raise the limit in the manifest",
+        "unknown-size" => "compose it so that each part is nested where it is instantiated",
+        "compile-time-limit" | "compile-memory-limit" => {
+            "split its largest functions or leave out what it does not need; or raise the setting on every node"
+        }
+        "compiler-crashed" => {
+            "the node goes on; if other components compile, report it with this component"
+        }
+        "no-compiler" => "look at the node's log and at `[compiler]` in its configuration",
         _ => "",
     }
 }

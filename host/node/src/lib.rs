@@ -37,3 +37,4 @@ pub use error::NodeError;
 pub use init::{InitOptions, Initialised, JoinOptions, Joining, init, join};
 pub use manifest::Manifest;
 pub use node::{Node, Summary};
+pub use ostraca_wasm::compiler_main;

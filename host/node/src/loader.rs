@@ -23,6 +23,9 @@ pub(crate) const BUDGET: usize = 2;
 /// The first and the longest pause before a store that does not answer is asked again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How often a component is compiled whose compiler does not end well. It was compiled once, where it was deployed.
+const COMPILATIONS: u32 = 3;
+
 /// Tells all workers of a type, in the order of calls.
 pub(crate) type Tell = Box<dyn Fn(&Arc<Type>) + Send + Sync>;
 
@@ -195,6 +198,7 @@ impl Shared {
             return self.show_newest(at, entry(&standing, manifest, None));
         };
         let mut pause = PAUSES.0;
+        let mut compilations = 0;
         loop {
             if !self.is_newest(name, at) {
                 return Loaded::Outdated;
@@ -204,6 +208,13 @@ impl Shared {
                     return self.show_newest(at, entry(&standing, manifest, Some(program)));
                 }
                 Err(Failed::ForGood(why)) => return Loaded::Broken(standing.revision, why),
+                Err(Failed::Compiler(why)) => {
+                    compilations += 1;
+                    if compilations == COMPILATIONS {
+                        return Loaded::Broken(standing.revision, why);
+                    }
+                    why
+                }
                 Err(Failed::ForNow(why)) => why,
             };
             tracing::warn!(r#type = %name, %why, "a deployed type is tried again");
@@ -226,9 +237,10 @@ impl Shared {
             Err(error) => return Err(Failed::ForNow(error.to_string())),
         };
         let program = wasm.prepare(component.to_vec(), manifest.wasm_limits()).await;
-        program.map_err(|error| match error.retryable() {
-            true => Failed::ForNow(error.to_string()),
-            false => Failed::ForGood(error.to_string()),
+        program.map_err(|error| match () {
+            () if error.retryable() => Failed::ForNow(error.to_string()),
+            () if error.is_of_compiler() => Failed::Compiler(error.to_string()),
+            () => Failed::ForGood(error.to_string()),
         })
     }
 
@@ -257,6 +269,8 @@ impl Shared {
 /// Why a type was not compiled.
 enum Failed {
     ForNow(String),
+    /// The compiler did not end well: it may have been this machine's load.
+    Compiler(String),
     ForGood(String),
 }
 

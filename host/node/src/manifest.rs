@@ -75,6 +75,22 @@ pub struct ManifestLimits {
     pub log_line: u64,
 }
 
+/// The most that a node lets a manifest ask for an instance: what no interruption bounds, since a guest that fills its
+/// memory with one instruction runs on until it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceilings {
+    /// Of `limits.memory`, in bytes. Default 1 GiB. Error `memory-ceiling`.
+    pub memory: u64,
+    /// Of `limits.turn-time`. Default 30 s. Error `turn-time-ceiling`.
+    pub turn_time: Duration,
+}
+
+impl Default for Ceilings {
+    fn default() -> Self {
+        Self { memory: 1 << 30, turn_time: Duration::from_secs(30) }
+    }
+}
+
 /// `[life]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {

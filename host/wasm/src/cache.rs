@@ -5,16 +5,16 @@
 //! a file that is torn, stale or from elsewhere does not match and is compiled again, never trusted. Names carry the
 //! component's digest and the engine's, so that another version or setting of the engine finds nothing.
 
-use std::fs::{self, File, OpenOptions};
-use std::hash::{Hash, Hasher};
+use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use crate::code::compatibility;
 use crate::{Digest, Error};
 
 pub(crate) struct Cache {
@@ -69,10 +69,7 @@ impl Cache {
     }
 
     fn path(&self, engine: &Engine, digest: &Digest) -> PathBuf {
-        let mut hasher = ToBlake3(blake3::Hasher::new());
-        engine.precompile_compatibility_hash().hash(&mut hasher);
-        let engine = hasher.0.finalize().to_hex();
-        self.dir.join(format!("{digest}-{}.cwasm", &engine[..16]))
+        self.dir.join(format!("{digest}-{}.cwasm", compatibility(engine)))
     }
 
     fn sum(&self, path: &Path, code: &[u8]) -> blake3::Hash {
@@ -128,25 +125,12 @@ fn key(path: &Path) -> std::io::Result<[u8; 32]> {
 
 /// Writes a private file so that it is there whole or not at all.
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+    // A name of its own: two threads may have compiled the same.
+    let mut file = tempfile::Builder::new()
+        .suffix(".tmp")
+        .tempfile_in(path.parent().unwrap_or_else(|| Path::new(".")))?;
     file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&name, path)
-}
-
-/// Makes a stable digest of what implements only `Hash`.
-struct ToBlake3(blake3::Hasher);
-
-impl Hasher for ToBlake3 {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    fn finish(&self) -> u64 {
-        let hash = self.0.finalize();
-        hash.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
-    }
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }

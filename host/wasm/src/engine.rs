@@ -2,15 +2,16 @@
 //!
 //! Three things bound how many instances can live at once, and each fails in its own confusing way when it is met
 //! unprepared: the address space (a memory reserves much more than it uses), `vm.max_map_count` (each instance splits
-//! mappings), and the pool's own sizes (a live store keeps its fiber's stack; a component is up to four core instances and
-//! two tables). All of them are worked out here, at start.
+//! mappings), and the pool's own sizes (a live store keeps its fiber's stack; a component has up to two tables there). All of them are worked out here, at start.
 
 use std::path::Path;
 
 use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::code::Code;
 use crate::entity::Entity;
+use crate::survey::Counts;
 use crate::{Allocator, Error, Settings, imports};
 
 /// Without a number set, at most so many instances live.
@@ -55,33 +56,41 @@ pub(crate) struct Room {
     pub(crate) engine: Engine,
     pub(crate) plain: Linker<Entity>,
     pub(crate) wasi: Linker<Entity>,
-    /// Whether it has a pool, hence a largest memory and number of tables.
-    pub(crate) pooled: bool,
+    /// What the compiler's process makes the same engine of.
+    pub(crate) code: Code,
 }
 
 impl Room {
-    fn new(engine: Engine, pooled: bool) -> Result<Room, Error> {
+    fn new(engine: Engine, code: Code) -> Result<Room, Error> {
         let failed = |error: wasmtime::Error| Error::Engine(format!("link the imports: {error:#}"));
         let mut plain = Linker::new(&engine);
         imports::link(&mut plain).map_err(failed)?;
         let mut wasi = plain.clone();
         wasmtime_wasi::p2::add_to_linker_async(&mut wasi).map_err(failed)?;
-        Ok(Room { engine, plain, wasi, pooled })
-    }
-
-    /// Whether a component fits the pool's places.
-    pub(crate) fn fits(&self, component: &wasmtime::component::Component) -> bool {
-        !self.pooled
-            || component
-                .resources_required()
-                .is_some_and(|needs| needs.num_memories <= 1 && needs.num_tables <= TABLES)
+        Ok(Room { engine, plain, wasi, code })
     }
 }
 
 /// Tables of a component in the pool: its own, and the one that wit-component's shim adds.
 const TABLES: u32 = 2;
-/// Core instances of a component in the pool: main, shim, fix-up, and an adapter.
-const CORE_INSTANCES: u32 = 4;
+/// Elements that a table in the pool may have. Address space only: 160 KB a table.
+const TABLE_ELEMENTS: u64 = 20_000;
+/// Core instances of a component in the pool: as many as the survey lets through by default. They are allocated one by
+/// one, so this reserves nothing.
+const CORE_INSTANCES: u32 = 64;
+/// What the records of one instance may take in the pool, in bytes. Not reserved either.
+const RECORDS: usize = 16 << 20;
+
+impl Shape {
+    /// Whether an instance of a component that has these counts, under these limits, fits into the pool.
+    pub(crate) fn pool_fits(&self, counts: &Counts, limits: &crate::Limits) -> bool {
+        limits.memory <= self.max_memory
+            && limits.table_elements as u64 <= TABLE_ELEMENTS
+            && counts.core_instances <= CORE_INSTANCES.into()
+            && counts.memories <= 1
+            && counts.tables <= TABLES.into()
+    }
+}
 
 /// The main engine.
 pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
@@ -104,7 +113,7 @@ pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
         match Engine::new(&pooling(&shape, settings)?) {
             Ok(engine) => {
                 shape.allocator = Allocator::Pooling;
-                return Ok((Room::new(engine, true)?, shape));
+                return Ok((Room::new(engine, code(&shape, settings))?, shape));
             }
             Err(error) if settings.allocator == Allocator::Pooling => {
                 let why = format!(
@@ -122,32 +131,27 @@ pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
         }
     }
     shape.allocator = Allocator::OnDemand;
-    let engine = Engine::new(&config(&shape, settings))
-        .map_err(|error| Error::Engine(format!("{error:#}")))?;
-    Ok((Room::new(engine, false)?, shape))
+    let code = code(&shape, settings);
+    let engine =
+        Engine::new(&code.config()).map_err(|error| Error::Engine(format!("{error:#}")))?;
+    Ok((Room::new(engine, code)?, shape))
 }
 
 /// The second engine, for types whose memory may be larger than the pool's places.
 pub(crate) fn large(shape: &Shape, settings: &Settings) -> Result<Room, Error> {
-    let mut config = config(shape, settings);
-    config.memory_reservation(FULL_RESERVATION);
-    let engine = Engine::new(&config).map_err(|error| Error::Engine(format!("{error:#}")))?;
-    Room::new(engine, false)
+    let code = Code { reservation: FULL_RESERVATION, ..code(shape, settings) };
+    let engine =
+        Engine::new(&code.config()).map_err(|error| Error::Engine(format!("{error:#}")))?;
+    Room::new(engine, code)
 }
 
-fn config(shape: &Shape, settings: &Settings) -> Config {
-    let mut config = Config::new();
-    config
-        .epoch_interruption(true)
-        // Guests are called one at a time and synchronously; the machinery for more costs each store and call.
-        .concurrency_support(false)
-        .wasm_memory64(false)
-        .native_unwind_info(false)
-        .max_wasm_stack(settings.wasm_stack)
-        .async_stack_size(shape.stack)
-        .memory_reservation(shape.reservation)
-        .memory_reservation_for_growth(settings.max_memory.max(1 << 20));
-    config
+fn code(shape: &Shape, settings: &Settings) -> Code {
+    Code {
+        wasm_stack: settings.wasm_stack,
+        stack: shape.stack,
+        reservation: shape.reservation,
+        growth: settings.max_memory.max(1 << 20),
+    }
 }
 
 fn pooling(shape: &Shape, settings: &Settings) -> Result<Config, Error> {
@@ -162,11 +166,14 @@ fn pooling(shape: &Shape, settings: &Settings) -> Result<Config, Error> {
         .total_memories(places)
         .total_tables(places.saturating_mul(TABLES))
         .total_stacks(places)
-        .max_core_instances_per_component(CORE_INSTANCES * 2)
+        .max_core_instances_per_component(CORE_INSTANCES)
+        .max_core_instance_size(RECORDS)
+        .max_component_instance_size(RECORDS)
         .max_memories_per_component(1)
         .max_tables_per_component(TABLES)
+        .table_elements(TABLE_ELEMENTS as usize)
         .max_memory_size(size);
-    let mut config = config(shape, settings);
+    let mut config = code(shape, settings).config();
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     Ok(config)
 }

@@ -45,6 +45,45 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
+    /// Beyond one of [`crate::ComponentLimits`], or of the deployment's [`crate::Limits`], before anything was compiled.
+    #[error("use the component as an entity: one instance makes {found} {}, and {} allows {limit}", part.name(), part.setting())]
+    TooMany {
+        /// What there is too much of.
+        part: Part,
+        /// How much there is, the nested counted each time that they are instantiated.
+        found: u64,
+        /// How much is allowed.
+        limit: u64,
+    },
+    /// Something is instantiated that is not nested in the component, so that its size is not known.
+    #[error(
+        "use the component as an entity: it instantiates a {what} that is imported or another instance's export"
+    )]
+    UnknownSize {
+        /// A core module or a component.
+        what: &'static str,
+    },
+    /// The compiler's process could not be started, or did not understand what it was told.
+    #[error("run the compiler: {0}")]
+    Compiler(String),
+    /// The compiler's process ended without a word, as by a signal.
+    #[error("compile the component: the compiler ended with {how}")]
+    CompilerCrashed {
+        /// Its exit code or signal, and the last that it wrote.
+        how: String,
+    },
+    /// The compiler took too long.
+    #[error("compile the component: it takes longer than time in [compiler], {limit:?}")]
+    CompileTime {
+        /// The limit.
+        limit: std::time::Duration,
+    },
+    /// The compiler needed too much memory.
+    #[error("compile the component: it takes more than memory in [compiler], {limit} bytes")]
+    CompileMemory {
+        /// The limit.
+        limit: u64,
+    },
     /// An export of the world is missing.
     #[error("use the component as an entity: it does not export {export}")]
     MissingExport {
@@ -80,6 +119,74 @@ pub enum Error {
     Thread(String),
 }
 
+/// A part of which a component may make only so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Instances of core modules.
+    CoreInstances,
+    /// Instances of nested components.
+    ComponentInstances,
+    /// Linear memories.
+    Memories,
+    /// Tables.
+    Tables,
+    /// Functions of core modules.
+    Functions,
+    /// Types.
+    Types,
+    /// All else that a component lists.
+    Definitions,
+    /// Bytes that memories have at the start.
+    Memory,
+    /// Elements that tables have at the start.
+    TableElements,
+}
+
+impl Part {
+    fn code(self) -> &'static str {
+        match self {
+            Part::CoreInstances => "too-many-core-instances",
+            Part::ComponentInstances => "too-many-component-instances",
+            Part::Memories => "too-many-memories",
+            Part::Tables => "too-many-tables",
+            Part::Functions => "too-many-functions",
+            Part::Types => "too-many-types",
+            Part::Definitions => "too-many-definitions",
+            Part::Memory => "memory-limit",
+            Part::TableElements => "table-limit",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Part::CoreInstances => "core instances",
+            Part::ComponentInstances => "component instances",
+            Part::Memories => "memories",
+            Part::Tables => "tables",
+            Part::Functions => "functions",
+            Part::Types => "types",
+            Part::Definitions => "definitions",
+            Part::Memory => "bytes of memory",
+            Part::TableElements => "table elements",
+        }
+    }
+
+    /// The setting of the node, or the limit in the manifest.
+    fn setting(self) -> &'static str {
+        match self {
+            Part::CoreInstances => "core-instances in [components]",
+            Part::ComponentInstances => "component-instances in [components]",
+            Part::Memories => "memories in [components]",
+            Part::Tables => "tables in [components]",
+            Part::Functions => "functions in [components]",
+            Part::Types => "types in [components]",
+            Part::Definitions => "definitions in [components]",
+            Part::Memory => "memory in the manifest's [limits]",
+            Part::TableElements => "table-elements in the manifest's [limits]",
+        }
+    }
+}
+
 impl Error {
     /// The stable code, for programs and for `docs/errors.md`.
     pub fn code(&self) -> &'static str {
@@ -91,6 +198,12 @@ impl Error {
             Error::CoreModule => "core-module",
             Error::Invalid(_) => "invalid-component",
             Error::TooLarge { .. } => "component-too-large",
+            Error::TooMany { part, .. } => part.code(),
+            Error::UnknownSize { .. } => "unknown-size",
+            Error::Compiler(_) => "no-compiler",
+            Error::CompilerCrashed { .. } => "compiler-crashed",
+            Error::CompileTime { .. } => "compile-time-limit",
+            Error::CompileMemory { .. } => "compile-memory-limit",
             Error::MissingExport { .. } => "missing-export",
             Error::ImportNotGranted { .. } => "import-not-granted",
             Error::WrongSignature(_) => "wrong-signature",
@@ -100,6 +213,17 @@ impl Error {
             Error::Encode(_) => "cannot-encode",
             Error::Thread(_) => "thread",
         }
+    }
+
+    /// Whether it is about the compiler's process, which may have met this machine's load rather than the component.
+    pub fn is_of_compiler(&self) -> bool {
+        matches!(
+            self,
+            Error::Compiler(_)
+                | Error::CompilerCrashed { .. }
+                | Error::CompileTime { .. }
+                | Error::CompileMemory { .. }
+        )
     }
 
     /// Whether the same call may succeed later without anybody changing anything.

@@ -1,8 +1,11 @@
 //! From an error that came out of wasmtime to a [`Failure`] with a stable code.
 
+use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
 
 use crate::entity::Entity;
+use crate::text::told;
+use crate::wasi::RESOURCES;
 use crate::{Failure, FailureKind, Limits};
 
 /// Why the host ended a call into the guest. Raised by host functions and the meter, carried through wasmtime.
@@ -45,8 +48,9 @@ impl Panic {
     }
 }
 
+/// Every failure is made here: its text may be a guest's, and goes to the log and to the caller.
 fn failure(code: &'static str, kind: FailureKind, message: String) -> Failure {
-    Failure { code, message, kind }
+    Failure { code, message: told(message), kind }
 }
 
 pub(crate) fn limit(code: &'static str, message: String) -> Failure {
@@ -120,6 +124,26 @@ impl Fault {
     }
 }
 
+/// Whether the guest gave up by itself, as allocators do when they are denied memory. Any other trap has another cause.
+fn aborted(error: &wasmtime::Error, stage: Stage) -> bool {
+    match error.downcast_ref::<Trap>() {
+        Some(trap) => *trap == Trap::UnreachableCodeReached,
+        // A memory or table that is too large from the start.
+        None => stage == Stage::Instantiate,
+    }
+}
+
+/// What may have led to a failure, where it is not certain.
+fn denied(entity: &Entity) -> String {
+    match (entity.memory_denied, entity.table_denied) {
+        (true, _) => format!("; it was denied memory beyond {} bytes before", entity.limits.memory),
+        (_, true) => {
+            format!("; it was denied table elements beyond {} before", entity.limits.table_elements)
+        }
+        _ => String::new(),
+    }
+}
+
 /// The failure that `error` stands for. Takes the guest's panic, and logs the backtrace, which callers do not get.
 pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity) -> Failure {
     let limits = entity.limits.clone();
@@ -127,34 +151,24 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
     let failure = if let Some(fault) = error.downcast_ref::<Fault>() {
         fault.failure(stage, &limits)
     } else if let Some(panic) = entity.panic.take() {
-        let memory = if entity.memory_denied {
-            format!("; it was denied memory beyond {} bytes", limits.memory)
-        } else {
-            String::new()
-        };
-        let code = if entity.memory_denied { "memory-limit" } else { panic.code() };
-        let kind = if entity.memory_denied { FailureKind::Limit } else { FailureKind::Guest };
-        failure(
+        let code = panic.code();
+        let Panic { message, file, line } = panic;
+        guest(
             code,
-            kind,
-            format!(
-                "{} panicked at {}:{}: {}{memory}",
-                stage.name(),
-                panic.file,
-                panic.line,
-                panic.message
-            ),
+            format!("{} panicked at {file}:{line}: {message}{}", stage.name(), denied(entity)),
         )
-    } else if entity.memory_denied {
+    } else if entity.memory_denied && aborted(error, stage) {
         limit(
             "memory-limit",
             format!("{} needed more than memory, {} bytes", stage.name(), limits.memory),
         )
-    } else if entity.table_denied {
+    } else if entity.table_denied && aborted(error, stage) {
         limit(
             "table-limit",
             format!("{} needed more than table-elements, {}", stage.name(), limits.table_elements),
         )
+    } else if let Some(ResourceTableError::Full) = error.downcast_ref::<ResourceTableError>() {
+        limit("handle-limit", format!("{} holds more than {RESOURCES} WASI handles", stage.name()))
     } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         guest("trap", format!("{} called exit with {}", stage.name(), exit.0))
     } else {
@@ -162,7 +176,9 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
             Some(Trap::StackOverflow) => {
                 limit("stack-overflow", format!("{} used up the stack", stage.name()))
             }
-            Some(trap) => guest("trap", format!("{} trapped: {trap}", stage.name())),
+            Some(trap) => {
+                guest("trap", format!("{} trapped: {trap}{}", stage.name(), denied(entity)))
+            }
             None => guest(
                 "bad-value",
                 format!(

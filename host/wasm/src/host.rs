@@ -5,13 +5,20 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use tokio::sync::Semaphore;
 use wasmtime::component::Component;
 
 use crate::cache::Cache;
+use crate::cancel::Cancel;
+use crate::compiler::Compiler;
 use crate::engine::{self, Room, Shape};
 use crate::program::{Compiled, Program};
+use crate::survey::survey;
 use crate::ticker::Ticker;
 use crate::{Error, Limits, Settings, encode, world};
+
+/// Components whose methods are read at the same time. Their code runs then, each on a thread of its own.
+const READERS: usize = 4;
 
 /// A component's content hash: blake3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,14 +55,16 @@ pub struct Host(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) ticker: Ticker,
-    settings: Settings,
+    pub(crate) settings: Settings,
     shape: Shape,
     main: Room,
     large: OnceLock<Room>,
+    /// Held while the second engine is made.
+    making_large: Mutex<()>,
     cache: Option<Cache>,
     compiled: Mutex<HashMap<(Digest, bool), Weak<Compiled>>>,
-    /// Held while compiling: one at a time, since a compilation takes memory and uses all processors by itself.
-    compiling: Mutex<()>,
+    compiler: Compiler,
+    readers: Semaphore,
     live: AtomicU32,
 }
 
@@ -77,22 +86,26 @@ impl Host {
             main,
             large: OnceLock::new(),
             cache,
+            making_large: Mutex::default(),
             compiled: Mutex::default(),
-            compiling: Mutex::new(()),
+            compiler: Compiler::new(&settings.compiler),
+            readers: Semaphore::new(READERS),
             live: AtomicU32::new(0),
         })))
     }
 
-    /// Checks a component against the world, compiles it unless that was done before, and reads its methods. The work is
-    /// done on a thread of its own; components that are being compiled already are waited for.
+    /// Checks a component, compiles it in the compiler's process unless that was done before, and reads its methods. Waits
+    /// on a thread of its own, and ends what it has begun if this future is dropped.
     pub async fn prepare(&self, component: Vec<u8>, limits: Limits) -> Result<Arc<Program>, Error> {
         let (answer, answered) = tokio::sync::oneshot::channel();
         let host = self.clone();
+        let cancel = Cancel::default();
+        let _guard = cancel.on_drop();
         std::thread::Builder::new()
             .name("ostraca-compile".into())
             .spawn(move || {
                 // Nobody to answer means that nobody waits any more.
-                let _ = answer.send(host.prepare_blocking(&component, limits));
+                let _ = answer.send(host.0.prepare(&component, limits, &cancel));
             })
             .map_err(|error| Error::Thread(error.to_string()))?;
         answered.await.map_err(|_| Error::Thread("it ended early".into()))?
@@ -104,25 +117,7 @@ impl Host {
         component: &[u8],
         limits: Limits,
     ) -> Result<Arc<Program>, Error> {
-        let bytes = component.len() as u64;
-        if bytes > self.0.settings.component_limit {
-            return Err(Error::TooLarge { bytes, limit: self.0.settings.component_limit });
-        }
-        encode::check(component)?;
-        let digest = Digest::of(component);
-        let large = limits.memory > self.0.shape.max_memory;
-        let limits = Arc::new(limits);
-        let compiled = match self.0.known(digest, large) {
-            Some(compiled) => compiled,
-            None => {
-                let _compiling = self.0.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-                match self.0.known(digest, large) {
-                    Some(compiled) => compiled,
-                    None => self.0.compile(component, digest, large, &limits)?,
-                }
-            }
-        };
-        Ok(Arc::new(Program::new(self.0.clone(), compiled, limits)))
+        self.0.prepare(component, limits, &Cancel::default())
     }
 
     /// What this host came to at start, and how many instances live now.
@@ -133,6 +128,38 @@ impl Host {
 }
 
 impl Inner {
+    fn prepare(
+        self: &Arc<Self>,
+        component: &[u8],
+        limits: Limits,
+        cancel: &Cancel,
+    ) -> Result<Arc<Program>, Error> {
+        let bytes = component.len() as u64;
+        if bytes > self.settings.component_limit {
+            return Err(Error::TooLarge { bytes, limit: self.settings.component_limit });
+        }
+        encode::check(component)?;
+        let survey = survey(component, self.settings.component.definitions)?;
+        let wasi = world::check_names(&survey)?;
+        survey.counts.check(&self.settings.component, &limits)?;
+        // By the counts: what does not fit into the pool is not compiled for it.
+        let large = !self.shape.pool_fits(&survey.counts, &limits);
+        let digest = Digest::of(component);
+        let limits = Arc::new(limits);
+        let compiled = match self.known(digest, large) {
+            Some(compiled) => compiled,
+            None => {
+                let room = if large { self.large()? } else { &self.main };
+                let native = self.component(room, component, digest, cancel)?;
+                let exports = world::exports(&native, wasi)?;
+                let compiled =
+                    Compiled::new(self, room, &native, exports, digest, &limits, cancel)?;
+                self.remember(digest, large, Arc::new(compiled))
+            }
+        };
+        Ok(Arc::new(Program::new(self.clone(), compiled, limits)))
+    }
+
     fn known(&self, digest: Digest, large: bool) -> Option<Arc<Compiled>> {
         self.compiled
             .lock()
@@ -141,45 +168,53 @@ impl Inner {
             .upgrade()
     }
 
-    fn compile(
-        self: &Arc<Self>,
-        bytes: &[u8],
-        digest: Digest,
-        large: bool,
-        limits: &Arc<Limits>,
-    ) -> Result<Arc<Compiled>, Error> {
-        let mut room = if large { self.large()? } else { &self.main };
-        let mut component = self.component(room, bytes, digest)?;
-        let mut exports = world::check(&component)?;
-        if !room.fits(&component) {
-            // Several memories or many tables: outside the pool it only costs address space.
-            room = self.large()?;
-            component = self.component(room, bytes, digest)?;
-            exports = world::check(&component)?;
-        }
-        let compiled = Arc::new(Compiled::new(self, room, &component, exports, digest, limits)?);
+    /// Keeps a component that was compiled; if another thread was faster, its.
+    fn remember(&self, digest: Digest, large: bool, compiled: Arc<Compiled>) -> Arc<Compiled> {
         let mut all = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, compiled| compiled.strong_count() > 0);
+        if let Some(known) = all.get(&(digest, large)).and_then(Weak::upgrade) {
+            return known;
+        }
         all.insert((digest, large), Arc::downgrade(&compiled));
-        Ok(compiled)
+        compiled
     }
 
-    fn component(&self, room: &Room, bytes: &[u8], digest: Digest) -> Result<Component, Error> {
-        if let Some(component) =
-            self.cache.as_ref().and_then(|cache| cache.load(&room.engine, &digest))
-        {
+    /// As many as may read methods at the same time.
+    pub(crate) fn readers(&self) -> &Semaphore {
+        &self.readers
+    }
+
+    fn component(
+        &self,
+        room: &Room,
+        bytes: &[u8],
+        digest: Digest,
+        cancel: &Cancel,
+    ) -> Result<Component, Error> {
+        let Room { engine, code, .. } = room;
+        let kept = || self.cache.as_ref().and_then(|cache| cache.load(engine, &digest));
+        if let Some(component) = kept() {
             return Ok(component);
         }
-        let invalid = |error: wasmtime::Error| Error::Invalid(format!("{error:#}"));
-        let component = Component::from_binary(&room.engine, bytes).map_err(invalid)?;
+        let dir = self.settings.cache_dir.as_deref();
+        let native = self.compiler.compile(engine, code, bytes, dir, cancel)?;
         if let Some(cache) = &self.cache {
-            cache.store(&room.engine, &digest, &component.serialize().map_err(invalid)?);
+            cache.store(engine, &digest, &native);
+            // Mapped from the file where that can be, rather than held in memory.
+            if let Some(component) = kept() {
+                return Ok(component);
+            }
         }
-        Ok(component)
+        // SAFETY: this node's own compiler has just written these bytes into a file that only the two of them have open,
+        // for an engine that it has found to be compatible with this one.
+        #[allow(unsafe_code, reason = "wasmtime can take compiled code in no other way")]
+        let loaded = unsafe { Component::deserialize(engine, &native) };
+        loaded.map_err(|error| Error::Compiler(format!("load the code that it made: {error:#}")))
     }
 
-    /// The second engine; made at its first use, under the lock for compiling.
+    /// The second engine; made at its first use.
     fn large(&self) -> Result<&Room, Error> {
+        let _making = self.making_large.lock().unwrap_or_else(PoisonError::into_inner);
         if self.large.get().is_none() {
             let room = engine::large(&self.shape, &self.settings)?;
             self.ticker.add(&room.engine);

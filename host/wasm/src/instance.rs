@@ -10,6 +10,7 @@ use crate::entity::{Entity, Phase};
 use crate::fault::{Stage, explain, guest, host, limit};
 use crate::host::Place;
 use crate::meter::{Meter, metered};
+use crate::text::is_control;
 use crate::{Failure, MessageContext, Program, StartReason, StopReason, Turn, TurnResult};
 
 /// Bytes of an application error's code.
@@ -194,6 +195,11 @@ impl Instance {
                 "bad-error-code",
                 format!("message returned an error code of {length} bytes, not 1 to {CODE_LIMIT}"),
             ));
+        }
+        if code.chars().any(is_control) {
+            let text =
+                format!("message returned the error code {code:?}: it has a control character");
+            return self.fail(guest("bad-error-code", text));
         }
         if message.len() as u64 > most {
             return self.too_large(message.len(), most);

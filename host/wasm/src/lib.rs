@@ -10,6 +10,9 @@
 //! thread that runs it for longer than a tick: turns are futures that yield at each tick, and can be polled by any executor.
 
 mod cache;
+mod cancel;
+mod code;
+mod compiler;
 mod encode;
 mod engine;
 mod entity;
@@ -23,19 +26,22 @@ mod meter;
 mod program;
 mod settings;
 mod state;
+mod survey;
+pub mod text;
 mod ticker;
 mod turn;
 mod wasi;
 mod world;
 
+pub use compiler::compiler_main;
 pub use encode::encode;
 pub use engine::Shape;
-pub use error::{Error, StateError};
+pub use error::{Error, Part, StateError};
 pub use host::{Digest, Host};
 pub use instance::{Instance, Interrupt};
 pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
-pub use settings::{Allocator, Limits, Settings};
+pub use settings::{Allocator, Compiler, CompilerSettings, ComponentLimits, Limits, Settings};
 pub use turn::{
     Failure, FailureKind, Identity, Kind, MessageContext, Method, NoState, Spec, StartReason,
     StateSource, StopReason, Turn, TurnResult,

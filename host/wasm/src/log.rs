@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::text::{one_line, printable};
 use crate::{Failure, Identity, Limits};
 
 /// The `tracing` target of guests' lines.
@@ -77,8 +78,9 @@ impl GuestLog {
     /// The one line on a failed call, whatever failed. Not limited: each ends an instance.
     pub(crate) fn failed(&self, failure: &Failure, backtrace: Option<&str>) {
         let Identity { namespace, entity_type, id, revision } = &self.identity;
-        let message = one_line(&failure.message);
-        let backtrace = backtrace.map(one_line).unwrap_or_default();
+        // Names of functions are the component's; ids are clients'.
+        let (id, backtrace) = (printable(id), one_line(backtrace.unwrap_or_default()));
+        let message = &failure.message;
         tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, %backtrace, "{message}");
     }
 
@@ -104,6 +106,7 @@ impl GuestLog {
 
     fn emit(&self, level: Level, line: &str, cut: usize) {
         let Identity { namespace, entity_type, id, revision } = &self.identity;
+        let (id, line) = (printable(id), printable(line));
         // tracing wants the level to be constant, hence an arm for each.
         macro_rules! emit {
             ($level:ident) => {
@@ -118,10 +121,4 @@ impl GuestLog {
             Level::Error => emit!(error),
         }
     }
-}
-
-/// A text of many lines as one: whoever reads or counts a log takes a line for an event.
-fn one_line(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join(" | ")
 }

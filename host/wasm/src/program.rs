@@ -1,15 +1,12 @@
 //! A compiled component, checked and ready to be instantiated.
 
 use std::collections::HashSet;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 use wasmtime::component::{Component, InstancePre, TypedFunc};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
+use crate::cancel::{Cancel, cancelled};
 use crate::engine::Room;
 use crate::entity::Entity;
 use crate::fault::{Stage, explain};
@@ -17,6 +14,7 @@ use crate::host::Inner;
 use crate::instance::{Instance, MessageFunc};
 use crate::log::GuestLog;
 use crate::meter::{Meter, metered};
+use crate::text::{is_control, told};
 use crate::world::Exports;
 use crate::{
     Digest, Error, Failure, Identity, Limits, Method, NoState, Spec, StartReason, StateSource,
@@ -53,11 +51,17 @@ impl Compiled {
         exports: Exports,
         digest: Digest,
         limits: &Arc<Limits>,
+        cancel: &Cancel,
     ) -> Result<Compiled, Error> {
         let linker = if exports.wasi { &room.wasi } else { &room.plain };
         let pre = linker.instantiate_pre(component).map_err(wrong_signature)?;
         let mut compiled = Compiled { pre, exports, methods: Vec::new(), digest };
-        compiled.methods = block_on(compiled.read_methods(inner, limits))?;
+        let reading = async {
+            let permit = inner.readers().acquire().await;
+            let _permit = permit.map_err(|error| Error::Thread(error.to_string()))?;
+            compiled.read_methods(inner, limits).await
+        };
+        compiled.methods = cancel.block_on(reading).ok_or_else(cancelled)??;
         Ok(compiled)
     }
 
@@ -183,7 +187,7 @@ fn lost_export() -> Error {
 }
 
 fn wrong_signature(error: wasmtime::Error) -> Error {
-    Error::WrongSignature(format!("{error:#}"))
+    Error::WrongSignature(told(format!("{error:#}")))
 }
 
 fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
@@ -201,30 +205,15 @@ fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
                 name.len()
             )));
         }
+        if name.chars().any(is_control) {
+            return Err(Error::BadMethods(format!("the name {name:?} has a control character")));
+        }
         if !names.insert(name.as_str()) {
             return Err(Error::BadMethods(format!("{name:?} is listed twice")));
         }
     }
     drop(names);
     Ok(methods)
-}
-
-/// Runs a future on this thread. No runtime is asked for one, so that it works inside and outside of any.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -241,6 +230,10 @@ mod tests {
         let refused = |methods| check_methods(methods).unwrap_err().to_string();
         assert!(refused(vec![method("")]).contains("0 bytes"));
         assert!(refused(vec![method(&"m".repeat(129))]).contains("129 bytes"));
+        for name in ["a\nb", "\u{1b}[2J", "a\u{202e}b", "a\0"] {
+            let refused = refused(vec![method(name)]);
+            assert!(refused.contains("control character") && !refused.contains(name), "{refused}");
+        }
         assert!(
             refused(vec![method("add"), method("get"), method("add")])
                 .contains("\"add\" is listed twice")

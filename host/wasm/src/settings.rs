@@ -46,10 +46,85 @@ pub struct Settings {
     pub cache_limit: u64,
     /// How often a running guest is looked at. Default 5 ms.
     pub tick: Duration,
-    /// The largest component in bytes. Default 64 MiB; compiling takes about 20 times its size in memory, one at a time.
+    /// The largest component in bytes. Default 64 MiB; compiling takes about 20 times its size in memory.
     pub component_limit: u64,
     /// The stack in bytes that a guest's calls may use. Default 512 KiB.
     pub wasm_stack: usize,
+    /// What any component may make.
+    pub component: ComponentLimits,
+    /// Where and within which bounds components are compiled.
+    pub compiler: CompilerSettings,
+}
+
+/// How much one instantiation of a component may make, nested components included. Counted before anything is compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComponentLimits {
+    /// Default 64. Error `too-many-core-instances`.
+    pub core_instances: u32,
+    /// Default 256. Error `too-many-component-instances`.
+    pub component_instances: u32,
+    /// Default 4. Error `too-many-memories`.
+    pub memories: u32,
+    /// Default 32. Error `too-many-tables`.
+    pub tables: u32,
+    /// Functions of core modules. Default 500,000. Error `too-many-functions`.
+    pub functions: u32,
+    /// Default 100,000. Error `too-many-types`.
+    pub types: u32,
+    /// Imports, exports, aliases, arguments and canonical functions. Default 500,000. Error `too-many-definitions`.
+    pub definitions: u32,
+}
+
+impl Default for ComponentLimits {
+    fn default() -> Self {
+        ComponentLimits {
+            core_instances: 64,
+            component_instances: 256,
+            memories: 4,
+            tables: 32,
+            functions: 500_000,
+            types: 100_000,
+            definitions: 500_000,
+        }
+    }
+}
+
+/// The compiler: a process of its own, so that neither its memory nor its crash is the node's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompilerSettings {
+    /// What is run. Default [`Compiler::ThisProgram`].
+    pub program: Compiler,
+    /// The most address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or this
+    /// process's control group has, from 256 MiB to 2 GiB. Error `compile-memory-limit`.
+    pub memory: u64,
+    /// How long one compilation may take. Default 90 s. Error `compile-time-limit`.
+    pub time: Duration,
+    /// How many compile at the same time; others wait. Default 2.
+    pub at_once: usize,
+}
+
+impl Default for CompilerSettings {
+    fn default() -> Self {
+        CompilerSettings {
+            program: Compiler::ThisProgram,
+            memory: 0,
+            time: Duration::from_secs(90),
+            at_once: 2,
+        }
+    }
+}
+
+/// Which program compiles.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Compiler {
+    /// This one: its `main` calls [`crate::compiler_main`] before anything else.
+    #[default]
+    ThisProgram,
+    /// Another one of the same release that does so.
+    Program(PathBuf),
+    /// None: compiles in this process, without any bounds. For tests of other things, and for programs that compile only
+    /// what they have made themselves.
+    InProcess,
 }
 
 impl Default for Settings {
@@ -63,6 +138,8 @@ impl Default for Settings {
             tick: Duration::from_millis(5),
             component_limit: 64 << 20,
             wasm_stack: 512 << 10,
+            component: ComponentLimits::default(),
+            compiler: CompilerSettings::default(),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::entity::Entity;
 use crate::log::{GuestLog, Level};
 
 /// How many WASI resources (streams, pollables) an instance may hold.
-const RESOURCES: usize = 1_000;
+pub(crate) const RESOURCES: usize = 1_000;
 /// The most random bytes in one call.
 const RANDOM: u64 = 1 << 20;
 

@@ -1,7 +1,9 @@
-//! Is this component an entity? Its imports and exports, checked by name before it is instantiated.
+//! Is this component an entity? Its imports and exports, checked by name before it is compiled, and by type afterwards.
 
 use wasmtime::component::{Component, ComponentExportIndex};
 
+use crate::survey::Survey;
+use crate::text::told;
 use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
@@ -25,22 +27,36 @@ fn is(name: &str, interface: &str) -> bool {
         .is_some_and(|rest| rest.starts_with("@0.1."))
 }
 
-pub(crate) fn check(component: &Component) -> Result<Exports, Error> {
-    let engine = component.engine();
-    let ty = component.component_type();
+/// Checks names alone, before anything is compiled. Says whether WASI is imported.
+pub(crate) fn check_names(survey: &Survey<'_>) -> Result<bool, Error> {
     let mut uses_wasi = false;
-    for (name, _) in ty.imports(engine) {
+    for name in &survey.imports {
         if wasi::is_linked(name) {
             uses_wasi = true;
         } else if !IMPORTS.iter().any(|interface| is(name, interface)) {
-            return Err(Error::ImportNotGranted { import: name.to_owned() });
+            return Err(Error::ImportNotGranted { import: told((*name).to_owned()) });
         }
     }
+    for interface in ["methods", "handler"] {
+        if !survey.exports.iter().any(|name| is(name, interface)) {
+            return Err(missing(&format!("{interface}@0.1.0")));
+        }
+    }
+    Ok(uses_wasi)
+}
+
+fn missing(name: &str) -> Error {
+    Error::MissingExport { export: format!("{PACKAGE}{name}") }
+}
+
+/// Finds the exported functions.
+pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Error> {
+    let engine = component.engine();
+    let ty = component.component_type();
     let interface = |interface: &str| {
         let name = ty.exports(engine).map(|(name, _)| name).find(|name| is(name, interface))?;
         component.get_export_index(None, name)
     };
-    let missing = |name: &str| Error::MissingExport { export: format!("{PACKAGE}{name}") };
     let function = |of: &ComponentExportIndex, interface: &str, name: &str| {
         component
             .get_export_index(Some(of), name)
@@ -53,6 +69,6 @@ pub(crate) fn check(component: &Component) -> Result<Exports, Error> {
         start: function(&handler, "handler", "start")?,
         message: function(&handler, "handler", "message")?,
         stop: interface("stop").map(|stop| function(&stop, "stop", "stop")).transpose()?,
-        wasi: uses_wasi,
+        wasi,
     })
 }

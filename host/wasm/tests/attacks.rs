@@ -262,3 +262,38 @@ async fn a_turn_given_up_half_way_poisons_its_instance_and_frees_its_place() {
     assert_eq!(host.shape().live, 0);
     ok(&send(&mut started(&program, "e").await, "add", ADD).await);
 }
+
+/// A start that fails, and what it fails with.
+async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
+    let spec = Spec { identity: common::identity(id), state: Box::new(NoState) };
+    let mut entity = program.instantiate(spec).await.unwrap();
+    failed(&entity.start(StartReason::FirstMessage).await).clone()
+}
+
+#[tokio::test]
+async fn a_failures_text_ends_at_4_kib() {
+    let host = host();
+    let limits =
+        Limits { memory: 64 << 20, activation_time: Duration::from_secs(60), ..Limits::default() };
+    let failure = failed_start(&prepare(&host, misbehaving(), limits), "huge-start").await;
+    assert_eq!(failure.code, "start-failed");
+    assert!(failure.message.len() <= 4 << 10, "{} bytes", failure.message.len());
+    assert!(failure.message.contains("ööö") && failure.message.ends_with(" bytes more)"));
+}
+
+#[tokio::test]
+async fn control_characters_are_escaped_in_failures_and_refused_in_codes() {
+    let host = host();
+    let program = program(&host);
+    let forged = "a | 2026-01-01T00:00:00Z  INFO forged";
+    for failure in [
+        failed_start(&program, "control-start").await,
+        attack(&program, "control", "\"panic\"").await,
+    ] {
+        assert!(failure.message.contains(forged), "{failure}");
+        assert!(!failure.message.chars().any(ostraca_wasm::text::is_control), "{failure}");
+    }
+    let failure = attack(&program, "control", "\"code\"").await;
+    assert_eq!(failure.code, "bad-error-code");
+    assert!(!failure.message.chars().any(ostraca_wasm::text::is_control), "{failure}");
+}

@@ -20,7 +20,7 @@ fn proportional_kib() -> usize {
 
 async fn fill(allocator: Allocator, live: u32) {
     let (maps, memory) = (mappings(), proportional_kib());
-    let settings = Settings { allocator, max_live: Some(live), ..Settings::default() };
+    let settings = Settings { allocator, max_live: Some(live), ..common::settings() };
     let host = Host::new(&settings).unwrap();
     assert_eq!(host.shape().allocator, allocator);
     let program = prepare(&host, misbehaving(), Limits::default());

@@ -43,7 +43,7 @@ fn what_is_no_component_is_refused_by_name() {
 
 #[test]
 fn a_component_beyond_its_limit_is_refused_unread() {
-    let settings = Settings { component_limit: 1_000, max_live: Some(5), ..Settings::default() };
+    let settings = Settings { component_limit: 1_000, max_live: Some(5), ..common::settings() };
     let error = Host::new(&settings)
         .unwrap()
         .prepare_blocking(&[0; 1_001], Limits::default())
@@ -124,7 +124,7 @@ async fn a_counter_built_for_wasi_runs_too() {
 async fn a_full_house_is_told_and_a_dropped_instance_makes_room() {
     for allocator in [Allocator::Pooling, Allocator::OnDemand] {
         let host =
-            Host::new(&Settings { allocator, max_live: Some(2), ..Settings::default() }).unwrap();
+            Host::new(&Settings { allocator, max_live: Some(2), ..common::settings() }).unwrap();
         assert_eq!(host.shape().allocator, allocator);
         let program = prepare(&host, counter(), Limits::default());
         let (first, mut second) = (started(&program, "a").await, started(&program, "b").await);
@@ -145,7 +145,7 @@ fn a_pool_that_cannot_be_had_fails_or_falls_back_as_was_set() {
         allocator,
         max_live: Some(2),
         max_memory: 1 << 46,
-        ..Settings::default()
+        ..common::settings()
     };
     let error = Host::new(&impossible(Allocator::Pooling)).err().unwrap();
     assert_eq!(error.code(), "bad-setting");
@@ -163,7 +163,7 @@ fn cached(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn with_cache(dir: &Path) -> Host {
-    Host::new(&Settings { cache_dir: Some(dir.into()), max_live: Some(5), ..Settings::default() })
+    Host::new(&Settings { cache_dir: Some(dir.into()), max_live: Some(5), ..common::settings() })
         .unwrap()
 }
 
@@ -213,7 +213,7 @@ fn a_file_of_another_directory_is_not_trusted() {
 fn a_cache_directory_that_cannot_be_used_is_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let settings =
-        Settings { cache_dir: Some(file.path().into()), max_live: Some(5), ..Settings::default() };
+        Settings { cache_dir: Some(file.path().into()), max_live: Some(5), ..common::settings() };
     let error = Host::new(&settings).err().unwrap();
     assert_eq!(error.code(), "component-cache");
     assert!(error.to_string().contains(file.path().to_str().unwrap()), "{error}");

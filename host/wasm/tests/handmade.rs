@@ -8,62 +8,9 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::handmade::guest;
 use common::{failed, host, identity, misbehaving, ok, prepare, send, started};
 use ostraca_wasm::{FailureKind, LOG_TARGET, Limits, NoState, Spec, StartReason};
-use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
-use wit_parser::Resolve;
-
-const WIT: &str = include_str!("../../../wit/ostraca-entity.wit");
-
-/// As much of WASI as these guests use.
-const WASI: &str = "
-package wasi:io@0.2.0 {
-    interface poll { resource pollable { block: func(); } }
-    interface error { resource error; }
-    interface streams {
-        use error.{error};
-        variant stream-error { last-operation-failed(error), closed }
-        resource output-stream {
-            blocking-write-and-flush: func(contents: list<u8>) -> result<_, stream-error>;
-        }
-    }
-}
-package wasi:clocks@0.2.0 {
-    interface monotonic-clock {
-        use wasi:io/poll@0.2.0.{pollable};
-        subscribe-duration: func(when: u64) -> pollable;
-    }
-}
-package wasi:cli@0.2.0 {
-    interface stdout {
-        use wasi:io/streams@0.2.0.{output-stream};
-        get-stdout: func() -> output-stream;
-    }
-}";
-
-/// A guest whose memory is all noughts, so that every pointer into it is an empty list, or ok. `parts` are functions
-/// `$start` and `$message` (and `$init`), `imports` what they call.
-fn guest(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
-    let wit = WIT.replacen("world entity {", &format!("world entity {{ {wasi}"), 1) + WASI;
-    let module = format!(
-        r#"(module {imports}
-            (memory (export "memory") 1)
-            (table $table 1 funcref)
-            {parts}
-            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
-            (func (export "ostraca:entity/methods@0.1.0#methods") (result i32) (i32.const 1024))
-            (func (export "ostraca:entity/handler@0.1.0#start") (param i32) (result i32)
-                call $start (i32.const 1024))
-            (func (export "ostraca:entity/handler@0.1.0#message") (param i32 i32 i32 i32) (result i32)
-                call $message (i32.const 1024)))"#
-    );
-    let mut module = wat::parse_str(module).unwrap();
-    let mut resolve = Resolve::default();
-    let package = resolve.push_str("test.wit", &wit).unwrap();
-    let world = resolve.select_world(&[package], Some("entity")).unwrap();
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
-    ComponentEncoder::default().validate(true).module(&module).unwrap().encode().unwrap()
-}
 
 #[tokio::test]
 async fn a_start_without_end_meets_the_activation_limit() {
@@ -177,6 +124,23 @@ async fn a_panic_is_one_log_entry_of_one_line() {
 }
 
 #[tokio::test]
+async fn a_guests_line_break_forges_no_line_of_the_log() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let program = prepare(&host(), misbehaving(), Limits::default());
+    let mut entity = started(&program, "a\nb\u{1b}").await;
+    ok(&send(&mut entity, "control", "\"log\"").await);
+    assert_eq!(failed(&send(&mut entity, "control", "\"panic\"").await).code, "panicked");
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("forged: all is well"), "{text}");
+    assert!(!text.lines().any(|line| line.starts_with("2026-01-01")), "{text}");
+    assert!(!text.chars().any(|c| c != '\n' && ostraca_wasm::text::is_control(c)), "{text:?}");
+}
+
+#[tokio::test]
 async fn standard_output_goes_to_the_log_line_by_line_under_the_entitys_name() {
     let lines = Lines::default();
     let writer = lines.clone();
@@ -205,4 +169,38 @@ async fn standard_output_goes_to_the_log_line_by_line_under_the_entitys_name() {
             "{text}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_trap_after_denied_memory_keeps_its_own_code() {
+    let host = host();
+    let grow = |pages: u32| format!("(drop (memory.grow (i32.const {pages})))");
+    for (message, code) in [
+        // Gives up, as allocators do.
+        (format!("{} unreachable", grow(1_000)), "memory-limit"),
+        (format!("{} (drop (i32.div_u (i32.const 1) (i32.const 0)))", grow(1_000)), "trap"),
+        // Made do with less, and failed later.
+        (format!("{} {} unreachable", grow(1_000), grow(1)), "trap"),
+    ] {
+        let parts = format!("(func $start) (func $message {message})");
+        let program = prepare(&host, &guest("", "", &parts), Limits::default());
+        let turn = send(&mut started(&program, "e").await, "grow", "").await;
+        let failure = failed(&turn);
+        assert_eq!(failure.code, code, "{failure}");
+        assert_eq!(failure.message.contains("denied memory"), message.contains("div"), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn wasi_handles_end_at_their_limit() {
+    let host = host();
+    let component = guest(
+        "import wasi:clocks/monotonic-clock@0.2.0;",
+        r#"(import "wasi:clocks/monotonic-clock@0.2.0" "subscribe-duration" (func $after (param i64) (result i32)))"#,
+        "(func $start) (func $message (loop (drop (call $after (i64.const 1))) (br 0)))",
+    );
+    let limits = Limits { turn_time: Duration::from_secs(60), ..Limits::default() };
+    let program = prepare(&host, &component, limits);
+    let turn = send(&mut started(&program, "e").await, "hold", "").await;
+    assert_eq!((failed(&turn).code, failed(&turn).kind), ("handle-limit", FailureKind::Limit));
 }

@@ -137,6 +137,8 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["rebalance", "retry"], file.rebalance.retry, 10 * MS, HOUR),
         (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
         (["guests", "deploy-wait"], file.guests.deploy_wait, Duration::ZERO, HOUR),
+        (["guests", "turn-time-ceiling"], file.guests.turn_time_ceiling, MS, 60_000 * MS),
+        (["compiler", "time"], file.compiler.time, 100 * MS, HOUR),
         (["entities", "order-wait"], entities.order_wait, MS, HOUR),
         (["entities", "stamp-ahead"], entities.stamp_ahead, 1_000 * MS, HOUR),
         (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
@@ -200,6 +202,8 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["guests", "cache-limit"], guests.cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
+        (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
+        (["compiler", "memory"], file.compiler.memory, 0, 1024 * GIB),
         // A session may take half of it, and all of a session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "head-lane-bytes"], entities.head_lane_bytes, 0, 64 * KIB),
@@ -225,6 +229,7 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
 fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     const MILLION: u32 = 1_000_000;
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
+    let components = &file.components;
     let all = [
         (["network", "session-messages"], network.session_messages, MILLION),
         (["network", "max-streams"], network.max_streams, MILLION),
@@ -247,6 +252,14 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["rebalance", "limit"], file.rebalance.limit, MAX_SHARDS),
         (["", "unheard-leases"], file.unheard_leases, 1_000),
         (["guests", "max-live"], file.guests.max_live.unwrap_or(1), MILLION),
+        (["components", "core-instances"], components.core_instances, 10_000),
+        (["components", "component-instances"], components.component_instances, 10_000),
+        (["components", "memories"], components.memories, 1_000),
+        (["components", "tables"], components.tables, 10_000),
+        (["components", "functions"], components.functions, 10 * MILLION),
+        (["components", "types"], components.types, MILLION),
+        (["components", "definitions"], components.definitions, 10 * MILLION),
+        (["compiler", "at-once"], file.compiler.at_once, 64),
         (["entities", "lanes"], entities.lanes, MILLION),
         (["entities", "gate"], entities.gate, MILLION),
         (["entities", "copies"], entities.copies, MILLION),

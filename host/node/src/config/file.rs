@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use ostraca_sharding::{node, shard};
 use ostraca_store_sled::Options;
-use ostraca_wasm::Settings;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Cluster, Gateway, Handoff, Peers, Rebalance, Role, UNHEARD_LEASES};
+use super::guests::{Compiler, Components, Guests};
 use crate::input::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,6 +44,8 @@ pub(super) struct File {
     pub(super) handoff: Handoff,
     pub(super) rebalance: Rebalance,
     pub(super) guests: Guests,
+    pub(super) components: Components,
+    pub(super) compiler: Compiler,
     pub(super) entities: Entities,
     pub(super) store: Store,
 }
@@ -101,33 +103,6 @@ pub(super) struct Network {
     pub(super) idle_timeout: Duration,
     #[serde(with = "units::size")]
     pub(super) socket_buffer: u64,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Guests {
-    pub(super) allocator: Allocator,
-    pub(super) max_live: Option<u32>,
-    #[serde(with = "units::size")]
-    pub(super) max_memory: u64,
-    #[serde(with = "units::size")]
-    pub(super) cache_limit: u64,
-    #[serde(with = "units::time")]
-    pub(super) tick: Duration,
-    #[serde(with = "units::size")]
-    pub(super) component_limit: u64,
-    #[serde(with = "units::size")]
-    pub(super) wasm_stack: u64,
-    #[serde(with = "units::time")]
-    pub(super) deploy_wait: Duration,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Allocator {
-    Auto,
-    Pooling,
-    OnDemand,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -214,6 +189,8 @@ impl Default for File {
             handoff: Handoff::default(),
             rebalance: Rebalance::default(),
             guests: Guests::default(),
+            components: Components::default(),
+            compiler: Compiler::default(),
             entities: Entities::default(),
             store: Store::default(),
         }
@@ -292,41 +269,6 @@ impl Network {
             idle_timeout: self.idle_timeout,
             socket_buffer: large(self.socket_buffer),
             peers: peers.limits(),
-        }
-    }
-}
-
-impl Default for Guests {
-    fn default() -> Self {
-        let wasm = Settings::default();
-        Self {
-            allocator: Allocator::Auto,
-            max_live: wasm.max_live,
-            max_memory: wasm.max_memory,
-            cache_limit: wasm.cache_limit,
-            tick: wasm.tick,
-            component_limit: wasm.component_limit,
-            wasm_stack: wasm.wasm_stack as u64,
-            deploy_wait: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Guests {
-    pub(super) fn settings(&self, cache: PathBuf) -> Settings {
-        Settings {
-            allocator: match self.allocator {
-                Allocator::Auto => ostraca_wasm::Allocator::Auto,
-                Allocator::Pooling => ostraca_wasm::Allocator::Pooling,
-                Allocator::OnDemand => ostraca_wasm::Allocator::OnDemand,
-            },
-            max_live: self.max_live,
-            max_memory: self.max_memory,
-            cache_dir: Some(cache),
-            cache_limit: self.cache_limit,
-            tick: self.tick,
-            component_limit: self.component_limit,
-            wasm_stack: large(self.wasm_stack),
         }
     }
 }

@@ -29,7 +29,8 @@ fn deployer(store: &Arc<MemoryStore>) -> Deployer {
         budget: loader::BUDGET,
     });
     let (cluster, store) = (store.clone(), store.clone());
-    Deployer { cluster, store, wasm, types, loader, turn: Mutex::new(()) }
+    let ceilings = Ceilings::default();
+    Deployer { cluster, store, wasm, types, loader, ceilings, turn: Mutex::new(()) }
 }
 
 async fn upload(component: &'static [u8]) -> Upload {
@@ -73,4 +74,38 @@ async fn what_stands_and_cannot_be_run_here_is_tried_again_by_a_deploy_and_told_
     assert_eq!(here.types.broken().len(), 1);
     let (stands, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("there");
     assert_eq!(stands, row);
+}
+
+#[tokio::test]
+async fn limits_beyond_the_nodes_ceilings_are_refused() {
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    let here = deployer(&store);
+    for (limit, code) in [
+        ("memory = \"1025 MiB\"", "memory-ceiling"),
+        ("turn-time = \"30001 ms\"", "turn-time-ceiling"),
+    ] {
+        let manifest = format!("{MANIFEST}[limits]\n{limit}\n");
+        let asked = Upload { manifest, ..upload(EMPTY).await };
+        let refused = here.deploy("client/me", asked).await.expect_err("too much");
+        assert_eq!((refused.code.as_str(), refused.retryable), (code, false), "{refused:?}");
+        assert!(refused.message.contains(code), "{refused:?}");
+    }
+    let manifest = format!("{MANIFEST}[limits]\nmemory = \"1 GiB\"\nturn-time = \"30 s\"\n");
+    let asked = Upload { manifest, ..upload(EMPTY).await };
+    let refused = here.deploy("client/me", asked).await.expect_err("it is no entity");
+    assert_eq!(refused.code, "missing-export", "the ceilings let it through");
+}
+
+#[tokio::test]
+async fn a_deploy_that_compiles_does_not_hold_up_others() {
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    let here = deployer(&store);
+    // As where another deploy writes: what is refused before does not wait for it.
+    let _writing = here.turn.lock().await;
+    let refused = tokio::time::timeout(
+        Duration::from_secs(60),
+        here.deploy("client/me", upload(EMPTY).await),
+    );
+    let refused = refused.await.expect("it does not wait").expect_err("it is no entity");
+    assert_eq!(refused.code, "missing-export");
 }

@@ -159,6 +159,7 @@ impl Basis {
             wasm,
             types: self.types.clone(),
             loader,
+            ceilings: self.config.ceilings(),
             turn: Mutex::new(()),
         }
     }

@@ -8,6 +8,7 @@ use ostraca_sharding::records::{Answer, Claim, ClaimOutcome, CommitOutcome, Load
 use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
+use ostraca_wasm::text::printable;
 use ostraca_wire::server::Full;
 
 use super::Worker;
@@ -198,7 +199,13 @@ impl Worker {
             ostraca_wasm::TurnResult::Failed(failure) => {
                 Stats::count(&self.parts.stats.failures);
                 // The sandbox has logged it, with its backtrace.
-                tracing::debug!(%entity, code = failure.code, "a turn failed: {}", failure.message);
+                let name = printable(&entity.to_string()).into_owned();
+                tracing::debug!(
+                    entity = name,
+                    code = failure.code,
+                    "a turn failed: {}",
+                    failure.message
+                );
                 if !failure.retryable() {
                     self.failed(id, entity, failure.code, &failure.message);
                 }

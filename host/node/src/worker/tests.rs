@@ -213,7 +213,10 @@ fn guest(host: &ostraca_wasm::Host) -> Arc<Type> {
 }
 
 fn host() -> ostraca_wasm::Host {
-    let settings = ostraca_wasm::Settings { max_live: Some(10), ..Default::default() };
+    // The compiler is not what is tested here.
+    let program = ostraca_wasm::Compiler::InProcess;
+    let compiler = ostraca_wasm::CompilerSettings { program, ..Default::default() };
+    let settings = ostraca_wasm::Settings { max_live: Some(10), compiler, ..Default::default() };
     ostraca_wasm::Host::new(&settings).expect("a host")
 }
 

@@ -51,7 +51,15 @@ pub(crate) async fn start(home: &Path) -> Node {
 
 /// The configuration of a folder.
 pub(crate) fn config(home: &Path) -> Config {
-    Config::load(&home.join("ostraca.toml")).expect("the configuration that was written")
+    let file = home.join("ostraca.toml");
+    let text = std::fs::read_to_string(&file).expect("the configuration that was written");
+    if !text.contains("\n[compiler]\nprogram") {
+        // A test program's main is not ours to call the compiler in.
+        let program = env!("CARGO_BIN_EXE_ostraca-node-compiler");
+        let compiler = format!("\n[compiler]\nprogram = {program:?}\n");
+        std::fs::write(&file, text + &compiler).expect("written");
+    }
+    Config::load(&file).expect("a configuration")
 }
 
 /// An operator's connection to a node of the cluster that was made.

@@ -2,14 +2,16 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod handmade;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use ostraca_wasm::{
-    Failure, Host, Identity, Instance, Kind, Limits, MessageContext, NoState, Program, Settings,
-    Spec, StartReason, StateSource, Turn, TurnResult,
+    Compiler, CompilerSettings, Failure, Host, Identity, Instance, Kind, Limits, MessageContext,
+    NoState, Program, Settings, Spec, StartReason, StateSource, Turn, TurnResult,
 };
 
 /// `wasm32-unknown-unknown`, encoded by this crate.
@@ -71,8 +73,15 @@ fn install(target: &str) {
     }
 }
 
+/// The defaults, with this crate's own compiler.
+pub(crate) fn settings() -> Settings {
+    let program = Compiler::Program(env!("CARGO_BIN_EXE_ostraca-compiler").into());
+    let compiler = CompilerSettings { program, ..CompilerSettings::default() };
+    Settings { compiler, ..Settings::default() }
+}
+
 pub(crate) fn host() -> Host {
-    Host::new(&Settings { max_live: Some(50), ..Settings::default() }).unwrap()
+    Host::new(&Settings { max_live: Some(50), ..settings() }).unwrap()
 }
 
 pub(crate) fn prepare(host: &Host, component: &[u8], limits: Limits) -> Arc<Program> {

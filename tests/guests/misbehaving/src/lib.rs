@@ -7,6 +7,10 @@ use std::hint::black_box;
 
 use ostraca_sdk::{Error, StartReason, StopReason, context, entity, life, log, state};
 
+/// A line break with a line that seems to be the node's, bytes that a terminal obeys, and marks of direction.
+const CONTROL: &str =
+    "a\n2026-01-01T00:00:00Z  INFO forged: all is well\r\u{1b}[2J\u{7}\0\u{9b}\u{202e}\u{2066}z";
+
 /// The entity.
 #[derive(Debug, Default)]
 pub struct Misbehaving;
@@ -18,6 +22,15 @@ impl Misbehaving {
     fn start(&mut self, reason: StartReason) -> Result<(), Error> {
         if context::identity().id.starts_with("no-start") {
             return Err(Error::new("no-start", "this id refuses to start"));
+        }
+        if context::identity().id.starts_with("huge-start") {
+            return Err(Error::new("huge-start", "ö".repeat(4 << 20)));
+        }
+        if context::identity().id.starts_with("control-start") {
+            return Err(Error::new("control-start", CONTROL));
+        }
+        if context::identity().id.starts_with("passivate-start") {
+            life::passivate();
         }
         state::set("starts", &(state::get("starts").unwrap_or(0_u64) + 1));
         state::set("start-reason", &format!("{reason:?}"));
@@ -53,6 +66,19 @@ impl Misbehaving {
     pub fn panic(&mut self, message: String) {
         state::set("panicked", &true);
         panic!("{message}");
+    }
+
+    /// Puts control characters where `what` says: `log`, `panic`, `refuse`, `code`, or else into the reply.
+    #[message]
+    pub fn control(&mut self, what: String) -> Result<String, Error> {
+        match what.as_str() {
+            "log" => log::log(log::Level::Warn, CONTROL),
+            "panic" => panic!("{CONTROL}"),
+            "refuse" => return Err(Error::new("refused", CONTROL)),
+            "code" => return Err(Error::new(CONTROL, "a code with control characters")),
+            _ => {}
+        }
+        Ok(CONTROL.into())
     }
 
     /// Traps without a word, having written a key.

@@ -1,0 +1,7 @@
+//! The compiler as a program of its own, for tests that run a node in their own process.
+
+fn main() {
+    ostraca_node::compiler_main();
+    eprintln!("this program compiles components for a node, which starts it itself");
+    std::process::exit(2);
+}

@@ -1,0 +1,79 @@
+//! Work that ends early when nobody waits for it any more.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::Error;
+
+/// How long a waiting thread may not notice that it was cancelled.
+const NOTICE: Duration = Duration::from_millis(20);
+
+/// Whether work on another thread is still wanted. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Cancels when it is dropped.
+    pub(crate) fn on_drop(&self) -> OnDrop {
+        OnDrop(self.clone())
+    }
+
+    /// Runs a future on this thread until it is done; none if it was cancelled before. No runtime is asked for one, so
+    /// that it works inside and outside of any.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
+        struct Unpark(Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut future = pin!(future);
+        while !self.is_cancelled() {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(output) => return Some(output),
+                Poll::Pending => std::thread::park_timeout(NOTICE),
+            }
+        }
+        None
+    }
+}
+
+/// What cancelled work answers. It is read by nobody.
+pub(crate) fn cancelled() -> Error {
+    Error::Thread("nobody waits for the component any more".into())
+}
+
+pub(crate) struct OnDrop(Cancel);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancelled_work_ends_though_nothing_wakes_it() {
+        let cancel = Cancel::default();
+        assert_eq!(cancel.block_on(async { 7 }), Some(7));
+        let guard = cancel.on_drop();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| cancel.block_on(std::future::pending::<()>()));
+            drop(guard);
+            assert_eq!(waiting.join().expect("it ends"), None);
+        });
+    }
+}

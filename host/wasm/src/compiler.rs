@@ -1,0 +1,235 @@
+//! Compiling in a process of its own.
+//!
+//! What a compilation takes in memory and time depends on the component in ways that no count of its parts foretells, and a
+//! compiler may have errors of its own. So it is another process with limits: whatever becomes of it, the node refuses one
+//! component and goes on. The process is this very program, told by its first argument ([`compiler_main`]), or one that is
+//! set. It gets the component and gives native code back as files without names, which only the two of them have.
+//!
+//! Native code never comes from anywhere else: not from a peer, and not from a client.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use wasmtime::Engine;
+
+use crate::cancel::{Cancel, cancelled};
+use crate::code::{Code, compatibility};
+use crate::text::printable;
+use crate::{Compiler as Program, CompilerSettings, Error};
+
+mod child;
+mod memory;
+
+/// The first argument of a program that is to be a compiler.
+const MARKER: &str = "ostraca-compile-one-component";
+/// The compiler's exit codes.
+const REFUSED: i32 = 3;
+const MISUSED: i32 = 4;
+/// How much is kept of what the compiler says.
+const WORDS: u64 = 4 << 10;
+/// Threads that compile one component.
+const THREADS: usize = 4;
+/// What is said as memory runs out: by the allocator as it aborts, and by the system where a mapping or a thread's stack
+/// cannot be had.
+const OUT_OF_MEMORY: [&str; 3] =
+    ["memory allocation of", "Cannot allocate memory", "Resource temporarily unavailable"];
+/// Between two looks at whether the compiler has ended.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// Whether this program can be its own compiler.
+static OWN: AtomicBool = AtomicBool::new(false);
+
+/// Makes this program able to compile for itself. Call it first in `main`: where the program was started to compile one
+/// component, it does so and ends; else it returns at once.
+pub fn compiler_main() {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == MARKER) {
+        std::process::exit(child::run(args));
+    }
+    OWN.store(true, Ordering::Relaxed);
+}
+
+/// What is told to the compiler, beside the component.
+struct Job {
+    /// What the engine is made of.
+    code: Code,
+    /// What the engine must then be compatible with.
+    compatibility: String,
+    /// Bytes of address space.
+    memory: u64,
+    /// Seconds of processor time, of all threads together.
+    seconds: u64,
+}
+
+pub(crate) struct Compiler {
+    settings: CompilerSettings,
+    memory: u64,
+    /// Compilations that may still begin.
+    free: Semaphore,
+}
+
+impl Compiler {
+    pub(crate) fn new(settings: &CompilerSettings) -> Compiler {
+        let memory = match settings.memory {
+            0 => memory::default(memory::machine()),
+            set => set,
+        };
+        let free = Semaphore::new(settings.at_once.max(1));
+        Compiler { settings: settings.clone(), memory, free }
+    }
+
+    /// Compiles a component for an engine, when its turn has come. `dir` is where the files are made.
+    pub(crate) fn compile(
+        &self,
+        engine: &Engine,
+        code: &Code,
+        component: &[u8],
+        dir: Option<&Path>,
+        cancel: &Cancel,
+    ) -> Result<Vec<u8>, Error> {
+        let _permit = cancel
+            .block_on(self.free.acquire())
+            .ok_or_else(cancelled)?
+            .map_err(|error| Error::Thread(error.to_string()))?;
+        let program = match &self.settings.program {
+            Program::InProcess => {
+                return engine
+                    .precompile_component(component)
+                    .map_err(|error| Error::Invalid(format!("{error:#}")));
+            }
+            Program::Program(path) => path.clone(),
+            Program::ThisProgram if OWN.load(Ordering::Relaxed) => this_program()?,
+            Program::ThisProgram => {
+                let why = "this program is not its own compiler: its main must call compiler_main first, or program in [compiler] must name one that does, such as `ostraca`";
+                return Err(Error::Compiler(why.into()));
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
+        let job = Job {
+            code: code.clone(),
+            compatibility: compatibility(engine),
+            memory: self.memory,
+            seconds: self.settings.time.as_secs().saturating_add(1).saturating_mul(threads as u64),
+        };
+        let failed = |what: &str| {
+            let what = format!("{what} for {}", program.display());
+            move |error: std::io::Error| Error::Compiler(format!("{what}: {error}"))
+        };
+        let mut input = file(dir).map_err(failed("make a file"))?;
+        input.write_all(component).map_err(failed("write the component"))?;
+        input.seek(SeekFrom::Start(0)).map_err(failed("write the component"))?;
+        let mut output = file(dir).map_err(failed("make a file"))?;
+        let mut words = file(dir).map_err(failed("make a file"))?;
+        let shared = |file: &File| file.try_clone().map(Stdio::from);
+        let child = Command::new(&program)
+            .args(job.args())
+            .env_clear()
+            .env("RAYON_NUM_THREADS", threads.to_string())
+            // Each arena of the allocator takes address space.
+            .env("MALLOC_ARENA_MAX", "2")
+            .stdin(input)
+            .stdout(shared(&output).map_err(failed("share a file"))?)
+            .stderr(shared(&words).map_err(failed("share a file"))?)
+            .spawn()
+            .map_err(failed("start the compiler"))?;
+        let status = self.wait(Running(child), cancel)?;
+        let words = beginning(&mut words).map_err(failed("read what the compiler said"))?;
+        self.judge(status, &words)?;
+        let mut native = Vec::new();
+        output
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| output.read_to_end(&mut native))
+            .map_err(failed("read the code"))?;
+        Ok(native)
+    }
+
+    fn wait(&self, mut child: Running, cancel: &Cancel) -> Result<ExitStatus, Error> {
+        let deadline = Instant::now() + self.settings.time;
+        let mut pause = LOOKS.0;
+        loop {
+            let looked = child.0.try_wait();
+            if let Some(status) = looked.map_err(|error| Error::Compiler(error.to_string()))? {
+                return Ok(status);
+            }
+            if cancel.is_cancelled() {
+                return Err(cancelled());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::CompileTime { limit: self.settings.time });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOKS.1);
+        }
+    }
+
+    fn judge(&self, status: ExitStatus, words: &str) -> Result<(), Error> {
+        if status.success() {
+            return Ok(());
+        }
+        if OUT_OF_MEMORY.iter().any(|sign| words.contains(sign)) {
+            return Err(Error::CompileMemory { limit: self.memory });
+        }
+        Err(match (status.code(), status.signal()) {
+            (Some(REFUSED), _) => Error::Invalid(words.to_owned()),
+            (Some(MISUSED), _) => Error::Compiler(words.to_owned()),
+            (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => {
+                Error::CompileTime { limit: self.settings.time }
+            }
+            _ => Error::CompilerCrashed { how: format!("{status}: {words}") },
+        })
+    }
+}
+
+impl Job {
+    fn args(&self) -> [String; 5] {
+        let Job { code, compatibility, memory, seconds } = self;
+        [
+            MARKER.into(),
+            code.to_string(),
+            compatibility.clone(),
+            memory.to_string(),
+            seconds.to_string(),
+        ]
+    }
+}
+
+/// Ends the process, if it has not ended, when nobody waits for it any more.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it must be waited for, or it stays a zombie.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The running program's file, even if another one has taken its name since.
+fn this_program() -> Result<PathBuf, Error> {
+    if cfg!(target_os = "linux") {
+        return Ok("/proc/self/exe".into());
+    }
+    std::env::current_exe().map_err(|error| Error::Compiler(error.to_string()))
+}
+
+/// A file without a name.
+fn file(dir: Option<&Path>) -> std::io::Result<File> {
+    match dir {
+        Some(dir) => tempfile::tempfile_in(dir),
+        None => tempfile::tempfile(),
+    }
+}
+
+/// The beginning of what was written to a file.
+fn beginning(file: &mut File) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(WORDS).read_to_end(&mut bytes)?;
+    Ok(printable(String::from_utf8_lossy(&bytes).trim_end()).into_owned())
+}

@@ -1,0 +1,86 @@
+//! The compiler's process: limits itself, compiles one component, and ends.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+
+use rustix::process::{Resource, Rlimit};
+use wasmtime::Engine;
+
+use super::{Job, MISUSED, REFUSED};
+use crate::code::compatibility;
+
+/// How much lower than the node's its priority is.
+const NICE: i32 = 10;
+
+/// Compiles what comes on standard input, and gives the exit code.
+pub(super) fn run(args: impl Iterator<Item = OsString>) -> i32 {
+    let (code, words) = match Job::read(args).and_then(|job| compile(&job)) {
+        Ok(()) => return 0,
+        Err(failed) => failed,
+    };
+    // Nobody may listen any more.
+    let _ = std::io::stderr().write_all(words.as_bytes());
+    code
+}
+
+type Failed = (i32, String);
+
+fn misused(words: impl ToString) -> Failed {
+    (MISUSED, words.to_string())
+}
+
+impl Job {
+    fn read(args: impl Iterator<Item = OsString>) -> Result<Job, Failed> {
+        let args: Vec<_> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let [code, compatibility, memory, seconds] = &args[..] else {
+            return Err(misused(format!("{} arguments are not four", args.len())));
+        };
+        Ok(Job {
+            code: code.parse().map_err(misused)?,
+            compatibility: compatibility.clone(),
+            memory: memory.parse().map_err(misused)?,
+            seconds: seconds.parse().map_err(misused)?,
+        })
+    }
+}
+
+fn compile(job: &Job) -> Result<(), Failed> {
+    confine(job).map_err(|error| misused(format!("limit the compiler: {error}")))?;
+    let engine = Engine::new(&job.code.config()).map_err(|error| misused(format!("{error:#}")))?;
+    if compatibility(&engine) != job.compatibility {
+        return Err(misused(
+            "the compiler is of another release, or for another machine, than the node",
+        ));
+    }
+    let mut component = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut component).map_err(misused)?;
+    let code =
+        engine.precompile_component(&component).map_err(|error| (REFUSED, format!("{error:#}")))?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(&code).and_then(|()| out.flush()).map_err(misused)
+}
+
+/// Takes from this process what a compilation does not need.
+fn confine(job: &Job) -> rustix::io::Result<()> {
+    let limit = |resource, most: u64| {
+        // Where the node itself is limited more, that stands.
+        let stands = rustix::process::getrlimit(resource).maximum;
+        let most = Some(stands.map_or(most, |stands| most.min(stands)));
+        rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })
+    };
+    limit(Resource::As, job.memory)?;
+    limit(Resource::Fsize, job.memory)?;
+    limit(Resource::Core, 0)?;
+    // The node ends a compilation by the clock. This is for when the node is gone.
+    limit(Resource::Cpu, job.seconds)?;
+    // What follows is not needed for the node's safety, and may be forbidden where it runs.
+    let _ = rustix::process::nice(NICE);
+    #[cfg(target_os = "linux")]
+    {
+        let _ =
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+        // If memory runs out all the same, this process goes first.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! What is refused before it is compiled, and the bounds of the compiler's process.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::handmade::{doubling, guest, nested_loops, with_nested};
+use common::{counter, ok, prepare, send, started};
+use ostraca_wasm::{
+    Allocator, Compiler, CompilerSettings, ComponentLimits, Error, Host, Limits, Settings,
+};
+
+fn host(compiler: CompilerSettings) -> Host {
+    Host::new(&Settings { max_live: Some(5), compiler, ..common::settings() }).unwrap()
+}
+
+fn compiler() -> CompilerSettings {
+    common::settings().compiler
+}
+
+fn program(path: impl Into<PathBuf>) -> CompilerSettings {
+    CompilerSettings { program: Compiler::Program(path.into()), ..compiler() }
+}
+
+fn refusal(host: &Host, component: &[u8]) -> Error {
+    host.prepare_blocking(component, Limits::default()).err().unwrap()
+}
+
+#[test]
+fn doubling_instances_are_refused_before_compiling() {
+    // A compiler that would be missed.
+    let host = host(program("/nonexistent"));
+    let component = with_nested(&doubling(26));
+    assert!(component.len() < 8_000, "{} bytes", component.len());
+    let error = refusal(&host, &component);
+    assert_eq!(error.code(), "too-many-core-instances");
+    assert!(error.to_string().contains("6710886"), "{error}");
+    assert!(error.to_string().contains("core-instances in [components]"), "{error}");
+    assert_eq!(refusal(&host, counter()).code(), "no-compiler");
+}
+
+#[test]
+fn imports_and_exports_are_refused_before_compiling() {
+    let host = host(program("/nonexistent"));
+    let forbidden = wat::parse_str(
+        "(component (import \"wasi:http/handler@0.2.0\" (instance)) (component (core module)))",
+    );
+    assert_eq!(refusal(&host, &forbidden.unwrap()).code(), "import-not-granted");
+    let hollow = wat::parse_str("(component)").unwrap();
+    assert_eq!(refusal(&host, &hollow).code(), "missing-export");
+}
+
+#[test]
+fn what_starts_beyond_its_memory_is_refused_before_compiling() {
+    let host = host(program("/nonexistent"));
+    let component =
+        with_nested("(component (core module $m (memory 1024)) (core instance (instantiate $m)))");
+    let error = refusal(&host, &component);
+    assert_eq!(error.code(), "memory-limit");
+    assert!(error.to_string().contains("memory in the manifest's [limits]"), "{error}");
+    let component = with_nested(
+        "(component (core module $m (table 10001 funcref)) (core instance (instantiate $m)))",
+    );
+    assert_eq!(refusal(&host, &component).code(), "table-limit");
+}
+
+/// An entity that makes so many core instances; three are the ones that every component of `wit-component` has.
+fn instances(count: usize) -> Vec<u8> {
+    let more = "(core instance (instantiate $m))".repeat(count);
+    with_nested(&format!("(component (core module $m) {more})"))
+}
+
+#[tokio::test]
+async fn a_component_of_64_core_instances_runs_in_the_pool_and_outside() {
+    let host = host(compiler());
+    let own = (0..=64).find(|count| too_many(&instances(*count))).unwrap() - 1;
+    let program = prepare(&host, &instances(own), Limits::default());
+    assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
+    assert!(!host.shape().large, "it is in the pool");
+    let large = Limits { memory: 32 << 20, ..Limits::default() };
+    let program = prepare(&host, &instances(own), large);
+    assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
+    assert!(host.shape().large);
+}
+
+/// Whether the counts alone are too many: nothing is compiled.
+fn too_many(component: &[u8]) -> bool {
+    let settings = Settings {
+        max_live: Some(1),
+        allocator: Allocator::OnDemand,
+        compiler: program("/nonexistent"),
+        ..common::settings()
+    };
+    let error = refusal(&Host::new(&settings).unwrap(), component);
+    error.code() == "too-many-core-instances"
+}
+
+#[tokio::test]
+async fn a_component_of_two_memories_runs_outside_the_pool() {
+    let host = host(compiler());
+    let two = "(component (core module $m (memory 1)) (core instance (instantiate $m)))";
+    let program = prepare(&host, &with_nested(two), Limits::default());
+    assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
+    assert!(host.shape().large);
+}
+
+#[test]
+fn a_limit_on_components_that_is_raised_lets_more_through() {
+    let component = ComponentLimits { core_instances: 200, ..ComponentLimits::default() };
+    let settings = Settings { component, max_live: Some(5), ..common::settings() };
+    let host = Host::new(&settings).unwrap();
+    prepare(&host, &instances(100), Limits::default());
+}
+
+#[tokio::test]
+async fn tables_grow_beyond_the_pools_places() {
+    let host = host(compiler());
+    let parts = "(func $start) (func $message
+        (if (i32.eq (table.grow $table (ref.null func) (i32.const 30000)) (i32.const -1)) (then unreachable)))";
+    let limits = Limits { table_elements: 50_000, ..Limits::default() };
+    let program = prepare(&host, &guest("", "", parts), limits);
+    assert_eq!(ok(&send(&mut started(&program, "e").await, "grow", "").await), "");
+}
+
+#[test]
+fn a_compilation_ends_at_its_time() {
+    let time = Duration::from_millis(500);
+    let host = host(CompilerSettings { time, ..compiler() });
+    let error = refusal(&host, &nested_loops(20_000));
+    assert_eq!(error.code(), "compile-time-limit");
+    assert!(error.to_string().contains("time in [compiler], 500ms"), "{error}");
+}
+
+#[test]
+fn a_compilation_ends_at_its_memory() {
+    for mib in [24, 40, 64, 96] {
+        let host = host(CompilerSettings { memory: mib << 20, ..compiler() });
+        let error = refusal(&host, &nested_loops(5_000));
+        assert_eq!(error.code(), "compile-memory-limit", "{mib} MiB: {error}");
+        assert!(error.to_string().contains("memory in [compiler]"), "{error}");
+    }
+}
+
+#[test]
+fn a_compiler_that_crashes_is_a_refusal() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+        path
+    };
+    let code = |path: &Path| {
+        let error = refusal(&host(program(path)), counter());
+        (error.code(), error.to_string())
+    };
+    let (found, text) = code(&script("killed", "echo '\x1b[2J' it hurts >&2; kill -SEGV $$"));
+    assert_eq!(found, "compiler-crashed");
+    assert!(text.contains("SIGSEGV") && text.contains(r"\u{1b}[2J it hurts"), "{text}");
+    assert_eq!(code(&script("silent", "exit 0")).0, "no-compiler");
+    assert_eq!(code(&script("stranger", "echo hello")).0, "no-compiler");
+    assert_eq!(code(Path::new("/nonexistent")).0, "no-compiler");
+}
+
+#[test]
+fn a_program_that_is_no_compiler_says_what_to_do() {
+    let host = host(CompilerSettings { program: Compiler::ThisProgram, ..compiler() });
+    let error = refusal(&host, counter());
+    assert_eq!(error.code(), "no-compiler");
+    assert!(error.to_string().contains("compiler_main"), "{error}");
+}
+
+#[tokio::test]
+async fn a_compilation_that_nobody_waits_for_makes_room() {
+    let settings = CompilerSettings { time: Duration::from_secs(600), at_once: 1, ..compiler() };
+    let host = host(settings);
+    let slow = nested_loops(20_000);
+    for _ in 0..2 {
+        let given_up = tokio::time::timeout(
+            Duration::from_millis(300),
+            host.prepare(slow.clone(), Limits::default()),
+        );
+        assert!(given_up.await.is_err());
+    }
+    let next = host.prepare(counter().to_vec(), Limits::default());
+    tokio::time::timeout(Duration::from_secs(120), next).await.unwrap().unwrap();
+}
