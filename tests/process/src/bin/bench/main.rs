@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 mod cluster;
+mod zoo;
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -122,6 +123,10 @@ async fn run() -> Result<()> {
         single(&mut bench, &home, &bare).await?;
     }
     cluster::run(&mut bench).await?;
+    // It takes ten minutes: only where it is named.
+    if bench.only.is_some() && bench.wants("ZOO") {
+        zoo::run(&mut bench).await?;
+    }
     let dir = parts::profile_dir()?;
     let file = dir.parent().unwrap_or(&dir).join("bench");
     std::fs::create_dir_all(&file)?;

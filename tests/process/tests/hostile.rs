@@ -1,0 +1,221 @@
+//! Components and guests that mean harm, at a real node: it survives each, answers its neighbours meanwhile, and the refusal
+//! names the limit.
+
+#[path = "../../../host/wasm/tests/common/handmade.rs"]
+mod handmade;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use handmade::{doubling, nested_loops, with_nested};
+use ostraca_client::{AdminError, Client, Entity, Options, Problem, Session};
+use ostraca_process_tests::home::{deploy_example, deploy_guest};
+use ostraca_process_tests::{Home, Node, parts};
+
+/// How long anything may take that has to come about.
+const PATIENCE: Duration = Duration::from_secs(60);
+const MANIFEST: &str = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
+
+struct World {
+    home: Home,
+    node: Node,
+    client: Client,
+    neighbour: Session,
+}
+
+impl World {
+    async fn start(name: &str, settings: &str) -> Self {
+        let home = Home::init(name).expect("init");
+        home.set(settings).expect("settings");
+        let node = Node::start(&home).expect("start");
+        let client = Client::connect(home.profile(node.address).expect("profile")).await;
+        let client = client.expect("connect");
+        deploy_example(&client, "counter").await.expect("deploy");
+        let neighbour = client.session();
+        Self { home, node, client, neighbour }
+    }
+
+    async fn neighbour_answers(&self, after: &str) {
+        let entity = Entity::new("counter", "neighbour");
+        let answer = self.neighbour.command(&entity, "add", "1").await;
+        assert!(answer.is_ok(), "after {after}, the neighbour said {answer:?}");
+    }
+
+    async fn refused(&self, component: Vec<u8>) -> Problem {
+        match self.client.deploy(MANIFEST, component.into(), None).await {
+            Err(AdminError::Refused(problem)) => *problem,
+            other => panic!("it is not refused: {other:?}"),
+        }
+    }
+}
+
+/// Processes that a process has started and that have not ended.
+fn children(pid: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the node runs");
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        let path = task.ok()?.path().join("children");
+        Some(std::fs::read_to_string(path).ok()?.split_whitespace().count())
+    };
+    tasks.filter_map(of).sum()
+}
+
+/// The most memory that a process has had at once, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the node runs");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_component_that_multiplies_itself_is_refused_by_its_count() {
+    let world = World::start("multiplies", "").await;
+    let before = peak_kib(world.node.pid());
+    let problem = world.refused(with_nested(&doubling(26))).await;
+    assert_eq!(problem.code, "too-many-core-instances", "{problem:?}");
+    assert!(problem.message.contains("core-instances in [components] allows 64"), "{problem:?}");
+    assert!(problem.help.contains("`core-instances`"), "{problem:?}");
+    let more = peak_kib(world.node.pid()) - before;
+    assert!(more < 64 << 10, "the node took {more} KiB");
+    world.neighbour_answers("doubling instances").await;
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_compilation_holds_up_nobody_and_ends_with_its_client() {
+    let world = World::start("compiles-long", "").await;
+    let profile = world.home.profile(world.node.address).expect("profile");
+    let attacker = Client::connect(profile).await.expect("connect");
+    let attack = tokio::spawn(async move {
+        attacker.deploy(MANIFEST, nested_loops(20_000).into(), None).await.map(drop)
+    });
+    let until = Instant::now() + PATIENCE;
+    while children(world.node.pid()) == 0 {
+        assert!(Instant::now() < until && !attack.is_finished(), "it is not being compiled");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.neighbour_answers("a compilation began").await;
+    deploy_guest(&world.client, "misbehaving", "").await.expect("another deploy goes on");
+    assert!(!attack.is_finished(), "it is still compiled");
+    // The client goes: nobody waits for the compiler any more.
+    attack.abort();
+    while children(world.node.pid()) > 0 {
+        assert!(Instant::now() < until, "the compiler goes on for nobody");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    world.neighbour_answers("it was given up").await;
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compilation_beyond_its_bounds_is_refused_by_name() {
+    let bounds = "[compiler]\ntime = \"2 s\"\nmemory = \"160 MiB\"";
+    let world = World::start("compiles-bounded", "").await;
+    world.client.close().await;
+    world.node.stop().expect("it stops");
+    world.home.set(bounds).expect("settings");
+    let node = Node::start(&world.home).expect("start");
+    let client = Client::connect(world.home.profile(node.address).expect("profile")).await;
+    let client = client.expect("connect");
+    let world = World { neighbour: client.session(), client, node, ..world };
+    let slow = world.refused(nested_loops(10_000)).await;
+    assert!(["compile-time-limit", "compile-memory-limit"].contains(&&*slow.code), "{slow:?}");
+    assert!(slow.message.contains("in [compiler]") && !slow.help.is_empty(), "{slow:?}");
+    world.neighbour_answers("a compilation beyond its bounds").await;
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_of_guests_are_cut_and_forge_nothing() {
+    let world = World::start("texts", "").await;
+    let limits = "[limits]\nmemory = \"64 MiB\"\nactivation-time = \"30 s\"";
+    deploy_guest(&world.client, "misbehaving", limits).await.expect("deploy");
+    let session = world.client.session();
+    let send = async |id: &str, method: &str, body: &str| {
+        let entity = Entity::new("misbehaving", id);
+        let error = session.command(&entity, method, body.to_owned()).await.expect_err("it fails");
+        (error.code().to_owned(), error.to_string())
+    };
+    let logged = world.node.log().len();
+    let (code, text) = send("huge-start", "add", "{\"key\":\"k\",\"by\":1}").await;
+    assert_eq!(code, "start-failed");
+    assert!(text.len() < 5_000, "{} bytes", text.len());
+    assert!(world.node.log().len() - logged < 64 << 10, "the log is cut too");
+    world.neighbour_answers("a huge error").await;
+    for (id, what, expected) in [
+        ("control-start", "reply", "start-failed"),
+        ("e", "panic", "panicked"),
+        ("e", "code", "bad-error-code"),
+    ] {
+        let (code, text) = send(id, "control", &format!("{what:?}")).await;
+        assert_eq!(code, expected, "{text}");
+        assert!(!text.contains(['\n', '\u{1b}', '\r', '\u{202e}']), "{text:?}");
+    }
+    let entity = Entity::new("misbehaving", "e\nf\u{1b}[2J");
+    session.command(&entity, "control", "\"log\"").await.expect("it logs");
+    for (what, id) in [("refuse", "e"), ("panic", "x\u{1b}[2J\ny")] {
+        let words = ["send", &format!("misbehaving/{id}"), "control", &format!("{what:?}")];
+        for format in ["table", "json"] {
+            let output = world.home.command(&[&words[..], &["--output", format]].concat());
+            let error = String::from_utf8(output.expect("it runs").stderr).expect("UTF-8");
+            assert!(error.contains("forged"), "{error}");
+            assert!(!error.lines().any(|line| line.starts_with("2026-01-01")), "{error}");
+            assert!(!error.contains(['\u{1b}', '\r', '\u{7}', '\0', '\u{202e}']), "{error:?}");
+        }
+    }
+    let log = world.node.log();
+    assert!(log.contains("forged: all is well"), "the log has what they said");
+    assert!(!log.lines().any(|line| line.starts_with("2026-01-01T00:00:00Z")), "a forged line");
+    assert!(!log.contains(['\r', '\u{7}', '\0', '\u{202e}']), "characters that nobody wrote");
+    world.neighbour_answers("control characters").await;
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_that_only_look_harmless_hurt_no_neighbour() {
+    let world = World::start("harmless", "").await;
+    deploy_guest(&world.client, "misbehaving", "").await.expect("deploy");
+    let session = world.client.session();
+    let short = Options { deadline: Duration::from_secs(2), ..Options::default() };
+    for _ in 0..5 {
+        // Asks to be dropped before its first message.
+        let entity = Entity::new("misbehaving", "passivate-start");
+        let add = session.send(&entity, "add", "{\"key\":\"k\",\"by\":1}", &short);
+        world.neighbour_answers("a start that asks to be dropped").await;
+        // Whatever becomes of it, it ends.
+        let _ = add.await;
+    }
+    world.neighbour_answers("a start that asks to be dropped").await;
+    // Many small keys, as fast as they can be written.
+    let entity = Entity::new("misbehaving", "keys");
+    for _ in 0..3 {
+        let fill = session.command(&entity, "fill", "{\"keys\":5000,\"bytes\":1}").await;
+        assert!(fill.is_ok(), "{fill:?}");
+        world.neighbour_answers("five thousand small keys").await;
+    }
+    world.client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manifest_beyond_the_nodes_ceilings_is_refused() {
+    let settings = "[guests]\nmemory-ceiling = \"128 MiB\"\nturn-time-ceiling = \"1 s\"";
+    let world = World::start("ceilings", settings).await;
+    let counter = parts::component("counter").expect("component");
+    let deploy = async |limit: &str, component: Bytes| {
+        let manifest = format!("{MANIFEST}[limits]\n{limit}\n");
+        world.client.deploy(&manifest, component, None).await
+    };
+    for (limit, code, says) in [
+        ("memory = \"129 MiB\"", "memory-ceiling", "128 MiB"),
+        ("turn-time = \"2 s\"", "turn-time-ceiling", "1 s"),
+    ] {
+        match deploy(limit, counter.clone()).await {
+            Err(AdminError::Refused(problem)) => {
+                assert_eq!(problem.code, code, "{problem:?}");
+                assert!(problem.message.contains(says), "{problem:?}");
+            }
+            other => panic!("{limit}: {other:?}"),
+        }
+    }
+    deploy("memory = \"128 MiB\"\nturn-time = \"1 s\"", counter).await.expect("within them");
+    world.client.close().await;
+}
