@@ -146,6 +146,12 @@ fn a_compilation_ends_at_its_memory() {
 }
 
 #[test]
+fn the_least_memory_that_is_set_by_default_compiles_a_guest() {
+    let host = host(CompilerSettings { memory: 256 << 20, ..compiler() });
+    prepare(&host, common::misbehaving(), Limits::default());
+}
+
+#[test]
 fn a_compiler_that_crashes_is_a_refusal() {
     let dir = tempfile::tempdir().unwrap();
     let script = |name: &str, text: &str| {
