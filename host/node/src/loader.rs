@@ -237,10 +237,15 @@ impl Shared {
             Err(error) => return Err(Failed::ForNow(error.to_string())),
         };
         let program = wasm.prepare(component.to_vec(), manifest.wasm_limits()).await;
-        program.map_err(|error| match () {
-            () if error.retryable() => Failed::ForNow(error.to_string()),
-            () if error.is_of_compiler() => Failed::Compiler(error.to_string()),
-            () => Failed::ForGood(error.to_string()),
+        program.map_err(|error| {
+            let why = error.to_string();
+            if error.retryable() {
+                Failed::ForNow(why)
+            } else if error.is_of_compiler() {
+                Failed::Compiler(why)
+            } else {
+                Failed::ForGood(why)
+            }
         })
     }
 
