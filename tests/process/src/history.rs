@@ -95,7 +95,8 @@ impl Recorder {
     /// The breaches that the oracle finds in a history of counters and accounts.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
-        check(Example::of, &self.operations(), &End::default())
+        let found = check(Example::of, &self.operations(), &End::default());
+        found.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -104,6 +105,19 @@ impl Recorder {
 pub fn until_answered(kind: Kind) -> Options {
     Options { kind, deadline: Duration::from_secs(120), ..Options::default() }
 }
+
+/// Whether a query has no answer because the answer to an earlier copy was lost, and a command of its session has run
+/// since: what it read then is gone.
+#[must_use]
+pub fn overtaken(error: &CallError) -> bool {
+    match error {
+        CallError::NotRun { code, .. } => **code == *SUPERSEDED,
+        CallError::Unanswered { why, .. } => **why == *SUPERSEDED,
+        _ => false,
+    }
+}
+
+const SUPERSEDED: &str = "superseded";
 
 fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
     match ended {
@@ -125,7 +139,7 @@ fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
 }
 
 /// What `examples/counter` should do, read sequentially.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
     value: u64,
 }
@@ -149,7 +163,7 @@ impl Model for Counter {
 }
 
 /// What `examples/account` should do with deposits and withdrawals, read sequentially.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account {
     cents: i64,
 }
@@ -173,7 +187,7 @@ impl Model for Account {
 }
 
 /// An entity of an example, by its type.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Example {
     /// Of `examples/counter`.
     Counter(Counter),

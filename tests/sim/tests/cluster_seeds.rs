@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_sim::Tally;
 use ostraca_sim::cluster::{KINDS, Options, run};
+use ostraca_sim::{Finding, Tally};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -19,7 +19,7 @@ struct Sum {
     messages: usize,
     steps: u64,
     served: Vec<u64>,
-    broken: BTreeMap<u64, Vec<String>>,
+    broken: BTreeMap<u64, Vec<Finding>>,
 }
 
 #[test]

@@ -50,9 +50,12 @@ impl World {
             writes: BTreeMap::new(),
             last_talk: BTreeMap::new(),
             traps: Vec::new(),
+            late_answers: Vec::new(),
+            vigils: Vec::new(),
+            readers: clients,
             drained: Vec::new(),
             clients: Vec::new(),
-            homes: vec![0; clients],
+            homes: vec![0; clients + 2],
             entities: rng.range(3, 12),
             spread: if rng.chance(40) { 50 } else { 5 },
             loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
@@ -76,7 +79,8 @@ impl World {
             steps_taken: 0,
             rng,
         };
-        for number in 0..clients {
+        // The last two are the reader and the writer at nodes whose lease is tried.
+        for number in 0..clients + 2 {
             let client = world.a_client(number);
             world.clients.push(client);
         }
@@ -107,7 +111,7 @@ impl World {
                 self.at(delay, Happening::Up { site });
             }
         }
-        for client in 0..self.clients.len() {
+        for client in 0..self.readers {
             self.homes[client] = self.a_gateway();
             let delay = self.rng.range(200, 500);
             self.at(delay, Happening::Issue { client });
@@ -116,12 +120,32 @@ impl World {
     }
 
     fn plan(&mut self) {
+        if !self.options.pauses && !self.options.slow_store {
+            self.plan_leases();
+        }
         let many = self.rng.chance(15);
         for _ in 0..if many { self.rng.range(9, 25) } else { self.rng.range(2, 9) } {
             let fault = self.draw();
             let when = self.rng.range(FROM, TO);
             self.healed = self.healed.max(when + 1);
             self.at(when, Happening::Strike(fault));
+        }
+    }
+
+    /// What tries leases is in most seeds, and early: later faults then have their time.
+    fn plan_leases(&mut self) {
+        let plan = [
+            (Fault::ControlStalls, 95, 100),
+            (Fault::RenewalSlow, 45, 100),
+            (Fault::RegistrationSlow, 45, 100),
+            (Fault::ControlStalls, 70, 2_000),
+        ];
+        for (fault, percent, from) in plan {
+            if self.rng.chance(percent) {
+                let when = FROM + self.rng.range(from, from + 1_400);
+                self.healed = self.healed.max(when + 1);
+                self.at(when, Happening::Strike(fault));
+            }
         }
     }
 

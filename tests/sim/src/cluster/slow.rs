@@ -7,6 +7,7 @@ use ostraca_sharding::ids::{Epoch, ShardId};
 
 use super::net::{ConnId, Way};
 use super::{LEASE, World};
+use crate::finding::Broken;
 
 /// Leases of a node's first probation and of its longest; it doubles in between.
 const FIRST: u64 = 4;
@@ -60,9 +61,9 @@ impl World {
         }
         let raised = epoch.0.saturating_sub(before);
         if raised > most {
-            self.breaches.push(format!(
+            self.breaches.push(Broken::MovedTooOften.because(format!(
                 "shard {shard} was moved {raised} times while the store was slow to one host, at most {most} are due (R9)"
-            ));
+            )));
         }
     }
 }

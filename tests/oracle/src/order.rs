@@ -1,0 +1,69 @@
+//! The order of messages: real time, and the order of each session.
+
+use std::collections::BTreeMap;
+
+use crate::{Broken, Finding, Operation, name, version_of};
+
+/// A reply received before another message was sent has the lower version; for queries, not the higher.
+pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Finding>) {
+    let mut by_end: Vec<_> = operations.iter().filter(|it| version_of(it).is_some()).collect();
+    let mut by_start = by_end.clone();
+    by_end.sort_by_key(|operation| operation.received);
+    by_start.sort_by_key(|operation| operation.sent);
+    let mut ended = by_end.into_iter().peekable();
+    let mut latest: Option<(u64, &Operation)> = None;
+    for operation in by_start {
+        while let Some(earlier) = ended.next_if(|earlier| earlier.received < operation.sent) {
+            let version = version_of(earlier).unwrap_or(0);
+            if latest.is_none_or(|(highest, _)| version > highest) {
+                latest = Some((version, earlier));
+            }
+        }
+        let (Some(version), Some((highest, before))) = (version_of(operation), latest) else {
+            continue;
+        };
+        let (late, broken) = match operation.command {
+            true => (version <= highest, Broken::StaleCommand),
+            false => (version < highest, Broken::StaleQuery),
+        };
+        if late {
+            found.push(broken.because(format!(
+                "{} has version {version}, though {} had {highest} before it was sent",
+                name(operation),
+                name(before)
+            )));
+        }
+    }
+}
+
+/// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it made.
+/// That a later command ran before a query is no breach: an answer that was lost is read again.
+pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Finding>) {
+    // The highest version among the commands of each session so far.
+    let mut sessions: BTreeMap<&str, (u64, &Operation)> = BTreeMap::new();
+    let mut ordered: Vec<&Operation> = operations.to_vec();
+    ordered.sort_by_key(|operation| operation.sequence);
+    for operation in ordered {
+        let Some(version) = version_of(operation) else { continue };
+        if let Some((highest, before)) = sessions.get(operation.session.as_str()) {
+            let (early, broken) = match operation.command {
+                true => (version <= *highest, Broken::SessionOrder),
+                false => (version < *highest, Broken::QueryOvertook),
+            };
+            if early {
+                let (name, before) = (name(operation), name(before));
+                found.push(
+                    broken.because(format!(
+                        "{name} has version {version}, but {before} had {highest}"
+                    )),
+                );
+            }
+        }
+        if operation.command {
+            let last = sessions.entry(&operation.session).or_insert((version, operation));
+            if version > last.0 {
+                *last = (version, operation);
+            }
+        }
+    }
+}
