@@ -2,6 +2,7 @@
 
 mod forget;
 mod formats;
+mod passivate;
 mod serve;
 mod start;
 mod stop;
