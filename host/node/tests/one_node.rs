@@ -159,7 +159,7 @@ async fn r17_an_entity_called_by_one_shot_sessions_goes_on_for_ever() {
         }
     }
     println!("{calls} calls in {:?}; KiB resident by tenths: {resident:?}", began.elapsed());
-    let detail = client.inspect(&hot).await.expect("inspected");
+    let detail = client.inspect(&hot, false).await.expect("inspected");
     assert_eq!(detail.version, calls);
     assert!(detail.lanes <= lanes, "{} lanes", detail.lanes);
     // From the second tenth on, where bounds are reached with the default ones as well.
@@ -247,7 +247,7 @@ async fn r23_ids_with_one_prefix_share_a_shard() {
         let entity = Entity::new("counter", id);
         let got = session.query(&entity, "get", "").await.expect("read");
         assert_eq!((&got.body[..], got.version), (by.to_string().as_bytes(), 1), "{id}");
-        let detail = running.client.inspect(&entity).await.expect("inspected");
+        let detail = running.client.inspect(&entity, false).await.expect("inspected");
         assert!(detail.exists, "{id} is stored where it is looked for");
         shards.push(ShardId(detail.shard));
     }

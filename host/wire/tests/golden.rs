@@ -38,7 +38,6 @@ fn envelope() {
         after: 4,
         settled: 3,
         kind: Kind::Query.into(),
-        age_ms: 9,
         remaining_ms: 10,
         hops: 11,
         principal: "p".into(),

@@ -42,8 +42,8 @@ impl Parcel {
     pub(crate) fn answered() -> Self {
         let (shard, session) = (ShardId(1), Session::of("client/x", b"s"));
         let (envelope, received) = (Envelope::default(), Moment::now());
-        let ticket = Mutex::new(None);
-        Self(Arc::new(Inner { shard, session, envelope, received, ticket }))
+        let (charge, ticket) = (Charge::free(), Mutex::new(None));
+        Self(Arc::new(Inner { shard, session, envelope, received, charge, ticket }))
     }
 
     pub(super) fn answer(&self, reply: Reply) {
