@@ -177,7 +177,11 @@ impl<W> Ledger<W> {
     }
 
     /// Takes a message under a sequence: one above all earlier ones, or one that is sent again.
-    pub fn push(&mut self, sequence: u64, message: Message, waiter: W) {
+    pub fn push(&mut self, sequence: u64, mut message: Message, waiter: W) {
+        if !message.again {
+            // It was stamped before it came here; an earlier one may have been stamped anew since (R17).
+            message.created = message.created.max(self.latest);
+        }
         if self.calls.contains_key(&sequence) {
             let text = "a message with this id is being sent already";
             let id = self.id(sequence);

@@ -302,6 +302,7 @@ proptest! {
         // The creation time of every message's last copy.
         let mut created: BTreeMap<u64, u64> = BTreeMap::new();
         for step in steps.into_iter().chain([Step::Pass(30_000)]) {
+            let mut over = Vec::new();
             match step {
                 Step::Push(entity) => {
                     let entity = format!("e{entity}");
@@ -311,7 +312,12 @@ proptest! {
                 }
                 Step::Send => {
                     let mut last = 0;
-                    while let Some(envelope) = ledger.next_to_send(now) {
+                    while let Some(envelope) = ledger.next_to_send(now).cloned() {
+                        // One that cannot be stamped anew ends while others are sent.
+                        for (sequence, outcome) in ledger.take_ended() {
+                            unresolved.remove(&sequence);
+                            over.push((sequence, outcome));
+                        }
                         let sequence = envelope.sequence;
                         prop_assert!(sequence > last, "in order");
                         last = sequence;
@@ -369,7 +375,7 @@ proptest! {
                     ledger.tick(now);
                 }
             }
-            let over: Vec<_> = ledger.take_ended().collect();
+            over.extend(ledger.take_ended());
             for (sequence, outcome) in over {
                 prop_assert!(ended.insert(sequence), "one outcome each");
                 unresolved.remove(&sequence);

@@ -131,7 +131,7 @@ impl Status {
             Stats::get(&stats.panics) + self.local.as_ref().map_or(0, |store| store.read_panics());
         if panics > 0 {
             problems.push(problems::trouble(
-                "host-panicked",
+                "panics",
                 format!("{panics} panics of the node's own code were contained since it started"),
                 "report them with the node's log; restart the node if messages keep failing",
             ));

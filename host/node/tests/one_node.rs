@@ -263,13 +263,18 @@ async fn a_disk_with_too_little_room_refuses_turns_that_write_and_status_says_so
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
+    let running = start(&dir, &made).await;
+    running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    stop(running).await;
     let file = dir.join("ostraca.toml");
     let text = std::fs::read_to_string(&file).expect("the configuration");
     assert!(!text.contains("[store]"), "it is added here");
     std::fs::write(&file, text + "\n[store]\nlow-water-bytes = \"1048576 GiB\"\n")
         .expect("written");
     let running = start(&dir, &made).await;
-    running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let other = [counter().as_ref(), &[0, 2, 1, b'x']].concat();
+    let kept = running.client.deploy(COUNTER, other.into(), None).await.expect_err("no room");
+    assert!(kept.to_string().contains("low_water_bytes"), "{kept}");
     let refused = running.client.session().command(&Entity::new("counter", "a"), "add", "1").await;
     match refused {
         Err(CallError::NotRun { code, message, .. }) => {

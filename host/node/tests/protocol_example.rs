@@ -41,6 +41,7 @@ fn message(sequence: u64, method: &str, body: &'static str) -> Envelope {
         remaining_ms: 10_000,
         content_type: "application/json".into(),
         method: method.into(),
+        created_ms: 5_000,
         body: Bytes::from_static(body.as_bytes()),
         ..Envelope::default()
     }

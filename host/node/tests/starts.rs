@@ -211,7 +211,9 @@ async fn r5_a_store_that_went_back_is_told_with_its_witness_and_holds_no_stop_up
     // What is written from here on is lost when the copy is brought back.
     let first = two.start("n1").await;
     comes_about("n2 has its lease again", async || {
-        client.status().await.ok()?.problems.is_empty().then_some(())
+        let problems = client.status().await.ok()?.problems;
+        eprintln!("{:?}", problems.iter().map(|it| (&it.code, &it.text)).collect::<Vec<_>>());
+        problems.is_empty().then_some(())
     })
     .await;
     first.stop(GRACE).await;

@@ -61,6 +61,7 @@ fn query(session: u8, sequence: u64) -> Envelope {
         sequence,
         settled: sequence,
         method: "reply".into(),
+        created_ms: 1_000 + sequence,
         content_type: "application/json".into(),
         body: Bytes::from_static(REPLY.as_bytes()),
         ..Envelope::default()

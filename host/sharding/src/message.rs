@@ -204,7 +204,7 @@ pub mod codes {
     /// The entity was last written by a newer revision than this node runs.
     pub const REVISION_TOO_LOW: &str = "revision-too-low";
     /// Nobody waits for the query's answer any more: it was not run.
-    pub const ABANDONED: &str = "abandoned";
+    pub const ABANDONED: &str = "caller-gone";
     /// No room for another live instance came in time.
     pub const OVERLOADED: &str = "overloaded";
     /// The type is not deployed here.

@@ -62,7 +62,7 @@ fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
             assert!(matches!(ask(rubbish), Answer::Refused(_)));
         }
         // A call of a later release: the link goes on.
-        assert_eq!(ask(&[VERSION, 13, 1, 2, 3]), Answer::Unsupported { call: 13 });
+        assert_eq!(ask(&[VERSION, 14, 1, 2, 3]), Answer::Unsupported { call: 14 });
         refused(ask(&[VERSION + 1, 0]), "version 3");
         refused(ask(&vec![VERSION; 2 << 20]), "max_question");
         refused(ask(&encode(&hello(CLUSTER)).unwrap()), "comes after");

@@ -91,6 +91,8 @@ async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String,
         shards: SHARDS,
         hash: "murmur3_x86_32".into(),
         addresses: vec!["127.0.0.1:7411".into()],
+        protocol_min: 2,
+        protocol_max: 2,
         ..hello::client(None, &limits)
     };
     change(&mut hello);

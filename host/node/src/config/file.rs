@@ -113,6 +113,7 @@ pub(super) struct Entities {
     pub(super) lanes: u32,
     #[serde(with = "units::time")]
     pub(super) lane_life: Duration,
+    #[serde(with = "units::time")]
     pub(super) stamp_ahead: Duration,
     #[serde(with = "units::size")]
     pub(super) unsettled_bytes: u64,

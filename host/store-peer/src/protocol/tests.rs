@@ -135,7 +135,7 @@ fn the_bytes_of_replies_do_not_change() {
     let head = ScannedRecord::Head(Entity::new("t", "i"), Box::default());
     let records = vec![head, ScannedRecord::State("k".into(), "v".into())];
     let page = Page { records, next: Some("k".into()) };
-    let head = [&[0, 1, b't', 1, b'i'][..], &[0; 14]].concat();
+    let head = [&[0, 1, b't', 1, b'i'][..], &[0; 15]].concat();
     golden(Answer::Scan(Ok(page)), &[&[6, 0, 2], &head, &[1, 1, b'k', 1, b'v', 1, 1, b'k']]);
     golden(Answer::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
     golden(Answer::Blob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);

@@ -11,7 +11,7 @@ use crate::finding::Broken;
 
 /// Leases of a node's first probation and of its longest; it doubles in between.
 const FIRST: u64 = 4;
-const LONGEST: u64 = 64;
+pub(super) const LONGEST: u64 = 64;
 
 /// The host that is slow, and the epochs that shards had when that began.
 #[derive(Debug)]
@@ -51,7 +51,8 @@ impl World {
     pub(super) fn guard_slow(&mut self, shard: ShardId, epoch: Epoch) {
         let Some(slow) = self.slow.as_ref().filter(|_| self.options.slow_store) else { return };
         let before = slow.epochs.get(shard.0 as usize - 1).map_or(0, |epoch| epoch.0);
-        let mut most = 2;
+        // One may have been on its way when it began.
+        let mut most = 3;
         // A clock may run fast by a twentieth.
         let (mut span, mut left) = (LEASE * FIRST, (self.now - slow.since) * 20 / 19);
         while left >= span {

@@ -99,7 +99,13 @@ impl Machine {
             Activation::Started(Turn {
                 result: TurnResult::Refused { code, message, retry_after },
                 ..
-            }) => Outcome::NotRun { code, message, retry_after: Some(retry_after), hint: None, stamp: None },
+            }) => Outcome::NotRun {
+                code,
+                message,
+                retry_after: Some(retry_after),
+                hint: None,
+                stamp: None,
+            },
         };
         self.give_up(entity, &outcome);
     }
@@ -195,7 +201,8 @@ impl Machine {
             }
             TurnResult::Refused { code, message, retry_after } => {
                 let retry_after = Some(retry_after);
-                let outcome = Outcome::NotRun { code, message, retry_after, hint: None, stamp: None };
+                let outcome =
+                    Outcome::NotRun { code, message, retry_after, hint: None, stamp: None };
                 self.refuse(entity, &id, outcome, false);
             }
             TurnResult::Answered(answer) if message.kind == Kind::Query => {
