@@ -12,6 +12,8 @@
 
 mod load;
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -60,6 +62,8 @@ pub struct Scene {
     /// The load of each round.
     pub size: Size,
     load: Option<Load>,
+    /// Nodes that were to be drained: the mark outlives their restarts.
+    drained: Mutex<BTreeSet<String>>,
     doubtful: usize,
     struck: Instant,
 }
@@ -112,6 +116,7 @@ impl Scene {
             least: DOUBTFUL,
             size: Size::USUAL,
             load: None,
+            drained: Mutex::default(),
             doubtful: 0,
             struck: Instant::now(),
         })
@@ -181,6 +186,10 @@ impl Scene {
         self.cluster.heal(&nodes).context("heal")?;
         self.served().await.context("wait until every shard is served again")?;
         let served = self.struck.elapsed();
+        let drained = self.drained().clone();
+        for node in drained {
+            self.ask_drain(&node, true).await.context("undo a drain")?;
+        }
         self.flows(WARM).await.context("after the fault")?;
         let load = self.load.take().context("no load")?;
         let recorder = load.end().await?;
@@ -231,9 +240,20 @@ impl Scene {
                 Err(error) if error.code() == "node-not-live" && Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
-                answer => return answer?.map(|_| ()).context("no answer to a drain"),
+                answer => {
+                    answer?.context("no answer to a drain")?;
+                    match undo {
+                        true => self.drained().remove(node),
+                        false => self.drained().insert(node.to_owned()),
+                    };
+                    return Ok(());
+                }
             }
         }
+    }
+
+    fn drained(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.drained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many commands were in doubt at the last strike.

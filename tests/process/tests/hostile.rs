@@ -150,6 +150,8 @@ async fn texts_of_guests_are_cut_and_forge_nothing() {
         assert_eq!(code, expected, "{text}");
         assert!(!text.contains(['\n', '\u{1b}', '\r', '\u{202e}']), "{text:?}");
     }
+    let profile = world.home.profile(world.node.address).expect("profile");
+    profile.save(&world.home.dir().join("profile.toml")).expect("saved");
     let entity = Entity::new("misbehaving", "e\nf\u{1b}[2J");
     session.command(&entity, "control", "\"log\"").await.expect("it logs");
     for (what, id) in [("refuse", "e"), ("panic", "x\u{1b}[2J\ny")] {

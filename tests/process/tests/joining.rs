@@ -140,7 +140,7 @@ async fn a_hello_that_does_not_fit_is_refused_by_its_own_code_with_both_values()
     let newer = |hello: &mut Hello| (hello.protocol_min, hello.protocol_max) = (90, 91);
     let (code, text) = said_to(&cluster, newer).await;
     assert_eq!(code, "unsupported-protocol");
-    assert!(text.contains("90 to 91") && text.contains("1 to 1"), "{text}");
+    assert!(text.contains("90 to 91") && text.contains("2 to 2"), "{text}");
 
     let (code, text) = said_to(&cluster, |hello| hello.node = "n9".into()).await;
     assert_eq!(code, "other-node", "{text}");

@@ -168,6 +168,11 @@ pub(super) async fn serve<S: Service>(
         None => Err(problem("unknown-request", "the node does not know this request")),
     };
     let answer = match admin {
+        // Nobody compiles for a client that has gone; deploys are idempotent.
+        Ok(admin @ Admin::Deploy(_)) => tokio::select! {
+            () = writer.unwanted() => return Ok(()),
+            answer = shared.service.admin(peer, admin) => answer,
+        },
         Ok(admin) => shared.service.admin(peer, admin).await,
         Err(problem) => Err(problem),
     };
