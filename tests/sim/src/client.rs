@@ -58,7 +58,7 @@ pub struct Client {
     pub history: Vec<Operation>,
     /// How far its clock is ahead of the cluster's, or behind.
     pub skew: i64,
-    /// It stamps a message anew although a copy of it may have run: a rule switched off.
+    /// It stamps messages anew although copies of them, or of those behind them, may have run: a rule switched off.
     pub restamps_in_doubt: bool,
     /// Entities keep few lanes and replies, and may forget that a message ran before its client knows.
     pub forgetful: bool,
@@ -203,7 +203,7 @@ impl Client {
         }
         let behind = |other: &Pending| other.entity == entity;
         let later = || self.pending.range(sequence + 1..).filter(|(_, other)| behind(other));
-        if later().any(|(_, other)| other.refused < other.copies) {
+        if !self.restamps_in_doubt && later().any(|(_, other)| other.refused < other.copies) {
             return Some(20);
         }
         for (sequence, pending) in self.pending.range_mut(sequence..).filter(|(_, it)| behind(it)) {

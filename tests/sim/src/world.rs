@@ -47,6 +47,16 @@ pub struct Options {
     pub rebind: bool,
     /// Clients stamp messages anew whose copies may have run (R17).
     pub restamps_in_doubt: bool,
+    /// Every strike loses renewals, and who watches a lease may be late: zombies answer for long (R8).
+    pub zombies: bool,
+    /// Of ten messages so many are queries.
+    pub queries: u64,
+    /// Of a hundred messages so many may not wait for long: their clients take a refusal for the end.
+    pub impatient: u64,
+    /// Of a hundred calls with commits the store refuses so many for a limit.
+    pub refused_calls: u64,
+    /// Of a hundred calls with commits so many are delivered again later.
+    pub repeated_calls: u64,
     /// Messages in the run.
     pub messages: u64,
 }
@@ -59,6 +69,11 @@ impl Default for Options {
             keep_errors: false,
             rebind: false,
             restamps_in_doubt: false,
+            zombies: false,
+            queries: 3,
+            impatient: 15,
+            refused_calls: 2,
+            repeated_calls: 3,
             messages: 220,
         }
     }

@@ -18,11 +18,11 @@ impl World {
             let id = self.rng.range(0, 4);
             let kind = if id == 3 { "starter" } else { "counter" };
             let (kind_of, method, by) = match self.rng.range(0, 10) {
-                0..=2 => (Kind::Query, "get", 0),
-                3..=4 => (Kind::Command, "take", self.rng.range(1, 20)),
+                of_ten if of_ten < self.options.queries => (Kind::Query, "get", 0),
+                0..=4 => (Kind::Command, "take", self.rng.range(1, 20)),
                 _ => (Kind::Command, "add", self.rng.range(1, 10)),
             };
-            let patience = self.rng.chance(15).then(|| self.rng.range(5, 200));
+            let patience = self.rng.chance(self.options.impatient).then(|| self.rng.range(5, 200));
             let entity = Entity::new(kind, format!("{id}"));
             let pending = Pending::new(entity, (kind_of, method, by), self.now, patience);
             let sequence = self.clients[client].begin(pending);

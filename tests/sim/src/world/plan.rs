@@ -16,7 +16,8 @@ impl World {
             self.at(5, Happening::Issue { client });
         }
         for _ in 0..self.rng.range(1, 6) {
-            let fault = match self.rng.range(0, 9) {
+            let drawn = self.rng.range(0, 9);
+            let fault = match if self.options.zombies { 7 } else { drawn } {
                 0 => Fault::NodeCrash,
                 1 => Fault::StoreCrash { power: false },
                 2 => Fault::StoreCrash { power: true },
@@ -40,7 +41,7 @@ impl World {
             self.tally.count("fault: node clock drifts");
             self.rng.range(950, 1051)
         };
-        let late = if self.rng.chance(30) { LEASE } else { 20 };
+        let late = if self.rng.chance(30) || self.options.zombies { LEASE } else { 20 };
         let lapse_late = self.rng.range(0, late);
         Node {
             incarnation: Incarnation { counter: self.incarnations, nonce: self.rng.draw() },

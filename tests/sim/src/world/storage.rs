@@ -45,7 +45,7 @@ impl World {
             let answer = store::refusal(&request, "the store is down");
             return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
         }
-        if matches!(request, Request::Commit(_)) && self.rng.chance(2) {
+        if matches!(request, Request::Commit(_)) && self.rng.chance(self.options.refused_calls) {
             // Too large a record, a full queue: this one is refused, and those behind it go on without it.
             self.tally.count("fault: one commit refused for a limit");
             let answer = store::refusal(&request, "full");
@@ -58,7 +58,7 @@ impl World {
         }
         self.asked.insert(tag, (node, incarnation, connection));
         if let Request::Commit(_) = request
-            && self.rng.chance(3)
+            && self.rng.chance(self.options.repeated_calls)
         {
             // Delivered twice: the second time nobody waits for it.
             self.tags += 1;
