@@ -129,7 +129,7 @@ impl World {
                 self.trace_stuck();
             }
         }
-        let bound = self.options.messages * 20 + SETTLED;
+        let bound = self.options.messages * 20 + SETTLED + self.longest_probation();
         if self.now > self.healed + bound && !self.settled() {
             let left: Vec<_> = self
                 .clients

@@ -38,6 +38,13 @@ impl World {
         self.slow = Some(Slow { site, gap, since, until, epochs });
     }
 
+    /// For how long a host may still be given nothing once the store is fast again, if it was slow to one.
+    pub(super) fn longest_probation(&self) -> u64 {
+        // By another lease it is twice as long at most, and a clock may run slow by a twentieth.
+        let lease = if self.agreed.revision > 0 { LEASE * 2 } else { LEASE };
+        if self.slow.is_some() { lease * LONGEST * 20 / 19 } else { 0 }
+    }
+
     /// How much later than the frame before it a frame arrives at the earliest.
     pub(super) fn frame_gap(&self, conn: ConnId) -> u64 {
         let Some(slow) = self.slow.as_ref().filter(|slow| slow.until > self.now) else { return 0 };
