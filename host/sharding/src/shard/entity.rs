@@ -1,9 +1,10 @@
 //! One entity of a shard, as the machine holds it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::lanes::Lanes;
+use super::mailbox::{Mailbox, Total};
 use super::settings::StopReason;
 use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, Token};
@@ -84,10 +85,11 @@ pub(super) struct State {
     pub(super) lanes: Lanes,
     /// All messages under way: waiting, parked, running or gated.
     pub(super) entries: BTreeMap<MessageId, Entry>,
-    /// The mailbox.
-    pub(super) queue: VecDeque<MessageId>,
-    /// Those that wait for the one they must follow, and until when.
-    pub(super) parked: BTreeMap<MessageId, u64>,
+    /// When the deadline of each message under way passes, of those that have one.
+    pub(super) deadlines: BTreeSet<(u64, MessageId)>,
+    pub(super) mailbox: Mailbox,
+    /// When the machine looks at the entity next, if nothing happens before.
+    pub(super) timer: Option<u64>,
     pub(super) gate: VecDeque<Gated>,
     pub(super) last_used: u64,
     /// Set when the instance is to be given up as soon as it is idle.
@@ -130,7 +132,7 @@ impl StartPause {
 }
 
 impl State {
-    pub(super) fn new(now: u64) -> Self {
+    pub(super) fn new(now: u64, waiting: &Total) -> Self {
         Self {
             stage: Stage::Asleep,
             generation: 0,
@@ -138,8 +140,9 @@ impl State {
             head: Head::default(),
             lanes: Lanes::default(),
             entries: BTreeMap::new(),
-            queue: VecDeque::new(),
-            parked: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            mailbox: Mailbox::new(waiting.clone()),
+            timer: None,
             gate: VecDeque::new(),
             last_used: now,
             leaving: None,
@@ -150,9 +153,15 @@ impl State {
         }
     }
 
+    /// The first deadline of a message that waits.
+    pub(super) fn first_deadline(&self) -> Option<u64> {
+        // Those that run or wait for their commits are few.
+        self.deadlines.iter().find(|(_, id)| self.mailbox.contains(id)).map(|(at, _)| *at)
+    }
+
     /// Messages that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.queue.len() + self.parked.len()
+        self.mailbox.len()
     }
 
     /// Whether it could be forgotten.
@@ -165,17 +174,13 @@ impl State {
 
     /// Brings messages of a session back whose predecessor has now run.
     pub(super) fn unpark(&mut self, after: &MessageId) {
-        let session = after.session;
-        let range = MessageId { session, sequence: 0 }..=MessageId { session, sequence: u64::MAX };
         let ready: Vec<_> = self
-            .parked
-            .range(range)
-            .map(|(id, _)| *id)
+            .mailbox
+            .parked_of(after)
             .filter(|id| self.entries.get(id).is_some_and(|e| e.message.after <= after.sequence))
             .collect();
         for id in ready.into_iter().rev() {
-            self.parked.remove(&id);
-            self.queue.push_front(id);
+            self.mailbox.push_front(id);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+mod costs;
 mod formats;
 mod serve;
 mod start;

@@ -155,7 +155,7 @@ impl Machine {
         let outcome = Outcome::later(codes::ABANDONED, "its connection is closed", 0);
         if let Some(next) = entry.tokens.first().copied() {
             entry.message = Arc::new(Message { token: next, ..Message::clone(&entry.message) });
-            state.queue.push_front(id);
+            state.mailbox.push_front(id);
             self.reply(gone, outcome);
         } else {
             entry.tokens.push(gone);
@@ -236,7 +236,7 @@ impl Machine {
     pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
         match self.entities.get(entity) {
             Some(state)
-                if state.stage == Stage::Idle && state.queue.is_empty() && !self.pauses() =>
+                if state.stage == Stage::Idle && state.mailbox.is_empty() && !self.pauses() =>
             {
                 self.leave(now, entity, StopReason::Evicted);
             }
@@ -266,7 +266,7 @@ impl Machine {
         }
         let turn = self.next_turn();
         let stop_by = now.mono.saturating_add(self.settings.stop_deadline);
-        self.wake_by(stop_by);
+        self.wake_entity(entity, stop_by);
         if let Some(state) = self.entities.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
             state.stop_by = Some(stop_by);
@@ -280,7 +280,7 @@ impl Machine {
     pub(super) fn close(&mut self, entity: &Entity) {
         let Some(state) = self.entities.get_mut(entity) else { return };
         if let Stage::Running(_, id) = state.stage {
-            state.queue.push_front(id);
+            state.mailbox.push_front(id);
         }
         let generation = state.generation;
         if state.stage.has_instance() {
@@ -293,7 +293,6 @@ impl Machine {
         state.leaving = None;
         state.stop_by = None;
         state.passivates = false;
-        let parked: Vec<_> = std::mem::take(&mut state.parked).into_keys().collect();
-        state.queue.extend(parked);
+        state.mailbox.unpark_all();
     }
 }

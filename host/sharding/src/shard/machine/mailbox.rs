@@ -14,7 +14,10 @@ impl Machine {
         let compare = !self.off(Mutation::NoDigest);
         let ordered = !self.off(Mutation::NoOrder);
         let copies = self.settings.copies;
-        let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
+        let state = self
+            .entities
+            .entry(entity.clone())
+            .or_insert_with(|| State::new(now.mono, &self.waiting));
         if let Some(entry) = state.entries.get_mut(&id) {
             if join {
                 let outcome = if entry.message.digest != message.digest && compare {
@@ -27,7 +30,11 @@ impl Machine {
                     )
                 } else {
                     entry.tokens.push(token);
-                    entry.deadline = entry.deadline.zip(message.deadline).map(|(a, b)| a.max(b));
+                    let latest = entry.deadline.zip(message.deadline).map(|(a, b)| a.max(b));
+                    if let Some(before) = std::mem::replace(&mut entry.deadline, latest) {
+                        state.deadlines.remove(&(before, id));
+                    }
+                    state.deadlines.extend(latest.map(|at| (at, id)));
                     return;
                 };
                 return self.reply(token, outcome);
@@ -42,7 +49,7 @@ impl Machine {
         if state.waiting() >= mailbox {
             // Those that wait for another message give way to one that need not: it may be the one.
             let waits = matches!(state.lanes.judge(&message, compare, ordered), Verdict::Wait);
-            let gives_way = state.parked.keys().next_back().filter(|_| !waits).copied();
+            let gives_way = state.mailbox.last_parked().filter(|_| !waits);
             let outcome = Outcome::later(
                 codes::MAILBOX_FULL,
                 format!("{mailbox} messages wait for {entity}, as many as `mailbox` allows"),
@@ -53,15 +60,19 @@ impl Machine {
                 None => return self.reply(token, outcome),
             }
         }
-        if let Some(deadline) = message.deadline {
-            self.wake_by(deadline);
-        }
-        let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
+        let state = self
+            .entities
+            .entry(entity.clone())
+            .or_insert_with(|| State::new(now.mono, &self.waiting));
         state.last_used = now.mono;
         let deadline = message.deadline;
         let entry = Entry { message, tokens: vec![token], deadline };
         state.entries.insert(id, entry);
-        state.queue.push_back(id);
+        state.mailbox.push_back(id);
+        if let Some(deadline) = deadline {
+            state.deadlines.insert((deadline, id));
+            self.wake_entity(&entity, deadline);
+        }
         self.advance(now, &entity);
     }
 
@@ -113,19 +124,23 @@ impl Machine {
         })
     }
 
-    pub(super) fn advance_all(&mut self, now: Now) {
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+    /// Lets those go on that waited for the shard's claim or the node's lease.
+    pub(super) fn advance_stalled(&mut self, now: Now) {
+        for entity in std::mem::take(&mut self.stalled) {
             self.advance(now, &entity);
         }
     }
 
     /// Takes every step that is possible now.
     pub(super) fn advance(&mut self, now: Now, entity: &Entity) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         loop {
             let Some(state) = self.entities.get(entity) else { return };
             if state.is_spent() {
-                self.entities.remove(entity);
-                return;
+                return self.drop_entity(entity);
             }
             match state.stage {
                 Stage::Closing => {
@@ -143,13 +158,14 @@ impl Machine {
                         return self.give_up(entity, &outcome);
                     }
                     if self.phase != Phase::Serving || self.pauses() {
+                        self.stalled.insert(entity.clone());
                         return;
                     }
                     if let Some(pause) = state.start_pause {
                         let waits = !state.entries.is_empty();
                         let at = if waits { pause.until } else { pause.forgotten_at() };
                         if now.mono < at {
-                            return self.wake_by(at);
+                            return self.wake_entity(entity, at);
                         }
                         if let Some(state) = self.entities.get_mut(entity) {
                             state.start_pause = waits.then_some(StartPause { over: true, ..pause });
@@ -168,10 +184,11 @@ impl Machine {
                     return;
                 }
                 Stage::Loaded => {
-                    if self.phase != Phase::Serving
-                        || self.pauses()
-                        || self.next_to_run(now, entity).is_none()
-                    {
+                    if self.phase != Phase::Serving || self.pauses() {
+                        self.stalled.insert(entity.clone());
+                        return;
+                    }
+                    if self.next_to_run(now, entity).is_none() {
                         match self.entities.get(entity) {
                             Some(state) if state.is_spent() => continue,
                             _ => return,
@@ -183,21 +200,24 @@ impl Machine {
                         self.actions
                             .push_back(Action::WantSlot { entity: entity.clone(), generation });
                     }
-                    self.wake_by(now.mono + self.settings.activation_wait);
+                    self.wake_entity(entity, now.mono + self.settings.activation_wait);
                     return;
                 }
                 Stage::Idle => {
                     if self.pauses() && self.phase != Phase::Stopping {
+                        self.stalled.insert(entity.clone());
                         return;
                     }
                     if let Some(reason) = state.leaving {
                         self.begin_stop(now, entity, reason);
                         continue;
                     }
-                    if self.phase != Phase::Serving
-                        || state.gate.len() >= self.settings.gate
-                        || !self.may_answer(now)
-                    {
+                    let full = state.gate.len() >= self.settings.gate;
+                    if self.phase != Phase::Serving || !self.may_answer(now) {
+                        self.stalled.insert(entity.clone());
+                        return;
+                    }
+                    if full {
                         return;
                     }
                     let Some(id) = self.next_to_run(now, entity) else {
@@ -228,7 +248,7 @@ impl Machine {
             (self.entities.get(entity), self.types.get(&entity.kind))
         {
             let at = state.last_used.saturating_add(settings.idle);
-            self.wake_by(at);
+            self.wake_entity(entity, at);
         }
     }
 
@@ -236,7 +256,7 @@ impl Machine {
     pub(super) fn next_to_run(&mut self, now: Now, entity: &Entity) -> Option<MessageId> {
         loop {
             let state = self.entities.get_mut(entity)?;
-            let id = *state.queue.front()?;
+            let id = state.mailbox.front()?;
             let message = state.entries.get(&id)?.message.clone();
             let expired = state.entries.get(&id).is_some_and(|entry| entry.expired(now.mono));
             state.lanes.settle(&id.session, message.settled);
@@ -265,10 +285,9 @@ impl Machine {
                 ),
                 Verdict::Wait => {
                     let until = now.mono + self.settings.order_wait;
-                    self.wake_by(until);
+                    self.wake_entity(entity, until);
                     let state = self.entities.get_mut(entity)?;
-                    state.queue.pop_front();
-                    state.parked.insert(id, until);
+                    state.mailbox.park(id, until);
                     continue;
                 }
                 Verdict::Run => {
@@ -321,7 +340,7 @@ impl Machine {
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(entry) = state.entries.get(&id) else { return };
         let message = entry.message.clone();
-        state.queue.pop_front();
+        state.mailbox.remove(&id);
         state.stage = Stage::Running(turn, id);
         let action = Action::Run {
             generation: state.generation,
@@ -343,12 +362,10 @@ impl Machine {
         let bound = self.settings.lanes;
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(entry) = state.entries.remove(id) else { return };
-        if state.queue.front() == Some(id) {
-            state.queue.pop_front();
-        } else {
-            state.queue.retain(|other| other != id);
+        state.mailbox.remove(id);
+        if let Some(deadline) = entry.deadline {
+            state.deadlines.remove(&(deadline, *id));
         }
-        state.parked.remove(id);
         if poison {
             state.lanes.refused(&entry.message, bound);
             state.unpark(id);
@@ -366,14 +383,13 @@ impl Machine {
     pub(super) fn give_up(&mut self, entity: &Entity, outcome: &Outcome) {
         self.close(entity);
         let Some(state) = self.entities.get_mut(entity) else { return };
-        let outstanding: Vec<MessageId> = state
+        let outstanding: BTreeSet<MessageId> = state
             .gate
             .iter()
             .flat_map(|gated| gated.message.iter().chain(gated.queries.iter().map(|(id, ..)| id)))
             .copied()
             .collect();
-        state.queue.clear();
-        state.parked.clear();
+        state.mailbox.clear();
         state.start_pause = None;
         let ended: Vec<_> =
             state.entries.keys().filter(|id| !outstanding.contains(id)).copied().collect();
@@ -381,7 +397,7 @@ impl Machine {
             self.refuse(entity, &id, outcome.clone(), false);
         }
         if self.entities.get(entity).is_some_and(State::is_spent) {
-            self.entities.remove(entity);
+            self.drop_entity(entity);
         }
     }
 }

@@ -29,7 +29,13 @@ impl Machine {
                 self.wake_by(at);
             }
         }
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+        // Those that are due now, once each: what is due again at once is for the next tick.
+        let later = self.timers.iter().find(|(at, _)| *at > now.mono).cloned();
+        let later = later.map(|later| self.timers.split_off(&later)).unwrap_or_default();
+        for (_, entity) in std::mem::replace(&mut self.timers, later) {
+            if let Some(state) = self.entities.get_mut(&entity) {
+                state.timer = None;
+            }
             self.tick_entity(now, &entity);
         }
         if let Some(at) = self.stop_at {
@@ -49,22 +55,17 @@ impl Machine {
     pub(super) fn tick_entity(&mut self, now: Now, entity: &Entity) {
         let paused = self.pauses();
         let Some(state) = self.entities.get(entity) else { return };
-        let waits = |id: &MessageId| state.queue.contains(id) || state.parked.contains_key(id);
-        let expired: Vec<_> = state
-            .entries
-            .iter()
-            .filter(|(id, entry)| entry.expired(now.mono) && waits(id))
-            .map(|(id, _)| *id)
-            .collect();
-        let impatient: Vec<_> = state
-            .parked
-            .iter()
-            .filter(|(id, until)| **until <= now.mono && !expired.contains(id) && !paused)
-            .map(|(id, _)| *id)
-            .collect();
+        let passed = state.deadlines.iter().take_while(|(at, _)| *at <= now.mono);
+        let expired: Vec<_> =
+            passed.map(|(_, id)| *id).filter(|id| state.mailbox.contains(id)).collect();
         for id in expired {
             self.refuse_deadline(entity, &id);
         }
+        let Some(state) = self.entities.get(entity) else { return };
+        let impatient: Vec<_> = match paused {
+            true => Vec::new(),
+            false => state.mailbox.parked_in_vain(now.mono).collect(),
+        };
         for id in impatient {
             let outcome = Outcome::later(
                 codes::OUT_OF_ORDER,
@@ -107,20 +108,20 @@ impl Machine {
     /// Makes sure that a tick comes when the entity next needs one.
     pub(super) fn wake_for(&mut self, entity: &Entity) {
         let Some(state) = self.entities.get(entity) else { return };
-        let waiting = state.queue.iter().chain(state.parked.keys());
-        let deadlines = waiting.filter_map(|id| state.entries.get(id)?.deadline);
+        let deadline = state.first_deadline();
         let paused = self.pauses();
-        let parked = state.parked.values().copied().filter(|_| !paused);
+        let parked = state.mailbox.first_parked_until().filter(|_| !paused);
         let slot = match state.stage {
             Stage::Waiting(since) => Some(since + self.settings.activation_wait),
-            Stage::Idle if !paused => self
+            Stage::Idle if !paused && state.entries.is_empty() => self
                 .types
                 .get(&entity.kind)
                 .map(|settings| state.last_used.saturating_add(settings.idle)),
             _ => None,
         };
-        if let Some(at) = deadlines.chain(parked).chain(slot).chain(state.stop_by).min() {
-            self.wake_by(at);
+        let times = deadline.into_iter().chain(parked).chain(slot).chain(state.stop_by);
+        if let Some(at) = times.min() {
+            self.wake_entity(entity, at);
         }
     }
 }
