@@ -3,14 +3,26 @@
 //! Every reply carries the entity's version, so a history is checked in O(n log n) without searching for an
 //! order. It judges simulated runs and the recorded histories of real processes alike. It knows nothing of
 //! how the platform works: only what was asked, when, and what was answered.
+//!
+//! A version without an answered command is a *hole*. Only a command whose sender never learned its outcome may
+//! fill it, each such command one hole, and only where the session's order and real time allow it (`holes.rs`).
+//! Values stay compared behind a hole: some choice of commands must explain every value that was read (`values.rs`).
+
+mod finding;
+mod holes;
+mod order;
+mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What an entity should do: a sequential reading of its type.
-pub trait Model: Clone {
+pub use self::finding::{Broken, Finding};
+use self::holes::Candidate;
+
+/// What an entity should do: a sequential reading of its type. Two models that are equal behave alike from then on.
+pub trait Model: Clone + Ord {
     /// Runs a command; an error is an application error's code and must leave the model unchanged.
     fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String>;
     /// Answers a query.
@@ -65,22 +77,43 @@ pub struct End {
     pub own_turns: BTreeMap<String, BTreeSet<u64>>,
 }
 
-/// Checks a history; gives every breach found, one sentence each.
-pub fn check<M: Model>(new: impl Fn(&str) -> M, history: &[Operation], end: &End) -> Vec<String> {
-    let mut breaches = Vec::new();
-    one_outcome_an_id(history, &mut breaches);
+/// What the oracle has to say of a history.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Every breach.
+    pub findings: Vec<Finding>,
+    /// Entities of which not all values were compared: too many choices of unknown commands explain them.
+    pub not_compared: Vec<String>,
+}
+
+/// Checks a history; gives every breach found.
+pub fn check<M: Model>(new: impl Fn(&str) -> M, history: &[Operation], end: &End) -> Vec<Finding> {
+    judge(new, history, end).findings
+}
+
+/// Checks a history; tells also what could not be checked.
+pub fn judge<M: Model>(new: impl Fn(&str) -> M, history: &[Operation], end: &End) -> Verdict {
+    let mut verdict = Verdict::default();
+    let history = one_record_an_id(history, &mut verdict.findings);
     let mut entities: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for operation in history {
+    for operation in &history {
         entities.entry(&operation.entity).or_default().push(operation);
     }
     for (entity, operations) in entities {
         let mut found = Vec::new();
-        real_time_order(&operations, &mut found);
-        session_order(&operations, &mut found);
-        sequential_run(new(entity), entity, &operations, end, &mut found);
-        breaches.extend(found.into_iter().map(|breach| format!("{entity}: {breach}")));
+        order::real_time(&operations, &mut found);
+        order::sessions(&operations, &mut found);
+        let versions = Versions::of(entity, &operations, end, &mut found);
+        let holes: Vec<u64> =
+            (1..=versions.last).filter(|version| versions.is_hole(*version)).collect();
+        let candidates = holes::candidates(&operations);
+        holes::explain(&holes, &candidates, &mut found);
+        if !values::compare(new(entity), &versions, &candidates, &mut found) {
+            verdict.not_compared.push(entity.to_owned());
+        }
+        verdict.findings.extend(found.into_iter().map(|finding| finding.about(entity)));
     }
-    breaches
+    verdict
 }
 
 fn name(operation: &Operation) -> String {
@@ -90,152 +123,94 @@ fn name(operation: &Operation) -> String {
     )
 }
 
-fn one_outcome_an_id(history: &[Operation], breaches: &mut Vec<String>) {
-    let mut finals = BTreeMap::new();
-    for operation in history.iter().filter(|operation| operation.command) {
-        if let Outcome::Final { version, value } = &operation.outcome {
-            let id = (&operation.session, operation.sequence);
-            if let Some(before) = finals.insert(id, (version, value))
-                && before != (version, value)
-            {
-                breaches.push(format!(
-                    "{} was answered {before:?} and {:?}",
-                    name(operation),
-                    (version, value)
-                ));
-            }
-        }
-    }
-}
-
-/// A reply received before another message was sent has the lower version; for queries, not the higher.
-fn real_time_order(operations: &[&Operation], breaches: &mut Vec<String>) {
-    let version_of = |operation: &Operation| match operation.outcome {
+fn version_of(operation: &Operation) -> Option<u64> {
+    match operation.outcome {
         Outcome::Final { version, .. } => Some(version),
         _ => None,
-    };
-    let mut by_end: Vec<_> = operations.iter().filter(|o| version_of(o).is_some()).collect();
-    let mut by_start = by_end.clone();
-    by_end.sort_by_key(|operation| operation.received);
-    by_start.sort_by_key(|operation| operation.sent);
-    let mut ended = by_end.into_iter().peekable();
-    let mut latest: Option<(u64, &Operation)> = None;
-    for operation in by_start {
-        while let Some(earlier) = ended.next_if(|earlier| earlier.received < operation.sent) {
-            let version = version_of(earlier).unwrap_or(0);
-            if latest.is_none_or(|(highest, _)| version > highest) {
-                latest = Some((version, earlier));
-            }
-        }
-        let (Some(version), Some((highest, before))) = (version_of(operation), latest) else {
+    }
+}
+
+/// Makes one record of all that have a command's id: first sent and first answered at the earliest of them, with
+/// the outcome that says most. Every final outcome of one id must be the same.
+fn one_record_an_id(history: &[Operation], found: &mut Vec<Finding>) -> Vec<Operation> {
+    let mut places: BTreeMap<(&str, u64), usize> = BTreeMap::new();
+    let mut records: Vec<Operation> = Vec::new();
+    for operation in history {
+        let first = operation.command.then(|| {
+            *places.entry((&operation.session, operation.sequence)).or_insert(records.len())
+        });
+        let Some(record) = first.and_then(|place| records.get_mut(place)) else {
+            records.push(operation.clone());
             continue;
         };
-        // A copy of one command is answered with one version.
-        let same = operation.session == before.session && operation.sequence == before.sequence;
-        let late = if operation.command { version <= highest } else { version < highest };
-        if late && !same {
-            breaches.push(format!(
-                "{} has version {version}, though {} had {highest} before it was sent",
-                name(operation),
-                name(before)
-            ));
+        record.sent = record.sent.min(operation.sent);
+        match (&record.outcome, &operation.outcome) {
+            (Outcome::Final { .. }, Outcome::Final { .. }) => {
+                record.received = record.received.min(operation.received);
+                if record.outcome != operation.outcome {
+                    let (name, one, two) = (name(operation), &record.outcome, &operation.outcome);
+                    found.push(Broken::TwoAnswers.because(format!(
+                        "{}: {name} was answered {one:?} and {two:?}",
+                        operation.entity
+                    )));
+                }
+            }
+            (Outcome::Unknown | Outcome::NotRun, Outcome::Final { .. })
+            | (Outcome::NotRun, Outcome::Unknown) => {
+                record.received = operation.received;
+                record.outcome = operation.outcome.clone();
+            }
+            _ => {}
         }
     }
+    records
 }
 
-/// Sequences of a session rise with versions.
-fn session_order(operations: &[&Operation], breaches: &mut Vec<String>) {
-    let mut last: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    let mut commands: Vec<_> = operations.iter().filter(|operation| operation.command).collect();
-    commands.sort_by_key(|operation| operation.sequence);
-    for operation in commands {
-        let Outcome::Final { version, .. } = operation.outcome else { continue };
-        if let Some((sequence, before)) =
-            last.insert(&operation.session, (operation.sequence, version))
-            && before >= version
-            && sequence != operation.sequence
-        {
-            breaches.push(format!(
-                "{} has version {version}, but sequence {sequence} had {before}",
-                name(operation)
-            ));
-        }
-    }
+/// What was answered of an entity, by version.
+struct Versions<'a> {
+    commands: BTreeMap<u64, &'a Operation>,
+    queries: BTreeMap<u64, Vec<&'a Operation>>,
+    own: BTreeSet<u64>,
+    last: u64,
 }
 
-/// Accepted commands have distinct, consecutive versions, and values are those of a sequential run by version.
-fn sequential_run<M: Model>(
-    mut model: M,
-    entity: &str,
-    operations: &[&Operation],
-    end: &End,
-    breaches: &mut Vec<String>,
-) {
-    let none = BTreeSet::new();
-    let own = end.own_turns.get(entity).unwrap_or(&none);
-    let unknown = operations.iter().filter(|o| o.command && o.outcome == Outcome::Unknown).count();
-    let mut commands: BTreeMap<u64, &Operation> = BTreeMap::new();
-    let mut queries: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations {
-        let Outcome::Final { version, .. } = operation.outcome else { continue };
-        if !operation.command {
-            queries.entry(version).or_default().push(operation);
-        } else if let Some(other) = commands.insert(version, operation)
-            && (other.session != operation.session || other.sequence != operation.sequence)
-        {
-            breaches.push(format!(
-                "{} and {} share version {version}",
-                name(other),
-                name(operation)
-            ));
-        }
-    }
-    let highest = commands.keys().chain(queries.keys()).max().copied().unwrap_or(0);
-    let stored = end.versions.get(entity).copied();
-    if let Some(stored) = stored
-        && stored < highest
-    {
-        breaches.push(format!("version {highest} was acknowledged, and the store has {stored}"));
-    }
-    let last = stored.unwrap_or(highest).max(highest);
-    let mut holes = 0;
-    for version in 0..=last {
-        if let Some(operation) = commands.get(&version) {
-            let expected = model.command(&operation.method, &operation.arguments);
-            if let Outcome::Final { value, .. } = &operation.outcome
-                && holes == 0
-                && *value != expected
-            {
-                breaches.push(format!(
-                    "{} at {version} answered {value:?}, not {expected:?}",
-                    name(operation)
-                ));
-            }
-        } else if version > 0 && !own.contains(&version) {
-            holes += 1;
-        }
-        for operation in queries.get(&version).into_iter().flatten() {
-            let expected = model.query(&operation.method, &operation.arguments);
-            if let Outcome::Final { value, .. } = &operation.outcome
-                && holes == 0
-                && *value != expected
-            {
-                breaches.push(format!(
-                    "{} at {version} read {value:?}, not {expected:?}",
-                    name(operation)
-                ));
+impl<'a> Versions<'a> {
+    /// Accepted commands have distinct versions, and none lies above what is stored.
+    fn of(entity: &str, operations: &[&'a Operation], end: &End, found: &mut Vec<Finding>) -> Self {
+        let own = end.own_turns.get(entity).cloned().unwrap_or_default();
+        let mut commands: BTreeMap<u64, &Operation> = BTreeMap::new();
+        let mut queries: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
+        for operation in operations {
+            let Some(version) = version_of(operation) else { continue };
+            if !operation.command {
+                queries.entry(version).or_default().push(operation);
+            } else if let Some(other) = commands.insert(version, operation) {
+                let (one, two) = (name(other), name(operation));
+                found.push(
+                    Broken::SharedVersion
+                        .because(format!("{one} and {two} share version {version}")),
+                );
             }
         }
+        let highest = commands.keys().chain(queries.keys()).max().copied().unwrap_or(0);
+        let stored = end.versions.get(entity).copied();
+        if let Some(stored) = stored.filter(|stored| *stored < highest) {
+            found.push(Broken::Lost.because(format!(
+                "version {highest} was acknowledged, and the store has {stored}"
+            )));
+        }
+        let last = stored.unwrap_or(highest).max(highest);
+        Self { commands, queries, own, last }
     }
-    if holes > unknown {
-        breaches.push(format!(
-            "{holes} versions up to {last} belong to no answered command, and only {unknown} commands are unknown"
-        ));
+
+    /// Whether a version belongs to no answered command and to no turn of the entity's own.
+    fn is_hole(&self, version: u64) -> bool {
+        version > 0 && !self.commands.contains_key(&version) && !self.own.contains(&version)
     }
 }
 
 /// A counter: `add(by)` refuses to pass `limit`, `take(by)` refuses to pass zero, `get` reads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
     /// Its value.
     pub value: u64,

@@ -95,7 +95,8 @@ impl Recorder {
     /// The breaches that the oracle finds in a history of counters and accounts.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
-        check(Example::of, &self.operations(), &End::default())
+        let found = check(Example::of, &self.operations(), &End::default());
+        found.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -120,7 +121,7 @@ fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
 }
 
 /// What `examples/counter` should do, read sequentially.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
     value: u64,
 }
@@ -144,7 +145,7 @@ impl Model for Counter {
 }
 
 /// What `examples/account` should do with deposits and withdrawals, read sequentially.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account {
     cents: i64,
 }
@@ -168,7 +169,7 @@ impl Model for Account {
 }
 
 /// An entity of an example, by its type.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Example {
     /// Of `examples/counter`.
     Counter(Counter),
