@@ -7,6 +7,8 @@ use ostraca_sharding::ids::{Digest, Entity, MessageId, Session};
 use ostraca_sharding::message::{Kind, Message, Outcome, Token, codes};
 use ostraca_sharding::records::Answer;
 
+use crate::finding::{Broken, Finding};
+
 /// One message that a client has not seen the end of.
 #[derive(Clone, Debug)]
 pub struct Pending {
@@ -72,12 +74,14 @@ impl Client {
     /// What an outcome breaks if it says that a command was overtaken. A query whose answer was lost may be; a command
     /// never.
     #[must_use]
-    pub fn overtaken(&self, sequence: u64, outcome: &Outcome) -> Option<String> {
+    pub fn overtaken(&self, sequence: u64, outcome: &Outcome) -> Option<Finding> {
         let overtaken =
             matches!(outcome, Outcome::NotRun { code, .. } if code == codes::SUPERSEDED);
         let pending = self.pending.get(&sequence).filter(|_| overtaken)?;
-        (pending.kind == Kind::Command)
-            .then(|| format!("{sequence} was overtaken in its lane, and never ran"))
+        (pending.kind == Kind::Command).then(|| {
+            Broken::Overtaken
+                .because(format!("{sequence} was overtaken in its lane, and never ran"))
+        })
     }
 
     /// A copy of a message as it is sent now (R17).
@@ -139,6 +143,13 @@ impl Client {
             }
         };
         self.resolve(sequence, now, seen)
+    }
+
+    /// Waits no longer for an outcome: whether it ran is not known. Tells what was given up.
+    pub fn give_up(&mut self, sequence: u64, now: u64) -> Option<Kind> {
+        let kind = self.pending.get(&sequence)?.kind;
+        self.resolve(sequence, now, Seen::Unknown);
+        Some(kind)
     }
 
     fn resolve(&mut self, sequence: u64, now: u64, seen: Seen) -> Option<u64> {

@@ -17,6 +17,7 @@ mod guard_shards;
 mod judge;
 mod keeper;
 mod kinds;
+mod leases;
 mod life;
 mod net;
 mod orders;
@@ -41,12 +42,14 @@ use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
 
 use crate::client::Client;
+use crate::finding::{Broken, Finding};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::{Breach, Store};
 use crate::tally::Tally;
 use faults::{Fault, Trap};
 use guard::{Applied, Guard};
+use leases::{Slow, Vigil};
 use life::Site;
 use net::{Conn, ConnId, Cut, Frame, Scope, Way};
 use process::{Pid, Process};
@@ -99,8 +102,8 @@ impl Default for Options {
 /// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Every promise that was broken, one sentence each.
-    pub breaches: Vec<String>,
+    /// Every promise that was broken.
+    pub breaches: Vec<Finding>,
     /// What occurred.
     pub tally: Tally,
     /// What the clients saw.
@@ -115,6 +118,8 @@ pub struct Report {
 enum Happening {
     Issue { client: usize },
     Again { client: usize, sequence: u64, copies: u32 },
+    GiveUp { client: usize, sequence: u64 },
+    Vigil { vigil: usize },
     Arrive { site: usize, client: usize, message: Box<Message> },
     Reply { client: usize, sequence: u64, outcome: Outcome },
     Pump { conn: ConnId, from: usize },
@@ -166,6 +171,19 @@ impl Happening {
     }
 }
 
+impl Happening {
+    /// Whose control thread it is for: it waits while that one stands still.
+    fn control(&self) -> Option<Pid> {
+        match self {
+            Self::Told { pid, .. }
+            | Self::FromStore { pid, .. }
+            | Self::NodeTick { pid }
+            | Self::Tiding { pid } => Some(*pid),
+            _ => None,
+        }
+    }
+}
+
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
 /// For how long the manager may seem not to hear a node.
@@ -206,6 +224,10 @@ struct World {
     writes: BTreeMap<(Pid, u64), (&'static str, u64)>,
     last_talk: BTreeMap<(Pid, usize), u64>,
     traps: Vec<Trap>,
+    slow: Vec<Slow>,
+    vigils: Vec<Vigil>,
+    /// The client that reads at strained nodes; the next one writes what it reads.
+    readers: usize,
     drained: Vec<NodeId>,
     clients: Vec<Client>,
     /// The gateway that each client goes to.
@@ -228,7 +250,7 @@ struct World {
     /// When the last fault known so far ends.
     healed: u64,
     served_at: Option<u64>,
-    breaches: Vec<String>,
+    breaches: Vec<Finding>,
     tally: Tally,
     trace: bool,
     keep_scripts: bool,
@@ -263,6 +285,12 @@ impl World {
                     continue;
                 }
             }
+            if let Some(pid) = happening.control()
+                && let Some(delay) = self.stalled(pid)
+            {
+                self.at(delay, happening);
+                continue;
+            }
             let look = matches!(happening, Happening::Look);
             self.happen(happening);
             if (look && self.settled()) || !self.breaches.is_empty() {
@@ -270,7 +298,9 @@ impl World {
             }
             if self.steps_taken > STEPS {
                 let now = self.now;
-                return self.breaches.push(format!("{STEPS} steps were taken by {now}"));
+                return self
+                    .breaches
+                    .push(Broken::Endless.because(format!("{STEPS} steps were taken by {now}")));
             }
         }
     }
@@ -279,6 +309,12 @@ impl World {
     fn store_paused(&self) -> Option<u64> {
         let until = self.sites[0].pid.map_or(0, |pid| self.processes[pid].paused_until);
         (until > self.now).then(|| until - self.now)
+    }
+
+    /// For how long a process's control thread stands still.
+    fn stalled(&self, pid: Pid) -> Option<u64> {
+        let it = &self.processes[pid];
+        (it.alive && it.stalled_until > self.now).then(|| it.stalled_until - self.now)
     }
 
     fn tell_awake(&mut self, pid: Pid, event: node::Event) {
@@ -291,6 +327,8 @@ impl World {
             Happening::Again { client, sequence, copies } => {
                 self.send_again(client, sequence, copies);
             }
+            Happening::GiveUp { client, sequence } => self.give_up(client, sequence),
+            Happening::Vigil { vigil } => self.vigil(vigil),
             Happening::Arrive { site, client, message } => self.arrive_at(site, client, message),
             Happening::Reply { client, sequence, outcome } => {
                 self.replied(client, sequence, outcome);
@@ -344,6 +382,9 @@ impl World {
         let paused = self.processes[pid].paused_until;
         if paused > self.now {
             let delay = paused - self.now;
+            return self.at(delay, Happening::Talk { from, to, member, talk });
+        }
+        if let Some(delay) = self.stalled(pid) {
             return self.at(delay, Happening::Talk { from, to, member, talk });
         }
         self.heard(pid, member, talk);

@@ -9,6 +9,7 @@
 
 pub mod client;
 pub mod cluster;
+mod finding;
 pub mod guest;
 pub mod hostile;
 mod node;
@@ -19,5 +20,6 @@ mod tally;
 mod verdict;
 mod world;
 
+pub use finding::{Broken, Finding};
 pub use tally::{KINDS, Tally};
 pub use world::{Options, Report, run};

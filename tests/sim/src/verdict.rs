@@ -6,6 +6,7 @@ use ostraca_oracle::{Counter, End, Operation, Outcome, check};
 use ostraca_sharding::ids::{Entity, MessageId, TurnId};
 
 use crate::client::Client;
+use crate::finding::{Broken, Finding};
 use crate::guest::LIMIT;
 use crate::store::Image;
 
@@ -17,7 +18,7 @@ pub(crate) struct Verdict {
     own_turns: BTreeMap<String, BTreeSet<u64>>,
     /// The version that each message made.
     made: BTreeMap<MessageId, u64>,
-    breaches: Vec<String>,
+    breaches: Vec<Finding>,
 }
 
 impl Verdict {
@@ -41,25 +42,40 @@ impl Verdict {
 
     fn message(&mut self, entity: &Entity, version: u64, id: MessageId) {
         if let Some(before) = self.made.insert(id, version) {
-            self.breaches.push(format!("{id:?} made versions {before} and {version} of {entity}"));
+            self.breaches.push(
+                Broken::RanTwice
+                    .because(format!("{id:?} made versions {before} and {version} of {entity}")),
+            );
         }
     }
 
     /// Every promise that was broken, and what all clients saw.
-    pub(crate) fn of(mut self, clients: Vec<Client>) -> (Vec<String>, Vec<Operation>) {
+    pub(crate) fn of(
+        mut self,
+        mut clients: Vec<Client>,
+        now: u64,
+    ) -> (Vec<Finding>, Vec<Operation>) {
+        // A run that ends early leaves messages without an outcome.
+        for client in &mut clients {
+            for sequence in client.pending.keys().copied().collect::<Vec<_>>() {
+                client.give_up(sequence, now);
+            }
+        }
         for client in &clients {
             for operation in &client.history {
                 let id = MessageId { session: client.session, sequence: operation.sequence };
                 let told_not_run = operation.outcome == Outcome::NotRun;
                 if let Some(version) = self.made.get(&id).filter(|_| told_not_run) {
-                    self.breaches
-                        .push(format!("told not run, but made version {version}: {operation:?}"));
+                    self.breaches.push(Broken::EffectAfterNotRun.because(format!(
+                        "told not run, but made version {version}: {operation:?}"
+                    )));
                 }
             }
         }
         let end = End { versions: self.versions, own_turns: self.own_turns };
         let history: Vec<_> = clients.into_iter().flat_map(|client| client.history).collect();
-        self.breaches.extend(check(|_| Counter { value: 0, limit: LIMIT }, &history, &end));
+        let found = check(|_| Counter { value: 0, limit: LIMIT }, &history, &end);
+        self.breaches.extend(found.into_iter().map(Finding::from));
         (self.breaches, history)
     }
 }

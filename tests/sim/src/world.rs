@@ -25,6 +25,7 @@ use ostraca_sharding::shard::{
 
 use self::happening::{Fault, Happening};
 use crate::client::{Client, Pending};
+use crate::finding::{Broken, Finding};
 use crate::guest::Instance;
 use crate::node::Node;
 use crate::queue::Queue;
@@ -63,8 +64,8 @@ impl Default for Options {
 /// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Every promise that was broken, one sentence each.
-    pub breaches: Vec<String>,
+    /// Every promise that was broken.
+    pub breaches: Vec<Finding>,
     /// What occurred.
     pub tally: Tally,
     /// What the clients saw.
@@ -102,7 +103,7 @@ struct World {
     last_request: BTreeMap<(usize, u64), u64>,
     /// Turns whose commit was refused: a second delivery of the same call must not let them in.
     refused: BTreeSet<TurnId>,
-    breaches: Vec<String>,
+    breaches: Vec<Finding>,
     tally: Tally,
 }
 
@@ -166,9 +167,9 @@ impl World {
             }
             if self.now > last_fault.max(3_000) + SETTLE || steps > 2_000_000 {
                 let left: usize = self.clients.iter().map(|client| client.pending.len()).sum();
-                self.breaches.push(format!(
+                self.breaches.push(Broken::Unanswered.because(format!(
                     "{left} messages were not resolved in time after the last fault"
-                ));
+                )));
                 return;
             }
         }
@@ -183,7 +184,10 @@ impl World {
             Happening::Reply { client, sequence, probe, outcome } => {
                 if probe {
                     if matches!(outcome, Outcome::Final { .. }) {
-                        self.breaches.push(format!("a reused id was answered: {outcome:?}"));
+                        self.breaches.push(
+                            Broken::ReusedIdAnswered
+                                .because(format!("a reused id was answered: {outcome:?}")),
+                        );
                     }
                     return;
                 }
@@ -268,7 +272,7 @@ impl World {
         let mut verdict = Verdict::default();
         let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| message.id);
         verdict.durable(self.store.durable(), message_of);
-        let (broken, history) = verdict.of(self.clients);
+        let (broken, history) = verdict.of(self.clients, self.now);
         self.breaches.extend(broken);
         Report { breaches: self.breaches, tally: self.tally, history }
     }

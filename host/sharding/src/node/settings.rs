@@ -107,4 +107,8 @@ pub enum Mutation {
     StayUnheard,
     /// What is to be done is not written ahead: the owner is told before the row says so (S15).
     NotAhead,
+    /// A lease counts from when the answer to its renewal came (R8).
+    RenewedByAnswer,
+    /// A lease counts from when the answer to its registration came (R8).
+    RegisteredByAnswer,
 }

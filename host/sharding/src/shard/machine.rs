@@ -224,8 +224,9 @@ impl Machine {
     }
 
     fn lease_good(&self, now: Now) -> bool {
-        self.lease_sent
-            .is_some_and(|sent| now.mono.saturating_sub(sent) < self.settings.lease / 5 * 4)
+        let lease = self.settings.lease;
+        let good = if self.off(Mutation::LongLease) { lease * 2 } else { lease / 5 * 4 };
+        self.lease_sent.is_some_and(|sent| now.mono.saturating_sub(sent) < good)
     }
 
     fn wake_by(&mut self, at: u64) {

@@ -76,6 +76,8 @@ pub enum Mutation {
     IgnoreDeadline,
     /// Turns start while the lease has lapsed (R9).
     RunWhileSuspended,
+    /// A lease counts as good to twice its length (R8).
+    LongLease,
 }
 
 /// What the machine must know of an entity type's present deployment.

@@ -7,6 +7,7 @@ use ostraca_sharding::records::Answer;
 use super::process::Pid;
 use super::{Happening, World};
 use crate::client::Pending;
+use crate::finding::Broken;
 
 impl World {
     pub(super) fn issue(&mut self, client: usize) {
@@ -34,6 +35,10 @@ impl World {
             let pending = Pending::new(entity, (kind_of, method, by), self.now, patience);
             let sequence = self.clients[client].begin(pending);
             self.send(client, sequence);
+            if self.rng.chance(6) {
+                let delay = self.rng.range(50, 3_000);
+                self.at(delay, Happening::GiveUp { client, sequence });
+            }
         }
     }
 
@@ -85,6 +90,15 @@ impl World {
         }
     }
 
+    /// A client waits no longer for an outcome.
+    pub(super) fn give_up(&mut self, client: usize, sequence: u64) {
+        match self.clients[client].give_up(sequence, self.now) {
+            Some(Kind::Command) => self.tally.count("client: gave up a command"),
+            Some(Kind::Query) => self.tally.count("client: gave up a query"),
+            None => {}
+        }
+    }
+
     /// Nothing came back in time: again, maybe elsewhere.
     pub(super) fn send_again(&mut self, client: usize, sequence: u64, copies: u32) {
         let pending = self.clients[client].pending.get(&sequence);
@@ -112,7 +126,9 @@ impl World {
     /// A gateway answers a request.
     pub(super) fn reply(&mut self, pid: Pid, token: Token, outcome: Outcome) {
         let Some(open) = self.processes[pid].door.open.remove(&token) else {
-            return self.breaches.push(format!("a second answer to {token:?}: {outcome:?}"));
+            return self.breaches.push(
+                Broken::SecondReply.because(format!("a second answer to {token:?}: {outcome:?}")),
+            );
         };
         let (client, sequence) = (open.client, open.sequence);
         match &outcome {

@@ -8,12 +8,20 @@ use ostraca_sharding::shard::Phase;
 use super::process::{Order, Pid};
 use super::storage::Call;
 use super::{Happening, World};
+use crate::finding::Broken;
 
 impl World {
     pub(super) fn tell_node(&mut self, pid: Pid, event: Event) {
+        if let Some(delay) = self.stalled(pid) {
+            return self.at(delay, Happening::Told { pid, event });
+        }
         let it = &mut self.processes[pid];
         if !it.alive {
             return;
+        }
+        if it.stalled_until > it.felt {
+            // The first that it sees after it stood still.
+            it.felt = self.now;
         }
         let now = it.reads(self.now);
         it.machine.handle(now, event.clone());
@@ -104,7 +112,7 @@ impl World {
                 let serves = it.machine.held().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
-                    self.breaches.push(why);
+                    self.breaches.push(Broken::ResumedBlindly.because(why));
                 }
                 self.order(pid, Order::Resume);
             }
@@ -218,9 +226,9 @@ impl World {
                 }
                 self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 if !self.guard.intents.contains(id) {
-                    self.breaches.push(format!(
+                    self.breaches.push(Broken::NotAhead.because(format!(
                         "{node} told {to} of a hand-off of shard {shard} that no row has (S15)"
-                    ));
+                    )));
                 }
                 self.step(pid, "step: begin-hand-off said");
             }
@@ -233,9 +241,9 @@ impl World {
                     self.tally.count("transition: hand-off went on without all acknowledgements");
                 }
                 if !self.guard.intents.contains(id) {
-                    self.breaches.push(format!(
+                    self.breaches.push(Broken::NotAhead.because(format!(
                         "{node} told {to} to hand shard {shard} off, and no row says so (S15)"
-                    ));
+                    )));
                 }
                 self.step(pid, "step: hand-off said");
             }
@@ -254,9 +262,9 @@ impl World {
                         && !matches!(hosted.machine.phase(), Phase::Stopped | Phase::Lost)
                 });
                 if (lives || adopts) && !going {
-                    self.breaches.push(format!(
+                    self.breaches.push(Broken::StoppedEarly.because(format!(
                         "{node} said that shard {shard} stopped under {epoch:?} while it held it (A16)"
-                    ));
+                    )));
                 }
                 if let Some(member) = it.member.clone() {
                     self.guard.stopped.insert((member, *shard, *epoch));

@@ -14,6 +14,7 @@ use ostraca_sharding::shard;
 use super::net::{ConnId, Frame, Way};
 use super::process::{Asker, Pid};
 use super::{Happening, World};
+use crate::finding::Broken;
 
 /// How a message ended at the node that it was sent to.
 pub(super) type Forwarded = Outcome;
@@ -105,7 +106,9 @@ impl World {
 
     fn attempt(&mut self, pid: Pid, token: Token) {
         let Some(open) = self.processes[pid].door.open.get_mut(&token) else {
-            return self.breaches.push(format!("{token:?} was sent after its answer"));
+            return self
+                .breaches
+                .push(Broken::SecondReply.because(format!("{token:?} was sent after its answer")));
         };
         open.attempts += 1;
         if open.attempts > 1 {
@@ -141,7 +144,7 @@ impl World {
         it.door.router.tick(now, &mut out);
         if it.door.router.wake().is_some_and(|wake| wake <= now) {
             let why = format!("{}: the router wants to be woken for nothing", it.node);
-            self.breaches.push(why);
+            self.breaches.push(Broken::RouterSpins.because(why));
         }
         self.steps(pid, out);
     }
@@ -311,9 +314,9 @@ impl World {
             self.tally.count("route: moved");
         } else if is < was {
             let node = self.processes[pid].node.clone();
-            self.breaches.push(format!(
+            self.breaches.push(Broken::RouteBack.because(format!(
                 "{node}: the route of shard {shard} fell from {was:?} to {is:?} (R13)"
-            ));
+            )));
         }
         self.steps(pid, out);
     }

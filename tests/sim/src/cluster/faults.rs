@@ -93,6 +93,9 @@ pub(super) enum Fault {
     },
     Rebalance,
     Redeploy,
+    ControlStalls,
+    RenewalSlow,
+    RegistrationSlow,
 }
 
 /// Somebody is struck when a step is reached for the nth time.
@@ -266,9 +269,12 @@ impl World {
             }
             Fault::Join => {
                 self.tally.count("operator: node joins");
-                self.join();
+                self.join(false);
             }
             Fault::Leave { now } => self.leave(now),
+            Fault::ControlStalls => self.control_stalls(),
+            Fault::RenewalSlow => self.renewal_slow(),
+            Fault::RegistrationSlow => self.registration_slow(),
             Fault::Rebalance => {
                 self.tally.count("operator: rebalance");
                 let pid = self.a_process(true);

@@ -15,6 +15,7 @@ use ostraca_sharding::shard::Phase;
 use super::process::{Order, Pid};
 use super::storage::GHOST;
 use super::{LEASE, World};
+use crate::finding::{Broken, Finding};
 
 /// How late a watch may tell of a row.
 const NEWS: u64 = 400;
@@ -39,7 +40,7 @@ pub(super) struct Guard {
     /// The last few of them.
     renewals: BTreeMap<Member, VecDeque<u64>>,
     /// What is to be said of who stood for the leadership in a term, if it takes it.
-    stood: BTreeMap<(Pid, u64), String>,
+    stood: BTreeMap<(Pid, u64), Finding>,
     pub(super) dead: BTreeSet<Member>,
     pub(super) standing: BTreeMap<NodeId, (Member, Standing)>,
     /// Who was given a shard under which epoch, by which term's row.
@@ -56,19 +57,24 @@ pub(super) struct Guard {
 
 impl Guard {
     /// A claim stands now. It must be of an owner that a row named, and epochs rise with owners (R5).
-    pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<String>) {
+    pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<Finding>) {
         let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
         let shard = claim.shard.shard;
         if self.owners.get(&(shard, claim.epoch)) != Some(&owner) && &*claim.node.0 != GHOST {
-            breaches.push(format!("{owner} claimed shard {shard} under {:?} unnamed", claim.epoch));
+            breaches.push(
+                Broken::ClaimUnnamed.because(format!(
+                    "{owner} claimed shard {shard} under {:?} unnamed",
+                    claim.epoch
+                )),
+            );
         }
         if let Some((epoch, other)) = self.highest.get(&shard)
             && (claim.epoch < *epoch || (claim.epoch == *epoch && *other != owner))
         {
-            breaches.push(format!(
+            breaches.push(Broken::EpochOrder.because(format!(
                 "shard {shard} went from {other} under {epoch:?} to {owner} under {:?}",
                 claim.epoch
-            ));
+            )));
         }
         self.highest.insert(shard, (claim.epoch, owner));
     }
@@ -141,7 +147,9 @@ impl World {
                 };
                 self.guard_shards(applied, *chunk, &old, row);
             }
-            (key, _) => self.breaches.push(format!("{key:?} was given another kind of row")),
+            (key, _) => self
+                .breaches
+                .push(Broken::RowKind.because(format!("{key:?} was given another kind of row"))),
         }
     }
 
@@ -163,25 +171,30 @@ impl World {
             let ago = self.renewed_ago(applied, &former);
             if former != member {
                 if row.incarnation.counter <= old.incarnation.counter {
-                    self.breaches.push(format!("{member} follows {former}"));
+                    self.breaches
+                        .push(Broken::LifeOrder.because(format!("{member} follows {former}")));
                 }
                 let embedded = self.processes[applied.by].site == 0;
                 if old.standing == Standing::Live && !embedded {
                     self.tally.count("transition: waited for a standing lease");
                     if ago < LEASE {
-                        self.breaches.push(format!(
+                        self.breaches.push(Broken::RegisteredEarly.because(format!(
                             "{member} registered {ago} ms after {former} renewed its lease (R7)"
-                        ));
+                        )));
                     }
                 }
                 self.guard.dead.insert(former);
             } else if old.standing != Standing::Live && row.standing == Standing::Live {
-                self.breaches.push(format!("{member} came back from {:?} (R7)", old.standing));
+                self.breaches.push(
+                    Broken::LifeOrder
+                        .because(format!("{member} came back from {:?} (R7)", old.standing)),
+                );
             } else if row.standing == Standing::Dead && old.standing == Standing::Live {
                 self.tally.count("transition: node marked dead");
                 if ago < LEASE {
-                    self.breaches
-                        .push(format!("{member} was marked dead {ago} ms after it renewed (R8)"));
+                    self.breaches.push(Broken::MarkedDeadEarly.because(format!(
+                        "{member} was marked dead {ago} ms after it renewed (R8)"
+                    )));
                 }
             }
         }
@@ -198,7 +211,10 @@ impl World {
                     })
             });
             if serves {
-                self.breaches.push(format!("{member} said goodbye while it held shards (S10)"));
+                self.breaches.push(
+                    Broken::LeftWithShards
+                        .because(format!("{member} said goodbye while it held shards (S10)")),
+                );
             }
         }
         if old.is_none_or(|old| old.incarnation != row.incarnation || old.renewals != row.renewals)
@@ -222,7 +238,9 @@ impl World {
         self.tally.count("transition: manager taken from another");
         self.breaches.extend(self.guard.stood.remove(&(by, row.term)));
         if row.term <= old.term {
-            self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
+            self.breaches.push(
+                Broken::TermOrder.because(format!("term {} follows {} (R10)", row.term, old.term)),
+            );
         }
     }
 
@@ -249,7 +267,7 @@ impl World {
                 "{} took the leadership, decided {ago} ms after {holder} renewed its lease (R8)",
                 it.node
             );
-            self.guard.stood.insert((pid, term), why);
+            self.guard.stood.insert((pid, term), Broken::LedEarly.because(why));
         }
     }
 }

@@ -5,6 +5,7 @@ use ostraca_sharding::rows::{Key, ShardRow, ShardsRow, shard_at};
 
 use super::World;
 use super::guard::Applied;
+use crate::finding::Broken;
 
 impl World {
     pub(super) fn guard_shards(
@@ -15,7 +16,9 @@ impl World {
         row: &ShardsRow,
     ) {
         if row.term < old.term {
-            self.breaches.push(format!("term {} follows {} (R10)", row.term, old.term));
+            self.breaches.push(
+                Broken::TermOrder.because(format!("term {} follows {} (R10)", row.term, old.term)),
+            );
         }
         if row.term > old.term && !old.shards.is_empty() {
             self.tally.count("transition: row sealed");
@@ -48,7 +51,10 @@ impl World {
         });
         let by_hand_off = row.shards.iter().zip(&old.shards).all(|(a, b)| a.owner == b.owner);
         if decided && !old.shards.is_empty() && (!sealed || old.term != row.term) && !by_hand_off {
-            self.breaches.push(format!("term {} decided before it had sealed all (R10)", row.term));
+            self.breaches.push(
+                Broken::DecidedUnsealed
+                    .because(format!("term {} decided before it had sealed all (R10)", row.term)),
+            );
         }
     }
 
@@ -61,19 +67,25 @@ impl World {
     ) {
         let Some(owner) = &after.owner else {
             if before.owner.is_some() && after.epoch < before.epoch {
-                self.breaches.push(format!("shard {shard} lost its owner and its epoch"));
+                self.breaches.push(
+                    Broken::EpochOrder
+                        .because(format!("shard {shard} lost its owner and its epoch")),
+                );
             }
             return;
         };
         if after.epoch <= before.epoch && before.owner.is_some() {
-            self.breaches.push(format!(
+            self.breaches.push(Broken::EpochOrder.because(format!(
                 "shard {shard} went to {owner} under {:?} after {:?} (R5)",
                 after.epoch, before.epoch
-            ));
+            )));
         }
         let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
         if other.as_ref().is_some_and(|other| other != owner) {
-            self.breaches.push(format!("shard {shard} has two owners under {:?}", after.epoch));
+            self.breaches.push(
+                Broken::EpochOrder
+                    .because(format!("shard {shard} has two owners under {:?}", after.epoch)),
+            );
         }
         let Some(former) = &before.owner else {
             return self.tally.count("transition: assigned for the first time");
@@ -84,9 +96,9 @@ impl World {
             return self.tally.count("transition: assigned by death");
         }
         if applied.living.contains(&shard) {
-            self.breaches.push(format!(
+            self.breaches.push(Broken::OwnerReplacedAlive.because(format!(
                 "shard {shard} went from {former} to {owner} while the former owner held it (R7)"
-            ));
+            )));
         }
         self.tally.count(if self.guard.stopped.contains(&named) {
             "transition: assigned by hand-off"
@@ -113,9 +125,9 @@ impl World {
             && it.lapsed_at < since
             && it.held_up_at < since;
         if !told && steady && applied.at > since + 2 * it.settings.ack_wait {
-            self.breaches.push(format!(
+            self.breaches.push(Broken::WaitedForAcks.because(format!(
                 "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
-            ));
+            )));
         }
     }
 }

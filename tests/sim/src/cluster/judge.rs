@@ -11,6 +11,7 @@ use ostraca_sharding::shard::Phase;
 
 use super::net::Scope;
 use super::{Happening, Report, SERVED, SETTLED, World};
+use crate::finding::Broken;
 use crate::verdict::Verdict;
 
 impl World {
@@ -121,8 +122,10 @@ impl World {
                 self.served_at = Some(self.now);
             } else if self.now > self.healed + SERVED {
                 let why = self.why_unserved(&unserved);
-                self.breaches
-                    .push(format!("{SERVED} ms after the last fault nobody serves: {why}"));
+                self.breaches.push(
+                    Broken::Unserved
+                        .because(format!("{SERVED} ms after the last fault nobody serves: {why}")),
+                );
                 self.trace_stuck();
             }
         }
@@ -134,12 +137,12 @@ impl World {
                 .flat_map(|client| client.pending.iter().map(|(at, it)| (*at, it.entity.clone())))
                 .collect();
             self.trace_stuck();
-            self.breaches.push(format!(
+            self.breaches.push(Broken::Unanswered.because(format!(
                 "{bound} ms after the last fault: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
                 self.open(),
                 self.unserved(),
                 self.counts()
-            ));
+            )));
         }
     }
 
@@ -178,7 +181,7 @@ impl World {
         for store in &self.stores {
             verdict.durable(store.durable(), |turn| self.turns.get(turn).map(|message| message.id));
         }
-        let (broken, history) = verdict.of(self.clients);
+        let (broken, history) = verdict.of(self.clients, self.now);
         self.breaches.extend(broken);
         Report {
             breaches: self.breaches,
@@ -199,9 +202,9 @@ impl World {
                 let same: Vec<_> = std::iter::from_fn(|| again.poll()).collect();
                 if same != actions {
                     let node = &it.node;
-                    return self.breaches.push(format!(
+                    return self.breaches.push(Broken::NotReplayed.because(format!(
                         "{node}, replayed: {event:?} gave {same:?} and not {actions:?}"
-                    ));
+                    )));
                 }
             }
         }

@@ -105,6 +105,7 @@ impl World {
         self.revised.insert(self.rows.revision(), self.now);
         for applied in std::mem::take(&mut self.applied) {
             self.guard_applied(&applied);
+            self.slow_answer(&applied);
         }
         for claim in claims {
             self.guard.claim_stands(&claim, &mut self.breaches);

@@ -38,6 +38,9 @@ pub const KINDS: &[&str] = &[
     "fault: manager crashed at a step",
     "fault: manager paused at a step",
     "fault: owner crashed at a step",
+    "fault: control thread held up past the lease",
+    "fault: renewal answered late",
+    "fault: registration answered late",
     "fault: stop hook hangs",
     "fault: client message lost",
     "fault: client message doubled",
@@ -116,4 +119,6 @@ pub const KINDS: &[&str] = &[
     "reply: unknown",
     "reply: not run",
     "client: switched gateway",
+    "client: gave up a command",
+    "client: gave up a query",
 ];

@@ -14,6 +14,7 @@ use super::net::{ConnId, Way};
 use super::process::{Pid, Process};
 use super::rows::Change;
 use super::{Happening, LEASE, RENEW, UNHEARD, World};
+use crate::finding::Broken;
 
 /// Where a node's process runs.
 #[derive(Clone, Debug)]
@@ -110,6 +111,7 @@ impl World {
             node: it.node,
             alive: true,
             paused_until: 0,
+            stalled_until: 0,
             offset: self.rng.range(100_000, 1_000_000),
             rate,
             stood: 0,
@@ -219,7 +221,7 @@ impl World {
         let now = it.mono(self.now);
         if !it.leaving {
             let why = format!("{} left, and nobody asked it to", it.node);
-            self.breaches.push(why);
+            self.breaches.push(Broken::LeftUnasked.because(why));
         }
         let it = &mut self.processes[pid];
         let mut out = Vec::new();
@@ -232,10 +234,11 @@ impl World {
         self.end(pid);
     }
 
-    pub(super) fn join(&mut self) {
-        let roles = Roles { host: true, gateway: self.rng.chance(70), ..Roles::default() };
-        let site = self.site(roles);
+    pub(super) fn join(&mut self, gateway: bool) -> usize {
+        let gateway = gateway || self.rng.chance(70);
+        let site = self.site(Roles { host: true, gateway, ..Roles::default() });
         self.up(site);
+        site
     }
 
     /// A second process starts with a copy of a node's data directory, elsewhere.

@@ -146,6 +146,8 @@ impl World {
                 *when
             } else if paused > self.now {
                 paused
+            } else if let Some(delay) = self.stalled(receiver).filter(|_| it.way == Way::Control) {
+                self.now + delay
             } else if self.is_cut(a, b, it.way) {
                 self.now + 15
             } else {

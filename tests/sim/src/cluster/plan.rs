@@ -51,9 +51,12 @@ impl World {
             writes: BTreeMap::new(),
             last_talk: BTreeMap::new(),
             traps: Vec::new(),
+            slow: Vec::new(),
+            vigils: Vec::new(),
+            readers: clients,
             drained: Vec::new(),
-            clients: (0..clients).map(|number| Client::new(number as u64)).collect(),
-            homes: vec![0; clients],
+            clients: (0..clients + 2).map(|number| Client::new(number as u64)).collect(),
+            homes: vec![0; clients + 2],
             entities: rng.range(3, 12),
             spread: if rng.chance(40) { 50 } else { 5 },
             loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
@@ -102,7 +105,7 @@ impl World {
                 self.at(delay, Happening::Up { site });
             }
         }
-        for client in 0..self.clients.len() {
+        for client in 0..self.readers {
             self.homes[client] = self.a_gateway();
             let delay = self.rng.range(200, 500);
             self.at(delay, Happening::Issue { client });
@@ -111,12 +114,28 @@ impl World {
     }
 
     fn plan(&mut self) {
+        if !self.options.pauses {
+            self.plan_leases();
+        }
         let many = self.rng.chance(15);
         for _ in 0..if many { self.rng.range(9, 25) } else { self.rng.range(2, 9) } {
             let fault = self.draw();
             let when = self.rng.range(FROM, TO);
             self.healed = self.healed.max(when + 1);
             self.at(when, Happening::Strike(fault));
+        }
+    }
+
+    /// What tries leases is in most seeds, and early: later faults then have their time.
+    fn plan_leases(&mut self) {
+        for (fault, percent) in
+            [(Fault::ControlStalls, 85), (Fault::RenewalSlow, 45), (Fault::RegistrationSlow, 45)]
+        {
+            if self.rng.chance(percent) {
+                let when = self.rng.range(FROM + 100, FROM + 1_500);
+                self.healed = self.healed.max(when + 1);
+                self.at(when, Happening::Strike(fault));
+            }
         }
     }
 

@@ -54,6 +54,8 @@ pub(super) struct Process {
     pub(super) node: NodeId,
     pub(super) alive: bool,
     pub(super) paused_until: u64,
+    /// Its control thread stands still until then, and its workers go on.
+    pub(super) stalled_until: u64,
     /// Its clock starts anywhere, runs a little fast or slow, in thousandths, and may have stood still.
     pub(super) offset: u64,
     pub(super) rate: u64,
@@ -111,6 +113,11 @@ impl Process {
     /// When the world's clock shows what this one shows at `mono`.
     pub(super) fn world_time(&self, mono: u64) -> u64 {
         mono.saturating_sub(self.offset).saturating_mul(1000) / self.rate + self.stood + 1
+    }
+
+    /// When its control thread last went on after it stood still, alone or with the process.
+    pub(super) fn woke_late(&self) -> u64 {
+        self.woke.max(self.stalled_until)
     }
 
     /// Whether it runs now.

@@ -12,6 +12,7 @@ use super::net::Frame;
 use super::process::{Asker, Order, Pid};
 use super::storage::{Call, shard_key};
 use super::{Happening, LEASE, World};
+use crate::finding::Broken;
 use crate::guest::Instance;
 use crate::store::{Answer, Request};
 
@@ -179,7 +180,10 @@ impl World {
             Action::Stopped => {
                 self.tally.count("transition: shard stopped for a hand-off");
                 if !hosted.instances.is_empty() {
-                    self.breaches.push("stopped was said while an instance lived".into());
+                    self.breaches.push(
+                        Broken::StoppedEarly
+                            .because("stopped was said while an instance lived".into()),
+                    );
                 }
                 self.drop_shard(pid, shard);
                 self.tiding(pid, node::Event::Stopped { shard, epoch });
@@ -193,11 +197,11 @@ impl World {
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
         // Its life is over, which it could not know before if its clock had slept, and the word is on its way.
         let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
-        if since >= LEASE + SLACK && self.now.saturating_sub(it.woke) > SLACK && !going {
+        if since >= LEASE + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
             let node = it.node.clone();
-            self.breaches.push(format!(
+            self.breaches.push(Broken::TurnWithoutLease.because(format!(
                 "{node} started a turn of shard {shard} {since} ms after it renewed its lease (R9)"
-            ));
+            )));
         }
     }
 
@@ -207,13 +211,13 @@ impl World {
             let Some(sent) = it.lease_sent else { continue };
             let since = it.mono(self.now).saturating_sub(sent);
             // Registered only now, by a write that was long under way; or just awake.
-            let slept = self.now.saturating_sub(it.woke.max(it.registered_at)) <= SLACK;
+            let slept = self.now.saturating_sub(it.woke_late().max(it.registered_at)) <= SLACK;
             let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(_)));
             if since >= LEASE + SLACK && !slept && !news && !it.machine.suspended() {
-                self.breaches.push(format!(
+                self.breaches.push(Broken::NotSuspended.because(format!(
                     "{} is not suspended {since} ms after it renewed its lease (R9)",
                     it.node
-                ));
+                )));
             }
         }
     }
@@ -258,7 +262,9 @@ impl World {
     /// A shard machine answered a message.
     pub(super) fn shard_replied(&mut self, pid: Pid, token: Token, outcome: Outcome) {
         let Some((asker, ..)) = self.processes[pid].askers.remove(&token) else {
-            return self.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
+            return self.breaches.push(
+                Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
+            );
         };
         match asker {
             Asker::Door(tag) => self.ended(pid, tag.0, outcome),

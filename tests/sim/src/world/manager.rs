@@ -103,8 +103,10 @@ impl World {
                 same.push(action);
             }
             if same != actions {
-                self.breaches
-                    .push(format!("replayed, {event:?} gave {same:?} and not {actions:?}"));
+                self.breaches.push(
+                    Broken::NotReplayed
+                        .because(format!("replayed, {event:?} gave {same:?} and not {actions:?}")),
+                );
                 return;
             }
         }

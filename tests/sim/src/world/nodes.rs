@@ -47,12 +47,7 @@ impl World {
                         };
                         Turn { result: failed, ..result }
                     }
-                    Some(message) => {
-                        if passivate {
-                            self.tally.count("transition: passivation by the guest");
-                        }
-                        instance.message(&message, keep_errors, passivate)
-                    }
+                    Some(message) => instance.message(&message, keep_errors, passivate),
                     None => instance.hook("stops", true),
                 };
                 Event::TurnDone { entity, generation, turn, result }
@@ -113,7 +108,10 @@ impl World {
         let starts =
             matches!(action, Action::Activate { .. } | Action::Run { .. } | Action::Stop { .. });
         if starts && self.nodes[node].suspended {
-            self.breaches.push(format!("a turn started while its shard was suspended: {action:?}"));
+            self.breaches.push(
+                Broken::TurnWithoutLease
+                    .because(format!("a turn started while its shard was suspended: {action:?}")),
+            );
         }
         match action {
             Action::Claim(claim) => self.ask(node, Request::Claim(claim)),
@@ -148,8 +146,12 @@ impl World {
                 }
                 let deadline = self.deadlines.get(&(node, message.id)).copied().flatten();
                 if deadline.is_some_and(|deadline| deadline <= now.mono) {
-                    self.breaches
-                        .push(format!("a turn started after its deadline: {:?}", message.id));
+                    self.breaches.push(
+                        Broken::TurnAfterDeadline.because(format!(
+                            "a turn started after its deadline: {:?}",
+                            message.id
+                        )),
+                    );
                 }
                 self.turns.insert(turn, message.clone());
                 self.start_turn(
@@ -163,8 +165,12 @@ impl World {
             }
             Action::Stop { entity, generation, turn, reason } => {
                 self.tally.count("transition: stop turn");
-                if reason == StopReason::Idle {
-                    self.tally.count("transition: idle passivation");
+                match reason {
+                    StopReason::Idle => self.tally.count("transition: idle passivation"),
+                    StopReason::Passivated => {
+                        self.tally.count("transition: passivation by the guest");
+                    }
+                    _ => {}
                 }
                 self.start_turn(node, incarnation, entity, generation, turn, None);
             }
@@ -187,13 +193,19 @@ impl World {
             Action::Stopped => {
                 self.tally.count("transition: shard stopped in good order");
                 if !self.nodes[node].instances.is_empty() {
-                    self.breaches.push("stopped was said while an instance lived".into());
+                    self.breaches.push(
+                        Broken::StoppedEarly
+                            .because("stopped was said while an instance lived".into()),
+                    );
                 }
                 if self.nodes[node].suspended {
                     self.tally.count("transition: shard stopped while suspended");
                 }
                 if self.asks_the_store(node) {
-                    self.breaches.push("stopped was said while the store was asked".into());
+                    self.breaches.push(
+                        Broken::StoppedEarly
+                            .because("stopped was said while the store was asked".into()),
+                    );
                 }
                 if self.owner == Some((node, incarnation)) {
                     let to = 1 - node;
@@ -241,7 +253,9 @@ impl World {
 
     pub(super) fn reply(&mut self, node: usize, token: Token, outcome: Outcome) {
         let Some((client, sequence, probe)) = self.nodes[node].tokens.remove(&token) else {
-            self.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
+            self.breaches.push(
+                Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
+            );
             return;
         };
         match &outcome {

@@ -176,6 +176,7 @@ impl Machine {
     }
 
     fn join(&mut self, now: Now, row: NodeRow, revision: u64, sent: u64) {
+        let sent = if self.off(Mutation::RegisteredByAnswer) { now.mono } else { sent };
         let node = self.identity.node.clone();
         let member = Member { node: node.clone(), incarnation: row.incarnation };
         self.membership = Membership::In(Box::new(Life {

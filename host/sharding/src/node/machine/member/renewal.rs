@@ -76,6 +76,7 @@ impl Machine {
 
     /// A renewal has succeeded: the lease counts from when it was sent.
     fn count_renewal(&mut self, now: Now, sent: u64) {
+        let sent = if self.off(Mutation::RenewedByAnswer) { now.mono } else { sent };
         let Membership::In(life) = &mut self.membership else { return };
         if sent <= life.sent {
             return;

@@ -1,0 +1,244 @@
+//! What tries a lease: a control thread that stands still while its shards go on, and answers of renewals and
+//! registrations that come late, with nothing heard from the node after them.
+//!
+//! While it lasts, readers with sessions of their own keep asking the node for what it owned, as one does whose route
+//! is old, and writers go to other gateways, which know the next owner. A node that trusts its lease for too long then
+//! reads less than was acknowledged (R8).
+
+use std::collections::BTreeSet;
+
+use ostraca_sharding::hash::shard_of;
+use ostraca_sharding::ids::{Entity, ShardId};
+use ostraca_sharding::message::Kind;
+use ostraca_sharding::node::Event;
+use ostraca_sharding::rows::{Key, Row, chunk_of, place_of, shard_at};
+
+use super::guard::Applied;
+use super::net::{Cut, Scope};
+use super::process::Pid;
+use super::{Happening, LEASE, World};
+use crate::client::Pending;
+
+/// How often readers ask at first, to keep the entities awake, and then, to catch a stale answer.
+const SELDOM: u64 = 90;
+const OFTEN: u64 = 14;
+/// When nothing can be stale any more: a lease is never trusted for more than twice its length.
+const OVER: u64 = LEASE * 2;
+
+/// A node whose next renewal, or registration, is answered late.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slow {
+    site: usize,
+    registration: bool,
+}
+
+/// Readers at a node whose lease is tried.
+#[derive(Clone, Debug)]
+pub(super) struct Vigil {
+    site: usize,
+    /// When the node was last heard.
+    since: u64,
+    entities: Vec<Watched>,
+}
+
+/// An entity that is read at its former owner.
+#[derive(Clone, Debug)]
+struct Watched {
+    entity: Entity,
+    /// When it was last written, at its next owner.
+    written: u64,
+}
+
+impl World {
+    /// A host that is a gateway too, and that others can take over from.
+    fn a_strained_site(&mut self) -> Option<usize> {
+        let leader = match self.rows.applied(&Key::Manager) {
+            Some((Row::Manager(row), _)) => Some(row.holder.node.clone()),
+            _ => None,
+        };
+        let fit: Vec<usize> = (1..self.sites.len())
+            .filter(|at| {
+                let it = &self.sites[*at];
+                let pid = it.pid.filter(|pid| self.processes[*pid].awake(self.now));
+                it.roles.host
+                    && it.roles.gateway
+                    && !it.copy
+                    && Some(&it.node) != leader.as_ref()
+                    && pid.is_some_and(|pid| !self.processes[pid].shards.is_empty())
+                    && !self.vigils.iter().any(|vigil| vigil.site == *at)
+            })
+            .collect();
+        match fit.len() as u64 {
+            0 => None,
+            n => Some(fit[self.rng.range(0, n) as usize]),
+        }
+    }
+
+    /// A node's control thread stands still, and its workers go on.
+    pub(super) fn control_stalls(&mut self) {
+        if self.clocks_stop {
+            return;
+        }
+        let Some(site) = self.a_strained_site() else { return };
+        let Some(pid) = self.sites[site].pid else { return };
+        self.tally.count("fault: control thread held up past the lease");
+        let millis = self.rng.range(LEASE * 2, LEASE * 5 / 2);
+        self.processes[pid].stalled_until = self.now + millis;
+        self.heal_by(millis);
+        self.watch_over(site);
+    }
+
+    /// The next renewal of a node is answered late, and then nothing of its control passes.
+    pub(super) fn renewal_slow(&mut self) {
+        if let Some(site) = self.a_strained_site().filter(|_| !self.clocks_stop) {
+            self.slow.push(Slow { site, registration: false });
+            self.heal_by(LEASE * 4);
+        }
+    }
+
+    /// A node joins, and the answer to its registration is late.
+    pub(super) fn registration_slow(&mut self) {
+        let site = self.join(true);
+        if !self.clocks_stop {
+            self.slow.push(Slow { site, registration: true });
+            self.heal_by(LEASE * 4);
+        }
+    }
+
+    /// A row was written: is it the one whose answer is to be late?
+    pub(super) fn slow_answer(&mut self, applied: &Applied) {
+        let site = self.processes[applied.by].site;
+        let Some(at) = self.slow.iter().position(|slow| slow.site == site) else { return };
+        let (Key::Node(node), Row::Node(row)) = (&applied.key, &applied.new) else { return };
+        let new = match &applied.old {
+            Some(Row::Node(old)) => old.incarnation != row.incarnation,
+            _ => true,
+        };
+        if *node != self.sites[site].node || new != self.slow[at].registration {
+            return;
+        }
+        self.slow.remove(at);
+        let late = if new {
+            self.tally.count("fault: registration answered late");
+            self.rng.range(LEASE * 13 / 20, LEASE * 17 / 20)
+        } else {
+            self.tally.count("fault: renewal answered late");
+            self.rng.range(LEASE * 14 / 20, LEASE * 21 / 20)
+        };
+        // Held up, not given up: what is under way arrives after that.
+        let (what, until) = (Scope::Rows, self.now + late);
+        self.cuts.push(Cut { from: 0, to: site, what, until });
+        self.cuts.push(Cut { from: site, to: 0, what, until: until + OVER });
+        self.heal_by(late + OVER);
+        if new {
+            // An operator sees it come, and asks for shards to go there.
+            for delay in [30, 90] {
+                let pid = self.a_process(true);
+                self.at(late + delay, Happening::Told { pid, event: Event::Rebalance });
+            }
+        }
+        self.watch_over(site);
+    }
+
+    fn watch_over(&mut self, site: usize) {
+        let vigil = Vigil { site, since: self.now, entities: Vec::new() };
+        self.vigils.push(vigil);
+        let vigil = self.vigils.len() - 1;
+        self.at(1, Happening::Vigil { vigil });
+    }
+
+    /// Entities of shards that the node owns, which nobody else sends to.
+    fn entities_of(&self, site: usize) -> Vec<Watched> {
+        let Some(pid) = self.sites[site].pid else { return Vec::new() };
+        let mut owned: BTreeSet<ShardId> = BTreeSet::new();
+        for (key, (row, _)) in self.rows.durable() {
+            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            let mine = |owner: &Option<_>| owner.is_some() && *owner == self.processes[pid].member;
+            let of_chunk = row.shards.iter().enumerate().filter(|(_, row)| mine(&row.owner));
+            owned.extend(of_chunk.map(|(place, _)| shard_at(*chunk, place)));
+        }
+        let names = (0..400).map(|number| format!("r{number}"));
+        let mut found = Vec::new();
+        for name in names {
+            if found.len() < 3 && owned.remove(&shard_of(&name, self.shards)) {
+                found.push(Watched { entity: Entity::new("counter", name), written: 0 });
+            }
+        }
+        found
+    }
+
+    /// Readers ask, seldom while the node is the owner by its rows, and often once another is: who writes goes there.
+    pub(super) fn vigil(&mut self, vigil: usize) {
+        let Vigil { site, since, .. } = self.vigils[vigil];
+        let (age, Some(pid)) = (self.now - since, self.sites[site].pid) else { return };
+        if age > OVER {
+            return;
+        }
+        if self.vigils[vigil].entities.is_empty() {
+            self.vigils[vigil].entities = self.entities_of(site);
+        }
+        let mut taken = false;
+        for at in 0..self.vigils[vigil].entities.len() {
+            let Watched { entity, written } = self.vigils[vigil].entities[at].clone();
+            self.ask_once(pid, &entity);
+            let Some(owner) = self.owner_of(&entity).filter(|owner| *owner != site) else {
+                continue;
+            };
+            taken = true;
+            if self.now > written + SELDOM {
+                self.vigils[vigil].entities[at].written = self.now;
+                self.write_at(owner, site, entity);
+            }
+        }
+        let delay = if taken { OFTEN } else { SELDOM / 2 };
+        let delay = self.rng.range(delay / 2, delay * 3 / 2);
+        self.at(delay, Happening::Vigil { vigil });
+    }
+
+    /// Where the owner of an entity's shard runs, by the rows.
+    fn owner_of(&self, entity: &Entity) -> Option<usize> {
+        let shard = shard_of(&entity.id, self.shards);
+        let (chunk, place) = (chunk_of(shard), place_of(shard));
+        let Some((Row::Shards(row), _)) = self.rows.durable().get(&Key::Shards(chunk)) else {
+            return None;
+        };
+        let owner = row.shards.get(place)?.owner.as_ref()?;
+        let process = self.processes.iter().rev().find(|it| it.member.as_ref() == Some(owner))?;
+        Some(process.site)
+    }
+
+    /// A reader asks this node once, and gives up soon.
+    fn ask_once(&mut self, pid: Pid, entity: &Entity) {
+        let (client, site) = (self.readers, self.processes[pid].site);
+        let pending = Pending::new(entity.clone(), (Kind::Query, "get", 0), self.now, Some(80));
+        let sequence = self.clients[client].begin(pending);
+        let Some(message) = self.clients[client].copy(sequence, self.now) else { return };
+        if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
+            pending.copies += 1;
+        }
+        let delay = self.rng.range(1, 6);
+        self.at(delay, Happening::Arrive { site, client, message: Box::new(message) });
+        self.at(250, Happening::GiveUp { client, sequence });
+    }
+
+    /// A writer sends a command to the next owner, or to a gateway that is not the former one.
+    fn write_at(&mut self, owner: usize, not: usize, entity: Entity) {
+        let client = self.readers + 1;
+        let pending = Pending::new(entity, (Kind::Command, "add", 1), self.now, None);
+        let sequence = self.clients[client].begin(pending);
+        let others = (0..8).map(|_| self.a_gateway()).find(|site| *site != not);
+        let site = match self.sites[owner].roles.gateway {
+            true => owner,
+            false => others.unwrap_or(owner),
+        };
+        self.homes[client] = site;
+        let Some(message) = self.clients[client].copy(sequence, self.now) else { return };
+        if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
+            pending.copies += 1;
+        }
+        let delay = self.rng.range(1, 6);
+        self.at(delay, Happening::Arrive { site, client, message: Box::new(message) });
+        let delay = self.rng.range(LEASE / 2, LEASE * 2);
+        self.at(delay, Happening::GiveUp { client, sequence });
+    }
+}

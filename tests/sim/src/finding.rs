@@ -1,0 +1,104 @@
+//! What a run can break, as a value: a test that switches a rule off names the breach that must follow.
+
+use std::fmt;
+
+/// A promise, or a rule, that a run broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Broken {
+    /// What clients saw breaks a promise.
+    History(ostraca_oracle::Broken),
+    /// One message made two versions.
+    RanTwice,
+    /// A message was told not to have run, and took effect.
+    EffectAfterNotRun,
+    /// A command was refused as superseded, and never ran.
+    Overtaken,
+    /// An id that another message had used was answered.
+    ReusedIdAnswered,
+    /// A request was answered twice, or sent on after its answer.
+    SecondReply,
+    /// Messages are unanswered, or shards unbalanced, long after the last fault.
+    Unanswered,
+    /// Shards are served by nobody long after the last fault.
+    Unserved,
+    /// The run does not end.
+    Endless,
+    /// A turn started without a good lease (R9).
+    TurnWithoutLease,
+    /// A node whose lease lapsed was not suspended (R9).
+    NotSuspended,
+    /// A node resumed before it had read its claims back (R9).
+    ResumedBlindly,
+    /// A turn started after its deadline (R22).
+    TurnAfterDeadline,
+    /// A shard was called stopped while something of it was left (A16).
+    StoppedEarly,
+    /// The same events gave other actions.
+    NotReplayed,
+    /// A shard went to a new owner while the former one held it (R7).
+    OwnerReplacedAlive,
+    /// A life registered over a live lease (R7).
+    RegisteredEarly,
+    /// A life was marked dead while its lease was good (R8).
+    MarkedDeadEarly,
+    /// A node stood for the leadership while the leader's lease was good (R8).
+    LedEarly,
+    /// A life that had ended came back, or lives are out of order (R7).
+    LifeOrder,
+    /// A manager decided before it had sealed every row (R10).
+    DecidedUnsealed,
+    /// A term follows a later one (R10).
+    TermOrder,
+    /// An epoch went back, or has two owners (R5).
+    EpochOrder,
+    /// A node claimed a shard that no row gave to it.
+    ClaimUnnamed,
+    /// A hand-off was told before its row was written (S15).
+    NotAhead,
+    /// A hand-off waited for acknowledgements until it was given up (R12).
+    WaitedForAcks,
+    /// A route went back to a lower epoch (R13).
+    RouteBack,
+    /// A node said goodbye while it held shards (S10).
+    LeftWithShards,
+    /// A node left without being asked.
+    LeftUnasked,
+    /// A router asks to be woken although nothing is due.
+    RouterSpins,
+    /// A row holds a record of another kind.
+    RowKind,
+}
+
+impl Broken {
+    /// A finding of this kind.
+    pub(crate) fn because(self, text: String) -> Finding {
+        Finding { broken: self, text }
+    }
+}
+
+/// One breach.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What was broken.
+    pub broken: Broken,
+    /// How it shows, in a sentence.
+    pub text: String,
+}
+
+impl From<ostraca_oracle::Finding> for Finding {
+    fn from(found: ostraca_oracle::Finding) -> Self {
+        Self { broken: Broken::History(found.broken), text: found.text }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.broken, self.text)
+    }
+}
