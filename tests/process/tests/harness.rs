@@ -44,6 +44,7 @@ async fn a_load_goes_through_a_kill_and_its_judgement_misses_nothing_that_was_no
     let session = clients[0].session();
     let judged = judge(&recorder, &session).await.expect("no breach");
     assert!(judged.refusals > 0 && judged.results > 500 && judged.entities == 10, "{judged:?}");
+    assert!(judged.queries > 300, "{judged:?}");
     // A command that no history has.
     session.command(&Entity::new("account", "r1-0"), "deposit", "5").await.expect("answer");
     let error = judge(&recorder, &session).await.expect_err("a breach").to_string();

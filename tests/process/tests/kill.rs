@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_client::{Client, Entity, Session};
+use ostraca_client::{CallError, Client, Entity, Kind, Session};
 use ostraca_oracle::Outcome;
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::load::UnderWay;
@@ -19,6 +19,7 @@ use serde_json::json;
 
 const ROUNDS: u64 = 20;
 const SESSIONS: u64 = 8;
+const READERS: u64 = 4;
 const IN_FLIGHT: usize = 12;
 const ENTITIES: u64 = 40;
 /// In doubt at each kill, at least.
@@ -28,10 +29,11 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Keeps commands under way, to entities shared with the other sessions, until told to end.
+/// Keeps messages under way, to entities shared with the other sessions, until told to end.
 async fn sender(
     seed: u64,
     session: Session,
+    kind: Kind,
     recorder: Arc<Recorder>,
     under_way: Arc<UnderWay>,
     end: Arc<AtomicBool>,
@@ -41,17 +43,28 @@ async fn sender(
     loop {
         while calls.len() < IN_FLIGHT && !end.load(Ordering::SeqCst) {
             let entity = Entity::new("counter", format!("{}", rng.random_range(0..ENTITIES)));
-            under_way.sent();
-            calls.push(recorder.command(
-                &session,
-                &entity,
-                "add",
-                json!({"by": rng.random_range(1..10)}),
-            ));
+            // Who reads does so in each session, and in sessions of its own.
+            let reads = kind == Kind::Query || rng.random_ratio(3, 10);
+            let call = if reads {
+                recorder.query(&session, &entity, "get", json!({}))
+            } else {
+                under_way.sent();
+                let by = json!({"by": rng.random_range(1..10)});
+                recorder.command(&session, &entity, "add", by)
+            };
+            calls.push(async move { (reads, call.await) });
         }
-        let Some(answer) = calls.next().await else { return };
-        answer.expect("every command is answered in the end");
-        under_way.ended();
+        match calls.next().await {
+            None => return,
+            Some((false, answer)) => {
+                answer.expect("every command is answered in the end");
+                under_way.ended();
+            }
+            Some((true, Ok(_))) => {}
+            // An earlier copy's answer was lost, and a command has run since.
+            Some((true, Err(CallError::NotRun { code, .. }))) if &*code == "superseded" => {}
+            Some((true, Err(error))) => panic!("a query is not answered: {error}"),
+        }
     }
 }
 
@@ -70,9 +83,11 @@ async fn kills_at_random_moments_lose_and_double_nothing() {
     let recorder = Recorder::new();
     let (under_way, end) = (Arc::new(UnderWay::default()), Arc::new(AtomicBool::new(false)));
     let mut senders = tokio::task::JoinSet::new();
-    for _ in 0..SESSIONS {
+    for place in 0..SESSIONS + READERS {
+        let kind = if place < SESSIONS { Kind::Command } else { Kind::Query };
         let (recorder, under_way) = (Arc::clone(&recorder), Arc::clone(&under_way));
-        senders.spawn(sender(rng.random(), client.session(), recorder, under_way, end.clone()));
+        let session = client.session();
+        senders.spawn(sender(rng.random(), session, kind, recorder, under_way, end.clone()));
     }
     let mut doubts = Vec::new();
     for round in 0..rounds {
@@ -103,7 +118,7 @@ async fn kills_at_random_moments_lose_and_double_nothing() {
     let session = client.session();
     let mut acknowledged: BTreeMap<String, u64> = BTreeMap::new();
     let operations = recorder.operations();
-    for operation in &operations {
+    for operation in operations.iter().filter(|operation| operation.command) {
         assert!(matches!(operation.outcome, Outcome::Final { .. }), "{operation:?}");
         *acknowledged.entry(operation.entity.clone()).or_default() +=
             operation.arguments["by"].as_u64().expect("number");
@@ -119,7 +134,10 @@ async fn kills_at_random_moments_lose_and_double_nothing() {
         );
     }
     let breaches = recorder.breaches();
-    println!("{} commands, in doubt at each kill: {doubts:?}", operations.len());
+    let queries = operations.iter().filter(|operation| !operation.command).count();
+    let commands = operations.len() - queries;
+    println!("{commands} commands, {queries} queries, in doubt at each kill: {doubts:?}");
+    assert!(queries * 10 >= operations.len() * 3, "only {queries} queries");
     assert!(breaches.is_empty(), "SEED={seed}: {breaches:#?}");
     client.close().await;
     assert!(node.stop().expect("stop").success());

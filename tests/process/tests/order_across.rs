@@ -14,6 +14,7 @@ use ostraca_process_tests::proxy::{Rule, Who};
 use ostraca_process_tests::{Cluster, Recorder};
 use ostraca_sharding::hash::shard_of;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 const MESSAGES: u64 = 10_000;
 const IN_FLIGHT: usize = 256;
@@ -82,6 +83,7 @@ async fn ten_thousand_messages_run_in_order_through_two_gateways_and_five_hand_o
 
     let recorder = Recorder::new();
     let session = client.session();
+    let (reader, mut reads) = (client.session(), JoinSet::new());
     let mut calls = FuturesOrdered::new();
     let mut sent = 0;
     let allowed = || match mover.is_finished() {
@@ -96,6 +98,11 @@ async fn ten_thousand_messages_run_in_order_through_two_gateways_and_five_hand_o
         while calls.len() < IN_FLIGHT && sent < allowed() {
             calls.push_back(recorder.command(&session, &entity, "add", json!({"by": 1})));
             sent += 1;
+            // Half as many queries, in this session and in another.
+            if sent % 2 == 0 {
+                let session = if sent % 4 == 0 { &session } else { &reader };
+                reads.spawn(recorder.query(session, &entity, "get", json!({})));
+            }
         }
         let answer = calls.next().await.expect("a call").expect("an answer");
         // The value and the version say when it ran: after all that were sent before, before all others.
@@ -110,8 +117,11 @@ async fn ten_thousand_messages_run_in_order_through_two_gateways_and_five_hand_o
     assert!(at < MESSAGES, "the last hand-off came while messages were under way");
     assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     assert!(gateways.windows(2).all(|two| two[0] != two[1]), "{gateways:?}");
+    let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
+    // An answer that was lost may be gone when it is asked for again: a command has run since.
+    assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
-    drop(session);
+    drop((session, reader));
     if let Ok(client) = Arc::try_unwrap(client).map_err(|_| ()) {
         client.close().await;
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_client::{Client, Entity};
 use ostraca_oracle::{Operation, Outcome};
@@ -130,11 +131,15 @@ async fn work(home: &Home, node: &Node) -> std::sync::Arc<Recorder> {
     let client = Client::connect(profile).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
     let recorder = Recorder::new();
-    let session = client.session();
+    let (session, reader) = (client.session(), client.session());
     let mut calls = FuturesUnordered::new();
     for n in 0..COMMANDS {
         let entity = Entity::new("counter", format!("{}", n % ENTITIES));
-        calls.push(recorder.command(&session, &entity, "add", json!({"by": 1})));
+        calls.push(recorder.command(&session, &entity, "add", json!({"by": 1})).left_future());
+        // What a query read is durable too (R2).
+        if n % 2 == 0 {
+            calls.push(recorder.query(&reader, &entity, "get", json!({})).right_future());
+        }
         if calls.len() >= IN_FLIGHT {
             calls.next().await.expect("a call").expect("an answer");
         }

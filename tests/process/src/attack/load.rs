@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_client::{Client, Entity, Session};
+use ostraca_client::{Client, Entity, Kind, Session};
 use ostraca_oracle::Outcome;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -15,14 +15,17 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::Recorder;
-use crate::history::now;
+use crate::history::{now, until_answered};
+
+/// Of a hundred messages that a session sends, those that are queries.
+const QUERIES: u32 = 30;
 
 /// How much load.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Over all gateways.
+    /// Over all gateways. They send commands and queries; half as many more only read.
     pub sessions: usize,
-    /// Commands under way in each.
+    /// Messages under way in each.
     pub in_flight: usize,
     /// Counters.
     pub counters: u64,
@@ -38,12 +41,15 @@ impl Size {
         Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO };
 }
 
-/// Sessions that keep commands under way, until told to end.
+/// Sessions that keep messages under way, until told to end.
 pub struct Load {
     recorder: Arc<Recorder>,
     books: Arc<Books>,
     senders: JoinSet<()>,
 }
+
+/// Why a query may have no answer.
+const SUPERSEDED: &str = "superseded";
 
 /// What is under way, seen from anywhere.
 #[derive(Default)]
@@ -73,10 +79,11 @@ impl Load {
     pub fn start(clients: &[Client], seed: u64, round: u64, size: Size) -> Self {
         let (recorder, books) = (Recorder::new(), Arc::new(Books::default()));
         let mut senders = JoinSet::new();
-        for place in 0..size.sessions {
+        for place in 0..size.sessions + size.sessions.div_ceil(2) {
             let session = clients[place % clients.len()].session();
             let sender = Sender {
                 session,
+                reads_only: place >= size.sessions,
                 client: place % clients.len(),
                 recorder: Arc::clone(&recorder),
                 books: Arc::clone(&books),
@@ -137,6 +144,7 @@ impl Load {
 struct Sender {
     session: Session,
     client: usize,
+    reads_only: bool,
     recorder: Arc<Recorder>,
     books: Arc<Books>,
     rng: StdRng,
@@ -149,35 +157,49 @@ impl Sender {
         let mut calls = FuturesUnordered::new();
         loop {
             while calls.len() < self.size.in_flight && !self.books.end.load(Ordering::SeqCst) {
-                let (entity, method, arguments) = self.next();
-                let number = self.books.number.fetch_add(1, Ordering::SeqCst);
-                self.books.waiting().insert(number, (now(), self.client));
-                let call = self.recorder.command(&self.session, &entity, method, arguments);
+                let (kind, entity, method, arguments) = self.next();
+                let number = (kind == Kind::Command).then(|| {
+                    let number = self.books.number.fetch_add(1, Ordering::SeqCst);
+                    self.books.waiting().insert(number, (now(), self.client));
+                    number
+                });
+                let options = until_answered(kind);
+                let call = self.recorder.send(&self.session, &entity, method, arguments, &options);
                 calls.push(async move { (number, call.await) });
             }
             let Some((number, ended)) = calls.next().await else { return };
             use ostraca_client::CallError::{NotRun, Unknown};
-            if let Err(error @ (NotRun { .. } | Unknown { .. })) = ended {
-                self.books.failed().push(error.to_string());
+            match ended {
+                // The answer to an earlier copy was lost, and a command has run since: what it read then is gone.
+                Err(NotRun { code, .. }) if number.is_none() && *code == *SUPERSEDED => {}
+                Err(error @ (NotRun { .. } | Unknown { .. })) => {
+                    self.books.failed().push(error.to_string());
+                }
+                _ => {}
             }
-            self.books.waiting().remove(&number);
-            self.books.done.fetch_add(1, Ordering::SeqCst);
+            if let Some(number) = number {
+                self.books.waiting().remove(&number);
+                self.books.done.fetch_add(1, Ordering::SeqCst);
+            }
             if !self.size.pace.is_zero() {
                 tokio::time::sleep(self.size.pace).await;
             }
         }
     }
 
-    fn next(&mut self) -> (Entity, &'static str, Value) {
+    fn next(&mut self) -> (Kind, Entity, &'static str, Value) {
         let (round, size) = (self.round, self.size);
         let mut among = |count| format!("r{round}-{}", self.rng.random_range(0..count));
         let counter = Entity::new("counter", among(size.counters));
         let account = Entity::new("account", among(size.accounts));
         let amount = self.rng.random_range(1..100);
+        let query = self.reads_only || self.rng.random_ratio(QUERIES, 100);
         match self.rng.random_range(0..4) {
-            0 | 1 => (counter, "add", json!({ "by": amount })),
-            2 => (account, "deposit", json!({ "cents": amount })),
-            _ => (account, "withdraw", json!({ "cents": amount })),
+            0 | 1 if query => (Kind::Query, counter, "get", json!({})),
+            _ if query => (Kind::Query, account, "balance", json!({})),
+            0 | 1 => (Kind::Command, counter, "add", json!({ "by": amount })),
+            2 => (Kind::Command, account, "deposit", json!({ "cents": amount })),
+            _ => (Kind::Command, account, "withdraw", json!({ "cents": amount })),
         }
     }
 }
@@ -189,6 +211,8 @@ pub struct Judged {
     pub results: u64,
     /// Commands that the entity refused.
     pub refusals: u64,
+    /// Queries that were answered while it lasted.
+    pub queries: u64,
     /// Entities that hold what was acknowledged: all.
     pub entities: usize,
 }
@@ -198,9 +222,14 @@ pub struct Judged {
 /// # Errors
 /// Each breach.
 pub async fn judge(recorder: &Arc<Recorder>, asker: &Session) -> Result<Judged> {
-    let mut judged = Judged::default();
+    let operations = recorder.operations();
+    let queries = operations.iter().filter(|operation| !operation.command);
+    let answered = queries.filter(|query| matches!(query.outcome, Outcome::Final { .. }));
+    let mut judged = Judged { queries: answered.count() as u64, ..Judged::default() };
+    let few = judged.queries * 10 < operations.len() as u64 * 3;
+    ensure!(!few, "only {} of {} messages are queries", judged.queries, operations.len());
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
-    for operation in recorder.operations().iter().filter(|operation| operation.command) {
+    for operation in operations.iter().filter(|operation| operation.command) {
         let Outcome::Final { value, .. } = &operation.outcome else {
             bail!("no final outcome: {operation:?}")
         };

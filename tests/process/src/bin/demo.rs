@@ -255,7 +255,8 @@ impl Demo {
         let moves: u64 = view.shards.iter().map(changes).sum();
         let recorder = self.load.end().await?;
         let took = self.began.elapsed();
-        let operations = recorder.operations();
+        let mut operations = recorder.operations();
+        operations.retain(|operation| operation.command);
         let judged = judge(&recorder, &self.clients[1].session()).await?;
         let line = |what: &str, text: String| println!("  {what:<34}{text}");
         println!("demo: summary");
@@ -264,6 +265,7 @@ impl Demo {
             "answered",
             format!("{total} commands, {} results, {} refusals", judged.results, judged.refusals),
         );
+        line("read meanwhile", format!("{} queries", judged.queries));
         let rate = total as f64 / took.as_secs_f64();
         line("rate over all, kills included", format!("{rate:.0} a second"));
         line("shards moved", format!("{moves} changes of owner"));
