@@ -1,5 +1,6 @@
 //! The commands about a cluster, against a node that says what the test wants: states that a real cluster has for
-//! moments only, and texts held against `golden/`. `BLESS=1 cargo test -p ostraca --test cluster` writes them anew, to
+//! moments only, and texts held against `golden/`. What a node refuses, it refuses here in a real one's sentences:
+//! `tests/process/tests/texts.rs` holds those against the same files. `BLESS=1 cargo test -p ostraca --test cluster` writes them anew, to
 //! be read before they are committed.
 
 use std::path::{Path, PathBuf};
@@ -95,7 +96,9 @@ fn forget(node: String) -> Result<AdminAnswer, Problem> {
     match node.as_str() {
         "n1" => {
             let text = "node `n1` lives: only one that is gone can be forgotten";
-            Err(Problem { help: "stop it first".into(), ..problem("node-live", text) })
+            let help = "stop it first, in good order with SIGTERM; one that died is marked dead within seconds by \
+                        the manager";
+            Err(Problem { help: help.into(), ..problem("node-live", text) })
         }
         "n3" => Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged: false })),
         "n4" => Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged: true })),
@@ -112,9 +115,8 @@ fn drain(node: &str, undo: bool) -> Vec<Result<Part, Problem>> {
         (_, true) => vec![part(44, true)],
         ("n2", _) => vec![part(44, false), part(12, false), part(0, true)],
         ("n1", _) => {
-            let mut none =
-                problem("no-other-host", "no other host is live to take 44 shards of n1");
-            none.help = "start another node with the role `host`".into();
+            let mut none = problem("no-other-host", "no other node can take the shards of `n1`");
+            none.help = "start another node with the role `host`, or undo another drain".into();
             vec![part(44, false), Err(none)]
         }
         // It never ends: the client is done with waiting.
