@@ -8,7 +8,8 @@ use std::time::Duration;
 use common::{COUNTER, counter, make};
 use ostraca_client::{CallError, Client};
 use ostraca_node::{Initialised, Node};
-use ostraca_sharding::ids::Entity;
+use ostraca_sharding::hash::shard_of;
+use ostraca_sharding::ids::{Entity, ShardId};
 
 struct Running {
     node: Node,
@@ -135,6 +136,36 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
     assert_eq!(next.expect("the revision that stands was named").revision, 2);
     let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r23_ids_with_one_prefix_share_a_shard() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("node");
+    let made = make(&dir);
+    let running = start(&dir, &made).await;
+    let by_prefix = format!("{COUNTER}shard-key = \"until:/\"\n");
+    running.client.deploy(&by_prefix, counter(), None).await.expect("deployed");
+    let session = running.client.session();
+    let ids = ["a/1", "a/2", "a/2/x", "a", "b/1"];
+    for (by, id) in (1..).zip(ids) {
+        let entity = Entity::new("counter", id);
+        session.command(&entity, "add", by.to_string()).await.expect("added");
+    }
+    let mut shards = Vec::new();
+    for (by, id) in (1..).zip(ids) {
+        let entity = Entity::new("counter", id);
+        let got = session.query(&entity, "get", "").await.expect("read");
+        assert_eq!((&got.body[..], got.version), (by.to_string().as_bytes(), 1), "{id}");
+        let detail = running.client.inspect(&entity).await.expect("inspected");
+        assert!(detail.exists, "{id} is stored where it is looked for");
+        shards.push(ShardId(detail.shard));
+    }
+    let of = |key| shard_of(key, 64);
+    assert_eq!(shards, [of("a"), of("a"), of("a"), of("a"), of("b")]);
+    // By the whole id they would not share one.
+    assert!(of("a") != of("b") && of("a/1") != of("a/2") && of("a/1") != of("a"));
     stop(running).await;
 }
 

@@ -1,6 +1,7 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
 mod formats;
+mod passivate;
 mod serve;
 mod start;
 mod stop;

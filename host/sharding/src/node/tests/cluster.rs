@@ -7,7 +7,7 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
 use crate::node::{Action, Event, Identity, Machine, Mutation, Notice, Settings, Talk, WriteError};
 use crate::records::Claim;
-use crate::rows::{Key, Member, Roles, Row, Standing};
+use crate::rows::{HandOffId, Key, Member, Roles, Row, Standing};
 
 pub(super) const SHARDS: u32 = 12;
 
@@ -28,6 +28,7 @@ pub(super) struct Node {
     pub(super) left: bool,
     pub(super) owns: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) held_back: Vec<ShardId>,
+    pub(super) routes: BTreeMap<ShardId, Epoch>,
     pub(super) notices: Vec<Notice>,
 }
 
@@ -40,6 +41,12 @@ pub(super) struct Cluster {
     /// Everything said, for tests that look; and what says that a talk is lost.
     pub(super) said: Vec<(NodeId, NodeId, Talk)>,
     pub(super) lose: fn(&Talk) -> bool,
+    /// Words of a hand-off that were said while no row had its intent.
+    pub(super) unannounced: Vec<Talk>,
+    /// Rows that were written, and by whom.
+    pub(super) wrote: Vec<(NodeId, Key)>,
+    /// Who has no watch: rows come to it by words only.
+    pub(super) unwatched: BTreeSet<NodeId>,
     /// Whose words do not come to whom.
     pub(super) unheard: BTreeSet<(NodeId, NodeId)>,
     pub(super) settings: Settings,
@@ -57,6 +64,9 @@ impl Cluster {
             revision: 0,
             said: Vec::new(),
             lose: |_| false,
+            unannounced: Vec::new(),
+            wrote: Vec::new(),
+            unwatched: BTreeSet::new(),
             unheard: BTreeSet::new(),
             settings: Settings::default(),
             strategy: || Strategy::Average.build(),
@@ -112,6 +122,7 @@ impl Cluster {
             left: false,
             owns: BTreeMap::new(),
             held_back: Vec::new(),
+            routes: BTreeMap::new(),
             notices: Vec::new(),
         };
         self.nodes.insert(node.clone(), process);
@@ -214,8 +225,9 @@ impl Cluster {
                 let unanswered = node.unanswered;
                 self.revision += 1;
                 self.rows.insert(key.clone(), (row.clone(), self.revision));
+                self.wrote.push((name.clone(), key.clone()));
                 for (other, node) in &self.nodes {
-                    if !node.cut {
+                    if !node.cut && !self.unwatched.contains(other) {
                         let value = Some((row.clone(), self.revision));
                         self.inbox
                             .push_back((other.clone(), Event::Row { key: key.clone(), value }));
@@ -226,6 +238,11 @@ impl Cluster {
             }
             Action::Say { to, talk } => {
                 self.said.push((name.clone(), to.clone(), talk.clone()));
+                if let Talk::BeginHandOff { id, .. } | Talk::HandOff { id, .. } = &talk
+                    && !self.intents().contains(id)
+                {
+                    self.unannounced.push(talk.clone());
+                }
                 if !(self.lose)(&talk)
                     && !self.unheard.contains(&(name.clone(), to.clone()))
                     && let Some(from) = member
@@ -280,12 +297,24 @@ impl Cluster {
                 node.left = true;
                 None
             }
+            Action::Route { shard, epoch, .. } => {
+                node.routes.insert(shard, epoch);
+                None
+            }
             Action::Registered(_)
             | Action::Renewed { .. }
-            | Action::Route { .. }
             | Action::Node { .. }
             | Action::Fenced => None,
         }
+    }
+
+    /// The hand-offs that rows name.
+    pub(super) fn intents(&self) -> BTreeSet<HandOffId> {
+        let rows = self.rows.values().filter_map(|(row, _)| match row {
+            Row::Shards(row) => Some(row.shards.iter().filter_map(|shard| shard.moving.as_ref())),
+            _ => None,
+        });
+        rows.flatten().map(|moving| moving.id).collect()
     }
 
     fn claim(&self, shard: ShardId) -> Option<Claim> {

@@ -1,8 +1,10 @@
 //! Hand-offs: drains, lost and repeated words, managers that die in between.
 
+use std::collections::BTreeSet;
+
 use super::cluster::{Cluster, SHARDS};
 use crate::ids::{NodeId, ShardId};
-use crate::node::{Event, Notice, Talk};
+use crate::node::{Event, Mutation, Notice, Talk};
 use crate::rows::{Key, Row, Standing};
 
 fn begun(cluster: &Cluster) -> bool {
@@ -54,23 +56,30 @@ fn the_intent_is_in_the_row_before_any_node_is_told_and_acks_before_the_owner_is
     cluster.said.clear();
     drain(&mut cluster, "c");
     cluster.run(3_000);
-    let mut begins = 0;
-    let mut stops = 0;
-    for (_, to, talk) in &cluster.said {
+    assert_eq!(cluster.unannounced, [], "S15: what is to be done is written ahead");
+    let mut acknowledged = BTreeSet::new();
+    let mut stops = BTreeSet::new();
+    for (from, to, talk) in &cluster.said {
         match talk {
-            Talk::BeginHandOff { shard, .. } => {
-                begins += 1;
-                assert!(*shard >= ShardId(1), "{shard}");
+            Talk::BeginHandOffAck { id, .. } => {
+                acknowledged.insert((from.clone(), *id));
             }
-            Talk::HandOff { .. } => {
+            Talk::HandOff { id, .. } => {
                 assert_eq!(*to, NodeId::from("c"));
-                assert!(begins > 0, "A9: the owner hears after the others");
-                stops += 1;
+                for node in ["b", "c"] {
+                    let ack = (node.into(), *id);
+                    assert!(acknowledged.contains(&ack), "A9: {node} has not acknowledged {id:?}");
+                }
+                stops.insert(*id);
             }
             _ => {}
         }
     }
-    assert!(stops >= 4 && begins >= 8, "{stops} hand-offs, {begins} begun");
+    assert_eq!(stops.len(), 4, "each shard of c is handed over");
+    let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::NotAhead);
+    drain(&mut careless, "c");
+    careless.run(3_000);
+    assert_ne!(careless.unannounced, [], "the mutation shows");
     assert!(!cluster.node("b").held_back.is_empty(), "K24: other nodes hold messages back");
 }
 
@@ -100,14 +109,19 @@ fn a_hand_off_that_gets_no_answer_is_given_up_and_the_shard_stays_where_it_is() 
         cluster.start(node);
     }
     cluster.run(6_000);
+    let (epochs, spread) = (cluster.epochs(), cluster.spread());
+    assert_eq!(spread["c"], 4);
     cluster.lose = |talk| matches!(talk, Talk::HandOff { .. });
     drain(&mut cluster, "c");
-    cluster.run(2_500);
+    cluster.run(1_500);
+    assert_eq!(cluster.moving(), 4, "all of them are begun");
     cluster.tell("a", Event::Drain { node: "c".into(), draining: false });
+    cluster.run(3_000);
     cluster.lose = |_| false;
     cluster.run(8_000);
-    assert!(cluster.node("a").notices.iter().any(|n| matches!(n, Notice::HandOffFailed { .. })));
-    assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
+    let failed = |notice: &&Notice| matches!(notice, Notice::HandOffFailed { .. });
+    assert_eq!(cluster.node("a").notices.iter().filter(failed).count(), 4);
+    assert_eq!((cluster.epochs(), cluster.spread()), (epochs, spread), "each stays where it is");
 }
 
 #[test]
@@ -149,15 +163,36 @@ fn a_late_begin_hand_off_holds_nothing_and_a_late_hand_off_stops_nothing() {
     drain(&mut cluster, "c");
     cluster.run(4_000);
     let old: Vec<_> = cluster.said.clone();
-    cluster.node("b").held_back.clear();
+    for node in ["a", "b"] {
+        assert!(!cluster.node(node).held_back.is_empty(), "{node} held messages in time");
+        cluster.node(node).held_back.clear();
+    }
     let from = cluster.node("a").machine.member().expect("registered");
+    let epochs = cluster.epochs();
+    let mut stops = 0;
     for (_, to, talk) in old {
-        if matches!(talk, Talk::BeginHandOff { .. } | Talk::HandOff { .. }) {
-            cluster.tell(&to.0, Event::Heard { from: from.clone(), talk });
+        let heard = |talk| Event::Heard { from: from.clone(), talk };
+        match talk {
+            Talk::BeginHandOff { .. } => cluster.tell(&to.0, heard(talk)),
+            // To who owns the shard now, as if it had meant that life: only the epoch is a former one.
+            Talk::HandOff { term, shard, epoch, id, .. } => {
+                let owners = ["a", "b"].map(|node| cluster.node(node).owns.get(&shard).cloned());
+                let (_, owner) = owners.into_iter().flatten().next().expect("an owner");
+                let incarnation = owner.incarnation;
+                let talk = Talk::HandOff { term, shard, epoch, incarnation, id };
+                cluster.tell(&owner.node.0, heard(talk));
+                stops += 1;
+            }
+            _ => {}
         }
     }
+    assert!(stops >= 4, "{stops} late hand-offs");
+    for node in ["a", "b"] {
+        assert!(cluster.node(node).held_back.is_empty(), "R11: {node} holds nothing");
+        assert_eq!(cluster.node(node).owns.len(), 6, "R11: {node} stops nothing");
+    }
     cluster.run(2_000);
-    assert!(cluster.node("b").held_back.is_empty(), "R11");
+    assert_eq!(cluster.epochs(), epochs);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 

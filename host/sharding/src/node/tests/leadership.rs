@@ -1,6 +1,9 @@
 //! Who manages, and balance.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::cluster::{Cluster, SHARDS};
+use crate::assign::{AllocationStrategy, Average, Move, View};
 use crate::node::{Action, Event, Notice, Talk};
 use crate::rows::{Key, ManagerRow, Roles, Row, ShardsRow, Standing};
 
@@ -41,14 +44,30 @@ fn the_oldest_candidate_follows_a_manager_that_died_and_every_row_is_sealed_anew
 #[test]
 fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
+    // It has something to decide: hand-offs that it began, and that no owner answers.
+    cluster.node("c").stuck = true;
+    cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
+    cluster.run(1_500);
+    assert_eq!(cluster.moving(), 4);
     cluster.node("a").paused = true;
     cluster.run(8_000);
-    assert_eq!(cluster.manager().0, "b");
+    assert_eq!(cluster.manager(), ("b".into(), 2));
+    cluster.wrote.clear();
     cluster.node("a").paused = false;
     cluster.run(8_000);
     assert_eq!(cluster.manager(), ("b".into(), 2));
     assert_eq!(cluster.node("a").machine.managing(), None);
+    let (own, mut wrote) = (Key::Node("a".into()), cluster.wrote.iter());
+    let foreign = wrote.find(|(by, key)| *by == "a".into() && *key != own);
+    assert_eq!(foreign, None, "R10: it writes its own row, and no other");
+    cluster.unstick("c");
+    cluster.tell("b", Event::Drain { node: "c".into(), draining: false });
+    cluster.run(8_000);
     assert_eq!(counts(&cluster), [4, 4, 4]);
+    for (row, _) in cluster.rows.values() {
+        let Row::Shards(row) = row else { continue };
+        assert_eq!(row.term, 2);
+    }
 }
 
 #[test]
@@ -76,14 +95,42 @@ fn mixed_versions_stop_balancing_and_new_owners_are_of_the_latest() {
 }
 
 #[test]
-fn a_rebalance_that_is_asked_for_reaches_the_manager_from_any_node() {
-    let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.tell("b", Event::Rebalance);
-    assert!(
-        cluster.said.iter().any(|(from, to, talk)| {
-            (&*from.0, &*to.0) == ("b", "a") && *talk == Talk::Rebalance
-        })
-    );
+fn a_rebalance_is_done_when_any_node_asks_for_it() {
+    for asker in ["a", "b"] {
+        ALLOWED.store(false, Ordering::Relaxed);
+        let mut cluster = Cluster::new();
+        cluster.settings.rebalance_interval = 3_600_000;
+        cluster.strategy = || Box::new(WhenAllowed);
+        cluster.start("a");
+        cluster.run(1_000);
+        cluster.start("b");
+        cluster.run(5_000);
+        ALLOWED.store(true, Ordering::Relaxed);
+        cluster.run(60_000);
+        assert_eq!(counts(&cluster), [SHARDS as usize], "the interval has not passed");
+        cluster.tell(asker, Event::Rebalance);
+        cluster.run(5_000);
+        assert_eq!(counts(&cluster), [6, 6], "{asker} asked for it");
+    }
+}
+
+/// Sees nothing to move until it may.
+#[derive(Debug)]
+struct WhenAllowed;
+
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+
+impl AllocationStrategy for WhenAllowed {
+    fn place(&self, view: &View) -> Vec<Move> {
+        Average.place(view)
+    }
+
+    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+        match ALLOWED.load(Ordering::Relaxed) {
+            true => Average.rebalance(view, limit),
+            false => Vec::new(),
+        }
+    }
 }
 
 #[test]

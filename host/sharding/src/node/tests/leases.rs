@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use crate::message::Now;
 use crate::node::{Action, Event, Mutation, Notice};
-use crate::rows::{Key, Row, Standing};
+use crate::rows::{Key, Roles, Row, Standing};
 
 fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
     match &cluster.rows[&Key::Node(node.into())].0 {
@@ -22,6 +22,23 @@ fn a_node_that_registers_over_a_live_lease_waits_until_it_lapses() {
     cluster.run(6_000);
     assert_eq!(renewals(&cluster, "b").0, 2);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
+}
+
+#[test]
+fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
+    // Without a manager nobody ends the former life before its lease has lapsed.
+    let host = Roles { host: true, ..Roles::default() };
+    let mut cluster = Cluster::new();
+    cluster.start_with("b", host, 1);
+    cluster.run(5_000);
+    cluster.node("b").dead = true;
+    let (lease, margin) = (cluster.settings.lease, cluster.settings.margin);
+    cluster.start_with("b", host, 1);
+    // Who has just started counts the lease as just renewed (R8).
+    cluster.run(lease + margin - 100);
+    assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease may still stand");
+    cluster.run(1_000);
+    assert_eq!(renewals(&cluster, "b").0, 2);
 }
 
 #[test]

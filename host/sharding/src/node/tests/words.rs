@@ -130,6 +130,48 @@ fn s3_the_watch_brings_every_row_when_no_word_of_it_comes() {
 }
 
 #[test]
+fn s4_the_manager_tells_every_node_the_rows_that_it_writes() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
+    cluster.run(2_000);
+    // Its watch brings nothing from here on: what it knows then, it was told.
+    cluster.unwatched.insert("g".into());
+    let before = cluster.epochs();
+    assert_eq!(cluster.node("g").routes, before);
+    drain(&mut cluster, "c");
+    cluster.run(5_000);
+    let after = cluster.epochs();
+    assert_ne!(after, before);
+    assert_eq!(cluster.node("g").routes, after);
+}
+
+#[test]
+fn a_leaving_node_adopts_no_shard() {
+    for leaves in [false, true] {
+        let mut cluster = Cluster::of(&["a", "b", "c"]);
+        // Its own shards take long to stop, so it does not leave at once.
+        cluster.node("c").stuck = true;
+        if leaves {
+            cluster.tell("c", Event::Leave);
+        }
+        let (me, now) = (member(&mut cluster, "c"), cluster.now());
+        let key = Key::Shards(0);
+        let (row, revision) = cluster.rows[&key].clone();
+        let Row::Shards(mut row) = row else { unreachable!("a row of shards") };
+        let others = |row: &ShardRow| row.owner.as_ref() != Some(&me);
+        let place = row.shards.iter().position(others).expect("a shard of another node");
+        row.shards[place].epoch.0 += 1;
+        row.shards[place].owner = Some(me.clone());
+        let machine = &mut cluster.node("c").machine;
+        let value = Some((Row::Shards(row), revision + 1));
+        machine.handle(now, Event::Row { key, value });
+        let actions: Vec<_> = std::iter::from_fn(|| machine.poll()).collect();
+        let adopts = actions.iter().any(|action| matches!(action, Action::Adopt { .. }));
+        assert_eq!(adopts, !leaves, "{actions:?}");
+    }
+}
+
+#[test]
 fn s4_a_row_that_is_told_moves_routes_before_the_watch_does_and_never_back() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let (from, now) = (member(&mut cluster, "a"), cluster.now());

@@ -60,6 +60,20 @@ impl Hand {
         self.tell(Event::Stop(StopReason::HandedOff));
     }
 
+    /// Lets the time pass that a stop may take, and sees that it is given all of it (A13).
+    fn stop_deadline(&mut self) {
+        let deadline = Settings::default().stop_deadline;
+        assert!(deadline > 0);
+        let (dropped, told) = (self.dropped, self.replies.len());
+        self.now += deadline - 1;
+        self.tell(Event::Tick);
+        assert_eq!((self.dropped, self.replies.len(), self.stopped), (dropped, told, 0));
+        self.now += 1;
+        assert_eq!(self.machine.wake(), Some(self.now), "it asks to be woken then");
+        self.tell(Event::Tick);
+        assert_eq!(self.dropped, dropped + 1);
+    }
+
     fn claimed(&mut self, outcome: ClaimOutcome) {
         let number = self.claims.last().expect("a claim").number;
         self.tell(Event::Claimed { number, outcome });
@@ -264,8 +278,7 @@ fn a13_a_turn_that_runs_beyond_the_stop_deadline_is_dropped_and_has_no_effect() 
     let mut hand = Hand::serving();
     let token = hand.send(1, 0, Kind::Command);
     hand.stop();
-    hand.now = hand.machine.wake().expect("the stop deadline");
-    hand.tell(Event::Tick);
+    hand.stop_deadline();
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::REBALANCING));
     hand.run();
     assert!(hand.commits.is_empty());
@@ -287,8 +300,7 @@ fn a13_a_stop_hook_is_a_turn_that_stopped_waits_for_up_to_the_deadline() {
         };
         assert_eq!(hand.stopped, 0);
         if hangs {
-            hand.now = hand.machine.wake().expect("the stop deadline");
-            hand.tell(Event::Tick);
+            hand.stop_deadline();
         } else {
             let result = turn(Answer::Result(Bytes::new()), true);
             hand.tell(Event::TurnDone { entity, generation, turn: id, result });
