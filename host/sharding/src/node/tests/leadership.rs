@@ -58,7 +58,7 @@ fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
     assert_eq!(cluster.manager(), ("b".into(), 2));
     assert_eq!(cluster.node("a").machine.managing(), None);
     let (own, mut wrote) = (Key::Node("a".into()), cluster.wrote.iter());
-    let foreign = wrote.find(|(by, key)| *by == "a".into() && *key != own);
+    let foreign = wrote.find(|(by, key)| &*by.0 == "a" && *key != own);
     assert_eq!(foreign, None, "R10: it writes its own row, and no other");
     cluster.unstick("c");
     cluster.tell("b", Event::Drain { node: "c".into(), draining: false });
