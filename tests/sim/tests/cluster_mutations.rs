@@ -197,7 +197,7 @@ fn r13_a_route_that_goes_back_is_seen() {
 #[test]
 fn r1_without_the_exact_claim_and_the_version_a_former_owner_overwrites() {
     let options = Options { store: vec![Breach::EpochOnly], ..Options::default() };
-    breaks(&options, Broken::History(History::SharedVersion), WRONG_VERSIONS, 0);
+    breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
