@@ -197,7 +197,9 @@ fn r13_a_route_that_goes_back_is_seen() {
 #[test]
 fn r1_without_the_exact_claim_and_the_version_a_former_owner_overwrites() {
     let options = Options { store: vec![Breach::EpochOnly], ..Options::default() };
-    breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 0);
+    // Few seeds: to explain what is left of some longer histories takes the oracle minutes.
+    let seen = (1..=52).any(|seed| sees(&options, Broken::RanTwice, WRONG_VERSIONS, seed));
+    assert!(seen, "no seed of 52 runs a message twice");
 }
 
 #[test]
