@@ -298,6 +298,27 @@ async fn a_stalled_upload_ends_and_has_one_place() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answered_deploy_has_given_its_place_back() {
+    in_time(async {
+        let node = Node::start();
+        let link = node.link().await;
+        for round in 0..3_000 {
+            let (mut writer, mut reader) = begin(&link).await;
+            writer.put(&Chunk { data: vec![1; 9].into() });
+            writer.flush().await.expect("sent");
+            match answer(&mut reader).await.expect("an answer").response {
+                Some(admin_response::Response::Problem(p)) => {
+                    assert_eq!(p.code, "bad-digest", "round {round}: {}", p.message);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_upload_that_trickles_ends() {
     in_time(async {

@@ -134,11 +134,11 @@ pub(super) async fn serve<S: Service>(
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
     // Held while the component is received and deployed.
-    let _place;
+    let mut place = None;
     let admin = match request.request {
         Some(Request::Deploy(deploy)) => match shared.budgets.upload(&peer.account) {
-            Ok(place) => {
-                _place = place;
+            Ok(free) => {
+                place = Some(free);
                 receive(&shared.limits, deploy, reader).await?.map(Admin::Deploy)
             }
             Err(Refused { setting, most }) => {
@@ -176,6 +176,8 @@ pub(super) async fn serve<S: Service>(
         Ok(admin) => shared.service.admin(peer, admin).await,
         Err(problem) => Err(problem),
     };
+    // Before the client has its answer: its next deploy finds the place free.
+    drop(place);
     let most = match peer.limits.max_frame {
         0 => usize::MAX,
         announced => announced as usize,
