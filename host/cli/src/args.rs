@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
-pub(crate) use cluster::{Drain, Entities, Events, Forget, Inspect, Rebalance, Shards};
+pub(crate) use cluster::{Cluster, Drain, Entities, Events, Forget, Inspect, Rebalance, Shards};
 
 /// Options that every command has, apart from its own.
 const GLOBAL: &str = "For every command";
@@ -106,6 +106,8 @@ pub(crate) enum Command {
     Drain(Drain),
     /// Take a node that is gone for good off the list of what is wrong
     Forget(Forget),
+    /// Show what holds for all nodes, or change it
+    Cluster(Cluster),
     /// Spread the shards evenly over the nodes
     Rebalance(Rebalance),
     /// Show what happened in the cluster
@@ -130,6 +132,9 @@ pub(crate) struct Init {
     /// Shards of the pool; fixed for the cluster's life
     #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "join")]
     pub(crate) shards: u32,
+    /// A setting of the whole cluster, as in lease="10 s"; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "join")]
+    pub(crate) set: Vec<(String, String)>,
     /// Make a node that joins the cluster of this node; may be given more than once
     #[arg(long, value_name = "HOST:PORT", requires = "ca", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
@@ -340,4 +345,10 @@ fn host_and_port(text: &str) -> Result<String, &'static str> {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
     good.then(|| text.to_owned()).ok_or("write HOST:PORT, with the port's number")
+}
+
+/// KEY=VALUE.
+pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    Ok((key.trim().into(), value.trim().into()))
 }

@@ -78,6 +78,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Inspect(it) => commands::inspect::run(global, &it).await,
         Command::Drain(it) => commands::drain::run(global, &it).await,
         Command::Forget(it) => commands::forget::run(global, &it).await,
+        Command::Cluster(it) => commands::cluster::run(global, &it).await,
         Command::Rebalance(it) => commands::rebalance::run(global, &it).await,
         Command::Events(it) => commands::events::run(global, &it).await,
         Command::Completions(it) => commands::completions::run(&it),

@@ -14,11 +14,11 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    AdminRequest, Deploy, Deployed, Deployment, DeploymentsRequest, DrainProgress, DrainRequest,
-    Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest, Forgotten,
-    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
-    StatusRequest,
+    AdminRequest, ClusterRequest, ClusterState, Deploy, Deployed, Deployment, DeploymentsRequest,
+    DrainProgress, DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest,
+    ForgetRequest, Forgotten, InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest,
+    Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo,
+    ShardsRequest, Status, StatusRequest,
 };
 use tokio::time::timeout;
 
@@ -220,6 +220,18 @@ impl Client {
         let request = Request::Forget(ForgetRequest { node: node.into() });
         match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
             Some(Response::Forgotten(forgotten)) => Ok(forgotten),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// What holds for all nodes, after the changes that are asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn cluster(&self, request: ClusterRequest) -> Result<ClusterState, AdminError> {
+        match self.ask(Request::Cluster(request), Bytes::new(), PATIENCE).await?.pop() {
+            Some(Response::Cluster(state)) => Ok(state),
             other => Err(unexpected(other)),
         }
     }

@@ -1,5 +1,6 @@
 //! What operators ask of a node: answered from its picture of the cluster, and from the store.
 
+mod agreed;
 mod compiled;
 mod entities;
 mod events;
@@ -51,6 +52,7 @@ impl Desk {
             Admin::Inspect(request) => self.inspect(gateway, principal, request).await,
             Admin::Drain { node, undo } => self.drain(&node, undo),
             Admin::Forget { node } => self.forget(&node).await,
+            Admin::Cluster(request) => self.cluster(request).await,
             Admin::Plan => self.plan().await,
             Admin::Rebalance => self.rebalance().await,
             Admin::Events(request) => Ok(self.events(request)),

@@ -14,6 +14,7 @@ use ostraca_sharding::assign::AllocationStrategy;
 use ostraca_sharding::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, Trust};
 
+pub use agreed::ClusterSettings;
 pub use cluster::Role;
 
 use crate::error::NodeError;
@@ -21,6 +22,7 @@ pub use crate::input::InputError as ConfigError;
 use crate::input::Text;
 use crate::manifest::Ceilings;
 
+mod agreed;
 mod check;
 mod cluster;
 mod file;
@@ -63,6 +65,8 @@ pub struct Config {
     /// none.
     pub record: Option<PathBuf>,
     file: File,
+    /// Which of the cluster's settings the file says itself.
+    stated: agreed::Stated,
 }
 
 impl Config {
@@ -122,6 +126,7 @@ impl Config {
             lease: file.lease,
             renew: file.renew,
             record: file.record.as_ref().map(|path| data.join(path)),
+            stated: agreed::Stated::of(text),
             data,
             file,
         })
@@ -215,7 +220,10 @@ impl Config {
     /// Settings of the node's machine.
     #[must_use]
     pub fn node_settings(&self) -> ostraca_sharding::node::Settings {
-        cluster::node_settings(&self.file)
+        ostraca_sharding::node::Settings {
+            renew: file::millis(self.renew),
+            ..cluster::node_settings(&self.file)
+        }
     }
 
     /// How long messages may have.
@@ -249,6 +257,6 @@ impl Config {
     /// Settings of the shard machines.
     #[must_use]
     pub fn shard_settings(&self) -> ostraca_sharding::shard::Settings {
-        self.file.entities.settings(self.lease)
+        self.file.entities.settings()
     }
 }

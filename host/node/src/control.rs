@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::Cache;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::loader::Loader;
@@ -71,6 +72,8 @@ pub(crate) struct Parts {
     pub(crate) failures: mpsc::UnboundedSender<NodeError>,
     /// How often the entities' store is asked whether it answers, and the lease is renewed.
     pub(crate) every: Duration,
+    /// What the cluster's settings mean here.
+    pub(crate) config: Config,
 }
 
 /// The thread, and the runtime that it drives.

@@ -78,6 +78,19 @@ pub enum NodeError {
         /// What the cluster has.
         found: String,
     },
+    /// The cluster's format cannot be raised.
+    #[error("{0}")]
+    Format(String),
+    /// This node's configuration says something else than the cluster's row of settings.
+    #[error("`{name}` is {here} in this node's configuration, and {there} in the cluster")]
+    OtherSetting {
+        /// The setting's name in a configuration.
+        name: &'static str,
+        /// What this node's file says.
+        here: String,
+        /// What the cluster's row says.
+        there: String,
+    },
     /// A row of the cluster is missing, or cannot be read.
     #[error("a row of the cluster is of no use: {0}")]
     Row(String),
@@ -135,6 +148,8 @@ impl NodeError {
             Self::Remote(ConnectError::Io { .. }) => "store-io",
             Self::OtherPool { what: "hash", .. } => "other-hash",
             Self::OtherPool { .. } => "other-shard-count",
+            Self::Format(_) => "format-not-readable",
+            Self::OtherSetting { .. } => "other-setting",
             Self::Row(_) => "bad-row",
             Self::Conflict(_) => "conflict",
             Self::Wasm(error) => error.code(),
@@ -186,6 +201,9 @@ impl NodeError {
             }
             Self::OtherPool { .. } => {
                 "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
+            }
+            Self::OtherSetting { .. } => {
+                "take it out of this node's configuration; or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
             }
             Self::Conflict(_) => "start the node again",
             Self::NameInUse { .. } => {

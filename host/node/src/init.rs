@@ -15,7 +15,7 @@ use ostraca_sharding::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::{Ca, Identity};
 
-use crate::config::Role;
+use crate::config::{ClusterSettings, Role};
 use crate::error::NodeError;
 use crate::ownership;
 
@@ -35,6 +35,8 @@ pub struct InitOptions {
     pub listen: SocketAddr,
     /// Shards of the pool `default`, 1 to 65,536. Fixed for the cluster's life.
     pub shards: u32,
+    /// What a promise depends on, for all nodes.
+    pub settings: ClusterSettings,
 }
 
 /// What was made.
@@ -128,7 +130,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<Initialised, NodeError>
         &options.cluster_name,
     )?;
     // Its futures are completed by the store's own threads, whatever waits for them.
-    futures::executor::block_on(ownership::found(&store, options.shards))?;
+    futures::executor::block_on(ownership::found(&store, options.shards, &options.settings))?;
     drop(store);
     let config = dir.join("ostraca.toml");
     write_new(&config, &config_text(options))?;
@@ -252,6 +254,7 @@ mod tests {
             node: "n1".into(),
             listen: ([127, 0, 0, 1], 0).into(),
             shards: 8,
+            settings: ClusterSettings::default(),
         }
     }
 

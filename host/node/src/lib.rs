@@ -12,6 +12,7 @@ mod control;
 mod deploy;
 pub mod error;
 mod failing;
+mod format;
 mod gateway;
 pub mod init;
 pub mod input;

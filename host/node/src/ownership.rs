@@ -5,6 +5,7 @@ use ostraca_sharding::ids::{ShardId, ShardKey};
 use ostraca_store::ClusterStore;
 
 use crate::clock::Clock;
+use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
 
@@ -24,7 +25,11 @@ pub(crate) const HASH: &str = "murmur3_x86_32";
 ///
 /// # Errors
 /// [`NodeError::Store`], [`NodeError::Conflict`] if the cluster has them already.
-pub async fn found(store: &dyn ClusterStore, shards: u32) -> Result<(), NodeError> {
+pub async fn found(
+    store: &dyn ClusterStore,
+    shards: u32,
+    settings: &ClusterSettings,
+) -> Result<(), NodeError> {
     rows::write(store, "cluster", None, &ClusterRow::new(FORMAT)).await?;
     rows::write(
         store,
@@ -33,6 +38,7 @@ pub async fn found(store: &dyn ClusterStore, shards: u32) -> Result<(), NodeErro
         &PoolRow { hash: HASH.into(), shards, extensions: Extensions::default() },
     )
     .await?;
+    rows::write(store, rows::SETTINGS, None, &settings.row(1, None)).await?;
     rows::write(store, "time", None, &TimeRow::default()).await?;
     Ok(())
 }

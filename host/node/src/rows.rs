@@ -59,6 +59,20 @@ impl ClusterRow {
     }
 }
 
+/// `settings`: what a promise depends on, for all nodes. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SettingsRow {
+    /// Rises with each change.
+    pub(crate) revision: u64,
+    pub(crate) lease: u64,
+    pub(crate) margin: u64,
+    pub(crate) lane_life: u64,
+    pub(crate) extensions: Extensions<Self>,
+}
+
+/// The key of the cluster's settings.
+pub(crate) const SETTINGS: &str = "settings";
+
 /// `time`: cluster time in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TimeRow {
@@ -111,11 +125,16 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, TimeRow, PoolRow, BindingRow, TypeRow, MethodRow);
+extensible!(ClusterRow, SettingsRow, TimeRow, PoolRow, BindingRow, TypeRow, MethodRow);
 
 /// The key of what is fixed for the pool's life.
 pub(crate) fn pool_key() -> String {
     format!("pools/{POOL}")
+}
+
+/// Whether the row with that key says what holds for every node: the format, and the settings.
+pub(crate) fn is_about_all(key: &str) -> bool {
+    key == "cluster" || key == SETTINGS
 }
 
 /// The key of a type's binding.

@@ -29,6 +29,8 @@ pub(crate) struct Stats {
     pub(crate) failing: Failing,
     /// Why another node's store must not be used, while that is so (R5).
     pub(crate) store_refused: watch::Sender<Option<Arc<str>>>,
+    /// The lease that it holds for, in milliseconds; 0 before the first.
+    pub(crate) lease: AtomicU64,
 }
 
 impl Stats {

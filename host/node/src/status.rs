@@ -45,6 +45,14 @@ impl Status {
         }
     }
 
+    /// The lease that the node relies on: the cluster's may have changed since it started.
+    fn lease_now(&self) -> u64 {
+        match Stats::get(&self.stats.lease) {
+            0 => self.lease,
+            lease => lease,
+        }
+    }
+
     /// How the cluster does, as this node sees it.
     fn cluster(&self, view: &View, lease_age: u64) -> proto::ClusterStatus {
         let now = self.clock.now().mono;
@@ -58,9 +66,9 @@ impl Status {
             nodes_draining: count(|row| row.standing == Standing::Live && row.is_emptied()),
             nodes_dead: count(|row| row.standing == Standing::Dead),
             shards: u32::try_from(view.shards.len()).unwrap_or(u32::MAX),
-            store_answers: lease_age < self.lease,
+            store_answers: lease_age < self.lease_now(),
             lease_age_ms: lease_age,
-            lease_ms: self.lease,
+            lease_ms: self.lease_now(),
             ..proto::ClusterStatus::default()
         };
         if let Some(manager) = view.manager.as_ref().filter(|row| view.alive(&row.holder)) {
@@ -100,7 +108,7 @@ impl Status {
             own: &self.node,
             since,
             registered: renewed.is_some(),
-            lease: self.lease,
+            lease: self.lease_now(),
         };
         let mut problems = Vec::new();
         if let Some(why) = self.local.as_ref().and_then(|store| store.stopped()) {

@@ -24,11 +24,11 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::config::Config;
+use crate::config::{ClusterSettings, Config};
 use crate::error::NodeError;
 use crate::node::blocking;
 use crate::ownership::{HASH, POOL};
-use crate::rows::{self, ClusterRow, PoolRow, TimeRow};
+use crate::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
 use way::Way;
 
 /// How often the store's newest sequence is written to the witness (R5).
@@ -49,6 +49,7 @@ pub(crate) struct Found {
     pub(crate) hash: String,
     /// Cluster time in milliseconds, as it was last written.
     pub(crate) time: u64,
+    pub(crate) settings: ClusterSettings,
 }
 
 /// The store, in this process.
@@ -163,6 +164,9 @@ async fn found(store: &dyn ClusterStore, config: &Config) -> Result<Found, NodeE
     let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
     let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
     let (TimeRow { millis: time, .. }, _) = rows::read(store, "time").await?.ok_or_else(missing)?;
+    let settings = rows::read::<SettingsRow>(store, rows::SETTINGS).await?.ok_or_else(missing)?.0;
+    let settings = ClusterSettings::of(&settings);
+    config.agrees(&settings)?;
     let wanted = config.expected_shards.unwrap_or(shards);
     if wanted != shards {
         let (wanted, found) = (wanted.to_string(), shards.to_string());
@@ -177,7 +181,7 @@ async fn found(store: &dyn ClusterStore, config: &Config) -> Result<Found, NodeE
         return Err(NodeError::Row(format!("the pool `{POOL}` has no shards")));
     }
     readable(store, &config.node).await?;
-    Ok(Found { identity: store.identity(), shards, hash, time })
+    Ok(Found { identity: store.identity(), shards, hash, time, settings })
 }
 
 /// Refuses rows that this program cannot read and cannot do without: whoever manages, every assignment, and this node's

@@ -52,8 +52,8 @@ pub(crate) enum Input {
     Messages(Vec<Delivery>),
     /// A type was deployed.
     Type(Arc<Type>),
-    /// The lease was renewed by a request sent then.
-    Renewed(u64),
+    /// The lease was renewed by a request sent then, and holds so long.
+    Renewed(u64, u64),
     /// A shard was assigned. A machine of a lower epoch is forgotten first; nothing happens if one of this epoch or a
     /// higher one stands, or if the worker stops.
     Adopt(Box<Owner>),
@@ -191,7 +191,7 @@ struct Worker {
     claims: Vec<(SlotId, Arc<Claim>)>,
     commits: Vec<(SlotId, Commit)>,
     loads: Vec<(SlotId, ShardKey, Entity, u64)>,
-    renewed: Option<u64>,
+    renewed: Option<(u64, u64)>,
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
@@ -282,9 +282,9 @@ impl Worker {
                     settings: entry.settings(),
                 });
             }
-            Input::Renewed(sent) => {
-                self.renewed = Some(sent);
-                self.tell_all(&|| Event::Renewed { sent });
+            Input::Renewed(sent, lease) => {
+                self.renewed = Some((sent, lease));
+                self.tell_all(&|| Event::Renewed { sent, lease });
             }
             // One that comes after the stop would never hear of it.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ostraca_client::{
     AdminError, CallError, Client, Kind, NodeStanding, Options, Profile, StatusProblem,
 };
-use ostraca_node::config::Role;
+use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
 use ostraca_sharding::ids::Entity;
 use ostraca_store::{Cas, ClusterStore};
@@ -38,6 +38,7 @@ impl Two {
             node: "n1".into(),
             listen: first,
             shards: 8,
+            settings: ClusterSettings::default(),
         };
         let made = init(&dir.path().join("n1"), &options).expect("a new node");
         let options = JoinOptions {

@@ -193,13 +193,6 @@ async fn a_node_does_what_its_roles_say_and_refuses_the_rest_by_name() {
     assert!(began.elapsed() < GRACE, "in good order, not by time-outs: {:?}", began.elapsed());
 }
 
-/// Leases that end sooner, written before the tables of a configuration.
-fn quicken(home: &Path) {
-    let path = home.join("ostraca.toml");
-    let text = std::fs::read_to_string(&path).expect("a configuration");
-    std::fs::write(path, format!("lease = \"2 s\"\nrenew = \"250 ms\"\n{text}")).expect("written");
-}
-
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder") {
@@ -218,7 +211,6 @@ async fn r7_a_node_in_a_copied_folder_does_not_start_and_says_why() {
     let cluster = Cluster::start().await;
     let one = cluster.client(&cluster.first).await;
     let home = cluster.prepare("n2", &MEMBER);
-    quicken(&home);
     let copied = cluster.dir.path().join("copy");
     copy(&home, &copied);
     let second = common::start(&home).await;

@@ -88,6 +88,8 @@ impl World {
             since: 5,
             addresses: vec!["127.0.0.1:7411".into()],
             format: 3,
+            lease: 3_000,
+            settings: 0,
             extensions: Extensions::default(),
         };
         self.put(key, Row::Node(row))

@@ -15,7 +15,7 @@ mod talk;
 pub use action::{Action, Notice};
 pub use event::{Event, WriteError};
 pub use machine::{Identity, Machine, Relative};
-pub use settings::{Mutation, Settings};
+pub use settings::{Agreed, Mutation, Settings};
 pub use talk::{Held, Report, Talk};
 
 #[cfg(test)]

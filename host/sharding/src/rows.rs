@@ -82,6 +82,11 @@ pub struct NodeRow {
     pub addresses: Vec<String>,
     /// The highest format of records and rows that it reads.
     pub format: u32,
+    /// How long this life may rely on a renewal, in milliseconds. Who judges it goes by this, not by a setting of its
+    /// own: it is raised before the life relies on more, and lowered after it relies on less (R8).
+    pub lease: u64,
+    /// The revision of the cluster's settings that this life goes by.
+    pub settings: u64,
     /// Fields of later releases.
     pub extensions: Extensions<NodeRow>,
 }

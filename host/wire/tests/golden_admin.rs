@@ -19,6 +19,8 @@ fn requests_about_the_cluster() {
     let entities =
         EntitiesRequest { r#type: "t".into(), shard: 2, limit: 3, after: Bytes::from_static(b"a") };
     let inspect = InspectRequest { r#type: "t".into(), id: "i".into(), values: true };
+    let set = vec![ClusterSetting { name: "n".into(), value: "v".into() }];
+    let cluster = ClusterRequest { set, raise_format: true };
     for (request, golden) in [
         (Request::Nodes(NodesRequest {}), "3200"),
         (Request::Shards(ShardsRequest {}), "3a00"),
@@ -28,6 +30,7 @@ fn requests_about_the_cluster() {
         (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
         (Request::Events(EventsRequest { follow: true, since: 2 }), "620408011002"),
         (Request::Forget(ForgetRequest { node: "n".into() }), "6a030a016e"),
+        (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }

@@ -95,6 +95,7 @@ impl Scope {
     /// The unit of time is one renewal's interval. Intervals that bound nothing but work never end.
     pub fn settings(&self) -> Settings {
         Settings {
+            revision: 0,
             lease: 3,
             renew: 1,
             margin: 1,

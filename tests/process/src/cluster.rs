@@ -83,6 +83,16 @@ impl Options {
     }
 }
 
+/// What `ostraca init` is told of settings that hold for all nodes.
+fn agreed(settings: &str) -> Result<Vec<String>> {
+    let table: toml::Table = settings.parse().context("parse the settings")?;
+    let stated = ["lease", "margin"].into_iter().filter_map(|name| {
+        let value = table.get(name)?.as_str()?;
+        Some(["--set".to_owned(), format!("{name}={value}")])
+    });
+    Ok(stated.flatten().collect())
+}
+
 /// A running cluster. Its processes are killed by their ids when it is dropped.
 pub struct Cluster {
     members: Vec<Member>,
@@ -126,7 +136,10 @@ impl Cluster {
             let name = format!("n{}", place + 1);
             let mut more = vec!["--node".into(), name, "--listen".into(), listen.to_string()];
             match members.first() {
-                None => more.extend(["--shards".into(), options.shards.to_string()]),
+                None => {
+                    more.extend(["--shards".into(), options.shards.to_string()]);
+                    more.extend(agreed(&options.settings)?);
+                }
                 Some(first) => {
                     let ca = first.home.dir().join("ca").display().to_string();
                     more.extend(["--join".into(), first.reached.to_string(), "--ca".into(), ca]);

@@ -7,6 +7,7 @@ use ostraca_client::{Client, Entity};
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::node::refused_start;
 use ostraca_process_tests::{Home, Node};
+use ostraca_wire::proto::{ClusterRequest, ClusterSetting};
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("create");
@@ -112,4 +113,48 @@ fn a_bad_configuration_is_marked_and_nothing_starts() {
         said.contains("bad-config") && said.contains("lisen") && said.contains("listen"),
         "{said}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r8_a_node_whose_file_says_another_lease_is_refused_with_both_values() {
+    let first = Home::init_as("agreed", &["--set", "lease=10 s"], |_| {}).expect("init");
+    let node = Node::start(&first).expect("start");
+    let (address, ca) = (node.address.to_string(), first.dir().join("ca").display().to_string());
+    let arguments = ["--node", "n2", "--listen", "127.0.0.1:0", "--join", &address, "--ca", &ca];
+    let second = Home::make("differs", &arguments, |_| {}).expect("init");
+    second.set("lease = \"3 s\"").expect("set");
+    refused(&second, "other-setting", "`lease` is 3 s in this node's configuration, and 10 s");
+    second.set("lease = \"10 s\"").expect("set");
+    let other = Node::start(&second).expect("it says the same");
+
+    // Changed for both, and each says in its row which settings it goes by.
+    let profile = first.profile(node.address).expect("profile");
+    let client = Client::connect(profile).await.expect("connect");
+    let set = vec![ClusterSetting { name: "lease".into(), value: "2 s".into() }];
+    let request = ClusterRequest { set, ..ClusterRequest::default() };
+    let asked = client.cluster(request).await.expect("changed");
+    assert_eq!(asked.settings_revision, 2, "{asked:?}");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let state = client.cluster(ClusterRequest::default()).await.expect("asked");
+        if state.nodes.len() == 2
+            && state.nodes.iter().all(|it| it.settings_revision == 2 && it.lease_ms == 2_000)
+        {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "they do not follow: {state:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let bad = vec![ClusterSetting { name: "entities.lane-life".into(), value: "2 h".into() }];
+    let refused = client.cluster(ClusterRequest { set: bad, ..ClusterRequest::default() }).await;
+    assert_eq!(refused.expect_err("it is fixed").code(), "bad-setting");
+    client.close().await;
+    // What it goes by now is not what its file says.
+    other.stop().expect("stop");
+    let (_, said) = refused_start(&second.config()).expect("it ends");
+    assert!(
+        said.contains("other-setting") && said.contains("10 s") && said.contains("2 s"),
+        "{said}"
+    );
+    node.stop().expect("stop");
 }

@@ -79,6 +79,8 @@ pub struct Options {
     pub slow_store: bool,
     /// Clients stamp messages anew whose copies may have run (R17).
     pub restamps_in_doubt: bool,
+    /// Leases change in every run (R8).
+    pub settings: bool,
     /// Messages in the run.
     pub messages: u64,
     /// Prints what happens.
@@ -96,6 +98,7 @@ impl Default for Options {
             pauses: false,
             slow_store: false,
             restamps_in_doubt: false,
+            settings: false,
             messages: 150,
             trace: false,
         }
@@ -256,6 +259,8 @@ struct World {
     /// Turns whose commit was refused: a second delivery of the same call must not let them in.
     refused: BTreeSet<TurnId>,
     guard: Guard,
+    /// The cluster's settings, as a process that starts has them.
+    agreed: node::Agreed,
     /// When the last fault known so far ends.
     healed: u64,
     served_at: Option<u64>,

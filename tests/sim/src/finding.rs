@@ -41,6 +41,8 @@ pub enum Broken {
     RegisteredEarly,
     /// A life was marked dead while its lease was good (R8).
     MarkedDeadEarly,
+    /// A life was over while a process still relied on its lease (R8).
+    ReliesThoughOver,
     /// A node stood for the leadership while the leader's lease was good (R8).
     LedEarly,
     /// A life that had ended came back, or lives are out of order (R7).

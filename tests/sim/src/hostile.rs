@@ -112,7 +112,6 @@ pub fn run(seed: u64) -> Report {
 impl Rig {
     fn machine(&mut self, shard: usize, epoch: u64) -> Machine {
         let settings = Settings {
-            lease: LEASE,
             order_wait: 60,
             gate: 3,
             copies: 3,
@@ -141,7 +140,7 @@ impl Rig {
     fn begin(&mut self, shard: usize) {
         self.carry_out(shard);
         self.deploy(shard);
-        self.tell(shard, Event::Renewed { sent: self.now });
+        self.tell(shard, Event::Renewed { sent: self.now, lease: LEASE });
     }
 
     fn deploy(&mut self, shard: usize) {
@@ -230,6 +229,6 @@ impl Rig {
 
     fn renew(&mut self) {
         (0..self.shards.len())
-            .for_each(|shard| self.tell(shard, Event::Renewed { sent: self.now }));
+            .for_each(|shard| self.tell(shard, Event::Renewed { sent: self.now, lease: LEASE }));
     }
 }

@@ -20,6 +20,9 @@ const STALE: &[Broken] = &[
     Broken::History(History::QueryOvertook),
 ];
 
+/// A lease that is counted for too long outlives the life.
+const RELIES: Broken = Broken::ReliesThoughOver;
+
 /// What clients see where turns that were answered are not there any more, or are there twice.
 const WRONG_VERSIONS: &[Broken] = &[
     Broken::History(History::SharedVersion),
@@ -59,7 +62,8 @@ fn breaks(options: &Options, named: Broken, follows: &[Broken], least: u64) {
     }
 }
 
-/// At least so many of a hundred seeds read something stale, of a thousand; and none breaks anything else.
+/// At least so many of a hundred seeds read something stale, of a thousand; and none breaks anything else, but what a
+/// stale read follows from.
 #[track_caller]
 fn reads_stale(options: &Options, least: u64) {
     const SEEDS: u64 = 1_000;
@@ -72,7 +76,7 @@ fn reads_stale(options: &Options, least: u64) {
                     if seed > SEEDS {
                         return;
                     }
-                    let stale = sees(options, STALE[0], STALE, seed);
+                    let stale = sees(options, STALE[0], &[STALE[1], RELIES], seed);
                     seen.fetch_add(u64::from(stale), Ordering::Relaxed);
                 }
             });
@@ -105,7 +109,21 @@ fn r7_a_new_owner_before_the_old_one_is_marked_dead_is_seen() {
 
 #[test]
 fn r7_a_life_registered_over_a_live_lease_is_seen() {
-    without(node::Mutation::RegisterAtOnce, Broken::RegisteredEarly, &[], 15);
+    without(node::Mutation::RegisterAtOnce, Broken::RegisteredEarly, &[RELIES], 15);
+}
+
+#[test]
+fn r8_a_lease_judged_by_who_slept_is_seen() {
+    // Where sleep is the only fault, it is seen sooner.
+    let node = vec![node::Mutation::TrustOldObservations];
+    breaks(&Options { node, pauses: true, ..Options::default() }, Broken::LedEarly, &[], 0);
+}
+
+#[test]
+fn r8_a_lease_relied_on_before_its_row_says_so_is_seen() {
+    let node = vec![node::Mutation::LeaseAtOnce];
+    let options = Options { node, settings: true, ..Options::default() };
+    breaks(&options, RELIES, STALE, 0);
 }
 
 #[test]

@@ -54,6 +54,16 @@ pub(crate) struct Forget {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct Cluster {
+    /// Change a setting of all nodes, as in lease="10 s"; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE", value_parser = super::key_value)]
+    pub(crate) set: Vec<(String, String)>,
+    /// Let nodes write the newest format that all of them read
+    #[arg(long)]
+    pub(crate) raise_format: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Rebalance {
     /// Only say what would be moved
     #[arg(long)]

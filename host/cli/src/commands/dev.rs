@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ostraca_client::{Client, Profile};
+use ostraca_node::config::ClusterSettings;
 use ostraca_node::{Config, InitOptions, Node, NodeError};
 use ostraca_wire::identity::Ca;
 
@@ -55,6 +56,7 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
             node: "dev".into(),
             listen: ([127, 0, 0, 1], 0).into(),
             shards: ostraca_node::init::DEFAULT_SHARDS,
+            settings: ClusterSettings::default(),
         };
         ostraca_node::init(&args.data, &options).map_err(|error| match error {
             NodeError::NotEmpty(_) => Failure::from(error)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ostraca_client::Profile;
-use ostraca_node::config::Role;
+use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{InitOptions, Initialised, JoinOptions, Joining, NodeError};
 use serde_json::json;
 
@@ -60,6 +60,15 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// What is set for the whole cluster.
+fn settings(args: &Init) -> Result<ClusterSettings, Failure> {
+    let mut settings = ClusterSettings::default();
+    for (name, value) in &args.set {
+        settings.set(name, value).map_err(|why| Failure::usage("invalid", why))?;
+    }
+    Ok(settings)
+}
+
 /// A cluster's first node.
 fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
     let node = args.node.as_deref().unwrap_or("node-1");
@@ -68,6 +77,7 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         node: node.into(),
         listen: args.listen,
         shards: args.shards,
+        settings: settings(args)?,
     };
     let Initialised { cluster, config, ca_pem, admin, .. } =
         ostraca_node::init(&args.dir, &options)?;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 pub(crate) mod build;
 pub(crate) mod ca;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod deploy;

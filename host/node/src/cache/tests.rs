@@ -20,6 +20,8 @@ fn node(addresses: &str) -> NodeRow {
         since: 0,
         addresses: vec![addresses.into()],
         format: 3,
+        lease: 3_000,
+        settings: 1,
         extensions: Default::default(),
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ostraca_sharding::assign::Strategy;
 
 use super::ConfigError;
+use super::agreed::Stated;
 use super::cluster::{self, Role};
 use super::file::File;
 use crate::init::MAX_SHARDS;
@@ -40,8 +41,10 @@ pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     }
     roles(input, file)?;
     times(input, file)?;
-    // A renewal must be heard within 80 % of the lease, and one may be lost (R8).
-    if file.renew * 2 > file.lease.mul_f64(0.8) {
+    // A renewal must be heard within 80 % of the lease, and one may be lost (R8). Where the file says no lease, the
+    // cluster's bounds it.
+    let says_lease = Stated::of(input.text).says("lease");
+    if says_lease && file.renew * 2 > file.lease.mul_f64(0.8) {
         let why = "`renew` must be at most two fifths of `lease`: else one late renewal ends it";
         return Err(input.at(&["renew"], why.into(), None));
     }

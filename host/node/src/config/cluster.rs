@@ -247,6 +247,7 @@ impl Peers {
 /// Settings of the node's machine.
 pub(super) fn node_settings(file: &File) -> node::Settings {
     node::Settings {
+        revision: 0,
         lease: millis(file.lease),
         renew: millis(file.renew),
         margin: millis(file.margin),

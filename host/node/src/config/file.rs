@@ -294,9 +294,8 @@ impl Default for Entities {
 }
 
 impl Entities {
-    pub(super) fn settings(&self, lease: Duration) -> shard::Settings {
+    pub(super) fn settings(&self) -> shard::Settings {
         shard::Settings {
-            lease: millis(lease),
             order_wait: millis(self.order_wait),
             lanes: self.lanes as usize,
             lane_life: millis(self.lane_life),

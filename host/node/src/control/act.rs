@@ -34,10 +34,12 @@ impl Running {
                 tracing::info!(%member, "registered");
                 (self.parts.registered)(&member);
                 self.parts.gateway.set_me(Some(member));
+                self.read_format();
             }
-            Action::Renewed { sent } => {
+            Action::Renewed { sent, lease } => {
                 self.parts.stats.renewed.store(sent, Ordering::Relaxed);
-                self.all_workers(|| worker::Input::Renewed(sent));
+                self.parts.stats.lease.store(lease, Ordering::Relaxed);
+                self.all_workers(|| worker::Input::Renewed(sent, lease));
                 self.renewals += 1;
                 if self.renewals.is_multiple_of(BETWEEN_NOTES) {
                     self.keep_notes();

@@ -53,6 +53,10 @@ impl Running {
                     Err(error) => tracing::error!(%error, "a row was not understood"),
                 }
             }
+            // Before the machine registers by what it knows.
+            for row in types.iter().filter(|row| rows::is_about_all(&row.key)) {
+                let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
+            }
             types.retain(|row| rows::type_name(&row.key).is_some());
             loader.listed(types, revision);
             // Nobody to hear any of it: the node stops.
@@ -66,6 +70,22 @@ impl Running {
                 }
             }
         }));
+    }
+
+    /// Reads the cluster's format once more after the own row stands: whoever raises it looks at the rows after it
+    /// wrote that it will, so one of both sees the other.
+    pub(super) fn read_format(&mut self) {
+        let (asked, own, watch) = (self.parts.rows.get("cluster"), self.own.clone(), self.watch);
+        self.tasks.push(
+            async move {
+                if let Ok(Some(row)) = asked.await {
+                    // Nobody to hear it: the node stops.
+                    let _ = own.send(Input::Watched(watch, RowEvent::Set(row)));
+                }
+                Event::Tick
+            }
+            .boxed(),
+        );
     }
 
     pub(super) fn read(&mut self, key: Key) {

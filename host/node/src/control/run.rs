@@ -8,14 +8,15 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_sharding::node::{Action, Event};
-use ostraca_store::RowEvent;
+use ostraca_store::{Row, RowEvent};
 use tokio::sync::mpsc;
 
 use super::talkers::Talkers;
 use super::words::Heard;
 use super::{Input, Parts};
+use crate::config::ClusterSettings;
 use crate::error::NodeError;
-use crate::rows;
+use crate::rows::{self, ClusterRow, SettingsRow};
 use crate::view::View;
 use crate::worker;
 
@@ -103,6 +104,7 @@ impl Running {
                 Ok(Some((key, row, revision))) => {
                     self.tell(Event::Row { key, value: Some((row, revision)) });
                 }
+                Ok(None) if rows::is_about_all(&row.key) => self.about_all(&row),
                 Ok(None) => self.parts.loader.row(row),
                 // One of a newer node changes with each renewal: said once.
                 Err(error) if self.strange.insert(row.key.clone()) => {
@@ -114,6 +116,27 @@ impl Running {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.parts.machine.would_move());
             }
+        }
+    }
+
+    /// The cluster's format, which this program may not read, or its settings.
+    fn about_all(&mut self, row: &Row) {
+        if row.key == rows::SETTINGS {
+            match rows::decode::<SettingsRow>(row) {
+                Ok(row) => {
+                    if let Err(error) = self.parts.config.agrees(&ClusterSettings::of(&row)) {
+                        tracing::warn!(%error, "the cluster's settings count; this node will not start again like this");
+                    }
+                    let agreed = self.parts.config.agreed(&row);
+                    self.tell(Event::Settings(agreed));
+                }
+                Err(error) => tracing::error!(%error, "the cluster's settings were not understood"),
+            }
+            return;
+        }
+        if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.readable()) {
+            // Nobody to hear it: the node is stopping.
+            let _ = self.parts.failures.send(error);
         }
     }
 

@@ -34,7 +34,8 @@ pub(crate) fn show_time(time: Duration) -> String {
     }
 }
 
-fn read_time(text: &str) -> Option<Duration> {
+/// A time as a configuration has it.
+pub(crate) fn read_time(text: &str) -> Option<Duration> {
     let time = humantime::parse_duration(text).ok()?;
     // Everything is counted in milliseconds: what lies below would silently become nothing.
     time.as_nanos().is_multiple_of(1_000_000).then_some(time)

@@ -27,7 +27,7 @@ impl Node {
     /// As [`Node::start`].
     pub async fn begin(config: Config) -> Result<Self, NodeError> {
         let (trust, identity) = config.identity()?;
-        let basis = Basis::new(config, trust.cluster);
+        let mut basis = Basis::new(config, trust.cluster);
         let roles = basis.config.roles();
         let mut control = Control::prepare(basis.config.word_bounds(), &basis.stats)?;
 
@@ -47,6 +47,7 @@ impl Node {
             }
         };
         network.found(&stores);
+        basis.config.go_by(&stores.found.settings);
         basis.clock.set(stores.found.time);
 
         let wasm = basis.wasm().await?;
@@ -84,6 +85,7 @@ impl Node {
             registered: network.registered(),
             failures,
             every: basis.config.renew,
+            config: basis.config.clone(),
         });
         tasks.spawn(workers::pass_on(workers.reports, control.input.clone()));
 

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{ClusterSettings, Config};
 use crate::error::NodeError;
 use crate::late::{Late, LateEntities, LateRows};
 use crate::rows::PoolRow;
@@ -49,7 +49,12 @@ impl Stores {
     }
 
     /// Those of a cluster whose store does not answer yet.
-    fn late(cluster: ClusterId, pool: PoolRow, clock: Arc<Clock>) -> (Self, Arc<Late>) {
+    fn late(
+        cluster: ClusterId,
+        pool: PoolRow,
+        clock: Arc<Clock>,
+        settings: ClusterSettings,
+    ) -> (Self, Arc<Late>) {
         let identity = StoreIdentity {
             store: 0,
             cluster,
@@ -59,7 +64,8 @@ impl Stores {
             sequence: 0,
         };
         let late = Late::new(identity.clone(), clock);
-        let found = Found { identity, shards: pool.shards, hash: pool.hash, time: 0 };
+        let PoolRow { shards, hash, .. } = pool;
+        let found = Found { identity, shards, hash, time: 0, settings };
         let rows = Arc::new(LateRows(late.clone()));
         let entities = Arc::new(LateEntities(late.clone()));
         (Self { rows, entities, found, local: None, away: true }, late)
@@ -95,7 +101,8 @@ impl Joining {
         };
         let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
         tracing::warn!(%error, "the store is away: messages go by remembered routes until it is back");
-        let (stores, late) = Stores::late(self.cluster, pool, self.clock.clone());
+        let (stores, late) =
+            Stores::late(self.cluster, pool, self.clock.clone(), self.config.cluster_settings());
         tasks.spawn(self.go_on(late));
         Ok(stores)
     }

@@ -51,10 +51,12 @@ fn the_cores_rows_have_golden_bytes() {
         since: 300,
         addresses: vec!["a:1".into()],
         format: 3,
+        lease: 300,
+        settings: 1,
         extensions: Default::default(),
     };
     let node_bytes =
-        [3, 3, 200, 1, 6, 2, 1, 0, 0, 1, 1, 0, 1, 172, 2, 1, 3, b'a', b':', b'1', 3, 0];
+        [3, 3, 200, 1, 6, 2, 1, 0, 0, 1, 1, 0, 1, 172, 2, 1, 3, b'a', b':', b'1', 3, 172, 2, 1, 0];
     holds(&Key::Node("n1".into()), &Row::Node(node), &node_bytes);
 }
 
@@ -63,6 +65,15 @@ fn the_other_rows_have_golden_bytes() {
     let bytes =
         encode_value(&TimeRow { millis: 300, extensions: Default::default() }).expect("encodes");
     assert_eq!(bytes.as_ref(), [3, 172, 2, 0]);
+    let settings = SettingsRow {
+        revision: 1,
+        lease: 300,
+        margin: 2,
+        lane_life: 3,
+        extensions: Extensions::default(),
+    };
+    let bytes = encode_value(&settings).expect("encodes");
+    assert_eq!(bytes.as_ref(), [3, 1, 172, 2, 2, 3, 0]);
     let bytes = encode_value(&ClusterRow::new(3)).expect("encodes");
     assert_eq!(bytes.as_ref(), [3, 3, 3, 0]);
     let pool = PoolRow { hash: "h".into(), shards: 256, extensions: Default::default() };
@@ -147,6 +158,8 @@ struct LaterNode {
     since: u64,
     addresses: Vec<String>,
     format: u32,
+    lease: u64,
+    settings: u64,
     extensions: Extensions<Self>,
 }
 
@@ -169,6 +182,8 @@ fn later(number: u32) -> Bytes {
         since: 300,
         addresses: Vec::new(),
         format: 4,
+        lease: 3_000,
+        settings: 1,
         extensions: Extensions::default(),
     };
     row.extensions.set(number, &"rack-1").expect("fits");

@@ -130,7 +130,7 @@ fn config(dir: &Path, join: &[&str], cluster: &str) -> Config {
 
 async fn founded(shards: u32) -> MemoryStore {
     let store = MemoryStore::new(9, CLUSTER, "test");
-    crate::ownership::found(&store, shards).await.expect("founded");
+    crate::ownership::found(&store, shards, &ClusterSettings::default()).await.expect("founded");
     store
 }
 
@@ -146,6 +146,8 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
         since: 0,
         addresses: vec![address.into()],
         format: 3,
+        lease: 3_000,
+        settings: 1,
         extensions: Default::default(),
     };
     let value = rows::encode_core(&Row::Node(row)).expect("encodes");
@@ -171,7 +173,7 @@ async fn the_store_is_found_by_the_address_of_any_node_and_remembered() {
 
     let config = config(dir.path(), &[&other.address], "shards = 64");
     let remote = join(&config, &own).await.expect("joined");
-    let Found { identity, shards, hash, time } = &remote.found;
+    let Found { identity, shards, hash, time, .. } = &remote.found;
     assert_eq!((identity.store, *shards, hash.as_str(), *time), (9, 64, HASH, 0));
     let digest = remote.entity.put_blob(Bytes::from_static(b"component")).await.expect("put");
     let found = store.blob(digest).await.expect("read");
@@ -183,7 +185,7 @@ async fn the_store_is_found_by_the_address_of_any_node_and_remembered() {
     // Another store in the place of that one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
-    crate::ownership::found(&strange, 64).await.expect("founded");
+    crate::ownership::found(&strange, 64, &ClusterSettings::default()).await.expect("founded");
     let stranger =
         run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&strange));
     let config = self::config(dir.path(), &[&stranger.address], "");

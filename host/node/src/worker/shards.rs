@@ -29,8 +29,8 @@ impl Worker {
         for entry in self.types.values().cloned().collect::<Vec<_>>() {
             self.tell(id, Event::Type { kind: entry.name.clone(), settings: entry.settings() });
         }
-        if let Some(sent) = self.renewed {
-            self.tell(id, Event::Renewed { sent });
+        if let Some((sent, lease)) = self.renewed {
+            self.tell(id, Event::Renewed { sent, lease });
         }
         if self.suspended {
             self.tell(id, Event::Suspend);

@@ -285,7 +285,7 @@ async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
     let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now));
+    hand.worker.input(Input::Renewed(now, 3_000));
     hand.adopt(1, 1);
     let runs = hand.send(1, "spin_for_ever");
     hand.until_a_guest_runs().await;
@@ -314,7 +314,7 @@ async fn r9_a_worker_that_is_suspended_runs_nothing_in_a_shard_adopted_since() {
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
     let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now));
+    hand.worker.input(Input::Renewed(now, 3_000));
     hand.worker.input(Input::Suspend);
     hand.adopt(1, 1);
     let waits = hand.send(1, "who");

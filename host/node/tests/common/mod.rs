@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use ostraca_client::{Client, Profile};
+use ostraca_node::config::ClusterSettings;
 use ostraca_node::{Config, InitOptions, Initialised, Node, init};
 
 /// The manifest of the counter.
@@ -35,11 +36,17 @@ pub(crate) fn guest(name: &str) -> Bytes {
 
 /// Makes the folder of a cluster's first node, n1.
 pub(crate) fn make(home: &Path) -> Initialised {
+    make_with(home, ClusterSettings::default())
+}
+
+/// The same, with settings of the cluster.
+pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> Initialised {
     let options = InitOptions {
         cluster_name: "test".into(),
         node: "n1".into(),
         listen: "127.0.0.1:0".parse().expect("an address"),
         shards: 64,
+        settings,
     };
     init(home, &options).expect("a new node")
 }

@@ -41,6 +41,8 @@ pub enum Action {
     Renewed {
         /// When it was sent.
         sent: u64,
+        /// How long it may be relied on. The last one told counts.
+        lease: u64,
     },
     /// The lease lapsed: shards suspend turns, queries and asks, and keep their instances (R9).
     Suspend,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::settings::Agreed;
 use super::talk::Talk;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::records::Claim;
@@ -77,6 +78,8 @@ pub enum Event {
     Cached(Vec<(Key, Row, u64)>),
     /// These deployed types cannot be run on this node, and no others (R24).
     Unrunnable(Vec<String>),
+    /// The cluster's settings, as their row says now. Older ones than those that are known change nothing.
+    Settings(Agreed),
     /// An operator wants a node's shards elsewhere, or takes that back (R12).
     Drain {
         /// Which node.

@@ -203,6 +203,7 @@ impl Machine {
             Event::Drain { node, draining } => {
                 self.drains.insert(node, draining);
             }
+            Event::Settings(agreed) => self.on_settings(now, agreed),
             Event::Rebalance => self.ask_rebalance(now),
             Event::Unreachable { node } => {
                 self.say_manager(now, Talk::Unreachable { node });

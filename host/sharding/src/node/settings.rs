@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Bounds and intervals of a node. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// How long a lease lasts after its last renewal was sent. Default 3,000.
+    /// Which revision of the cluster's settings these are. Default 0: none was read yet.
+    pub revision: u64,
+    /// How long a lease is to last after its last renewal was sent. Default 3,000.
     pub lease: u64,
     /// How often it is renewed. Default 750.
     pub renew: u64,
@@ -52,6 +54,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            revision: 0,
             lease: 3_000,
             renew: 750,
             margin: 600,
@@ -70,6 +73,21 @@ impl Default for Settings {
             mutations: Vec::new(),
         }
     }
+}
+
+/// The cluster's settings that a node's machine goes by. Times are in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Agreed {
+    /// Rises with each change.
+    pub revision: u64,
+    /// As [`Settings::lease`].
+    pub lease: u64,
+    /// As [`Settings::margin`].
+    pub margin: u64,
+    /// As [`Settings::renew`]: at most two fifths of the lease.
+    pub renew: u64,
+    /// As [`Settings::unheard`].
+    pub unheard: u64,
 }
 
 /// A rule of the node's machine that a test can switch off.
@@ -105,6 +123,8 @@ pub enum Mutation {
     NoSuspend,
     /// A node that the manager does not hear goes on for ever (R11).
     StayUnheard,
+    /// Another lease is relied on before the row says so, and told by the row before it is relied on (R8).
+    LeaseAtOnce,
     /// What is to be done is not written ahead: the owner is told before the row says so (S15).
     NotAhead,
     /// A lease counts from when the answer to its renewal came (R8).

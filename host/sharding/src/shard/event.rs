@@ -20,6 +20,8 @@ pub enum Event {
     Renewed {
         /// [`Now::mono`](crate::message::Now::mono) at the sending.
         sent: u64,
+        /// How long it may be relied on; the last one told counts (R8).
+        lease: u64,
     },
     /// A type was deployed, or deployed anew.
     Type {

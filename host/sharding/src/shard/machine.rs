@@ -67,6 +67,8 @@ pub struct Machine {
     claim_asked: bool,
     stop_at: Option<u64>,
     lease_sent: Option<u64>,
+    /// How long that may be relied on.
+    lease: u64,
     suspended: bool,
     /// Whose the shard is, once it was lost and the store told it.
     standing: Option<Hint>,
@@ -104,6 +106,7 @@ impl Machine {
             claim_asked: true,
             stop_at: None,
             lease_sent: None,
+            lease: 0,
             suspended: false,
             standing: None,
             types: BTreeMap::new(),
@@ -122,8 +125,9 @@ impl Machine {
     pub fn handle(&mut self, now: Now, event: Event) {
         match event {
             Event::Tick => self.tick(now),
-            Event::Renewed { sent } => {
+            Event::Renewed { sent, lease } => {
                 self.lease_sent = self.lease_sent.max(Some(sent));
+                self.lease = lease;
                 self.advance_all(now);
             }
             Event::Type { kind, settings } => self.on_type(now, kind, settings),
@@ -224,7 +228,7 @@ impl Machine {
     }
 
     fn lease_good(&self, now: Now) -> bool {
-        let lease = self.settings.lease;
+        let lease = self.lease;
         let good = if self.off(Mutation::LongLease) { lease * 2 } else { lease / 5 * 4 };
         self.lease_sent.is_some_and(|sent| now.mono.saturating_sub(sent) < good)
     }

@@ -5,8 +5,6 @@ use serde::{Deserialize, Serialize};
 /// Bounds that hold for every entity of a shard. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The node's lease; a query is answered only in its first 80 % (R8). Default 3,000.
-    pub lease: u64,
     /// How long a message waits for the one it must follow (R17). Default 2,000.
     pub order_wait: u64,
     /// Sessions that an entity remembers; beyond it, old ones are forgotten (R17). Default 10,000; about 150 bytes each.
@@ -37,7 +35,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            lease: 3_000,
             order_wait: 2_000,
             lanes: 10_000,
             lane_life: 3_600_000,

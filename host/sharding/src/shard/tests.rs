@@ -82,7 +82,7 @@ impl Hand {
         };
         hand.obey();
         hand.tell(Event::Type { kind: "counter".into(), settings: TypeSettings::default() });
-        hand.tell(Event::Renewed { sent: 1_000 });
+        hand.tell(Event::Renewed { sent: 1_000, lease: 3_000 });
         hand
     }
 
@@ -346,7 +346,7 @@ fn r8_a_query_waits_for_a_lease_that_is_good_when_it_is_answered() {
     assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
     let later = hand.send(2, 0, Kind::Query);
     assert!(hand.running.is_none(), "no turn starts in the last fifth of the lease");
-    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     hand.run();
     assert_eq!(hand.code_of(later).as_deref(), Some("final 0"));
 }

@@ -34,6 +34,9 @@ const MAX_ENTITIES: u32 = 1_000;
 const TYPE: usize = 255;
 /// Bytes of an entity id.
 const ID: usize = 512;
+/// Settings of one request, and bytes of a name or value.
+const SETTINGS: usize = 16;
+const SETTING: usize = 64;
 /// Bytes of a node's name.
 const NODE: usize = 64;
 
@@ -70,6 +73,8 @@ pub enum Admin {
         /// Which.
         node: String,
     },
+    /// What holds for all nodes, changed or only shown?
+    Cluster(proto::ClusterRequest),
     /// Which shards would a rebalance move?
     Plan,
     /// Rebalance now.
@@ -103,6 +108,8 @@ pub enum AdminAnswer {
     Plan(proto::RebalancePlan),
     /// A node that was gone.
     Forgotten(proto::Forgotten),
+    /// What holds for all nodes.
+    Cluster(proto::ClusterState),
     /// To a drain, a rebalance and events: what comes until the sender is dropped. See [`growing`].
     Growing(mpsc::Receiver<Result<Part, Problem>>),
 }
@@ -162,6 +169,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Forget(request)) => {
             node_name(request.node).map(|node| Admin::Forget { node })
         }
+        Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(Admin::Plan),
         Some(Request::Rebalance(_)) => Ok(Admin::Rebalance),
         Some(Request::Events(request)) => Ok(Admin::Events(request)),
@@ -243,6 +251,15 @@ fn inspect(request: proto::InspectRequest) -> Result<Admin, Problem> {
 fn drain(request: proto::DrainRequest) -> Result<Admin, Problem> {
     let proto::DrainRequest { node, undo } = request;
     Ok(Admin::Drain { node: node_name(node)?, undo })
+}
+
+fn cluster(request: proto::ClusterRequest) -> Result<Admin, Problem> {
+    let long = |it: &proto::ClusterSetting| it.name.len() > SETTING || it.value.len() > SETTING;
+    if request.set.len() > SETTINGS || request.set.iter().any(long) {
+        let text = format!("more than {SETTINGS} settings, or one of more than {SETTING} bytes");
+        return Err(bad(text));
+    }
+    Ok(Admin::Cluster(request))
 }
 
 fn node_name(node: String) -> Result<String, Problem> {
@@ -349,6 +366,7 @@ fn whole(answer: Result<AdminAnswer, Problem>, most: usize) -> Vec<AdminResponse
         Ok(AdminAnswer::Entities(page)) => one(Response::Entities(page)),
         Ok(AdminAnswer::Entity(entity)) => one(Response::Entity(*entity)),
         Ok(AdminAnswer::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
+        Ok(AdminAnswer::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminAnswer::Deployments(all)) => pages(&all, most, |deployments| {
             Response::Deployments(proto::Deployments { deployments })
         }),

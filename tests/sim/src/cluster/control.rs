@@ -95,7 +95,7 @@ impl World {
                 it.suspended = None;
                 self.route_me(pid, Some(member));
             }
-            Action::Renewed { sent } => self.order(pid, Order::Renewed(sent)),
+            Action::Renewed { sent, lease } => self.order(pid, Order::Renewed(sent, lease)),
             Action::Suspend => {
                 self.tally.count("transition: suspended");
                 let it = &mut self.processes[pid];

@@ -1,10 +1,10 @@
 //! Faults, and what operators do: when each strikes is drawn at the start, and the last one's end is known.
 
-use ostraca_sharding::node::Event;
+use ostraca_sharding::node::{Agreed, Event};
 
 use super::net::{Cut, Scope, Way};
 use super::process::Pid;
-use super::{Happening, LEASE, World};
+use super::{Happening, LEASE, RENEW, UNHEARD, World};
 
 /// The steps at which a manager or an owner may be struck.
 pub(super) const MANAGER_STEPS: &[&str] = &[
@@ -96,6 +96,16 @@ pub(super) enum Fault {
     ControlStalls,
     RenewalSlow,
     RegistrationSlow,
+    /// Another lease, which each node hears of at another time, or never.
+    Settings {
+        lease: u64,
+    },
+}
+
+/// The cluster's settings with that lease.
+pub(super) fn node_settings(revision: u64, lease: u64) -> Agreed {
+    let (margin, renew) = (LEASE / 5, RENEW.min(lease / 4));
+    Agreed { revision, lease, margin, renew, unheard: UNHEARD.max(lease * 2) }
 }
 
 /// Somebody is struck when a step is reached for the nth time.
@@ -280,6 +290,7 @@ impl World {
                 let pid = self.a_process(true);
                 self.tell_awake(pid, Event::Rebalance);
             }
+            Fault::Settings { lease } => self.change_settings(lease),
             Fault::Redeploy => {
                 self.tally.count("operator: redeploy");
                 self.revision += 1;
@@ -290,6 +301,21 @@ impl World {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// The worst that a row of settings can do: nodes hear of it in any order, whatever else they are cut off from.
+    fn change_settings(&mut self, lease: u64) {
+        self.tally.count("operator: another lease");
+        let revision = self.agreed.revision + 1;
+        self.agreed = node_settings(revision, lease);
+        for pid in 0..self.processes.len() {
+            if self.processes[pid].alive && self.rng.chance(85) {
+                let delay = if self.rng.chance(50) { 1 } else { self.rng.range(1, LEASE * 3) };
+                self.heal_by(delay);
+                let event = Event::Settings(self.agreed);
+                self.at(delay, Happening::Told { pid, event });
             }
         }
     }

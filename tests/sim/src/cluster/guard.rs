@@ -12,7 +12,7 @@ use ostraca_sharding::rows::{
 };
 use ostraca_sharding::shard::Phase;
 
-use super::process::{Order, Pid};
+use super::process::{Order, Pid, Process};
 use super::storage::GHOST;
 use super::{LEASE, World};
 use crate::finding::{Broken, Finding};
@@ -177,7 +177,8 @@ impl World {
                 let embedded = self.processes[applied.by].site == 0;
                 if old.standing == Standing::Live && !embedded {
                     self.tally.count("transition: waited for a standing lease");
-                    if ago < LEASE {
+                    self.guard_belief(&former);
+                    if ago < old.lease {
                         self.breaches.push(Broken::RegisteredEarly.because(format!(
                             "{member} registered {ago} ms after {former} renewed its lease (R7)"
                         )));
@@ -191,7 +192,8 @@ impl World {
                 );
             } else if row.standing == Standing::Dead && old.standing == Standing::Live {
                 self.tally.count("transition: node marked dead");
-                if ago < LEASE {
+                self.guard_belief(&member);
+                if ago < old.lease {
                     self.breaches.push(Broken::MarkedDeadEarly.because(format!(
                         "{member} was marked dead {ago} ms after it renewed (R8)"
                     )));
@@ -232,6 +234,24 @@ impl World {
         self.guard.standing.insert(node.clone(), (member, row.standing));
     }
 
+    /// A life is over: no process may rely on its lease any more, and answer queries (R8). One whose clock stood still
+    /// cannot know.
+    fn guard_belief(&mut self, member: &Member) {
+        let now = self.now;
+        let relies = |it: &Process| {
+            let since = it.lease_sent.map(|sent| it.mono(now).saturating_sub(sent));
+            it.alive
+                && it.member.as_ref() == Some(member)
+                && since.is_some_and(|at| at < it.lease / 5 * 4)
+        };
+        if !self.clocks_stop && self.processes.iter().any(relies) {
+            self.breaches.push(
+                Broken::ReliesThoughOver
+                    .because(format!("{member} is over, and relies on its lease (R8)")),
+            );
+        }
+    }
+
     pub(super) fn guard_manager(&mut self, by: Pid, old: Option<&ManagerRow>, row: &ManagerRow) {
         self.tally.count("transition: manager taken");
         let Some(old) = old else { return };
@@ -255,12 +275,14 @@ impl World {
         }
         let now = self.now;
         let woke = it.felt.max(it.started);
-        let slept = now < woke + LEASE;
+        // By settings that changed it may judge sooner.
+        let lease = if self.agreed.revision > 0 { LEASE / 2 } else { LEASE };
+        let slept = now < woke + lease;
         let deaf = now > it.heard_at + NEWS / 2;
         let renewed = self.guard.renewals.get(holder).into_iter().flatten();
         let told = renewed
             .copied()
-            .find(|at| now < at + LEASE && (*at + NEWS <= now || (slept && *at <= woke)));
+            .find(|at| now < at + lease && (*at + NEWS <= now || (slept && *at <= woke)));
         if let Some(at) = told.filter(|_| slept || !deaf) {
             let ago = now - at;
             let why = format!(

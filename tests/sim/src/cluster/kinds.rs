@@ -47,6 +47,7 @@ pub const KINDS: &[&str] = &[
     "fault: reply lost",
     "fault: guest failed",
     "fault: a higher claim stands than rows know",
+    "operator: another lease",
     "operator: drain",
     "operator: drain undone",
     "operator: node joins",

@@ -13,7 +13,7 @@ use super::door::Door;
 use super::net::{ConnId, Way};
 use super::process::{Pid, Process};
 use super::rows::Change;
-use super::{Happening, LEASE, RENEW, UNHEARD, World};
+use super::{Happening, LEASE, RENEW, World};
 use crate::finding::Broken;
 
 /// Where a node's process runs.
@@ -50,10 +50,12 @@ impl World {
     }
 
     pub(super) fn node_settings(&self, site: usize) -> node::Settings {
+        let node::Agreed { revision, lease, margin, renew, unheard } = self.agreed;
         node::Settings {
-            lease: LEASE,
-            renew: RENEW,
-            margin: LEASE / 5,
+            revision,
+            lease,
+            renew,
+            margin,
             retry: 50,
             ack_wait: 200,
             say_again: 100,
@@ -63,7 +65,7 @@ impl World {
             rebalance_interval: 2_000,
             rebalance_retry: 300,
             report_delay: 5,
-            unheard: UNHEARD,
+            unheard,
             candidate_step: 30,
             embedded: site == 0,
             mutations: self.options.node.clone(),
@@ -132,6 +134,7 @@ impl World {
             shards: BTreeMap::new(),
             cap: LiveCap::new(self.rng.range(2, 8) as usize),
             lease_sent: None,
+            lease: LEASE,
             shards_suspended: false,
             door: Door::new(routes, self.shards),
             askers: BTreeMap::new(),

@@ -10,7 +10,7 @@ use ostraca_sharding::shard::{Event, Machine, Owner, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
-use super::{Happening, LEASE, World};
+use super::{Happening, World};
 
 impl World {
     /// What the node's machine says to its shards takes a moment, and stays in order.
@@ -36,10 +36,11 @@ impl World {
                     self.drop_shard(pid, shard);
                 }
             }
-            Order::Renewed(sent) => {
+            Order::Renewed(sent, lease) => {
                 let it = &mut self.processes[pid];
                 it.lease_sent = it.lease_sent.max(Some(sent));
-                self.tell_shards(pid, &Event::Renewed { sent });
+                it.lease = lease;
+                self.tell_shards(pid, &Event::Renewed { sent, lease });
             }
             Order::Suspend => {
                 self.processes[pid].shards_suspended = true;
@@ -67,7 +68,6 @@ impl World {
     pub(super) fn adopt(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, member: Member) {
         self.drop_shard(pid, shard);
         let settings = Settings {
-            lease: LEASE,
             order_wait: 60,
             gate: 4,
             copies: 6,
@@ -98,10 +98,10 @@ impl World {
         };
         let it = &mut self.processes[pid];
         it.shards.insert(shard, hosted);
-        let (sent, suspended) = (it.lease_sent, it.shards_suspended);
+        let (sent, lease, suspended) = (it.lease_sent, it.lease, it.shards_suspended);
         self.deploy(pid, shard);
         if let Some(sent) = sent {
-            self.tell_shard(pid, shard, Event::Renewed { sent });
+            self.tell_shard(pid, shard, Event::Renewed { sent, lease });
         }
         if suspended {
             self.tell_shard(pid, shard, Event::Suspend);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ostraca_sharding::rows::Roles;
 
-use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS};
+use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
 use super::guard::Guard;
 use super::rows::Rows;
 use super::{Happening, LEASE, Options, World};
@@ -60,6 +60,7 @@ impl World {
             spread: if rng.chance(40) { 50 } else { 5 },
             loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
             clocks_stop: rng.chance(12),
+            agreed: node_settings(0, LEASE),
             handoff_timeout: if rng.chance(40) { rng.range(320, 900) } else { 2_500 },
             idle: if rng.chance(60) { 250 } else { 3_000 },
             revision: 1,
@@ -86,6 +87,7 @@ impl World {
         }
         world.found();
         world.plan();
+        world.plan_settings(seed);
         world
     }
 
@@ -146,6 +148,20 @@ impl World {
                 self.healed = self.healed.max(when + 1);
                 self.at(when, Happening::Strike(fault));
             }
+        }
+    }
+
+    /// Leases that change: by dice of their own, so that other seeds stay what they were.
+    fn plan_settings(&mut self, seed: u64) {
+        let mut dice = Rng::new(seed ^ 0x5e77_1265);
+        if !self.options.settings && !dice.chance(12) {
+            return;
+        }
+        for _ in 0..dice.range(1, 6) {
+            let lease = [LEASE / 2, LEASE, LEASE * 2][dice.range(0, 3) as usize];
+            let when = dice.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, Happening::Strike(Fault::Settings { lease }));
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) enum Order {
     Adopt(ShardId, Epoch, Member),
     Stop(ShardId, Epoch, shard::StopReason),
     Forget(ShardId, Epoch),
-    Renewed(u64),
+    Renewed(u64, u64),
     Suspend,
     Resume,
 }
@@ -82,6 +82,8 @@ pub(super) struct Process {
     pub(super) shards: BTreeMap<ShardId, Hosted>,
     pub(super) cap: LiveCap,
     pub(super) lease_sent: Option<u64>,
+    /// How long its shards rely on that.
+    pub(super) lease: u64,
     pub(super) shards_suspended: bool,
     pub(super) door: Door,
     pub(super) askers: BTreeMap<Token, (Asker, ShardId, Epoch)>,

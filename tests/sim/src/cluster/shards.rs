@@ -197,7 +197,7 @@ impl World {
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
         // Its life is over, which it could not know before if its clock had slept, and the word is on its way.
         let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
-        if since >= LEASE + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
+        if since >= it.lease + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
             let node = it.node.clone();
             self.breaches.push(Broken::TurnWithoutLease.because(format!(
                 "{node} started a turn of shard {shard} {since} ms after it renewed its lease (R9)"
@@ -212,8 +212,8 @@ impl World {
             let since = it.mono(self.now).saturating_sub(sent);
             // Registered only now, by a write that was long under way; or just awake.
             let slept = self.now.saturating_sub(it.woke_late().max(it.registered_at)) <= SLACK;
-            let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(_)));
-            if since >= LEASE + SLACK && !slept && !news && !it.machine.suspended() {
+            let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(..)));
+            if since >= it.lease + SLACK && !slept && !news && !it.machine.suspended() {
                 self.breaches.push(Broken::NotSuspended.because(format!(
                     "{} is not suspended {since} ms after it renewed its lease (R9)",
                     it.node

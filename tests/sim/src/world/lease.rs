@@ -47,7 +47,7 @@ impl World {
         let ends = it.world_time(sent + LEASE);
         let suspended = it.suspended;
         self.lapse_at(ends, node, incarnation);
-        self.tell(node, Event::Renewed { sent });
+        self.tell(node, Event::Renewed { sent, lease: LEASE });
         if suspended {
             let delay = self.rng.range(1, 40);
             self.at(delay, Happening::ReadClaims { node, incarnation });

@@ -44,7 +44,6 @@ impl World {
             return;
         }
         let settings = Settings {
-            lease: LEASE,
             order_wait: 60,
             gate: 4,
             copies: 6,
@@ -78,7 +77,7 @@ impl World {
         self.nodes[node].cap = LiveCap::new(most);
         self.deploy(node);
         let sent = self.nodes[node].mono(self.renewed[node].saturating_sub(20));
-        self.tell(node, Event::Renewed { sent });
+        self.tell(node, Event::Renewed { sent, lease: LEASE });
         if self.nodes[node].suspended {
             self.tell(node, Event::Suspend);
         }

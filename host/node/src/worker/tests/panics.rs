@@ -85,7 +85,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     let mut hand = Hand::over(store.clone());
     hand.worker.input(Input::Type(guest(&host)));
     let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now));
+    hand.worker.input(Input::Renewed(now, 3_000));
     store.panic_at("claim");
     hand.adopt(1, 1);
     hand.settle().await;
@@ -100,7 +100,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
         [("load", codes::STORE_UNAVAILABLE), ("scan", "host-panicked"), ("commit", "unknown")];
     for (epoch, (place, outcome)) in (1..).zip(outcomes) {
         let now = hand.worker.parts.clock.now().mono;
-        hand.worker.input(Input::Renewed(now));
+        hand.worker.input(Input::Renewed(now, 3_000));
         if place == "commit" {
             // Its start is committed apart.
             hand.send(1, "who");
@@ -130,7 +130,7 @@ async fn a_query_that_nobody_waits_for_does_not_run_and_a_command_does() {
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
     let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now));
+    hand.worker.input(Input::Renewed(now, 3_000));
     hand.adopt(1, 1);
     let gone = || Some(Parcel::answered());
     let query = hand.send_as(1, "read", Kind::Query, gone());

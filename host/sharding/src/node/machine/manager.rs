@@ -130,11 +130,11 @@ impl Machine {
         {
             return;
         }
-        let span = self.settings.lease + self.settings.margin;
         let holder = self.view.manager.as_ref().map(|(row, _)| row.holder.clone());
+        let margin = self.settings.margin;
         let over = match holder.as_ref().map(|holder| (holder, self.view.over(holder))) {
             None => true,
-            Some((holder, Some(over))) => over || self.view.still(&holder.node, now.mono, span),
+            Some((holder, Some(over))) => over || self.view.lapsed(&holder.node, now.mono, margin),
             Some((holder, None)) => {
                 // Nobody is dead for want of news: its row may be on its way.
                 let node = holder.node.clone();

@@ -1,5 +1,6 @@
 //! Membership: registration, the lease, its lapse and its return, and the end of a life (R7 to R9).
 
+mod agreed;
 mod lapse;
 mod leaving;
 mod renewal;
@@ -30,6 +31,10 @@ pub(super) struct Life {
     /// When the first renewal was sent after the one that `row` shows. Should the row show another one, whoever tells it
     /// and whatever became of the answer, this is the latest that the lease may count from (R8).
     tried: Option<u64>,
+    /// How long `sent` may be relied on: never longer than the row says.
+    lease: u64,
+    /// Until when a longer lease may still be relied on somewhere: until then the row says so.
+    longer_until: u64,
     /// When a renewal last ended a lapse.
     back: u64,
     /// A renewal, or a read after a lost one, is under way.
@@ -80,6 +85,7 @@ impl Membership {
         life.revision = to.revision(&Key::Node(me.clone()), life.revision);
         life.tried = life.tried.map(|at| to.time(at));
         (life.sent, life.back) = (to.time(life.sent), to.time(life.back));
+        life.longer_until = to.time(life.longer_until);
         (life.due, life.claims_at) = (to.due(life.due), to.due(life.claims_at));
     }
 }
@@ -105,7 +111,7 @@ impl Machine {
             && row.standing == Standing::Live
             && !self.settings.embedded
             && !self.off(Mutation::RegisterAtOnce)
-            && !self.view.still(&node, now.mono, self.settings.lease + self.settings.margin)
+            && !self.view.still(&node, now.mono, row.lease + self.settings.margin)
         {
             // A life of this name may still own shards: its lease must lapse first (R7).
             let (incarnation, renewals) = (row.incarnation, row.renewals);
@@ -125,6 +131,8 @@ impl Machine {
             since: now.cluster,
             addresses: self.identity.addresses.clone(),
             format: u32::from(FORMAT),
+            lease: self.settings.lease,
+            settings: self.settings.revision,
             // The row describes a life: what another release noted of the last one ends with it.
             extensions: Extensions::default(),
         };
@@ -179,12 +187,15 @@ impl Machine {
         let sent = if self.off(Mutation::RegisteredByAnswer) { now.mono } else { sent };
         let node = self.identity.node.clone();
         let member = Member { node: node.clone(), incarnation: row.incarnation };
+        let lease = row.lease.min(self.settings.lease);
         self.membership = Membership::In(Box::new(Life {
             member: member.clone(),
             row: row.clone(),
             revision,
             sent,
             tried: None,
+            lease,
+            longer_until: 0,
             back: 0,
             pending: false,
             due: sent + self.settings.renew,
@@ -197,7 +208,7 @@ impl Machine {
         self.store_answered = now.mono;
         self.seen.clear();
         self.actions.push_back(Action::Registered(member));
-        self.actions.push_back(Action::Renewed { sent });
+        self.actions.push_back(Action::Renewed { sent, lease });
         self.learn(now, Key::Node(node), Row::Node(row), revision);
         self.report_soon(now);
     }

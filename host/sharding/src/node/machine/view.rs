@@ -82,6 +82,12 @@ impl View {
         self.moved.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
     }
 
+    /// Whether a life's lease, as its own row says it, has not been seen to move for so long and `margin` (R8).
+    pub(super) fn lapsed(&self, node: &NodeId, now: u64, margin: u64) -> bool {
+        let row = self.nodes.get(node).map(|(row, _)| row);
+        row.is_some_and(|row| self.still(node, now, row.lease.saturating_add(margin)))
+    }
+
     /// Every node whose row says that it lives.
     pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
         self.nodes

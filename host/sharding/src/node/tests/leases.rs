@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use crate::message::Now;
-use crate::node::{Action, Event, Mutation, Notice};
+use crate::node::{Action, Agreed, Event, Mutation, Notice};
 use crate::rows::{Key, Roles, Row, Standing};
 
 fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
@@ -287,4 +287,72 @@ fn a_host_that_gave_up_for_want_of_the_store_is_given_nothing_until_it_answers()
     assert!(cluster.node("c").owns.is_empty(), "it proves itself for four leases");
     cluster.run(10_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}
+
+/// Tells a node other settings, as the row says them.
+fn agree(cluster: &mut Cluster, node: &str, revision: u64, lease: u64) {
+    let (margin, renew) = (600, 750.min(lease / 4));
+    let agreed = Agreed { revision, lease, margin, renew, unheard: lease * 2 };
+    cluster.tell(node, Event::Settings(agreed));
+}
+
+fn declared(cluster: &Cluster, node: &str) -> (u64, u64) {
+    match &cluster.rows[&Key::Node(node.into())].0 {
+        Row::Node(row) => (row.lease, row.settings),
+        _ => unreachable!("a node's row"),
+    }
+}
+
+#[test]
+fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").cut = true;
+    agree(&mut cluster, "b", 1, 10_000);
+    cluster.run(3_010);
+    assert!(cluster.node("b").suspended, "the row says 3 s, and its judge goes by it");
+    assert_eq!(declared(&cluster, "b"), (3_000, 0));
+
+    let mut cluster = Cluster::of(&["a", "b"]);
+    agree(&mut cluster, "b", 1, 10_000);
+    cluster.run(1_000);
+    assert_eq!(declared(&cluster, "b"), (10_000, 1));
+    cluster.node("b").cut = true;
+    cluster.run(8_000);
+    assert!(!cluster.node("b").suspended);
+    // Its judge has heard of no change, and goes by the row.
+    assert_eq!(cluster.standing("b"), Some(Standing::Live));
+    cluster.run(4_000);
+    assert!(cluster.node("b").suspended);
+    assert_eq!(cluster.standing("b"), Some(Standing::Dead));
+}
+
+#[test]
+fn r8_a_shorter_lease_is_told_by_the_row_after_it_is_relied_on() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    agree(&mut cluster, "b", 1, 10_000);
+    cluster.run(2_000);
+    agree(&mut cluster, "b", 2, 1_000);
+    cluster.run(9_000);
+    assert_eq!(
+        declared(&cluster, "b"),
+        (10_000, 1),
+        "what was told of 10 s may still be relied on"
+    );
+    cluster.node("b").cut = true;
+    cluster.run(1_010);
+    assert!(cluster.node("b").suspended, "it relies on one second");
+    assert_eq!(cluster.standing("b"), Some(Standing::Live), "its judge still waits");
+    cluster.node("b").cut = false;
+    cluster.run(2_000);
+    assert_eq!(declared(&cluster, "b"), (1_000, 2));
+    assert!(!cluster.node("b").suspended);
+}
+
+#[test]
+fn settings_that_are_older_than_those_known_change_nothing() {
+    let mut cluster = Cluster::of(&["a"]);
+    agree(&mut cluster, "a", 2, 5_000);
+    agree(&mut cluster, "a", 1, 1_000);
+    cluster.run(2_000);
+    assert_eq!(declared(&cluster, "a"), (5_000, 2));
 }

@@ -62,7 +62,7 @@ impl Host {
     /// When those renewals were sent that counted.
     fn renewed(&mut self) -> Vec<u64> {
         let sent = |action| match action {
-            Action::Renewed { sent } => Some(sent),
+            Action::Renewed { sent, .. } => Some(sent),
             _ => None,
         };
         self.actions().into_iter().filter_map(sent).collect()

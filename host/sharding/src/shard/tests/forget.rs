@@ -3,7 +3,7 @@
 use super::*;
 
 fn settings() -> Settings {
-    Settings { lanes: 2, lease: u64::MAX / 8, ..Settings::default() }
+    Settings { lanes: 2, ..Settings::default() }
 }
 
 /// A principal's message, made at a time.

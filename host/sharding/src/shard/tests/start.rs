@@ -54,7 +54,7 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
         assert_eq!(hand.starts, round.max(1), "none during the pause before it");
         hand.now += u64::from(pause);
         assert!(round == 0 || hand.machine.wake().is_some_and(|wake| wake <= hand.now));
-        hand.tell(Event::Renewed { sent: hand.now });
+        hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
         hand.tell(Event::Tick);
         go_on(&mut hand, &writes);
         assert_eq!((hand.starts, told(&hand, waits)), (round + 1, None));
@@ -66,7 +66,7 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
     }
     // Nothing comes for long: nothing is left of it, and the next pause is a first one.
     hand.now += 24_000;
-    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     hand.tell(Event::Tick);
     assert_eq!(hand.machine.load(), (0, 0));
     let last = hand.send(50, 0, Kind::Command);

@@ -91,7 +91,7 @@ impl Hand {
             self.tell(Event::Tick);
             self.stop();
             self.tell(Event::Resume);
-            self.tell(Event::Renewed { sent: self.now });
+            self.tell(Event::Renewed { sent: self.now, lease: 3_000 });
             let token = self.send(100 + late, 0, Kind::Command);
             assert_eq!(self.code_of(token).as_deref(), Some(codes::REBALANCING));
         }

@@ -19,13 +19,13 @@ fn r9_a_suspended_shard_starts_no_turn_keeps_its_instances_and_goes_on_when_it_i
     let command = hand.send(2, 1, Kind::Command);
     let query = hand.send_from(b"other", 1, 0, Kind::Query, "1");
     // The lease is good again, and the claims were not read yet.
-    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     assert!(hand.running.is_none(), "neither a command nor a query");
     hand.now += TypeSettings::default().idle + 1;
     hand.tell(Event::Tick);
     hand.tell(Event::Evict { entity: alice() });
     assert_eq!((hand.dropped, hand.machine.load()), (0, (1, 2)), "the instance stays");
-    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     hand.tell(Event::Resume);
     assert_eq!(hand.starts, 1, "the same instance goes on");
     hand.run();
@@ -51,7 +51,7 @@ fn r9_a_query_that_ran_when_the_shard_was_suspended_is_not_answered_from_memory(
     let mut hand = Hand::serving();
     let query = hand.send(1, 0, Kind::Query);
     hand.tell(Event::Suspend);
-    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     hand.run();
     assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
 }
@@ -87,7 +87,7 @@ fn r9_a_message_parked_behind_one_that_waits_for_the_resumption_is_not_out_of_or
     hand.send(1, 0, Kind::Command);
     hand.now += 2 * Settings::default().order_wait;
     hand.tell(Event::Tick);
-    hand.tell(Event::Renewed { sent: hand.now });
+    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     hand.tell(Event::Resume);
     hand.run();
     hand.run();

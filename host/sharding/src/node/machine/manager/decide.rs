@@ -63,12 +63,12 @@ impl Machine {
         if now.mono < self.again_at {
             return;
         }
-        let span = self.settings.lease + self.settings.margin;
         let lapsed: Vec<_> = self
             .view
             .all_live()
             .filter(|(node, _)| {
-                **node != self.identity.node && self.view.still(node, now.mono, span)
+                **node != self.identity.node
+                    && self.view.lapsed(node, now.mono, self.settings.margin)
             })
             .map(|(node, _)| node.clone())
             .collect();

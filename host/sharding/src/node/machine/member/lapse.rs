@@ -5,10 +5,9 @@ use super::*;
 impl Machine {
     /// A node stops on its own clock, before anybody else may take its shards (R9, E14).
     pub(in super::super) fn check_lapse(&mut self, now: Now) {
-        let lease = self.settings.lease;
         let off = self.off(Mutation::NoSuspend);
         let Membership::In(life) = &mut self.membership else { return };
-        if !life.suspended && now.mono.saturating_sub(life.sent) >= lease && !off {
+        if !life.suspended && now.mono.saturating_sub(life.sent) >= life.lease && !off {
             life.suspended = true;
             life.unsure = true;
             life.claims = None;
@@ -27,18 +26,18 @@ impl Machine {
     pub(in super::super) fn without_store(&self, now: Now) -> bool {
         let lease = self.settings.lease;
         let Membership::In(life) = &self.membership else { return false };
-        let lapsed = now.mono.saturating_sub(life.sent) >= lease;
+        let lapsed = now.mono.saturating_sub(life.sent) >= life.lease;
         !lapsed && now.mono.saturating_sub(self.store_answered.max(life.back)) >= lease
     }
 
     /// After a lapse: a renewal of the same life, then its claims read back unchanged (R9).
     pub(super) fn try_resume(&mut self, now: Now) {
-        let lease = self.settings.lease;
         let blindly = self.off(Mutation::ResumeBlindly);
         // Those that claim too: word that a claim was granted may be on its way.
         let held: Vec<_> = self.held.iter().map(|(shard, own)| (*shard, own.epoch)).collect();
         let Membership::In(life) = &mut self.membership else { return };
-        if !life.suspended || now.mono.saturating_sub(life.sent) >= lease || life.claims.is_some() {
+        let lapsed = now.mono.saturating_sub(life.sent) >= life.lease;
+        if !life.suspended || lapsed || life.claims.is_some() {
             return;
         }
         if life.unsure && !held.is_empty() && !blindly {

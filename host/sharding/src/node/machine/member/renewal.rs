@@ -6,12 +6,19 @@ impl Machine {
     pub(super) fn renew(&mut self, now: Now) {
         let answers = self.store_answers(now);
         let leaves = self.leaving != Leaving::No;
+        let Membership::In(life) = &self.membership else { return };
+        let (lease, settings) = self.declared(now, life);
         let Membership::In(life) = &mut self.membership else { return };
         life.pending = true;
         life.due = now.mono + self.settings.renew;
         life.tried.get_or_insert(now.mono);
-        let mut row =
-            NodeRow { renewals: life.row.renewals + 1, store_answers: answers, ..life.row.clone() };
+        let mut row = NodeRow {
+            renewals: life.row.renewals + 1,
+            store_answers: answers,
+            lease,
+            settings,
+            ..life.row.clone()
+        };
         if leaves && !row.is_leaving() {
             // A block without room for it: it leaves once its shards were stopped, without hand-offs.
             let _ = row.set_leaving();
@@ -58,7 +65,8 @@ impl Machine {
                     life.revision = revision;
                 }
                 life.tried = None;
-                self.count_renewal(now, sent);
+                let lease = row.lease.min(life.row.lease);
+                self.count_renewal(now, sent, lease);
                 self.learn(now, key, Row::Node(row), revision);
             }
             Err(WriteError::Conflict(Some((row, revision)))) => {
@@ -74,18 +82,20 @@ impl Machine {
         }
     }
 
-    /// A renewal has succeeded: the lease counts from when it was sent.
-    fn count_renewal(&mut self, now: Now, sent: u64) {
+    /// A renewal has succeeded, whose row says that lease: it counts from when it was sent.
+    fn count_renewal(&mut self, now: Now, sent: u64, lease: u64) {
         let sent = if self.off(Mutation::RenewedByAnswer) { now.mono } else { sent };
         let Membership::In(life) = &mut self.membership else { return };
         if sent <= life.sent {
             return;
         }
-        if sent - life.sent >= self.settings.lease {
+        if sent - life.sent >= life.lease {
             life.back = now.mono;
         }
         life.sent = sent;
-        self.actions.push_back(Action::Renewed { sent });
+        life.lease = lease.min(self.settings.lease);
+        let lease = life.lease;
+        self.actions.push_back(Action::Renewed { sent, lease });
         self.report_soon(now);
     }
 
@@ -129,10 +139,11 @@ impl Machine {
         } else if revision > life.revision {
             // A renewal under way will conflict, and come again; unless this is what it wrote.
             let own = if row.renewals > life.row.renewals { life.tried.take() } else { None };
+            let lease = row.lease;
             life.row = row;
             life.revision = revision;
             if let Some(sent) = own {
-                self.count_renewal(now, sent);
+                self.count_renewal(now, sent, lease);
             }
         }
     }

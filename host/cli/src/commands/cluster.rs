@@ -1,0 +1,52 @@
+//! `ostraca cluster`: settings and format of the whole cluster.
+
+use ostraca_wire::proto::{ClusterRequest, ClusterSetting};
+use serde_json::{Map, json};
+
+use crate::args::{Cluster, Format, Global};
+use crate::failure::{Exit, Failure};
+use crate::{dial, output};
+
+pub(crate) async fn run(global: &Global, args: &Cluster) -> Result<Exit, Failure> {
+    let client = dial::connect(global).await?;
+    let setting = |(name, value): &(String, String)| ClusterSetting {
+        name: name.clone(),
+        value: value.clone(),
+    };
+    let set = args.set.iter().map(setting).collect();
+    let request = ClusterRequest { set, raise_format: args.raise_format };
+    let state = dial::patiently("asking the node", client.cluster(request)).await?;
+    dial::part(client).await;
+    if global.output == Format::Json {
+        let settings: Map<_, _> =
+            state.settings.iter().map(|it| (it.name.clone(), json!(it.value))).collect();
+        let nodes: Vec<_> = state
+            .nodes
+            .iter()
+            .map(|node| {
+                json!({
+                    "name": node.name, "format": node.format, "lease_ms": node.lease_ms,
+                    "settings_revision": node.settings_revision,
+                })
+            })
+            .collect();
+        output::json(&json!({
+            "format": state.format, "next_format": state.next_format, "settings": settings,
+            "settings_revision": state.settings_revision, "nodes": nodes,
+        }));
+        return Ok(Exit::Done);
+    }
+    let mut pairs = vec![("format", state.format.to_string())];
+    if state.next_format != state.format {
+        pairs.push(("raised to", format!("{}, not yet done", state.next_format)));
+    }
+    pairs.extend(state.settings.iter().map(|it| (it.name.as_str(), it.value.clone())));
+    output::pairs(&pairs);
+    for node in state.nodes.iter().filter(|node| node.settings_revision < state.settings_revision) {
+        output::line(&format!(
+            "{} goes by older settings still, with a lease of {} ms",
+            node.name, node.lease_ms
+        ));
+    }
+    Ok(Exit::Done)
+}

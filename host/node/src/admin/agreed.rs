@@ -1,0 +1,94 @@
+//! What holds for all nodes: shown, and changed by compare-and-set on its rows.
+
+use ostraca_sharding::rows::{Key, Row, Standing};
+use ostraca_wire::proto::{ClusterNode, ClusterRequest, ClusterSetting, ClusterState};
+
+use super::*;
+use crate::config::ClusterSettings;
+use crate::error::NodeError;
+use crate::format;
+use crate::input::units::show_time;
+use crate::rows::{self, ClusterRow, SettingsRow};
+
+impl Desk {
+    pub(super) async fn cluster(&self, request: ClusterRequest) -> Result<AdminAnswer, Problem> {
+        if !request.set.is_empty() {
+            self.set(&request.set).await?;
+        }
+        if request.raise_format {
+            format::raise(&*self.deployer.cluster, rows::FORMAT).await.map_err(refused)?;
+        }
+        self.cluster_state().await.map(AdminAnswer::Cluster)
+    }
+
+    async fn set(&self, changes: &[ClusterSetting]) -> Result<(), Problem> {
+        let store = &*self.deployer.cluster;
+        let (row, revision) = self.settings().await?;
+        let before = ClusterSettings::of(&row);
+        let mut settings = before;
+        let bad = |why: String| problem("bad-setting", why, "`ostraca cluster` shows them");
+        for ClusterSetting { name, value } in changes {
+            settings.set(name, value).map_err(bad)?;
+        }
+        if settings.lane_life != before.lane_life {
+            let why = "`entities.lane-life` is fixed since `ostraca init`: a longer one would accept messages whose sessions are forgotten";
+            return Err(bad(why.into()));
+        }
+        if settings == before {
+            return Ok(());
+        }
+        let row = settings.row(row.revision + 1, Some(row));
+        rows::write(store, rows::SETTINGS, Some(revision), &row).await.map_err(refused)?;
+        tracing::info!(revision = row.revision, ?settings, "the cluster's settings were changed");
+        Ok(())
+    }
+
+    async fn settings(&self) -> Result<(SettingsRow, u64), Problem> {
+        let row = rows::read(&*self.deployer.cluster, rows::SETTINGS).await.map_err(refused)?;
+        row.ok_or_else(|| refused(NodeError::Row("the row `settings` is missing".into())))
+    }
+
+    async fn cluster_state(&self) -> Result<ClusterState, Problem> {
+        let store = &*self.deployer.cluster;
+        let (row, _) = self.settings().await?;
+        let cluster = rows::read::<ClusterRow>(store, "cluster").await.map_err(refused)?;
+        let (cluster, _) = cluster
+            .ok_or_else(|| refused(NodeError::Row("the row `cluster` is missing".into())))?;
+        let settings = ClusterSettings::of(&row)
+            .named()
+            .into_iter()
+            .map(|(name, value)| ClusterSetting { name: name.into(), value: show_time(value) });
+        let (all, _) = store.list("nodes/").await.map_err(|error| store_failed(&error))?;
+        let nodes = all.iter().filter_map(|row| match rows::decode_core(row) {
+            Ok(Some((Key::Node(name), Row::Node(row), _))) if row.standing == Standing::Live => {
+                Some(ClusterNode {
+                    name: name.to_string(),
+                    format: row.format,
+                    settings_revision: row.settings,
+                    lease_ms: row.lease,
+                })
+            }
+            _ => None,
+        });
+        Ok(ClusterState {
+            format: cluster.format,
+            next_format: cluster.next,
+            settings_revision: row.revision,
+            settings: settings.collect(),
+            nodes: nodes.collect(),
+        })
+    }
+}
+
+fn refused(error: NodeError) -> Problem {
+    let (retryable, code) = (error.is_retryable(), error.code());
+    let (retryable, help) = match &error {
+        NodeError::Conflict(_) => (true, "somebody else changed it at the same time: try again"),
+        NodeError::Format(_) => (
+            false,
+            "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again",
+        ),
+        _ => (retryable, ""),
+    };
+    Problem { retryable, ..problem(code, error.to_string(), help) }
+}

@@ -1,0 +1,211 @@
+//! Settings that a promise depends on: a row of the cluster says them, and no node its own (`docs/settings.md`).
+
+use std::time::Duration;
+
+use ostraca_sharding::extensions::Extensions;
+use ostraca_sharding::node::Agreed;
+
+use super::Config;
+use super::file::{File, millis};
+use crate::error::NodeError;
+use crate::input::units;
+use crate::rows::SettingsRow;
+
+/// The settings of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// How long a lease holds without a renewal (R7, R8). Default 3 s.
+    pub lease: Duration,
+    /// What a judge adds to another node's lease, for clocks of different speed (R8). Default 600 ms.
+    pub margin: Duration,
+    /// How long after its last use a client's session is remembered (R17). Default 1 h.
+    pub lane_life: Duration,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        let file = File::default();
+        Self { lease: file.lease, margin: file.margin, lane_life: file.entities.lane_life }
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Each setting: its name in a configuration, and what it may be.
+const ALL: [(&str, Duration, Duration); 3] = [
+    ("lease", Duration::from_millis(100), HOUR),
+    ("margin", Duration::from_millis(10), HOUR),
+    ("entities.lane-life", Duration::from_secs(1), Duration::from_secs(24 * 30 * 3_600)),
+];
+
+impl ClusterSettings {
+    /// Each with its name in a configuration.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Duration); 3] {
+        let values = [self.lease, self.margin, self.lane_life];
+        std::array::from_fn(|at| (ALL[at].0, values[at]))
+    }
+
+    /// Sets one by its name, from a time as in a configuration (`10 s`).
+    ///
+    /// # Errors
+    /// Which names there are, or what the value may be.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Some(at) = ALL.iter().position(|(known, ..)| *known == name) else {
+            let names = ALL.map(|(name, ..)| format!("`{name}`")).join(", ");
+            return Err(format!("there is no cluster setting `{name}`: there are {names}"));
+        };
+        let (_, low, high) = ALL[at];
+        let time = units::read_time(value).filter(|time| (low..=high).contains(time));
+        let Some(time) = time else {
+            let (low, high) = (units::show_time(low), units::show_time(high));
+            return Err(format!("`{name}` is a time from {low} to {high}, as in `10 s`"));
+        };
+        *[&mut self.lease, &mut self.margin, &mut self.lane_life][at] = time;
+        Ok(())
+    }
+
+    pub(crate) fn of(row: &SettingsRow) -> Self {
+        let time = Duration::from_millis;
+        let (lease, margin, lane_life) = (time(row.lease), time(row.margin), time(row.lane_life));
+        Self { lease, margin, lane_life }
+    }
+
+    pub(crate) fn row(&self, revision: u64, before: Option<SettingsRow>) -> SettingsRow {
+        SettingsRow {
+            revision,
+            lease: millis(self.lease),
+            margin: millis(self.margin),
+            lane_life: millis(self.lane_life),
+            extensions: before.map_or_else(Extensions::default, |row| row.extensions),
+        }
+    }
+}
+
+/// Which of the cluster's settings a configuration says itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stated([bool; 3]);
+
+impl Stated {
+    /// Of a text that is a configuration.
+    pub(super) fn of(text: &str) -> Self {
+        let table: toml::Table = text.parse().unwrap_or_default();
+        Self(ALL.map(|(name, ..)| match name.split_once('.') {
+            None => table.contains_key(name),
+            Some((section, key)) => table.get(section).is_some_and(|it| it.get(key).is_some()),
+        }))
+    }
+}
+
+impl Stated {
+    pub(super) fn says(self, name: &str) -> bool {
+        ALL.iter().zip(self.0).any(|((known, ..), stated)| stated && *known == name)
+    }
+}
+
+impl Config {
+    /// The cluster's settings as this configuration has them: what it says, and defaults.
+    #[must_use]
+    pub fn cluster_settings(&self) -> ClusterSettings {
+        let file = &self.file;
+        ClusterSettings {
+            lease: file.lease,
+            margin: file.margin,
+            lane_life: file.entities.lane_life,
+        }
+    }
+
+    /// Whether the configuration says nothing else than the cluster.
+    ///
+    /// # Errors
+    /// [`NodeError::OtherSetting`] with both values.
+    pub(crate) fn agrees(&self, cluster: &ClusterSettings) -> Result<(), NodeError> {
+        let pairs = self.cluster_settings().named().into_iter().zip(cluster.named());
+        for (((name, here), (_, there)), stated) in pairs.zip(self.stated.0) {
+            if stated && here != there {
+                let (here, there) = (units::show_time(here), units::show_time(there));
+                return Err(NodeError::OtherSetting { name, here, there });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes by the cluster's settings from here on.
+    pub(crate) fn go_by(&mut self, cluster: &ClusterSettings) {
+        self.lease = cluster.lease;
+        self.file.lease = cluster.lease;
+        self.file.margin = cluster.margin;
+        self.file.entities.lane_life = cluster.lane_life;
+        self.renew = self.renew_within(cluster.lease);
+    }
+
+    /// A renewal must be heard within 80 % of the lease, and one may be lost (R8).
+    fn renew_within(&self, lease: Duration) -> Duration {
+        self.file.renew.min(lease * 2 / 5).max(10 * MS)
+    }
+
+    /// What the node's machine goes by, where the cluster's row says this.
+    pub(crate) fn agreed(&self, row: &SettingsRow) -> Agreed {
+        let SettingsRow { revision, lease, margin, .. } = *row;
+        let handoff = &self.file.handoff;
+        let told = millis(handoff.ack_wait + handoff.say_again * 2);
+        Agreed {
+            revision,
+            lease,
+            margin,
+            renew: millis(self.renew_within(Duration::from_millis(lease))),
+            unheard: lease.saturating_mul(self.file.unheard_leases.into()).max(told + 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(&format!("node = \"n\"\n{text}"), "ostraca.toml").expect("a configuration")
+    }
+
+    #[test]
+    fn what_a_file_says_must_be_the_clusters_and_the_rest_is_taken() {
+        let mut cluster = ClusterSettings::default();
+        cluster.set("lease", "10 s").expect("a time");
+        let silent = config("renew = \"2 s\"\n");
+        silent.agrees(&cluster).expect("it says nothing");
+        for (text, there) in [
+            ("lease = \"3 s\"\n", "10 s"),
+            ("margin = \"1 s\"\n", "600 ms"),
+            ("[entities]\nlane-life = \"2 h\"\n", "1 h"),
+        ] {
+            let error = config(text).agrees(&cluster).expect_err("it differs").to_string();
+            assert!(error.contains(there), "{error}");
+        }
+        config("lease = \"10 s\"\n").agrees(&cluster).expect("it says the same");
+        let mut taken = silent.clone();
+        taken.go_by(&cluster);
+        assert_eq!(taken.node_settings().lease, 10_000);
+        assert_eq!(taken.node_settings().renew, 2_000);
+        cluster.set("lease", "1 s").expect("a time");
+        taken.go_by(&cluster);
+        assert_eq!(taken.node_settings().renew, 400, "at least two renewals in 80 % of a lease");
+        let agreed = taken.agreed(&cluster.row(7, None));
+        assert_eq!((agreed.revision, agreed.lease, agreed.renew), (7, 1_000, 400));
+    }
+
+    #[test]
+    fn a_setting_that_is_not_one_or_out_of_range_is_refused_by_name() {
+        let mut cluster = ClusterSettings::default();
+        for (name, value, says) in [
+            ("renew", "1 s", "`entities.lane-life`"),
+            ("lease", "10", "as in `10 s`"),
+            ("lease", "2 h", "from 100 ms to 1 h"),
+            ("margin", "1 ms", "from 10 ms to 1 h"),
+        ] {
+            let error = cluster.set(name, value).expect_err("refused");
+            assert!(error.contains(says), "{error}");
+        }
+        assert_eq!(cluster, ClusterSettings::default());
+    }
+}
