@@ -103,6 +103,7 @@ fn the_help_says_every_command_and_exit_code() {
         ("help-init", &["init", "--help"]),
         ("help-drain", &["drain", "--help"]),
         ("help-forget", &["forget", "--help"]),
+        ("help-cluster", &["cluster", "--help"]),
         ("help-entities", &["entities", "--help"]),
     ] {
         let shown = ostraca().args(words).assert().success();

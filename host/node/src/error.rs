@@ -205,6 +205,9 @@ impl NodeError {
             Self::OtherSetting { .. } => {
                 "take it out of this node's configuration; or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
             }
+            Self::Format(_) => {
+                "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again"
+            }
             Self::Conflict(_) => "start the node again",
             Self::NameInUse { .. } => {
                 "stop the other process; a folder that is a copy needs a name and an identity of its own (`ostraca init`)"

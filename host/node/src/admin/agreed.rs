@@ -31,7 +31,7 @@ impl Desk {
             settings.set(name, value).map_err(bad)?;
         }
         if settings.lane_life != before.lane_life {
-            let why = "`entities.lane-life` is fixed since `ostraca init`: a longer one would accept messages whose sessions are forgotten";
+            let why = "`entities.lane-life` is fixed since `ostraca init`";
             return Err(bad(why.into()));
         }
         if settings == before {

@@ -244,7 +244,9 @@ impl World {
                 && it.member.as_ref() == Some(member)
                 && since.is_some_and(|at| at < it.lease / 5 * 4)
         };
-        if !self.clocks_stop && self.processes.iter().any(relies) {
+        // Where leases do not change, clients see it: a run ends with the first breach.
+        let changed = self.agreed.revision > 0;
+        if changed && !self.clocks_stop && self.processes.iter().any(relies) {
             self.breaches.push(
                 Broken::ReliesThoughOver
                     .because(format!("{member} is over, and relies on its lease (R8)")),

@@ -10,8 +10,7 @@ use ostraca_sharding::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
 use ostraca_sharding::shard::Phase;
 
 use super::net::Scope;
-use super::slow::LONGEST;
-use super::{Happening, LEASE, Report, SERVED, SETTLED, World};
+use super::{Happening, Report, SERVED, SETTLED, World};
 use crate::finding::Broken;
 use crate::verdict::Verdict;
 
@@ -130,10 +129,7 @@ impl World {
                 self.trace_stuck();
             }
         }
-        // A host that gave its shards up gets its share when its probation is over (R9).
-        let gave_up = self.tally.0.contains_key("transition: shards given up without the store");
-        let probation = if gave_up { LEASE * LONGEST } else { 0 };
-        let bound = self.options.messages * 20 + SETTLED + probation;
+        let bound = self.options.messages * 20 + SETTLED + self.longest_probation();
         if self.now > self.healed + bound && !self.settled() {
             let left: Vec<_> = self
                 .clients

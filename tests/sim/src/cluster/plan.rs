@@ -154,7 +154,8 @@ impl World {
     /// Leases that change: by dice of their own, so that other seeds stay what they were.
     fn plan_settings(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x5e77_1265);
-        if !self.options.settings && !dice.chance(12) {
+        let another_alone = self.options.pauses || self.options.slow_store;
+        if another_alone || !self.options.settings && !dice.chance(12) {
             return;
         }
         for _ in 0..dice.range(1, 6) {

@@ -11,7 +11,7 @@ use ostraca_sharding::shard::{Action, Activation, Event, Phase, Turn, TurnResult
 use super::net::Frame;
 use super::process::{Asker, Order, Pid};
 use super::storage::{Call, shard_key};
-use super::{Happening, LEASE, World};
+use super::{Happening, World};
 use crate::finding::Broken;
 use crate::guest::Instance;
 use crate::store::{Answer, Request};

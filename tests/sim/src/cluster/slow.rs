@@ -11,7 +11,7 @@ use crate::finding::Broken;
 
 /// Leases of a node's first probation and of its longest; it doubles in between.
 const FIRST: u64 = 4;
-pub(super) const LONGEST: u64 = 64;
+const LONGEST: u64 = 64;
 
 /// The host that is slow, and the epochs that shards had when that began.
 #[derive(Debug)]
@@ -36,6 +36,15 @@ impl World {
             .collect();
         let (since, until) = (self.now, self.now + millis);
         self.slow = Some(Slow { site, gap, since, until, epochs });
+    }
+
+    /// For how long a host may still be given nothing once the store answers as it should again: a host that gave its
+    /// shards up gets its share only when its probation is over (R9).
+    pub(super) fn longest_probation(&self) -> u64 {
+        // By another lease it is twice as long at most, and a clock may run slow by a twentieth.
+        let lease = if self.agreed.revision > 0 { LEASE * 2 } else { LEASE };
+        let gave_up = self.tally.0.contains_key("transition: shards given up without the store");
+        if self.slow.is_some() || gave_up { lease * LONGEST * 20 / 19 } else { 0 }
     }
 
     /// How much later than the frame before it a frame arrives at the earliest.

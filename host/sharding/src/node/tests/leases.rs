@@ -339,7 +339,7 @@ fn r8_a_shorter_lease_is_told_by_the_row_after_it_is_relied_on() {
         "what was told of 10 s may still be relied on"
     );
     cluster.node("b").cut = true;
-    cluster.run(1_010);
+    cluster.run(1_100);
     assert!(cluster.node("b").suspended, "it relies on one second");
     assert_eq!(cluster.standing("b"), Some(Standing::Live), "its judge still waits");
     cluster.node("b").cut = false;

@@ -14,6 +14,13 @@ fn message(hand: &Hand, principal: &str, session: &[u8], sequence: u64, created:
 }
 
 impl Hand {
+    /// One whose lease does not end.
+    fn relying(settings: Settings) -> Self {
+        let mut hand = Self::with(settings);
+        hand.tell(Event::Renewed { sent: hand.now, lease: u64::MAX / 8 });
+        hand
+    }
+
     /// Sends a message of `client/x` and lets it run and commit, if it does.
     fn run_one(&mut self, session: &[u8], sequence: u64, created: u64) -> Option<String> {
         self.run_for("client/x", session, sequence, created, 1)
@@ -45,7 +52,7 @@ impl Hand {
     /// The next life of the machine, which knows what was committed.
     fn again(self, settings: Settings) -> Self {
         let (head, lanes, now) = (self.head, self.lanes, self.now);
-        let mut hand = Self::with(settings);
+        let mut hand = Self::relying(settings);
         (hand.head, hand.lanes, hand.now) = (head, lanes, now);
         hand
     }
@@ -59,7 +66,7 @@ fn too_old() -> Option<String> {
 fn r17_a_copy_of_what_ran_in_a_dropped_lane_is_refused() {
     for head_lane_bytes in [0, 1_024] {
         let settings = Settings { head_lane_bytes, ..settings() };
-        let mut hand = Hand::with(settings.clone());
+        let mut hand = Hand::relying(settings.clone());
         for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
             let created = 900 + version as u64;
             let ran = hand.run_one(session, 1, created);
@@ -77,7 +84,7 @@ fn r17_a_copy_of_what_ran_in_a_dropped_lane_is_refused() {
 
 #[test]
 fn r17_a_fresh_message_of_a_forgotten_session_runs() {
-    let mut hand = Hand::with(settings());
+    let mut hand = Hand::relying(settings());
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
         hand.run_one(session, 1, created);
     }
@@ -88,7 +95,7 @@ fn r17_a_fresh_message_of_a_forgotten_session_runs() {
 
 #[test]
 fn r17_where_no_lane_was_dropped_a_message_runs_however_old() {
-    let mut hand = Hand::with(settings());
+    let mut hand = Hand::relying(settings());
     hand.now = 500_000_000;
     assert_eq!(hand.run_one(b"a", 1, 1).as_deref(), Some("final 1"));
     assert_eq!(hand.run_one(b"a", 1, 1).as_deref(), Some("final 1"));
@@ -96,7 +103,7 @@ fn r17_where_no_lane_was_dropped_a_message_runs_however_old() {
 
 #[test]
 fn r17_a_query_of_a_forgotten_session_is_answered() {
-    let mut hand = Hand::with(settings());
+    let mut hand = Hand::relying(settings());
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
         hand.run_one(session, 1, created);
     }
@@ -109,7 +116,7 @@ fn r17_a_query_of_a_forgotten_session_is_answered() {
 #[test]
 fn r17_a_lane_unused_for_its_life_raises_the_watermark() {
     let settings = Settings { lane_life: 10_000, lanes: 10, ..settings() };
-    let mut hand = Hand::with(settings.clone());
+    let mut hand = Hand::relying(settings.clone());
     hand.run_one(b"a", 1, 990);
     hand.now += 10_001;
     let mut hand = hand.again(settings);
@@ -120,7 +127,7 @@ fn r17_a_lane_unused_for_its_life_raises_the_watermark() {
 
 #[test]
 fn r17_a_watermark_ahead_of_the_clock_names_a_time_that_passes() {
-    let mut hand = Hand::with(settings());
+    let mut hand = Hand::relying(settings());
     for (session, created) in [(b"a", 2_000), (b"b", 2_001), (b"c", 2_002)] {
         hand.run_one(session, 1, created);
     }
@@ -131,7 +138,7 @@ fn r17_a_watermark_ahead_of_the_clock_names_a_time_that_passes() {
 
 #[test]
 fn r17_a_stamp_far_ahead_is_refused_with_the_time() {
-    let mut hand = Hand::with(Settings { stamp_ahead: 50, ..settings() });
+    let mut hand = Hand::relying(Settings { stamp_ahead: 50, ..settings() });
     let ahead = hand.now + 51;
     assert_eq!(hand.run_one(b"a", 1, ahead), Some(codes::STAMPED_AHEAD.into()));
     assert_eq!(hand.stamp_of(hand.tokens), Some(hand.now));
@@ -141,7 +148,7 @@ fn r17_a_stamp_far_ahead_is_refused_with_the_time() {
 
 #[test]
 fn r17_the_principal_with_most_lanes_loses_its_oldest() {
-    let mut hand = Hand::with(Settings { lanes: 3, ..settings() });
+    let mut hand = Hand::relying(Settings { lanes: 3, ..settings() });
     hand.run_for("victim", b"v", 1, 1, 1);
     hand.run_for("greedy", b"2", 1, 901, 1);
     hand.run_for("greedy", b"1", 1, 900, 1);
@@ -156,7 +163,7 @@ fn r17_the_principal_with_most_lanes_loses_its_oldest() {
 
 #[test]
 fn r17_among_principals_with_as_many_lanes_the_oldest_goes() {
-    let mut hand = Hand::with(settings());
+    let mut hand = Hand::relying(settings());
     hand.run_for("p1", b"s", 1, 902, 1);
     hand.run_for("p2", b"s", 1, 901, 1);
     hand.run_for("p3", b"s", 1, 903, 1);
@@ -166,7 +173,7 @@ fn r17_among_principals_with_as_many_lanes_the_oldest_goes() {
 
 #[test]
 fn r17_a_session_with_a_dropped_predecessor_waits_and_comes_again() {
-    let mut hand = Hand::with(settings());
+    let mut hand = Hand::relying(settings());
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
         hand.run_one(session, 1, created);
     }
@@ -184,7 +191,7 @@ fn r17_replies_are_dropped_before_their_sequences() {
     for head_lane_bytes in [0, 100_000] {
         let settings =
             Settings { lanes: 100, unsettled_bytes: 4_000, head_lane_bytes, ..settings() };
-        let mut hand = Hand::with(settings.clone());
+        let mut hand = Hand::relying(settings.clone());
         for session in 0..20_u8 {
             hand.run_for("client/x", &[session], 1, 900, 1_000);
         }
@@ -213,7 +220,7 @@ fn r17_replies_are_dropped_before_their_sequences() {
 #[test]
 fn r17_a_session_that_never_settles_loses_its_own_replies() {
     let settings = Settings { lanes: 100, unsettled_bytes: 8_000, ..settings() };
-    let mut hand = Hand::with(settings);
+    let mut hand = Hand::relying(settings);
     hand.run_for("client/x", b"other", 1, 900, 1_000);
     for sequence in 1..50 {
         let ran = hand.run_for("client/x", b"hoards", sequence, 900, 1_000);
@@ -228,7 +235,7 @@ fn r17_a_session_that_never_settles_loses_its_own_replies() {
 fn r17_one_shot_sessions_leave_head_and_records_flat() {
     let settings =
         Settings { lanes: 50, unsettled_bytes: 20_000, head_lane_bytes: 400, ..settings() };
-    let mut hand = Hand::with(settings);
+    let mut hand = Hand::relying(settings);
     let (mut heads, mut writes, mut lanes, mut stored) = (0, 0, 0, 0);
     let calls = std::env::var("ONE_SHOTS").ok().and_then(|calls| calls.parse().ok());
     for session in 0..calls.unwrap_or(5_000_u64) {
