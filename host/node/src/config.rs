@@ -138,11 +138,12 @@ impl Config {
         include_str!("default.toml")
     }
 
-    /// The whole configuration with its defaults filled in, as TOML.
+    /// The whole configuration with its defaults filled in, as TOML. Settings of the cluster that it leaves to the
+    /// cluster are comments.
     #[must_use]
     pub fn text_effective(&self) -> String {
         // Plain values in plain tables: there is nothing in it that TOML cannot say.
-        toml::to_string(&self.file).unwrap_or_default()
+        self.stated.comment_others(&toml::to_string(&self.file).unwrap_or_default())
     }
 
     /// Where the store is.

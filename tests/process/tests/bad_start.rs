@@ -147,7 +147,7 @@ async fn r8_a_node_whose_file_says_another_lease_is_refused_with_both_values() {
     }
     let bad = vec![ClusterSetting { name: "entities.lane-life".into(), value: "2 h".into() }];
     let refused = client.cluster(ClusterRequest { set: bad, ..ClusterRequest::default() }).await;
-    assert_eq!(refused.expect_err("it is fixed").code(), "bad-setting");
+    assert_eq!(refused.expect_err("it is fixed").code(), "bad-cluster-setting");
     client.close().await;
     // What it goes by now is not what its file says.
     other.stop().expect("stop");

@@ -68,6 +68,7 @@ fn breaks(options: &Options, named: Broken, follows: &[Broken], least: u64) {
 fn reads_stale(options: &Options, least: u64) {
     const SEEDS: u64 = 1_000;
     let (next, seen) = (AtomicU64::new(1), AtomicU64::new(0));
+    let follows = [&STALE[1..], &[RELIES]].concat();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
@@ -76,7 +77,7 @@ fn reads_stale(options: &Options, least: u64) {
                     if seed > SEEDS {
                         return;
                     }
-                    let stale = sees(options, STALE[0], &[STALE[1], RELIES], seed);
+                    let stale = sees(options, STALE[0], &follows, seed);
                     seen.fetch_add(u64::from(stale), Ordering::Relaxed);
                 }
             });

@@ -26,7 +26,7 @@ impl Desk {
         let (row, revision) = self.settings().await?;
         let before = ClusterSettings::of(&row);
         let mut settings = before;
-        let bad = |why: String| problem("bad-setting", why, "`ostraca cluster` shows them");
+        let bad = |why: String| problem("bad-cluster-setting", why, "`ostraca cluster` shows them");
         for ClusterSetting { name, value } in changes {
             settings.set(name, value).map_err(bad)?;
         }

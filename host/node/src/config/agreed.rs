@@ -102,6 +102,25 @@ impl Stated {
     pub(super) fn says(self, name: &str) -> bool {
         ALL.iter().zip(self.0).any(|((known, ..), stated)| stated && *known == name)
     }
+
+    /// Makes a comment of each setting of the cluster that the configuration does not say itself: the text may be used
+    /// as a file, whatever the cluster has.
+    pub(super) fn comment_others(self, text: &str) -> String {
+        let mut section = String::new();
+        let mut lines = String::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']').to_owned() + ".";
+            }
+            let key = line.split_once(" = ").map_or("", |(key, _)| key);
+            let name = format!("{section}{key}");
+            let clusters = ALL.iter().any(|(known, ..)| *known == name);
+            lines += if clusters && !self.says(&name) { "# of the cluster: " } else { "" };
+            lines += line;
+            lines.push('\n');
+        }
+        lines
+    }
 }
 
 impl Config {
@@ -192,6 +211,21 @@ mod tests {
         assert_eq!(taken.node_settings().renew, 400, "at least two renewals in 80 % of a lease");
         let agreed = taken.agreed(&cluster.row(7, None));
         assert_eq!((agreed.revision, agreed.lease, agreed.renew), (7, 1_000, 400));
+    }
+
+    #[test]
+    fn the_effective_text_leaves_the_clusters_settings_to_the_cluster() {
+        let text = config("margin = \"1 s\"\n").text_effective();
+        for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-life = "]
+        {
+            assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
+        }
+        let again = Config::parse(&text, "ostraca.toml").expect("a configuration");
+        let mut cluster = ClusterSettings::default();
+        cluster.set("lease", "10 s").expect("a time");
+        again.agrees(&cluster).expect_err("the margin differs");
+        cluster.set("margin", "1 s").expect("a time");
+        again.agrees(&cluster).expect("it says nothing of the others");
     }
 
     #[test]
