@@ -70,5 +70,6 @@ soak: setup
 	@MODEL=all $(CARGO) test --release --package ostraca-model --test every_state --test thrown_away -- --nocapture --test-threads 1
 	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-sharding --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
+	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test fail_over --test pauses --test cuts --test hand_off --test slow_claims --test manager_away -- --nocapture --test-threads 1

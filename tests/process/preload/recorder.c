@@ -4,6 +4,7 @@
  *   OSTRACA_RECORD_UNDER  only files whose path begins with this
  *   OSTRACA_RECORD_LOG    where the records go; see src/recorder.rs for their form
  *   OSTRACA_RECORD_DATA   if set, the bytes written are recorded too
+ *   OSTRACA_RECORD_SLOW_MS  each sync takes so many milliseconds longer
  *   OSTRACA_RECORD_FAIL   while a file of this name exists, every sync fails with EIO
  *
  * A record is appended, in one write, after its call has returned, with the call's start and end on
@@ -38,7 +39,7 @@ struct head {
 };
 
 static const char *under, *fail;
-static int log_fd = -1, with_data;
+static int log_fd = -1, with_data, slow_ms;
 
 static uint64_t now(void) {
     struct timespec t;
@@ -51,6 +52,8 @@ __attribute__((constructor)) static void begin(void) {
     under = getenv("OSTRACA_RECORD_UNDER");
     fail = getenv("OSTRACA_RECORD_FAIL");
     with_data = getenv("OSTRACA_RECORD_DATA") != NULL;
+    const char *slow = getenv("OSTRACA_RECORD_SLOW_MS");
+    slow_ms = slow ? atoi(slow) : 0;
     if (log && under)
         log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 }
@@ -145,6 +148,10 @@ static int synced(enum kind kind, int fd, int (*real)(int)) {
     char path[PATH_MAX];
     if (!path_of(fd, path)) return real(fd);
     uint64_t start = now();
+    if (slow_ms > 0) {
+        struct timespec wait = {slow_ms / 1000, (slow_ms % 1000) * 1000000L};
+        nanosleep(&wait, NULL);
+    }
     int result = refuses() ? -1 : real(fd);
     record(kind, start, 0, result, path, NULL, 0);
     return result;

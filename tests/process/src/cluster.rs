@@ -19,12 +19,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ostraca_client::{Client, ConnectOptions, Profile};
 use ostraca_wire::Limits;
+use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::view::View;
 use crate::home::Home;
 use crate::node::Node;
 use crate::proxy::Network;
+use crate::recorder::{self, Preload};
 
 /// Where every node listens, at an address of its own.
 const PORT: u16 = 7411;
@@ -59,6 +61,8 @@ pub struct Options {
     pub proxied: bool,
     /// For the network's dice.
     pub seed: u64,
+    /// How much longer each sync of the store takes.
+    pub slow_syncs: Option<Duration>,
 }
 
 impl Options {
@@ -73,6 +77,7 @@ impl Options {
             settings: String::new(),
             proxied: true,
             seed: 0,
+            slow_syncs: None,
         }
     }
 
@@ -109,6 +114,8 @@ struct Member {
     node: Option<Node>,
     watcher: Option<Client>,
     paused: bool,
+    /// The recorder, and where it records.
+    slow: Option<(Preload, TempDir)>,
     home: Home,
     listen: SocketAddr,
     reached: SocketAddr,
@@ -150,10 +157,19 @@ impl Cluster {
             home.set(&options.settings)?;
             let roles = roles.split(',').collect::<Vec<_>>();
             home.set(&format!("roles = {roles:?}\nadvertise = [\"{reached}\"]"))?;
+            let slow = match options.slow_syncs {
+                Some(slow) if place == 0 => {
+                    let records = recorder::place()?;
+                    let preload = Preload::new(home.dir(), records.path(), false)?.slow(slow);
+                    Some((preload, records))
+                }
+                _ => None,
+            };
             members.push(Member {
                 node: None,
                 watcher: None,
                 paused: false,
+                slow,
                 home,
                 listen: *listen,
                 reached: *reached,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -68,6 +69,7 @@ pub struct Preload {
     log: PathBuf,
     fail: PathBuf,
     data: bool,
+    slow: Duration,
 }
 
 impl Preload {
@@ -85,7 +87,14 @@ impl Preload {
             .context("run cc")?;
         ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
         let under = under.to_owned();
-        Ok(Self { library, under, log: to.join("recorded"), fail: to.join("fail"), data })
+        let (log, fail, slow) = (to.join("recorded"), to.join("fail"), Duration::ZERO);
+        Ok(Self { library, under, log, fail, data, slow })
+    }
+
+    /// Each sync takes so much longer.
+    #[must_use]
+    pub fn slow(self, slow: Duration) -> Self {
+        Self { slow, ..self }
     }
 
     /// Makes a command run with it.
@@ -94,6 +103,7 @@ impl Preload {
             .env("LD_PRELOAD", &self.library)
             .env("OSTRACA_RECORD_UNDER", &self.under)
             .env("OSTRACA_RECORD_LOG", &self.log)
+            .env("OSTRACA_RECORD_SLOW_MS", self.slow.as_millis().to_string())
             .env("OSTRACA_RECORD_FAIL", &self.fail);
         if self.data {
             command.env("OSTRACA_RECORD_DATA", "1");

@@ -1,5 +1,7 @@
 //! What is done to nodes: started, killed, paused, ended, healed.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
@@ -14,7 +16,13 @@ impl Cluster {
     pub fn start_node(&mut self, node: usize) -> Result<()> {
         let member = &mut self.members[node];
         ensure!(member.node.is_none(), "n{} runs", node + 1);
-        member.node = Some(Node::start_as(&member.home, |_| {})?);
+        let slow = &member.slow;
+        let preload = |command: &mut Command| {
+            if let Some((preload, _)) = slow {
+                preload.on(command);
+            }
+        };
+        member.node = Some(Node::start_as(&member.home, preload)?);
         Ok(())
     }
 
