@@ -3,6 +3,7 @@
 mod directory;
 mod faults;
 mod order;
+mod pieces;
 
 use std::path::Path;
 use std::sync::Arc;

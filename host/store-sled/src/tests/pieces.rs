@@ -1,0 +1,51 @@
+//! Records in pieces: none is left over, whatever the committer remembers of the entity.
+
+use futures::executor::block_on;
+use ostraca_sharding::records::CommitOutcome;
+use ostraca_store::EntityStore;
+
+use super::{claimed, create, set, turn};
+use crate::{Options, SledStore};
+
+/// How many pieces the store in that directory holds.
+fn pieces(dir: &std::path::Path) -> usize {
+    let db = sled::Config::new().path(dir.join("sled")).segment_size(1 << 20).open().unwrap();
+    db.scan_prefix(b"K").map(|piece| piece.unwrap()).count()
+}
+
+#[test]
+fn after_a_restart_no_piece_is_left_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path(), &Options::default());
+    let claim = claimed(&store);
+    let write = |store: &SledStore, from, size| {
+        let mut turn = turn(&claim, "a", from);
+        turn.writes = vec![set(b"small".to_vec(), vec![1]), set(b"value".to_vec(), vec![7; size])];
+        assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Done]);
+    };
+    write(&store, 0, 100_000);
+    drop(store);
+    assert!(pieces(dir.path()) > 20);
+    let store = SledStore::open(dir.path(), &Options::default()).unwrap();
+    write(&store, 1, 50_000);
+    write(&store, 2, 10);
+    drop(store);
+    assert_eq!(pieces(dir.path()), 0);
+}
+
+#[test]
+fn entities_that_were_forgotten_leave_no_piece() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { head_cache: 2, ..Options::default() };
+    let store = create(dir.path(), &options);
+    let claim = claimed(&store);
+    for (from, size) in [(0, 30_000), (1, 10)] {
+        for id in ["a", "b", "c", "d", "e", "f"] {
+            let mut turn = turn(&claim, id, from);
+            turn.writes = vec![set(b"value".to_vec(), vec![7; size])];
+            assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Done]);
+        }
+    }
+    drop(store);
+    assert_eq!(pieces(dir.path()), 0);
+}
