@@ -1,0 +1,56 @@
+//! P5: what an entity takes of a node's memory, live and asleep.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ostraca_client::Client;
+use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::load::closed_loop;
+use ostraca_process_tests::{Home, Node};
+
+use super::{Bench, IN_FLIGHT, named, sessions};
+
+/// Entities that are live at once: fewer than `max-live`, so that none is put to sleep.
+const LIVE: u64 = 5_000;
+/// Entities that have state and sleep; `ENTITIES=1000000` measures the aim itself, in some minutes.
+const ASLEEP: u64 = 50_000;
+
+/// Measures on a node of its own.
+pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
+    let asleep = std::env::var("ENTITIES").ok().and_then(|text| text.parse().ok());
+    let asleep: u64 = asleep.unwrap_or(ASLEEP);
+    let home = Home::init("bench-memory")?;
+    let mut node = Node::start(&home)?;
+    let client = Client::connect(home.profile(node.address)?).await?;
+    deploy_example(&client, "counter").await?;
+
+    let before = node.resident_kib()?;
+    touch(bench, &client, LIVE).await?;
+    let each = node.resident_kib()?.saturating_sub(before) as f64 / LIVE as f64;
+    let settings = format!("{LIVE} live counters, state and instance");
+    bench.line("P5 a live entity", (each, "KiB"), Some(64.0), None, &settings);
+
+    touch(bench, &client, asleep).await?;
+    client.close().await;
+    node.stop()?;
+    node = Node::start(&home)?;
+    let client = Client::connect(home.profile(node.address)?).await?;
+    let resident = node.resident_kib()? as f64 / 1_024.0;
+    let settings = format!("{asleep} counters asleep, their state on disk");
+    let aim = (asleep >= 1_000_000).then_some(1_024.0);
+    bench.line("P5 asleep, resident", (resident, "MiB"), aim, None, &settings);
+    client.close().await;
+    node.stop()?;
+    Ok(())
+}
+
+/// Adds one to each of so many counters.
+async fn touch(bench: &Bench, client: &Client, entities: u64) -> Result<()> {
+    let spread = bench.sessions;
+    let until = Instant::now() + Duration::from_secs(3_600);
+    let next = Arc::clone(&named("memory", entities));
+    closed_loop(&sessions(client, spread), IN_FLIGHT / spread, "add", entities, until, next)
+        .await?;
+    Ok(())
+}
