@@ -27,7 +27,7 @@ const ARRIVAL: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     if bench.wants("P6") {
-        for (entities, aim) in [(100, 100.0), (1_000, 300.0)] {
+        for (entities, aim) in [(100, 20.0), (1_000, 100.0)] {
             hand_offs(bench, entities, aim).await?;
         }
         drain(bench).await?;
@@ -141,7 +141,7 @@ async fn drain(bench: &mut Bench) -> Result<()> {
     let settings = format!(
         "{total} shards drained with a live entity in each, {done} commands answered, none lost"
     );
-    bench.line("P6 drain", (took.as_secs_f64() * 1e3, "ms"), Some(5_000.0), None, &settings);
+    bench.line("P6 drain", (took.as_secs_f64() * 1e3, "ms"), Some(1_000.0), None, &settings);
     lines(bench, "P6 drain, pause", pauses, None, &settings);
     end(cluster, clients).await
 }
@@ -209,7 +209,7 @@ async fn across(bench: &mut Bench) -> Result<()> {
     bench.line(
         "P8 rate, other node",
         (rates[1], "/s"),
-        Some(rates[0] / 2.0),
+        Some(rates[0] * 0.85),
         Some(ratio),
         &settings,
     );
