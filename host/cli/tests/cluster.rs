@@ -138,6 +138,7 @@ fn nodes() -> Nodes {
         shards,
         answering: name == "n1",
         reachable: (name != "n1").then_some(name == "n3"),
+        since_wall_ms: 1_700_000_000_000,
     };
     Nodes {
         nodes: vec![

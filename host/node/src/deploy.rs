@@ -9,7 +9,6 @@ mod binding;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::extensions::Extensions;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{Cas, ClusterStore, Conflict, EntityStore, Row};
 use ostraca_wasm::Program;
@@ -96,24 +95,23 @@ impl Deployer {
         let revision = revision_of(standing.as_ref());
         expected(&upload, &manifest, revision)?;
         self.check_binding(&manifest).await?;
-        let methods = program.methods().iter().map(|method| MethodRow {
-            name: method.name.clone(),
-            query: matches!(method.kind, ostraca_wasm::Kind::Query),
-            extensions: Extensions::default(),
+        let methods = program.methods().iter().map(|method| {
+            let query = matches!(method.kind, ostraca_wasm::Kind::Query);
+            MethodRow::new(&method.name, query, &method.summary)
         });
         let row = TypeRow {
             revision: revision + 1,
             manifest: upload.manifest,
             component: upload.digest,
             component_size: upload.component.len() as u64,
-            methods: methods.collect(),
+            methods: methods.collect::<Result<_, _>>().map_err(store_problem)?,
             // What another release noted on the type stays.
             extensions: standing.as_ref().map(|it| it.row.extensions.clone()).unwrap_or_default(),
         };
         let value = rows::encode_value(&row).map_err(store_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
-                "manifest and names of methods take {} bytes; {MAX_ROW_VALUE_BYTES} are kept",
+                "manifest, names and summaries of methods take {} bytes; {MAX_ROW_VALUE_BYTES} are kept",
                 value.len()
             );
             return Err(problem("deployment-too-large", text, "shorten the manifest"));

@@ -117,6 +117,34 @@ pub(crate) struct MethodRow {
     pub(crate) extensions: Extensions<Self>,
 }
 
+/// Bytes of a method's summary that are kept: it is one line for people.
+const MAX_SUMMARY: usize = 512;
+/// The field of [`MethodRow`] that has the summary.
+const SUMMARY: u32 = 4;
+
+impl MethodRow {
+    pub(crate) fn new(name: &str, query: bool, summary: &str) -> Result<Self, NodeError> {
+        let mut extensions = Extensions::default();
+        if !summary.is_empty() {
+            let summary = &summary[..summary.floor_char_boundary(MAX_SUMMARY)];
+            let failed = |error| NodeError::Row(format!("a method's summary: {error}"));
+            extensions.set(SUMMARY, &summary).map_err(failed)?;
+        }
+        Ok(Self { name: name.into(), query, extensions })
+    }
+
+    /// One line for people; empty where the component says none.
+    pub(crate) fn summary(&self) -> String {
+        // Nothing depends on it: what cannot be read is not shown.
+        self.extensions.get(SUMMARY).ok().flatten().unwrap_or_default()
+    }
+}
+
+impl Extensible for MethodRow {
+    const NAME: &'static str = "MethodRow";
+    const FIELDS: &'static [u32] = &[SUMMARY];
+}
+
 macro_rules! extensible {
     ($($row:ident),*) => {
         $(impl Extensible for $row {
@@ -125,7 +153,7 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, TimeRow, PoolRow, BindingRow, TypeRow, MethodRow);
+extensible!(ClusterRow, SettingsRow, TimeRow, PoolRow, BindingRow, TypeRow);
 
 /// The key of what is fixed for the pool's life.
 pub(crate) fn pool_key() -> String {

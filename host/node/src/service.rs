@@ -197,9 +197,11 @@ fn deployment(entry: &Type) -> proto::Deployment {
 }
 
 fn methods(entry: &Type) -> proto::Methods {
-    let methods = entry.methods().iter().map(|(name, kind)| proto::Method {
+    let methods = entry.methods().iter().zip(entry.summaries());
+    let methods = methods.map(|((name, kind), summary)| proto::Method {
         name: name.to_string(),
         kind: wire_kind(*kind).into(),
+        summary: summary.clone(),
     });
     proto::Methods {
         r#type: entry.name.to_string(),

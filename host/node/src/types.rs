@@ -34,6 +34,8 @@ pub(crate) struct Type {
     methods: HashMap<Box<str>, (Arc<str>, Kind)>,
     /// The same, in the order that the component gives them.
     order: Vec<(Arc<str>, Kind)>,
+    /// As many, in the same order.
+    summaries: Vec<String>,
 }
 
 impl Type {
@@ -52,10 +54,26 @@ impl Type {
                 (method.name.as_str().into(), kind)
             })
             .collect();
+        let summaries = methods.iter().map(MethodRow::summary).collect();
         let methods =
             order.iter().map(|(name, kind)| ((&**name).into(), (name.clone(), *kind))).collect();
         let name = manifest.kind.as_str().into();
-        Self { name, revision, manifest, program, component, component_size, methods, order }
+        Self {
+            name,
+            revision,
+            manifest,
+            program,
+            component,
+            component_size,
+            methods,
+            order,
+            summaries,
+        }
+    }
+
+    /// What each method says of itself, in the same order as [`Type::methods`].
+    pub(crate) fn summaries(&self) -> &[String] {
+        &self.summaries
     }
 
     /// A method's shared name and its kind.

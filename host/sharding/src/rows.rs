@@ -93,11 +93,12 @@ pub struct NodeRow {
 
 impl Extensible for NodeRow {
     const NAME: &'static str = "NodeRow";
-    const FIELDS: &'static [u32] = &[Self::LEAVING];
+    const FIELDS: &'static [u32] = &[Self::LEAVING, Self::REGISTERED];
 }
 
 impl NodeRow {
     const LEAVING: u32 = 6;
+    const REGISTERED: u32 = 8;
 
     /// Whether this life of the node leaves by itself, and wants its shards elsewhere until then.
     #[must_use]
@@ -118,6 +119,21 @@ impl NodeRow {
     #[must_use]
     pub fn is_emptied(&self) -> bool {
         self.draining || self.is_leaving()
+    }
+
+    /// When this life registered, by its own wall clock in milliseconds since 1970: for people, and nothing is decided
+    /// by it.
+    #[must_use]
+    pub fn registered(&self) -> Option<u64> {
+        self.extensions.get(Self::REGISTERED).ok().flatten()
+    }
+
+    /// The same row with that time. A row that has no room for it stays as it is.
+    #[must_use]
+    pub fn registered_at(mut self, wall: u64) -> Self {
+        // It is only shown.
+        let _ = self.extensions.set(Self::REGISTERED, &wall);
+        self
     }
 }
 

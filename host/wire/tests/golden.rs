@@ -183,9 +183,9 @@ fn admin_responses() {
     let methods = Methods {
         r#type: "t".into(),
         revision: 1,
-        methods: vec![Method { name: "m".into(), kind: Kind::Command.into() }],
+        methods: vec![Method { name: "m".into(), kind: Kind::Command.into(), summary: "s".into() }],
     };
-    same(&wrap(Response::Methods(methods)), "08012a0c0a017410011a050a016d1001");
+    same(&wrap(Response::Methods(methods)), "08012a0f0a017410011a080a016d10011a0173");
     let status = Status {
         cluster: "c".into(),
         node: "n".into(),

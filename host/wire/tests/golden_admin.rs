@@ -52,6 +52,7 @@ fn answers_about_the_cluster() {
         shards: 10,
         answering: true,
         reachable: Some(false),
+        since_wall_ms: 13,
     };
     let shard = ShardInfo {
         shard: 1,
@@ -121,7 +122,7 @@ fn answers_about_the_cluster() {
     for (response, golden) in [
         (
             Response::Nodes(Nodes { nodes: vec![node], manager: "m".into(), term: 3 }),
-            "080142240a1d0a016e1201691a01722201612805320176380740084801500a5801600012016d1803",
+            "080142260a1f0a016e1201691a01722201612805320176380740084801500a58016000680d12016d1803",
         ),
         (Response::Shards(Shards { shards: vec![shard] }), "08014a0e0a0c080110021a016f20052a0174"),
         (

@@ -3,6 +3,7 @@
 use ostraca_client::{Kind, Method};
 use serde_json::json;
 
+use super::inspect::shown;
 use crate::args::{Format, Global, Methods};
 use crate::failure::{Exit, Failure};
 use crate::{dial, output};
@@ -15,14 +16,21 @@ pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure
         let methods: Vec<_> = found
             .methods
             .iter()
-            .map(|method| json!({ "name": method.name, "kind": kind(method) }))
+            .map(|method| {
+                json!({
+                    "name": method.name, "kind": kind(method), "summary": method.summary,
+                })
+            })
             .collect();
         output::json(
             &json!({ "type": found.r#type, "revision": found.revision, "methods": methods }),
         );
     } else {
-        let rows = found.methods.iter().map(|method| [method.name.clone(), kind(method).into()]);
-        output::table(["METHOD", "KIND"], rows.collect());
+        let rows = found
+            .methods
+            .iter()
+            .map(|method| [method.name.clone(), kind(method).into(), shown(&method.summary)]);
+        output::table(["METHOD", "KIND", "SUMMARY"], rows.collect());
     }
     Ok(Exit::Done)
 }

@@ -19,7 +19,8 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
                 json!({
                     "name": it.name, "standing": standing(it), "manager": it.name == all.manager,
                     "shards": it.shards, "roles": it.roles, "addresses": it.addresses,
-                    "incarnation": it.incarnation, "age_ms": it.age_ms, "renewals": it.renewals,
+                    "incarnation": it.incarnation, "age_ms": it.age_ms, "since": since(it),
+                    "since_wall_ms": it.since_wall_ms, "renewals": it.renewals,
                     "store_answers": it.store_answers, "version": it.version,
                     "answering": it.answering, "reachable": it.reachable,
                 })
@@ -37,11 +38,12 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
             it.roles.join(","),
             it.addresses.join(","),
             output::span(it.age_ms),
+            since(it).unwrap_or_default(),
             it.version.clone(),
             notes(&all, it),
         ]
     });
-    let headers = ["NODE", "STANDING", "SHARDS", "ROLES", "ADDRESS", "FOR", "VERSION", ""];
+    let headers = ["NODE", "STANDING", "SHARDS", "ROLES", "ADDRESS", "FOR", "SINCE", "VERSION", ""];
     output::table(headers, rows.collect());
     output::line("");
     output::line(&match all.manager.as_str() {
@@ -61,6 +63,11 @@ pub(crate) fn standing(it: &NodeState) -> &'static str {
         NodeStanding::Stopped => "stopped",
         NodeStanding::Unspecified => "unknown",
     }
+}
+
+/// When its life registered, by its own clock, if it says so.
+fn since(it: &NodeState) -> Option<String> {
+    (it.since_wall_ms > 0).then(|| output::wall(it.since_wall_ms))
 }
 
 fn notes(all: &Nodes, it: &NodeState) -> String {

@@ -4,11 +4,12 @@ use ostraca_sharding::rows::{NodeRow, Standing};
 use ostraca_wire::proto::{NodeStanding, NodeState, Nodes, ShardInfo, ShardState};
 
 use super::*;
+use crate::clock::wall_millis;
 
 impl Desk {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
         let view = self.seen();
-        let now = gateway.clock.now().cluster;
+        let (now, wall) = (gateway.clock.now().cluster, wall_millis());
         let reached = gateway.links.reached();
         let own = view.member.as_ref().map(|member| member.node.clone());
         let nodes = view.nodes.iter().map(|(node, row)| {
@@ -25,7 +26,11 @@ impl Desk {
                 addresses: row.addresses.clone(),
                 standing: standing(row).into(),
                 version: version(row.version),
-                age_ms: now.saturating_sub(row.since),
+                age_ms: row.registered().map_or_else(
+                    || now.saturating_sub(row.since),
+                    |registered| wall.saturating_sub(registered),
+                ),
+                since_wall_ms: row.registered().unwrap_or(0),
                 renewals: row.renewals,
                 store_answers: row.store_answers,
                 shards: u32::try_from(view.shards.iter().filter(owned).count()).unwrap_or(u32::MAX),

@@ -102,23 +102,21 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
         rows.insert(rows::key_text(&Key::Shards(chunk)), rows::encode_core(&row)?);
     }
     for entry in types.now().values() {
-        rows.insert(rows::type_key(&entry.name), rows::encode_value(&type_row(entry))?);
+        rows.insert(rows::type_key(&entry.name), rows::encode_value(&type_row(entry)?)?);
     }
     Ok(rows)
 }
 
-fn type_row(entry: &Type) -> TypeRow {
-    let methods = entry.methods().iter().map(|(name, kind)| MethodRow {
-        name: name.to_string(),
-        query: *kind == Kind::Query,
-        extensions: Extensions::default(),
-    });
-    TypeRow {
+fn type_row(entry: &Type) -> Result<TypeRow, NodeError> {
+    let methods = entry.methods().iter().zip(entry.summaries());
+    let methods =
+        methods.map(|((name, kind), summary)| MethodRow::new(name, *kind == Kind::Query, summary));
+    Ok(TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.text_effective(),
         component: entry.component,
         component_size: entry.component_size,
-        methods: methods.collect(),
+        methods: methods.collect::<Result<_, _>>()?,
         extensions: Extensions::default(),
-    }
+    })
 }

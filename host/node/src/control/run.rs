@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::talkers::Talkers;
 use super::words::Heard;
 use super::{Input, Parts};
+use crate::clock::wall_millis;
 use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, SettingsRow};
@@ -161,6 +162,7 @@ impl Running {
     fn tell(&mut self, event: Event) {
         let tick = matches!(event, Event::Tick | Event::StoreAnswered { .. });
         let now = self.parts.clock.now();
+        self.parts.machine.set_wall(wall_millis());
         self.parts.machine.handle(now, event);
         self.changed |= !tick;
         self.carry_out();

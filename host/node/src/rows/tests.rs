@@ -105,6 +105,19 @@ fn the_other_rows_have_golden_bytes() {
 }
 
 #[test]
+fn extension_fields_have_golden_bytes() {
+    let method = MethodRow::new("get", true, "sum").expect("a method");
+    assert_eq!(
+        codec::encode(&method).expect("encodes"),
+        [3, b'g', b'e', b't', 1, 1, 4, 4, 3, b's', b'u', b'm']
+    );
+    assert_eq!(method.summary(), "sum");
+    let long = MethodRow::new("get", false, &"é".repeat(1_000)).expect("a method");
+    assert_eq!(long.summary(), "é".repeat(256));
+    assert_eq!(MethodRow::new("get", true, "").expect("a method").extensions, Default::default());
+}
+
+#[test]
 fn a_row_of_another_format_is_refused_by_name() {
     let row = stored("time", Bytes::from_static(&[9, 1]));
     let error = decode::<TimeRow>(&row).expect_err("a newer version").to_string();

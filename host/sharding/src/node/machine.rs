@@ -61,6 +61,8 @@ pub struct Identity {
 pub struct Machine {
     settings: Settings,
     identity: Identity,
+    /// What the driver's wall clock said last: it stands in rows for people, and nothing is decided by it.
+    wall: Option<u64>,
     strategy: Arc<dyn AllocationStrategy>,
     view: View,
     /// A watch runs, begun with the last list.
@@ -143,6 +145,7 @@ impl Machine {
             strategy: strategy.into(),
             watching: false,
             listing: true,
+            wall: None,
             list_at: 0,
             handled: None,
             membership: Membership::Outside,
@@ -229,6 +232,11 @@ impl Machine {
     #[must_use]
     pub fn node(&self) -> &NodeId {
         &self.identity.node
+    }
+
+    /// What the driver's wall clock says, in milliseconds since 1970. Without it rows do not say it.
+    pub fn set_wall(&mut self, wall: u64) {
+        self.wall = Some(wall);
     }
 
     /// Its present life in the cluster, if it is registered.

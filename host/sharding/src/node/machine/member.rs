@@ -136,6 +136,10 @@ impl Machine {
             // The row describes a life: what another release noted of the last one ends with it.
             extensions: Extensions::default(),
         };
+        let row = match self.wall {
+            Some(wall) => row.registered_at(wall),
+            None => row,
+        };
         self.membership = Membership::Registering;
         let expected = known.map(|(_, revision)| revision);
         let purpose = Purpose::Register(row.clone(), now.mono);
