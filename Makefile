@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR
 RUST = 1.95
 WASM = wasm32-unknown-unknown wasm32-wasip2
 
-.PHONY: help setup demo test lint bench soak
+.PHONY: help setup demo test lint bench soak fuzz mutants
 
 help:
 	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
@@ -15,6 +15,8 @@ help:
 	@echo 'make lint    formatting, clippy, documentation, licences and sources of the dependencies'
 	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these'
 	@echo 'make soak    long simulations, many kills, many rounds of each attack  SEEDS=20000 ROUNDS=50'
+	@echo 'make fuzz    each fuzz target for a while; goes on from the inputs found before  SECONDS=60 ONLY=ledger'
+	@echo 'make mutants breaks lines of the files that implement a rule, one by one, and runs their tests  SHARD=1/200'
 	@echo 'make setup   checks the tools, and says what to type for what is missing'
 
 # A rustup that cannot install a target (no network) leaves Debian's packages: see the text that is printed.
@@ -73,3 +75,21 @@ soak: setup
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test fail_over --test pauses --test cuts --test hand_off --test slow_claims --test manager_away -- --nocapture --test-threads 1
+
+# Inputs that were found are kept beside the target directory, and the next run goes on from them. cargo-fuzz needs a
+# compiler's unstable flags, which this stable one takes by RUSTC_BOOTSTRAP.
+FUZZ = client_frames peer_frames records ledger
+FUZZ_HEAVY = manifest
+CORPUS ?= $(CARGO_TARGET_DIR)/corpus
+fuzz: setup
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || { echo 'fuzz: cargo-fuzz is missing. Type: cargo install cargo-fuzz --locked' >&2; exit 1; }
+	@echo "fuzz: building the targets, then $${SECONDS:-60} s each; inputs are kept in $(CORPUS)"
+	@cd tests/fuzz && export RUSTC_BOOTSTRAP=1 && for target in $${ONLY:-$(FUZZ) $${HEAVY:+$(FUZZ_HEAVY)}}; do \
+	  mkdir -p "$(CORPUS)/$$target"; \
+	  case " $(FUZZ_HEAVY) " in *" $$target "*) features='--features node';; *) features='';; esac; \
+	  echo "fuzz: $$target"; \
+	  $(CARGO) fuzz run --fuzz-dir . --sanitizer none $$features $$target "$(CORPUS)/$$target" -- \
+	    -max_total_time=$${SECONDS:-60} -max_len=4096 -rss_limit_mb=2048 -print_final_stats=1 \
+	    >"$(CORPUS)/$$target.log" 2>&1 || { tail -40 "$(CORPUS)/$$target.log"; exit 1; }; \
+	  grep -h 'stat::number_of_executed_units\|stat::average_exec\|cov:' "$(CORPUS)/$$target.log" | tail -3; \
+	done

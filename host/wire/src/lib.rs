@@ -19,6 +19,8 @@ mod error;
 mod flow;
 pub mod frame;
 pub mod framed;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod hello;
 pub mod identity;
 pub mod limits;

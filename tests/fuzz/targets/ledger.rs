@@ -1,0 +1,115 @@
+//! Histories of a client's ledger: calls, replies that are true, lost, late or invented, broken connections, time.
+//!
+//! A little model beside it knows which copies are out. Each call ends once; what ended `not-run` has no copy that may
+//! have run; what is sent names its predecessor and holds `settled` down to what is unresolved.
+
+#![no_main]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use libfuzzer_sys::fuzz_target;
+use ostraca_client::ledger::{Ledger, Message, Window};
+use ostraca_client::{CallError, Entity, SessionId};
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+
+/// The same in every run, so that an input gives the same run again.
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+const CODES: [&str; 6] =
+    ["rebalancing", "deadline", "superseded", "id-reused", "reply-too-large", "mailbox-full"];
+
+#[derive(Default)]
+struct Model {
+    entities: BTreeMap<u64, u8>,
+    /// Calls without an outcome, with whether a copy may have run, or may still.
+    open: BTreeMap<u64, bool>,
+    out: BTreeSet<u64>,
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut now = *BEGAN;
+    let mut ledger: Ledger<u64> = Ledger::new(SessionId([1; 16]), 1, 42);
+    ledger.set_window(Window { messages: 4, ..Window::default() });
+    let (mut model, mut next) = (Model::default(), 1);
+    for step in data.chunks_exact(2) {
+        let (what, with) = (step[0], step[1]);
+        match what % 8 {
+            0 | 1 => {
+                let entity = Entity::new("counter", format!("e{}", with % 3));
+                let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
+                let deadline = now + Duration::from_millis(u64::from(with) * 4 + 1);
+                let message = message(entity, envelope, now, deadline);
+                ledger.push(next, message, next);
+                model.open.insert(next, false);
+                model.entities.insert(next, with % 3);
+                next += 1;
+            }
+            2 | 3 => {
+                while let Some(envelope) = ledger.next_to_send(now) {
+                    let (sequence, entity) =
+                        (envelope.sequence, model.entities[&envelope.sequence]);
+                    assert!(model.open.contains_key(&sequence), "{sequence} has its outcome");
+                    let before = model.open.range(..sequence).rev().map(|(before, _)| *before);
+                    let after = before.filter(|before| model.entities[before] == entity).next();
+                    assert_eq!(envelope.after, after.unwrap_or(0));
+                    let first = model.open.keys().next().copied().unwrap_or(next);
+                    assert!(envelope.settled <= first, "{} is settled", envelope.settled);
+                    assert!(model.out.insert(sequence), "{sequence} is out twice");
+                }
+            }
+            4 | 5 => {
+                let (sequence, kind) = (u64::from(with) % next.max(1), what / 8 % 5);
+                let outcome = match kind {
+                    0 => Outcome::Result,
+                    1 => Outcome::Error,
+                    2 => Outcome::Unknown,
+                    _ => Outcome::NotRun,
+                };
+                let mut said = problem(CODES[usize::from(with / 8) % CODES.len()], "");
+                said.retryable = kind == 3;
+                let lost = said.code == "reply-too-large";
+                let problem = (outcome != Outcome::Result).then_some(said);
+                let reply = Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() };
+                if model.out.remove(&sequence)
+                    && (outcome == Outcome::Unknown || (lost && outcome != Outcome::NotRun))
+                {
+                    model.open.entry(sequence).and_modify(|doubt| *doubt = true);
+                }
+                ledger.reply(reply, now);
+            }
+            6 => {
+                ledger.connection_lost();
+                for sequence in std::mem::take(&mut model.out) {
+                    model.open.entry(sequence).and_modify(|doubt| *doubt = true);
+                }
+            }
+            _ => {
+                now += Duration::from_millis(u64::from(with));
+                ledger.tick(now);
+            }
+        }
+        ended(&mut ledger, &mut model);
+        assert_eq!(ledger.is_empty(), model.open.is_empty());
+    }
+    ledger.end_all(&problem("closed", ""), now);
+    ended(&mut ledger, &mut model);
+    assert!(model.open.is_empty(), "without an outcome: {:?}", model.open);
+});
+
+fn ended(ledger: &mut Ledger<u64>, model: &mut Model) {
+    for (sequence, outcome) in ledger.take_ended() {
+        let doubt = model.open.remove(&sequence).expect("a call ends once");
+        let out = model.out.contains(&sequence);
+        if let Err(CallError::NotRun { code, .. }) = outcome {
+            // Its id stands for another message: this one has not run, whatever became of that.
+            assert!(!(doubt || out) || &*code == "id-reused", "{sequence} may have run: {code}");
+        }
+    }
+}
+
+fn message(entity: Entity, envelope: Envelope, now: Instant, deadline: Instant) -> Message {
+    Message { entity, envelope, called: now, age: Duration::ZERO, deadline, again: false }
+}

@@ -1,0 +1,34 @@
+//! What another node may send: messages that it passes on, calls of the store and their answers, control messages.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use ostraca_sharding::node::Talk;
+use ostraca_store_peer::protocol::{Reply, Request, decode, decode_request, encode};
+use ostraca_wire::fuzz;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&kind, body)) = data.split_first() else { return };
+    match kind % 4 {
+        0 => {
+            let frame = bytes::Bytes::copy_from_slice(body);
+            if let Some((tag, envelope)) = fuzz::peer_message(&frame, 1 << 20) {
+                assert!(tag > 0 && envelope.sequence > 0);
+            }
+        }
+        1 => {
+            if let Ok(request) = decode_request(body, 4 << 20) {
+                // What was read can be said again, and is read as the same.
+                let bytes = encode(&request).expect("encoded");
+                let again: Request = decode(&bytes).expect("read again");
+                assert_eq!(format!("{again:?}"), format!("{request:?}"));
+            }
+        }
+        2 => {
+            let _ = decode::<Reply>(body);
+        }
+        _ => {
+            let _ = postcard::from_bytes::<Talk>(body);
+        }
+    }
+});
