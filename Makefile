@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR
 RUST = 1.95
 WASM = wasm32-unknown-unknown wasm32-wasip2
 
-.PHONY: help setup demo test lint bench soak fuzz mutants
+.PHONY: help setup demo test lint bench soak fuzz
 
 help:
 	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
@@ -16,7 +16,6 @@ help:
 	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these'
 	@echo 'make soak    long simulations, many kills, many rounds of each attack  SEEDS=20000 ROUNDS=50'
 	@echo 'make fuzz    each fuzz target for a while; goes on from the inputs found before  SECONDS=60 ONLY=ledger'
-	@echo 'make mutants breaks lines of the files that implement a rule, one by one, and runs their tests  SHARD=1/200'
 	@echo 'make setup   checks the tools, and says what to type for what is missing'
 
 # A rustup that cannot install a target (no network) leaves Debian's packages: see the text that is printed.
