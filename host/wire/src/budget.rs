@@ -4,7 +4,7 @@
 //! What QUIC then holds unacknowledged is bounded by each connection's send window, which [`send_window`] sizes. A
 //! charge counts on three levels: the connection, the principal and the node. (A session has a window of its own,
 //! in [`flow`](crate::flow).) Messages that another node passes on count for the principal that sent them and for
-//! the node; their stream's own window takes the connection's place.
+//! the node; a share of the link's replies takes the connection's place.
 //!
 //! Confusing at first: there are two ways to be over a budget. A level is *full* when its messages and replies
 //! together reach its limit: then no further message is taken. It is *clogged* when its replies alone reach the
@@ -15,6 +15,7 @@ mod account;
 mod places;
 mod principals;
 
+pub(crate) use account::LinkBudget;
 pub use account::{Account, Charge, Full};
 pub(crate) use places::Refused;
 pub(crate) use principals::Budgets;

@@ -10,7 +10,11 @@
 //! The window bounds one stream. What all streams of a connection, a principal and the node hold together is
 //! bounded by [`budget`](crate::budget): at a full connection's the stream waits, at the others' the message is
 //! refused. A frame that has come in part has to be let in before its rest is read.
+//!
+//! A stream of a node carries messages of many senders, none of whom may delay the others. So its window does not
+//! count replies (each sender's budgets do), and its senders take turns in being answered.
 
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -156,6 +160,8 @@ pub(crate) enum Refused {
 pub(crate) struct Bound {
     pub(crate) messages: u32,
     pub(crate) bytes: u64,
+    /// Whether replies count for the bytes.
+    pub(crate) replies: bool,
     /// Bytes of a reply that the other side takes, and its setting.
     pub(crate) reply: u32,
     pub(crate) setting: &'static str,
@@ -187,6 +193,8 @@ struct Window {
     expected: AtomicU64,
     most_messages: u32,
     most_bytes: u64,
+    /// Whether replies count.
+    replies: bool,
     freed: Notify,
 }
 
@@ -198,6 +206,9 @@ impl Window {
 
     /// A reply was made: the bytes that it counts for.
     fn made(&self, bytes: u64) -> u64 {
+        if !self.replies {
+            return 0;
+        }
         // Two at once may lose one of them, which only makes the guess a little worse.
         let expected = self.expected.load(Ordering::Relaxed);
         let moved = expected - expected / SMOOTHING + bytes / SMOOTHING;
@@ -243,6 +254,7 @@ pub(crate) async fn serve<T: Traffic>(
         expected: AtomicU64::new(0),
         most_messages: bound.messages,
         most_bytes: bound.bytes,
+        replies: bound.replies,
         freed: Notify::new(),
     });
     let lane = Arc::new(Lane { outgoing, window: Arc::clone(&window) });
@@ -353,29 +365,71 @@ async fn write<T: Traffic>(
     window: &Window,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
-    let mut batch = Vec::new();
-    while replies.recv_many(&mut batch, BATCH).await > 0 {
-        let mut written = Written { window, messages: 0, bytes: 0, charges: Vec::new() };
-        for Outgoing { tag, mut reply, bytes, charge } in batch.drain(..) {
-            written.messages += 1;
-            written.bytes += bytes;
-            written.charges.push(charge);
-            if reply.encoded_len() > bound.reply as usize {
-                reply = too_large(reply, bound);
+    let mut waiting = Waiting::default();
+    while let Some(first) = replies.recv().await {
+        waiting.put(first);
+        while !waiting.is_empty() {
+            let mut written = Written { window, messages: 0, bytes: 0, charges: Vec::new() };
+            while written.charges.len() < BATCH && writer.unwritten() < BATCH_BYTES {
+                // Whoever comes only now has the next turn.
+                while let Ok(next) = replies.try_recv() {
+                    waiting.put(next);
+                }
+                let Some(Outgoing { tag, mut reply, bytes, charge }) = waiting.take() else {
+                    break;
+                };
+                written.messages += 1;
+                written.bytes += bytes;
+                written.charges.push(charge);
+                if reply.encoded_len() > bound.reply as usize {
+                    reply = too_large(reply, bound);
+                }
+                writer.put(&traffic.encode(tag, reply));
             }
-            writer.put(&traffic.encode(tag, reply));
-            if writer.unwritten() >= BATCH_BYTES {
-                writer.flush_within(bound.reply_deadline).await?;
-                written.release();
-            }
+            writer.flush_within(bound.reply_deadline).await?;
+            written.release();
         }
-        writer.flush_within(bound.reply_deadline).await?;
-        written.release();
     }
     writer.finish();
     // Whoever reads nothing more is not waited for.
     let _ = timeout(LINGER, writer.taken()).await;
     Ok(())
+}
+
+/// Replies that are not written yet: each sender's in their order, and senders take turns.
+#[derive(Default)]
+struct Waiting {
+    /// By their accounts' addresses: the charges in a queue keep its account.
+    queues: HashMap<usize, VecDeque<Outgoing>>,
+    /// Who has replies here, in the order of their turns.
+    turns: VecDeque<usize>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    fn put(&mut self, outgoing: Outgoing) {
+        let account = Arc::as_ptr(outgoing.charge.account()).addr();
+        let queue = self.queues.entry(account).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(account);
+        }
+        queue.push_back(outgoing);
+    }
+
+    fn take(&mut self) -> Option<Outgoing> {
+        let account = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&account)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&account);
+        } else {
+            self.turns.push_back(account);
+        }
+        next
+    }
 }
 
 /// What is in the writer, and free when it was handed to QUIC.

@@ -85,7 +85,8 @@ pub struct PeerLimits {
     pub pushes: usize,
     /// Messages of a stream without a reply. Default 8,192.
     pub messages: u32,
-    /// Bytes of a stream's messages without a reply. Default 64 MiB, and one frame, at each side.
+    /// Bytes of a stream's messages without a reply, and of replies that wait on it. Default 64 MiB, and one frame,
+    /// at each side. Principals share the replies' part.
     pub message_bytes: u64,
     /// Connections from nodes, beside the `max_connections` of clients. Default 128.
     pub connections: usize,

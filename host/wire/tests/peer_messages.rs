@@ -4,8 +4,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::peers::{PeerNode, Sink, forward, pair, until};
-use common::{frame, in_time};
+use common::peers::{PeerNode, Sink, forward, pair, small, until};
+use common::{authority, frame, in_time};
 use ostraca_wire::code::Code;
 use ostraca_wire::frame::FrameBuffer;
 use ostraca_wire::peer::messages::{Forward, MessageLink};
@@ -111,6 +111,72 @@ async fn a_sender_beyond_the_window_is_not_read() {
             };
             assert_eq!(reply.tag, tag);
         }
+        one.stop().await;
+        two.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn senders_of_one_stream_take_turns_in_being_answered() {
+    const REPLY: usize = 90_000;
+    in_time(async {
+        let ca = Arc::new(authority());
+        let one = PeerNode::start(&ca, "one");
+        let mut limits = small();
+        (limits.peers.messages, limits.peers.message_bytes) = (1_000, 16 << 20);
+        let identity = ca.issue_node("two", &[]).expect("identity");
+        let two = PeerNode::start_as(
+            &ca,
+            &identity,
+            limits,
+            common::peers::facts(&ca, "two"),
+            tokio::runtime::Handle::current(),
+        );
+        let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        let open = peer_open::Stream::Messages(MessagesOpen::default());
+        let mut bytes = frame(&PeerOpen { stream: Some(open) });
+        let of = |tag, principal: &str, method: &str, body: &[u8]| {
+            let mut forward = forward(tag, method, body);
+            forward.envelope.principal = principal.into();
+            framed(forward)
+        };
+        // Far more than the link takes, and nothing of it is read.
+        for tag in 1..=900 {
+            bytes.extend(of(tag, "client/mallory", "big", REPLY.to_string().as_bytes()));
+        }
+        bytes.extend(of(901, "client/bob", "hold", b""));
+        send.write_all(&bytes).await.expect("write");
+        until(|| two.streams.held() == 1).await;
+        drop(two.streams.held.lock().expect("held").remove(0));
+
+        let mut buffer = FrameBuffer::new(1 << 20);
+        let (mut before, mut all, mut refused) = (None, 0, 0);
+        for _ in 1..=901 {
+            let Forwarded { tag, reply } = loop {
+                if let Some(frame) = buffer.next_frame().expect("frame") {
+                    break Forwarded::decode(frame).expect("reply");
+                }
+                let chunk = recv.read_chunk(1 << 20, true).await.expect("read").expect("more");
+                buffer.push(&chunk.bytes);
+            };
+            let reply = reply.expect("a reply");
+            if tag == 901 {
+                before = Some(all);
+            } else if reply.outcome() == Outcome::Result {
+                all += REPLY;
+            } else {
+                let problem = reply.problem.clone().expect("a problem");
+                assert_eq!((reply.outcome(), &*problem.code), (Outcome::NotRun, "overloaded"));
+                assert_eq!(problem.details["setting"], "peer_message_bytes");
+                refused += 1;
+            }
+        }
+        // Before it came what QUIC had taken already.
+        let before = before.expect("an answer");
+        assert!(before < 4 << 20, "behind {before} bytes of another sender");
+        assert!(all > 6 << 20 && all < 14 << 20 && refused > 700, "{all} bytes, {refused} refused");
         one.stop().await;
         two.stop().await;
     })

@@ -11,6 +11,24 @@ use crate::error::problem;
 use crate::limits::Limits;
 use crate::proto::Problem;
 
+/// Replies that wait on one link between nodes, of all principals together.
+#[derive(Debug)]
+pub(crate) struct LinkBudget {
+    most: u64,
+    replies: AtomicU64,
+}
+
+impl LinkBudget {
+    pub(crate) fn new(most: u64) -> Arc<Self> {
+        Arc::new(Self { most, replies: AtomicU64::new(0) })
+    }
+
+    /// What nobody holds.
+    fn free(&self) -> u64 {
+        self.most.saturating_sub(self.replies.load(Ordering::Acquire))
+    }
+}
+
 /// One budget: what it holds now, and the most that it takes.
 #[derive(Debug)]
 pub(super) struct Level {
@@ -19,6 +37,8 @@ pub(super) struct Level {
     most: u64,
     messages: AtomicU64,
     replies: AtomicU64,
+    /// What it is a share of. Such a level is never full.
+    shared: Option<Arc<LinkBudget>>,
     /// Told when the level is no longer full.
     freed: Notify,
 }
@@ -26,7 +46,15 @@ pub(super) struct Level {
 impl Level {
     pub(super) fn new(setting: &'static str, whose: Arc<str>, most: u64) -> Self {
         let (messages, replies) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { setting, whose, most, messages, replies, freed: Notify::new() }
+        Self { setting, whose, most, messages, replies, shared: None, freed: Notify::new() }
+    }
+
+    /// A principal's share of a link between nodes: as much as it leaves free there. So one principal has half of it
+    /// at most, two have a third each, and there is always room for one more.
+    pub(super) fn share(shared: Arc<LinkBudget>, principal: &str) -> Self {
+        let whose = format!("{principal} on a link between two nodes").into();
+        let level = Self::new("peer_message_bytes", whose, shared.most);
+        Self { shared: Some(shared), ..level }
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -34,11 +62,28 @@ impl Level {
     }
 
     fn is_full(&self) -> bool {
-        self.held() >= self.most
+        self.shared.is_none() && self.held() >= self.most
+    }
+
+    /// Whether replies alone reach the limit, without so many bytes of them.
+    fn is_clogged_beside(&self, own: u64) -> bool {
+        let replies = self.replies.load(Ordering::Acquire).saturating_sub(own);
+        match &self.shared {
+            None => replies >= self.most,
+            // Whoever has none may always have one.
+            Some(shared) => replies > 0 && replies >= shared.free().saturating_add(own),
+        }
     }
 
     fn is_clogged(&self) -> bool {
-        self.replies.load(Ordering::Acquire) >= self.most
+        self.is_clogged_beside(0)
+    }
+
+    fn hold_reply(&self, bytes: u64) {
+        self.replies.fetch_add(bytes, Ordering::AcqRel);
+        if let Some(shared) = &self.shared {
+            shared.replies.fetch_add(bytes, Ordering::AcqRel);
+        }
     }
 
     fn release(&self, messages: u64, replies: u64) {
@@ -48,6 +93,9 @@ impl Level {
         }
         if replies > 0 {
             self.replies.fetch_sub(replies, Ordering::AcqRel);
+            if let Some(shared) = &self.shared {
+                shared.replies.fetch_sub(replies, Ordering::AcqRel);
+            }
         }
         if was_full && !self.is_full() {
             self.freed.notify_waiters();
@@ -108,7 +156,7 @@ impl std::fmt::Display for Full {
 /// Who is charged for what comes on a connection.
 #[derive(Debug)]
 pub struct Account {
-    /// None for what other nodes pass on.
+    /// Of what another node passes on: the principal's share of the link, if there is one.
     connection: Option<Level>,
     pub(super) principal: Arc<Principal>,
     node: Arc<Level>,
@@ -116,12 +164,10 @@ pub struct Account {
 
 impl Account {
     pub(super) fn new(
-        connection: Option<u64>,
+        connection: Option<Level>,
         principal: Arc<Principal>,
         node: Arc<Level>,
     ) -> Arc<Self> {
-        let connection =
-            connection.map(|most| Level::new("connection_bytes", "this connection".into(), most));
         Arc::new(Self { connection, principal, node })
     }
 
@@ -192,6 +238,11 @@ impl Charge {
         self.account.levels().find(|level| level.is_clogged()).map(Level::told)
     }
 
+    /// Who is charged.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
     /// Whether it is this account that is charged.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.account, account)
@@ -205,7 +256,7 @@ impl Charge {
             return;
         }
         for level in self.account.levels() {
-            level.replies.fetch_add(now, Ordering::AcqRel);
+            level.hold_reply(now);
             level.release(0, former);
         }
     }
@@ -221,10 +272,8 @@ impl Charge {
         if counted(bytes) <= former {
             return Ok(());
         }
-        let own = counted(bytes);
         // A copy of the message may have told another size meanwhile.
-        let others = |level: &Level| level.replies.load(Ordering::Acquire).saturating_sub(own);
-        let over = |level: &&Level| others(level) >= level.most;
+        let over = |level: &&Level| level.is_clogged_beside(counted(bytes));
         match self.account.levels().find(over).map(Level::told) {
             Some(full) => {
                 self.made(0);

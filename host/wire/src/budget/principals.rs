@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::account::{Account, Level};
+use super::account::{Account, Level, LinkBudget};
 use crate::limits::Limits;
 
 /// Names that are kept before those without use are looked for.
@@ -93,12 +93,20 @@ impl Budgets {
 
     /// The account of a client's connection.
     pub(super) fn connection(&self, principal: Arc<Principal>) -> Arc<Account> {
-        Account::new(Some(self.limits.connection_bytes), principal, self.node.clone())
+        let most = self.limits.connection_bytes;
+        let level = Level::new("connection_bytes", "this connection".into(), most);
+        Account::new(Some(level), principal, self.node.clone())
     }
 
     /// The account of what another node passes on for a principal.
     pub(crate) fn passed_on(&self, principal: &str) -> Arc<Account> {
         Account::new(None, self.principal(principal), self.node.clone())
+    }
+
+    /// The same, with a share of the replies that wait on the link.
+    pub(crate) fn on_link(&self, principal: &str, link: &Arc<LinkBudget>) -> Arc<Account> {
+        let level = Level::share(link.clone(), principal);
+        Account::new(Some(level), self.principal(principal), self.node.clone())
     }
 
     /// Bytes that are held for all clients.

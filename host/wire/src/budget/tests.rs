@@ -94,6 +94,49 @@ fn a_reply_charged_at_its_making_passes() {
     assert_eq!(budgets.held(), 0);
 }
 
+#[test]
+fn a_link_has_room_for_one_more_principal() {
+    let budgets = Budgets::new(&Limits { principal_bytes: 100 * MIB, ..limits() });
+    let link = LinkBudget::new(6 * MIB);
+    let of = |name: &str| budgets.on_link(name, &link);
+    let until_clogged = |account: &Arc<Account>| {
+        let mut charges = Vec::new();
+        while account.charge(0).clogged().is_none() {
+            let charge = account.charge(0);
+            charge.made(MIB);
+            charges.push(charge);
+        }
+        charges
+    };
+    let (a, b, c) = (of("client/a"), of("client/b"), of("client/c"));
+    // Half of it, a half of the rest, and so on; each has one always.
+    let (first, second) = (until_clogged(&a), until_clogged(&b));
+    assert_eq!((first.len(), second.len()), (3, 2));
+    assert_eq!(setting(a.charge(0).clogged()).as_deref(), Some("peer_message_bytes"));
+    let third = until_clogged(&c);
+    assert_eq!((third.len(), a.full(), c.full()), (1, None, None));
+    let fourth = of("client/d").charge(0);
+    assert_eq!((fourth.clogged(), fourth.answer(MIB)), (None, Ok(())));
+    // What one gives back the others may have.
+    drop((first, fourth));
+    assert_eq!(second[0].clogged(), None);
+    drop((second, third));
+    assert_eq!(budgets.held(), 0);
+    assert_eq!(until_clogged(&a).len(), 3);
+}
+
+#[test]
+fn a_reply_beyond_its_share_of_a_link_is_given_up() {
+    let budgets = Budgets::new(&limits());
+    let link = LinkBudget::new(4 * MIB);
+    let account = budgets.on_link("client/a", &link);
+    let charges: Vec<_> = (0..4).map(|_| account.charge(0)).collect();
+    let answered: Vec<_> = charges.iter().map(|charge| charge.answer(MIB).is_ok()).collect();
+    assert_eq!(answered, [true, true, false, false]);
+    drop(charges);
+    assert_eq!(budgets.held(), 0);
+}
+
 #[tokio::test]
 async fn whoever_waits_for_room_goes_on_when_there_is() {
     let budgets = Budgets::new(&limits());

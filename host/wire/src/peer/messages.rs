@@ -10,8 +10,9 @@
 //! one bound covers queue and flight. A reply says what is known of a message (R16); a broken link says only
 //! which tags were never handed to it and which are in doubt: to send those again is the sender's business.
 
+use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use prost::Message;
@@ -19,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::pending::{Most, Pending};
 use super::{Bounds, HEAD, PeerInfo};
-use crate::budget::Account;
+use crate::budget::{Account, Budgets, LinkBudget};
 use crate::check;
 use crate::clock::Moment;
 use crate::code::Code;
@@ -27,6 +28,9 @@ use crate::error::Error;
 use crate::flow::{self, Bound, Refused, Request, Traffic};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
 use crate::proto::{self, Envelope, Forwarded, Reply};
+
+/// Senders of a stream that are kept before those without use are looked for.
+const KEPT: usize = 64;
 
 /// A message to pass on.
 #[derive(Clone, Debug, PartialEq)]
@@ -257,8 +261,36 @@ struct Incoming<'a, S> {
     peer: &'a Arc<PeerInfo>,
     /// Of the other node: for frames whose sender is not known yet.
     account: Arc<Account>,
-    /// Of the last message's sender, which the next one often has too.
-    last: Mutex<Arc<Account>>,
+    senders: Mutex<Senders>,
+}
+
+/// The senders of a stream's messages: each has one account as long as anything is held for it.
+struct Senders {
+    /// Of the last message's, which the next one often has too.
+    last: Arc<Account>,
+    by_name: HashMap<Arc<str>, Weak<Account>>,
+    /// When names without use are looked for.
+    purge_at: usize,
+    link: Arc<LinkBudget>,
+}
+
+impl Senders {
+    fn account(&mut self, budgets: &Budgets, principal: &str) -> Arc<Account> {
+        if **self.last.principal() == *principal {
+            return Arc::clone(&self.last);
+        }
+        let known = self.by_name.get(principal).and_then(Weak::upgrade);
+        self.last = known.unwrap_or_else(|| {
+            if self.by_name.len() >= self.purge_at {
+                self.by_name.retain(|_, account| account.strong_count() > 0);
+                self.purge_at = KEPT.max(self.by_name.len() * 2);
+            }
+            let account = budgets.on_link(principal, &self.link);
+            self.by_name.insert(Arc::clone(account.principal()), Arc::downgrade(&account));
+            account
+        });
+        Arc::clone(&self.last)
+    }
 }
 
 impl<S: Messages> Traffic for Incoming<'_, S> {
@@ -277,11 +309,8 @@ impl<S: Messages> Traffic for Incoming<'_, S> {
     }
 
     fn payer(&self, envelope: &Envelope) -> Option<Arc<Account>> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if **last.principal() != *envelope.principal {
-            *last = self.peer.budgets.passed_on(&envelope.principal);
-        }
-        Some(Arc::clone(&last))
+        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(senders.account(&self.peer.budgets, &envelope.principal))
     }
 
     async fn deliver(&self, batch: &mut Vec<Request>) {
@@ -311,13 +340,19 @@ pub async fn serve<S: Messages>(
         } else {
             window.1.min(bounds.message_bytes)
         },
+        replies: false,
         reply: bounds.frame.saturating_sub(HEAD as u32),
         setting: "peer_max_frame",
         reply_deadline: peer.budgets.limits().reply_deadline,
     };
     let account = peer.budgets.passed_on(&format!("node/{}", peer.member.node));
-    let last = Mutex::new(Arc::clone(&account));
-    let incoming = Incoming { service, peer, account, last };
+    let senders = Mutex::new(Senders {
+        last: Arc::clone(&account),
+        by_name: HashMap::new(),
+        purge_at: KEPT,
+        link: LinkBudget::new(bounds.message_bytes),
+    });
+    let incoming = Incoming { service, peer, account, senders };
     let done = flow::serve(&incoming, &bound, &peer.stopping, &mut reader, &mut writer).await;
     if let Err(error) = &done {
         reader.stop(error.reset_code());

@@ -52,6 +52,7 @@ pub(super) async fn serve<S: Service>(
     let bound = Bound {
         messages: shared.limits.session_messages,
         bytes: shared.limits.session_bytes,
+        replies: true,
         reply: match info.peer.limits.max_frame {
             0 => u32::MAX,
             announced => announced,

@@ -1,4 +1,5 @@
-//! Nodes that serve each other's streams: calls that echo, hold or push, and messages that echo or hold.
+//! Nodes that serve each other's streams: calls that echo, hold or push, and messages that echo or hold, or are queries
+//! with a reply of as many bytes as their body says ("big").
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use ostraca_wire::identity::{Ca, Identity};
 use ostraca_wire::peer::messages::{self, Forward, Lost, Messages, Replies};
 use ostraca_wire::peer::serve::serve_calls;
 use ostraca_wire::peer::{Alpn, Facts, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind};
-use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use ostraca_wire::proto::{Envelope, Kind, Outcome, Reply};
 use ostraca_wire::server::{Peers, Request, Server};
 use ostraca_wire::{Error, Limits, endpoint, tls};
 use tokio::runtime::Handle;
@@ -77,6 +78,12 @@ impl Messages for Streams {
             match request.envelope.method.as_str() {
                 "hold" => self.held.lock().expect("held").push(request),
                 "drop" => drop(request),
+                "big" => {
+                    let bytes = std::str::from_utf8(&request.envelope.body).expect("a number");
+                    let body = vec![0; bytes.parse().expect("a number")].into();
+                    let (outcome, kind) = (Outcome::Result.into(), Kind::Query.into());
+                    request.ticket.answer(Reply { outcome, kind, body, ..Reply::default() });
+                }
                 _ => {
                     let Envelope { body, principal, .. } = request.envelope;
                     let content_type = format!("{principal} by {}", peer.member);
