@@ -114,13 +114,6 @@ fn r7_a_life_registered_over_a_live_lease_is_seen() {
 }
 
 #[test]
-fn r8_a_lease_judged_by_who_slept_is_seen() {
-    // Where sleep is the only fault, it is seen sooner.
-    let node = vec![node::Mutation::TrustOldObservations];
-    breaks(&Options { node, pauses: true, ..Options::default() }, Broken::LedEarly, &[], 0);
-}
-
-#[test]
 fn r8_a_lease_relied_on_before_its_row_says_so_is_seen() {
     let node = vec![node::Mutation::LeaseAtOnce];
     let options = Options { node, settings: true, ..Options::default() };
