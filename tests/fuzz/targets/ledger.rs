@@ -27,6 +27,8 @@ struct Model {
     /// Calls without an outcome, with whether a copy may have run, or may still.
     open: BTreeMap<u64, bool>,
     out: BTreeSet<u64>,
+    /// The creation time with which each message was sent last.
+    stamps: BTreeMap<u64, u64>,
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -41,7 +43,9 @@ fuzz_target!(|data: &[u8]| {
                 let entity = Entity::new("counter", format!("e{}", with % 3));
                 let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
                 let deadline = now + Duration::from_millis(u64::from(with) * 4 + 1);
-                let message = message(entity, envelope, now, deadline);
+                let created = 1_000 + (now - *BEGAN).as_millis() as u64;
+                let message =
+                    Message { entity, envelope, called: now, created, deadline, again: false };
                 ledger.push(next, message, next);
                 model.open.insert(next, false);
                 model.entities.insert(next, with % 3);
@@ -58,6 +62,10 @@ fuzz_target!(|data: &[u8]| {
                     let first = model.open.keys().next().copied().unwrap_or(next);
                     assert!(envelope.settled <= first, "{} is settled", envelope.settled);
                     assert!(model.out.insert(sequence), "{sequence} is out twice");
+                    // A copy of what may have run is as old as that (R17).
+                    let stamp = envelope.created_ms;
+                    let before = model.stamps.insert(sequence, stamp);
+                    assert!(before == Some(stamp) || !model.open[&sequence], "{sequence} is new");
                 }
             }
             4 | 5 => {
@@ -108,8 +116,4 @@ fn ended(ledger: &mut Ledger<u64>, model: &mut Model) {
             assert!(!(doubt || out) || &*code == "id-reused", "{sequence} may have run: {code}");
         }
     }
-}
-
-fn message(entity: Entity, envelope: Envelope, now: Instant, deadline: Instant) -> Message {
-    Message { entity, envelope, called: now, age: Duration::ZERO, deadline, again: false }
 }
