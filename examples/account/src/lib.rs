@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! balance              cents that are there
-//! overdraft            cents that the balance may go below nought
+//! overdraft            cents that the balance may go below zero
 //! history/next         the number of the next entry
 //! history/entry/…      the last entries, by number of 20 digits, so that keys sort as numbers do
 //! ```
@@ -40,7 +40,7 @@ pub enum Refused {
         /// Cents that could be withdrawn.
         available: i64,
     },
-    /// The amount is nought, negative, or too large.
+    /// The amount is zero, negative, or too large.
     BadAmount,
 }
 
@@ -110,7 +110,7 @@ impl Account {
         state::get("balance").unwrap_or_default()
     }
 
-    /// Sets how many cents the balance may go below nought.
+    /// Sets how many cents the balance may go below zero.
     ///
     /// # Errors
     /// `bad-amount`, if it is negative or beyond a million.

@@ -70,7 +70,7 @@ impl Counter {
         self.value
     }
 
-    /// Begins again at nought; answers the value that was.
+    /// Resets the counter to zero and returns the previous value.
     #[message]
     pub fn reset(&mut self) -> u64 {
         std::mem::take(&mut self.value)

@@ -297,7 +297,7 @@ impl From<CallError> for Failure {
                     }
                     // So says Rust's standard library where there is no clock.
                     (true, None) if message.contains("time not implemented on this platform") => {
-                        "a guest has no clock: pass the time in as an argument, mend the entity and deploy it again"
+                        "a guest has no clock: pass the time in as an argument, fix the entity and deploy it again"
                             .into()
                     }
                     (true, None) => advice(&code).into(),
@@ -334,10 +334,10 @@ fn advice(code: &str) -> &'static str {
             "deploy the former component again, and its entities answer: nothing that is stored was changed; then deploy one that reads what they wrote"
         }
         "state-does-not-encode" => {
-            "mend the entity and deploy it again: it may store only what reads back as the same"
+            "fix the entity and deploy it again: it may store only what reads back as the same"
         }
         "panicked" | "trap" => {
-            "mend the entity and deploy it again; the backtrace is in the log of the node"
+            "fix the entity and deploy it again; the backtrace is in the log of the node"
         }
         "deadline" => {
             "allow more time with --deadline; `ostraca status` says whether the cluster is well"

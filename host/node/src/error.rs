@@ -192,7 +192,7 @@ impl NodeError {
                 }
                 _ => return None,
             },
-            Self::Store(_) => "read the reason, mend it, and start the node again",
+            Self::Store(_) => "read the reason, fix it, and start the node again",
             Self::Unreached(_) => {
                 "check the addresses under `join`, and that the node with the role `store` runs"
             }

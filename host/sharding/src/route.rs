@@ -1,7 +1,7 @@
 //! A gateway's router: who owns a shard, as far as this node knows, and every message between its coming
 //! and its answer.
 //!
-//! The table is a cache. It is made of rows, mended by the answers of nodes that were wrongly asked, and
+//! The table is a cache. It is made of rows, corrected by the answers of nodes that were wrongly asked, and
 //! moves only to higher epochs (R13); a table from disk may fill it at start (S8), since the owner checks
 //! again before it runs anything (S11.6). With the manager away it goes on as it stands (S8, K17).
 //!
@@ -174,7 +174,7 @@ impl<T: Clone> Router<T> {
 
     /// A hand-off begins: [`node::Action::Hold`](crate::node::Action::Hold) (A8, K24). Messages for the shard wait for
     /// a higher epoch, for this one without a hand-off, or until `hold_wait` has passed: then the route that is
-    /// known is tried, and its answer mends it (R12).
+    /// known is tried, and its answer corrects it (R12).
     pub fn hold(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
         let Some(index) = index_of(shard, self.slots.len()) else { return };
         let until = now.saturating_add(self.settings.hold_wait);

@@ -137,7 +137,7 @@ async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
 
 fn build_failed(text: &str) -> Failure {
     Failure::new(Exit::Usage, "build-failed", text)
-        .help("mend what is shown above, and build again")
+        .help("fix what is shown above, and build again")
 }
 
 /// One line of what cargo reports.

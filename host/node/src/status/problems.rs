@@ -136,7 +136,7 @@ impl Seen<'_> {
         let row = self.view.nodes.get(&NodeId::from(node));
         match row.map(|row| row.addresses.join(", ")) {
             Some(at) => format!(
-                "see to node {node} ({at}), which carries the store: start it if it is down, else mend the network to it"
+                "see to node {node} ({at}), which carries the store: start it if it is down, else fix the network to it"
             ),
             None => "start the node with the role `store`".into(),
         }
@@ -147,7 +147,7 @@ pub(super) fn store_stopped(why: &str) -> StatusProblem {
     trouble(
         "store-stopped",
         format!("a write to the store failed, and it writes no more: {why}"),
-        "mend the disk, then start the node again: nothing acknowledged is lost",
+        "fix the disk, then start the node again: nothing acknowledged is lost",
     )
 }
 

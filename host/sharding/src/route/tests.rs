@@ -182,7 +182,7 @@ fn a_buffer_ends_by_the_route_that_is_known_when_no_message_comes() {
     hand.wait(9_998);
     assert_eq!(hand.sent(), []);
     hand.wait(1);
-    assert_eq!(hand.sent.len(), 1, "it asks the owner, whose answer mends the route");
+    assert_eq!(hand.sent.len(), 1, "it asks the owner, whose answer corrects the route");
     let tag = hand.last_tag();
     hand.answer(tag, Verdict::NotOwner { epoch: Epoch(2), hint: Some(member("b", 1)) });
     assert_eq!(hand.sent.last().and_then(|s| s.0.clone()), Some(member("b", 1)));

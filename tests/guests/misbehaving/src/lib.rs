@@ -168,7 +168,7 @@ impl Misbehaving {
         state::set_raw(&"k".repeat(bytes), b"1");
     }
 
-    /// Lists with a limit that the host does not take, if it is nought or beyond 1000.
+    /// Lists with a limit that the host does not take, if it is zero or beyond 1000.
     #[message]
     pub fn list(&self, limit: u32) -> usize {
         state::list_raw("", limit, None).entries.len()

@@ -38,7 +38,7 @@ pub(super) enum Frame {
     Reply(u64, Reply),
     Changes(Vec<Change>),
     WatchLost,
-    /// A message for its owner: its deadline is relative, and mended at each hop.
+    /// A message for its owner: its deadline is relative, and corrected at each hop.
     Forward(u64, Box<Message>),
     Forwarded(u64, Forwarded),
 }
