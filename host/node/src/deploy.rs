@@ -119,6 +119,8 @@ impl Deployer {
         // Before the row: who reads it must find the component.
         let digest =
             self.store.put_blob(upload.component).await.map_err(|e| store_problem(e.into()))?;
+        // Nothing more is held of what was uploaded: its sender's next deploy finds the place free.
+        drop(upload.place);
         if digest != upload.digest {
             let text = "the store keeps the component under another digest";
             return Err(problem("store-failed", text, "report it"));

@@ -3,7 +3,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{COUNTER, client, counter, make, start};
@@ -22,6 +23,11 @@ fn manifest(number: u32) -> String {
 }
 
 async fn second(dir: &Path, first: &Node, made: &Initialised) -> Node {
+    start(&joined(dir, first, made)).await
+}
+
+/// The folder of a second node that has joined.
+fn joined(dir: &Path, first: &Node, made: &Initialised) -> PathBuf {
     let home = dir.join("n2");
     let options = JoinOptions {
         node: "n2".into(),
@@ -31,7 +37,14 @@ async fn second(dir: &Path, first: &Node, made: &Initialised) -> Node {
         ca: made.ca.clone(),
     };
     join(&home, &options).expect("a node that joins");
-    start(&home).await
+    home
+}
+
+/// Adds to a node's configuration.
+fn configure(home: &Path, more: &str) {
+    let file = home.join("ostraca.toml");
+    let text = std::fs::read_to_string(&file).expect("the configuration that was written");
+    std::fs::write(&file, text + more).expect("written");
 }
 
 /// The one that lost is told so by name.
@@ -48,7 +61,11 @@ fn won(done: Result<Deployed, AdminError>) -> Option<Deployed> {
 /// Waits until a node shows that revision.
 async fn shows(client: &Client, revision: u64) {
     let shown = async {
-        while client.deployments().await.expect("deployments")[0].revision != revision {
+        let found = async || {
+            let deployments = client.deployments().await.expect("deployments");
+            deployments.first().map(|it| it.revision)
+        };
+        while found().await != Some(revision) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -194,4 +211,36 @@ async fn a_deploy_that_changes_nothing_heeds_the_expected_revision() {
     assert!(first.done, "{first:?} after {:?}", began.elapsed());
     admin.close().await;
     node.stop(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_that_waits_for_hosts_keeps_no_place() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let home = dir.path().join("n1");
+    let made = make(&home);
+    configure(&home, "\n[guests]\ndeploy-wait = \"3 s\"\n");
+    let first = start(&home).await;
+    let admin = client(&first, &made).await;
+    // A host that compiles nothing in time.
+    let home = joined(dir.path(), &first, &made);
+    let compiler = dir.path().join("compiler");
+    std::fs::write(&compiler, "#!/bin/sh\nexec sleep 60\n").expect("written");
+    std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)).expect("a program");
+    configure(&home, &format!("\n[compiler]\nprogram = {compiler:?}\ntime = \"20 s\"\n"));
+    let other = start(&home).await;
+
+    let next = async {
+        shows(&admin, 1).await;
+        admin.deploy(&manifest(2), counter(), None).await
+    };
+    let wanted = manifest(1);
+    let (waited, next) = tokio::join!(admin.deploy(&wanted, counter(), None), next);
+    for (done, revision) in [(waited, 1), (next, 2)] {
+        let done = done.expect("deployed");
+        assert_eq!(done.revision, revision);
+        assert_eq!(done.waiting.iter().map(|it| &*it.node).collect::<Vec<_>>(), ["n2"]);
+    }
+    admin.close().await;
+    other.stop(GRACE).await;
+    first.stop(GRACE).await;
 }

@@ -17,7 +17,7 @@ mod principals;
 
 pub(crate) use account::LinkBudget;
 pub use account::{Account, Charge, Full};
-pub(crate) use places::Refused;
+pub(crate) use places::{Place, Refused};
 pub(crate) use principals::Budgets;
 
 /// Charged for each message beside its frame: what it costs in queues and tables, and a short reply.

@@ -320,6 +320,33 @@ async fn an_answered_deploy_has_given_its_place_back() {
 }
 
 #[tokio::test]
+async fn an_upload_that_was_given_up_keeps_no_place() {
+    in_time(async {
+        let node = Node::start();
+        let link = node.link().await;
+        let mut waiting = Vec::new();
+        // What is left of each deploy waits; what was uploaded is gone.
+        for manifest in ["wait", "wait", "wait", ""] {
+            let (manifest, digest) = (manifest.into(), blake3::hash(b"").as_bytes().to_vec());
+            let deploy = Deploy { manifest, digest: digest.into(), ..Deploy::default() };
+            let request = AdminRequest { request: Some(Request::Deploy(deploy)) };
+            let (mut writer, reader) = link.admin(request).await.expect("stream");
+            writer.flush().await.expect("sent");
+            waiting.push((writer, reader));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let (_writer, reader) = waiting.last_mut().expect("the last");
+        match answer(reader).await.expect("an answer").response {
+            Some(admin_response::Response::Deployed(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        drop((waiting, link));
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_upload_that_trickles_ends() {
     in_time(async {
         let upload_deadline = Duration::from_secs(1);

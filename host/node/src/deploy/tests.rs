@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use ostraca_sharding::ids::ClusterId;
 use ostraca_store::MemoryStore;
+use ostraca_wire::server::UploadPlace;
 use tokio::runtime::Handle;
 
 use super::*;
@@ -37,7 +38,8 @@ async fn upload(component: &'static [u8]) -> Upload {
     let component = Bytes::from_static(component);
     let elsewhere = MemoryStore::new(2, ClusterId(1), "test");
     let digest = elsewhere.put_blob(component.clone()).await.expect("put");
-    Upload { manifest: MANIFEST.into(), digest, component, expected_revision: None }
+    let (manifest, place) = (MANIFEST.into(), UploadPlace::free());
+    Upload { manifest, digest, component, expected_revision: None, place }
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::admin_request::Request;
 use crate::proto::admin_response::Response;
 use crate::proto::{self, AdminRequest, AdminResponse, Problem};
-pub use upload::Upload;
 use upload::receive;
+pub use upload::{Upload, UploadPlace};
 
 /// Deployments, shards or moves a frame.
 const PAGE: usize = 256;
@@ -140,13 +140,11 @@ pub(super) async fn serve<S: Service>(
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
-    // Held while the component is received and deployed.
-    let mut place = None;
     let admin = match request.request {
         Some(Request::Deploy(deploy)) => match shared.budgets.upload(&peer.account) {
-            Ok(free) => {
-                place = Some(free);
-                receive(&shared.limits, deploy, reader).await?.map(Admin::Deploy)
+            Ok(place) => {
+                let place = UploadPlace::taken(place);
+                receive(&shared.limits, deploy, place, reader).await?.map(Admin::Deploy)
             }
             Err(Refused { setting, most }) => {
                 let text = format!("{most} other deploys are being received (`{setting}`)");
@@ -184,8 +182,6 @@ pub(super) async fn serve<S: Service>(
         Ok(admin) => shared.service.admin(peer, admin).await,
         Err(problem) => Err(problem),
     };
-    // Before the client has its answer: its next deploy finds the place free.
-    drop(place);
     let most = match peer.limits.max_frame {
         0 => usize::MAX,
         announced => announced as usize,

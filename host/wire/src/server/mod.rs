@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-pub use admin::{Admin, AdminAnswer, Part, Upload, growing};
+pub use admin::{Admin, AdminAnswer, Part, Upload, UploadPlace, growing};
 
 pub use crate::budget::{Account, Charge, Full};
 pub use crate::flow::{Request, Ticket};

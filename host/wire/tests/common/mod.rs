@@ -59,6 +59,10 @@ impl Service for Echo {
 
     async fn admin(&self, _: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
         match request {
+            Admin::Deploy(upload) if upload.manifest == "wait" => {
+                drop(upload);
+                std::future::pending().await
+            }
             Admin::Deploy(upload) => Ok(AdminAnswer::Deployed(Deployed {
                 r#type: upload.manifest,
                 revision: upload.component.len() as u64,

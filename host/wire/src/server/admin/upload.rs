@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
+use crate::budget::Place;
 use crate::code::Code;
 use crate::error::{Error, problem, unreadable};
 use crate::framed::FrameReader;
@@ -21,6 +22,24 @@ pub struct Upload {
     pub digest: [u8; 32],
     /// The revision that must stand; 0 for none yet, `None` for whichever.
     pub expected_revision: Option<u64>,
+    /// To be dropped with the component, before anything else is waited for.
+    pub place: UploadPlace,
+}
+
+/// A place among the node's uploads, and among those of its principal, until it is dropped.
+#[derive(Debug)]
+pub struct UploadPlace(#[expect(dead_code, reason = "held, not looked at")] Option<Place>);
+
+impl UploadPlace {
+    pub(super) fn taken(place: Place) -> Self {
+        Self(Some(place))
+    }
+
+    /// One that nobody else misses: for what no client has sent.
+    #[must_use]
+    pub fn free() -> Self {
+        Self(None)
+    }
 }
 
 /// Receives the component. What is announced is checked, what has come is kept: no more. Whoever stalls is given up,
@@ -28,6 +47,7 @@ pub struct Upload {
 pub(super) async fn receive(
     limits: &Limits,
     deploy: proto::Deploy,
+    place: UploadPlace,
     reader: &mut FrameReader,
 ) -> Result<Result<Upload, Problem>, Error> {
     let (size, most) = (deploy.component_size, limits.max_component);
@@ -63,7 +83,7 @@ pub(super) async fn receive(
         return Ok(Err(problem("bad-digest", "the component has another digest than announced")));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
-    Ok(Ok(Upload { manifest, component, digest, expected_revision }))
+    Ok(Ok(Upload { manifest, component, digest, expected_revision, place }))
 }
 
 /// The next piece, in time.
