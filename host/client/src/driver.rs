@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::{Outcome, Problem, Reply};
-use ostraca_wire::{Error, problem};
+use ostraca_wire::{Error, problem, unreadable};
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
@@ -163,8 +163,9 @@ async fn exchange(
     }
     let now = Instant::now();
     while let Some(frame) = reader.buffered()? {
-        let reply = Reply::decode(frame)
-            .map_err(|e| Error::Lost(format!("the node sent what is no reply: {e}")))?;
+        let reply = Reply::decode(frame).map_err(|e| {
+            Error::Lost(format!("the node sent what is no reply: {}", unreadable(&e)))
+        })?;
         hear_time(&reply, &shared.clock);
         if !matches!(reply.outcome(), Outcome::Result | Outcome::Error) {
             let said = reply.problem.as_ref();

@@ -172,6 +172,10 @@ fn explain(message: &str) -> (String, Option<String>) {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
         return ("this is no address to listen on".into(), Some(help.into()));
     }
+    // As it is said of values, and of keys.
+    if message.starts_with("cannot recurse further") || message.starts_with("recursion limit") {
+        return ("nested too deep".into(), None);
+    }
     let mut text = message.trim_end().replace('\n', "; ");
     if let Some(before) = text.strip_suffix("expected a sequence") {
         text = format!("{before}expected a list in brackets, as in [\"…\"]");

@@ -152,6 +152,31 @@ pub enum Answer {
     Ping,
 }
 
+impl Answer {
+    /// To what it is an answer, in words.
+    #[must_use]
+    pub fn subject(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "a call that is refused",
+            Self::Hello { .. } => "a hello",
+            Self::Claim(_) => "claims",
+            Self::Claims(_) => "which claims stand",
+            Self::Commit(_) => "commits",
+            Self::Load(_) => "loads",
+            Self::Scan(_) => "a scan",
+            Self::PutBlob(_) => "a component to keep",
+            Self::Blob(_) => "which component is kept",
+            Self::Get(_) => "which row stands",
+            Self::List(_) => "a list of rows",
+            Self::Cas(_) => "a row to write",
+            Self::Watch(_) => "a watch",
+            Self::Unwatch => "a watch's end",
+            Self::Unsupported { .. } => "an unknown call",
+            Self::Ping => "a ping",
+        }
+    }
+}
+
 /// Why bytes are no message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {

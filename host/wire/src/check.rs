@@ -19,7 +19,8 @@ const SESSION: usize = 16;
 /// How often nodes may pass a message on.
 const HOPS: u32 = 1;
 
-/// What can still be read of an envelope that as a whole cannot: whom to answer.
+/// What can still be read of an envelope that as a whole cannot: whom to answer. It is read up to what cannot be read
+/// even here, such as an unknown field that is nested without end.
 #[derive(Clone, PartialEq, Message)]
 struct Salvage {
     #[prost(uint64, tag = "5")]
@@ -45,7 +46,7 @@ pub(crate) fn sent(
     let mut envelope = match Envelope::decode(frame.clone()) {
         Ok(envelope) => envelope,
         Err(error) => {
-            let sequence = Salvage::decode(frame.clone()).map(|s| s.sequence).unwrap_or_default();
+            let sequence = salvaged::<Salvage>(frame).sequence;
             if sequence == 0 {
                 return Err(Refused::Stream);
             }
@@ -74,7 +75,7 @@ pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelop
     let forward = match Forward::decode(frame.clone()) {
         Ok(forward) => forward,
         Err(error) => {
-            let found = SalvageForward::decode(frame.clone()).unwrap_or_default();
+            let found = salvaged::<SalvageForward>(frame);
             if found.tag == 0 {
                 return Err(Refused::Stream);
             }
@@ -102,6 +103,13 @@ pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelop
         Some(problem) => alone(tag, envelope.sequence, problem),
         None => Ok((tag, envelope)),
     }
+}
+
+fn salvaged<M: Message + Default>(frame: &Bytes) -> M {
+    let mut found = M::default();
+    // What was read before the error stays.
+    let _ = found.merge(frame.clone());
+    found
 }
 
 fn refused(tag: u64, sequence: u64, problem: Problem) -> Refused {

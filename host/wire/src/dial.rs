@@ -9,7 +9,7 @@ use prost::Message;
 use tokio::time::timeout;
 
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::identity::{Identity, Trust};
 use crate::limits::Limits;
@@ -103,7 +103,7 @@ pub(crate) async fn greet<M: Message>(
     };
     let bad = |reason| refuse(connection, Code::BadHello, reason);
     let frame = frame.ok_or_else(|| bad("no hello came".into()))?;
-    Hello::decode(frame).map_err(|e| bad(format!("unreadable hello: {e}")))
+    Hello::decode(frame).map_err(|e| bad(format!("the hello is {}", unreadable(&e))))
 }
 
 /// Closes a connection with the reason, and gives the error that says so.

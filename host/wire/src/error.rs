@@ -199,10 +199,12 @@ fn reset(number: quinn::VarInt) -> Error {
     }
 }
 
-/// What a message that cannot be read says to whoever sent it: without the words of the library that read it.
-pub(crate) fn unreadable(error: &prost::DecodeError) -> String {
+/// Why bytes are no message of the protocol: without the words of the library that read them.
+#[must_use]
+pub fn unreadable(error: &prost::DecodeError) -> String {
     let text = error.to_string().replace("r#", "");
     let what = text.strip_prefix("failed to decode Protobuf message: ").unwrap_or(&text);
+    let what = what.replace("recursion limit reached", "nested too deep");
     format!("unreadable: {what}")
 }
 

@@ -29,7 +29,7 @@ pub mod private;
 pub mod server;
 pub mod tls;
 
-pub use error::{Error, problem};
+pub use error::{Error, problem, unreadable};
 pub use limits::{Limits, PeerLimits};
 
 /// The messages of `host/wire/proto`, as prost makes them.

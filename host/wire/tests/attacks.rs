@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Node, envelope, frame, in_time, next, one, session_open};
+use common::{Node, envelope, frame, framed, in_time, nested, next, one, session_open};
 use ostraca_wire::code::Code;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::framed::FrameReader;
@@ -430,6 +430,29 @@ async fn a_refusal_names_the_field_in_the_protocols_words() {
         assert_eq!(problem.code, "bad-message");
         assert!(problem.message.contains("Envelope.type"), "{}", problem.message);
         assert!(!problem.message.contains("rotobuf"), "{}", problem.message);
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deeply_nested_message_is_refused_alone() {
+    in_time(async {
+        let node = Node::start();
+        let (_endpoint, connection) = node.greeted().await;
+        let (mut send, recv) = connection.open_bi().await.expect("stream");
+        let deep = [envelope(1, "echo", b"x").encode_to_vec(), nested(1_000)].concat();
+        let bytes = [session_open(), framed(&deep), frame(&envelope(2, "echo", b"next"))].concat();
+        send.write_all(&bytes).await.expect("write");
+        let mut reader = FrameReader::new(recv, 10_000, Duration::from_secs(5));
+        let refused = next(&mut reader).await.expect("a reply");
+        let problem = refused.problem.clone().expect("a problem");
+        assert_eq!((refused.sequence, refused.outcome()), (1, Outcome::NotRun));
+        assert_eq!(
+            (&*problem.code, &*problem.message),
+            ("bad-message", "unreadable: nested too deep")
+        );
+        assert_eq!(next(&mut reader).await.expect("a reply").body, "next");
         node.stop().await;
     })
     .await;

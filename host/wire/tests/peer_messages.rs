@@ -328,6 +328,24 @@ async fn a_bad_message_is_refused_alone_and_its_stream_goes_on() {
         let bytes = recv.read_to_end(10_000).await.expect("reply");
         let reply = Forwarded::decode(&bytes[4..]).expect("reply");
         assert_eq!((reply.tag, reply.reply.expect("reply").sequence), (5, 5));
+
+        // Nor is it to be nested without end.
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        let mut envelope = forward(6, "echo", b"").envelope.encode_to_vec();
+        envelope.extend(common::nested(1_000));
+        let mut deep = vec![0x08, 6, 0x12];
+        prost::encode_length_delimiter(envelope.len(), &mut deep).expect("room");
+        deep.extend(envelope);
+        let open = peer_open::Stream::Messages(MessagesOpen::default());
+        let bytes = [frame(&PeerOpen { stream: Some(open) }), common::framed(&deep)].concat();
+        send.write_all(&bytes).await.expect("write");
+        send.finish().expect("finish");
+        let bytes = recv.read_to_end(10_000).await.expect("reply");
+        let Forwarded { tag, reply } = Forwarded::decode(&bytes[4..]).expect("reply");
+        let reply = reply.expect("reply");
+        let problem = reply.problem.expect("problem");
+        assert_eq!((tag, reply.sequence, &*problem.code), (6, 6, "bad-message"));
+        assert_eq!(problem.message, "unreadable: Forward.envelope: nested too deep");
         one.stop().await;
         two.stop().await;
     })

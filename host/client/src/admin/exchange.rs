@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{AdminResponse, Chunk};
-use ostraca_wire::{Error, problem};
+use ostraca_wire::{Error, problem, unreadable};
 use prost::Message as _;
 
 use super::AdminError;
@@ -42,7 +42,7 @@ pub(super) async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, A
 
 pub(super) fn decode(frame: Bytes) -> Result<AdminResponse, AdminError> {
     AdminResponse::decode(frame)
-        .map_err(|e| AdminError::Connection(format!("unreadable answer: {e}")))
+        .map_err(|e| AdminError::Connection(format!("the answer is {}", unreadable(&e))))
 }
 
 pub(super) fn too_early() -> AdminError {

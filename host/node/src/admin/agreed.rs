@@ -39,7 +39,9 @@ impl Desk {
         }
         let row = settings.row(row.revision + 1, Some(row));
         rows::write(store, rows::SETTINGS, Some(revision), &row).await.map_err(refused)?;
-        tracing::info!(revision = row.revision, ?settings, "the cluster's settings were changed");
+        let shown = settings.named().map(|(name, value)| format!("{name} = {}", show_time(value)));
+        let settings = shown.join(", ");
+        tracing::info!(revision = row.revision, settings, "the cluster's settings were changed");
         Ok(())
     }
 

@@ -93,3 +93,20 @@ fn access_is_by_name_by_role_or_for_all() {
 fn a_manifest_that_is_too_long_is_not_read() {
     assert!(refused(&"#".repeat(MAX_MANIFEST_BYTES)).to_string().contains("are more than"));
 }
+
+#[test]
+fn a_deeply_nested_manifest_is_refused_by_name() {
+    let nested =
+        |open: &str, close: &str| format!("x = {}1{}\n", open.repeat(10_000), close.repeat(10_000));
+    for more in [
+        nested("[", "]"),
+        nested("{a=", "}"),
+        format!("x{} = 1\n", ".a".repeat(10_000)),
+        format!("[x{}]\n", ".a".repeat(10_000)),
+        format!("[[x{}]]\n", ".a".repeat(10_000)),
+    ] {
+        let error = refused(&more);
+        assert_eq!(error.code(), "bad-manifest");
+        assert!(error.to_string().ends_with(": nested too deep"), "{error}");
+    }
+}

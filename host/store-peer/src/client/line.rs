@@ -180,9 +180,7 @@ impl Line {
 
     /// An answer that does not belong to its question.
     pub(super) fn strange(answer: &Answer) -> String {
-        let mut text = format!("{answer:?}");
-        text.truncate(text.char_indices().nth(60).map_or(text.len(), |(at, _)| at));
-        format!("the store answered another question: {text}")
+        format!("the store answered another question than was asked: {}", answer.subject())
     }
 }
 
@@ -343,5 +341,16 @@ impl Driver {
             }
         }
         Ok(Arc::new(Link::new(self.links, channel)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_another_question_is_told_in_plain_words() {
+        let told = Line::strange(&Answer::Get(Ok(None)));
+        assert_eq!(told, "the store answered another question than was asked: which row stands");
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::pending::{Most, Pending};
 use super::{Bounds, HEAD};
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
 use crate::proto::{Answer, Call};
 
@@ -222,8 +222,9 @@ impl Driver {
     fn take_answers(&mut self) -> Result<(), Error> {
         while self.held.is_none() {
             let Some(frame) = self.reader.buffered()? else { return Ok(()) };
-            let answer = Answer::decode(frame)
-                .map_err(|e| Error::violation(Code::BadFrame, format!("no answer: {e}")))?;
+            let answer = Answer::decode(frame).map_err(|e| {
+                Error::violation(Code::BadFrame, format!("no answer: {}", unreadable(&e)))
+            })?;
             if answer.tag != 0 {
                 self.shared.answer(answer)?;
                 continue;

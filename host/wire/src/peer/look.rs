@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::serve::serve_calls;
 use super::{PeerInfo, PeerLink, StreamKind};
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::{Look, Looked};
 
@@ -22,7 +22,8 @@ pub async fn ask(link: &PeerLink, look: &Look) -> Result<Looked, Error> {
     let calls = link.calls(StreamKind::Look).await?;
     let answer = calls.call(look.encode_to_vec().into()).await?;
     let bad = |text: String| Error::violation(Code::BadFrame, text);
-    let looked = Looked::decode(answer).map_err(|error| bad(format!("no answer: {error}")))?;
+    let looked = Looked::decode(answer)
+        .map_err(|error| bad(format!("no answer: {}", unreadable(&error))))?;
     let fits = |(asked, seen): (&crate::proto::LookShard, &crate::proto::LookedShard)| {
         !seen.held || seen.entities.len() == asked.entities.len()
     };

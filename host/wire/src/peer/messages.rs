@@ -24,7 +24,7 @@ use crate::budget::{Account, Budgets, LinkBudget};
 use crate::check;
 use crate::clock::Moment;
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::flow::{self, Bound, Refused, Request, Traffic};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
 use crate::proto::{self, Envelope, Forwarded, Reply};
@@ -195,7 +195,8 @@ impl Driver {
                     Ok(Forwarded { tag, reply: Some(reply) }) => come.push((tag, reply)),
                     Ok(_) => break Err(Error::violation(Code::BadFrame, "an empty reply")),
                     Err(e) => {
-                        break Err(Error::violation(Code::BadFrame, format!("no reply: {e}")));
+                        let text = format!("no reply: {}", unreadable(&e));
+                        break Err(Error::violation(Code::BadFrame, text));
                     }
                 },
                 Ok(None) => break Ok(()),

@@ -18,6 +18,7 @@ pub mod messages;
 mod pending;
 pub mod serve;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -65,6 +66,12 @@ impl Alpn {
 
     pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
         [Self::Bulk, Self::Control].into_iter().find(|alpn| alpn.name() == name)
+    }
+}
+
+impl fmt::Display for Alpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.name()))
     }
 }
 
@@ -133,8 +140,20 @@ impl StreamKind {
         if kind.alpn() == alpn {
             return Ok(kind);
         }
-        let text = format!("a stream of {kind:?} has no place on {alpn:?}");
+        let text = format!("a stream of {kind} has no place on {alpn}");
         Err(Error::violation(Code::UnexpectedFrame, text))
+    }
+}
+
+impl fmt::Display for StreamKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Messages { .. } => "messages",
+            Self::Store => "calls of the store",
+            Self::Cluster => "calls of the cluster's rows",
+            Self::Talk => "control messages",
+            Self::Look => "questions of what is in memory",
+        })
     }
 }
 
@@ -222,5 +241,18 @@ impl Bounds {
             message,
             pushes: own.pushes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_out_of_place_is_told_in_plain_words() {
+        let kind = StreamKind::Messages { messages: 1, bytes: 2 };
+        let error = StreamKind::opened(Some(kind.open()), Alpn::Control).expect_err("bulk");
+        let told = "unexpected-frame: a stream of messages has no place on ostraca-control/1";
+        assert_eq!(error.to_string(), told);
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::HEAD;
 use super::PeerInfo;
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, unreadable};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{Answer, Call};
 
@@ -160,8 +160,9 @@ where
         while !self.is_full() {
             let Some(frame) = reader.buffered()? else { return Ok(()) };
             let bytes = frame.len() as u64;
-            let call = Call::decode(frame)
-                .map_err(|e| Error::violation(Code::BadFrame, format!("no call: {e}")))?;
+            let call = Call::decode(frame).map_err(|e| {
+                Error::violation(Code::BadFrame, format!("no call: {}", unreadable(&e)))
+            })?;
             if call.tag == 0 {
                 return Err(Error::violation(Code::BadFrame, "a call without a tag"));
             }

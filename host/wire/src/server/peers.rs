@@ -37,7 +37,7 @@ pub(super) async fn connection<S: Service>(
             return;
         }
     };
-    debug!(member = %peer.member, %remote, ?alpn, "a node's connection began");
+    debug!(member = %peer.member, %remote, %alpn, "a node's connection began");
     let ended = shared
         .streams(&connection, |send, recv| {
             let (shared, service) = (Arc::clone(&shared), Arc::clone(&service));

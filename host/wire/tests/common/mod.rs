@@ -225,6 +225,17 @@ pub(crate) fn frame<M: Message>(message: &M) -> Vec<u8> {
     bytes.to_vec()
 }
 
+/// A field that nobody knows, of groups within groups, so many deep.
+pub(crate) fn nested(deep: usize) -> Vec<u8> {
+    // Field 100, as a group's begin and end.
+    [[0xa3, 0x06].repeat(deep), [0xa4, 0x06].repeat(deep)].concat()
+}
+
+/// Bytes as a frame.
+pub(crate) fn framed(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32).to_be_bytes(), body].concat()
+}
+
 pub(crate) fn session_open() -> Vec<u8> {
     let session = SessionOpen { session: vec![5; 16].into() };
     frame(&Open { stream: Some(open::Stream::Session(session)) })
