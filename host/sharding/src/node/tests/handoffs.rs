@@ -1,8 +1,10 @@
 //! Hand-offs: drains, lost and repeated words, managers that die in between.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cluster::{Cluster, SHARDS};
+use crate::assign::{AllocationStrategy, Average, Move, Strategy, View};
 use crate::ids::{NodeId, ShardId};
 use crate::node::{Event, Mutation, Notice, Talk};
 use crate::rows::{Key, Row, Standing};
@@ -101,22 +103,90 @@ fn a_lost_shard_stopped_repairs_itself() {
     assert_eq!(cluster.spread().len(), 2, "R11: the next report says what is missing");
 }
 
-#[test]
-fn a_hand_off_that_gets_no_answer_is_given_up_and_the_shard_stays_where_it_is() {
+/// Balances until [`STILL`] is set, and then never.
+#[derive(Debug)]
+struct Once;
+
+static STILL: AtomicBool = AtomicBool::new(false);
+
+impl AllocationStrategy for Once {
+    fn place(&self, view: &View) -> Vec<Move> {
+        Average.place(view)
+    }
+
+    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+        match STILL.load(Ordering::Relaxed) {
+            true => Vec::new(),
+            false => Average.rebalance(view, limit),
+        }
+    }
+}
+
+/// Three hosts with four shards each.
+fn three_hosts(strategy: fn() -> Box<dyn AllocationStrategy>) -> Cluster {
     let mut cluster = Cluster::new();
     cluster.settings.handoff_timeout = 2_000;
+    cluster.strategy = strategy;
     for node in ["a", "b", "c"] {
         cluster.start(node);
     }
     cluster.run(6_000);
+    assert_eq!(cluster.spread()["c"], 4);
+    cluster
+}
+
+/// `c` drains and is not told to stop; then the drain is undone.
+fn undo_a_drain(cluster: &mut Cluster) {
     cluster.lose = |talk| matches!(talk, Talk::HandOff { .. });
-    drain(&mut cluster, "c");
-    cluster.run(2_500);
+    drain(cluster, "c");
+    cluster.run(1_500);
+    assert_eq!(cluster.moving(), 4, "all of them are begun");
+    cluster.said.clear();
     cluster.tell("a", Event::Drain { node: "c".into(), draining: false });
+}
+
+/// The shards whose hand-off was told to other nodes.
+fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
+    let begun = cluster.said.iter().filter_map(|(_, _, talk)| match talk {
+        Talk::BeginHandOff { shard, .. } => Some(*shard),
+        _ => None,
+    });
+    begun.collect()
+}
+
+#[test]
+fn a_hand_off_that_gets_no_answer_is_given_up_and_the_shard_stays_where_it_is() {
+    let mut cluster = three_hosts(|| Box::new(Once));
+    STILL.store(true, Ordering::Relaxed);
+    let (epochs, spread) = (cluster.epochs(), cluster.spread());
+    undo_a_drain(&mut cluster);
+    cluster.run(8_000);
+    assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs.clone()), "each stays where it is");
     cluster.lose = |_| false;
     cluster.run(8_000);
-    assert!(cluster.node("a").notices.iter().any(|n| matches!(n, Notice::HandOffFailed { .. })));
-    assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
+    let failed = |notice: &&Notice| matches!(notice, Notice::HandOffFailed { .. });
+    assert_eq!(cluster.node("a").notices.iter().filter(failed).count(), 4, "each is given up once");
+    assert_eq!(told(&cluster), BTreeSet::new(), "an undone drain begins nothing more");
+    assert_eq!((cluster.epochs(), cluster.spread()), (epochs, spread), "each stays where it is");
+}
+
+/// A hand-off under way counts where it goes: so long as those of the drain are, `c` is empty to the balancing, which
+/// gives it shards of others at once. Only when they are given up has it too many.
+#[test]
+fn shards_are_even_again_after_a_drain_is_undone() {
+    let mut cluster = three_hosts(|| Strategy::Average.build());
+    let (before, of_c) = (cluster.epochs(), cluster.node("c").owns.clone());
+    undo_a_drain(&mut cluster);
+    cluster.run(400);
+    let after = cluster.epochs();
+    assert!(of_c.keys().all(|shard| after[shard] == before[shard]), "none of c's was stopped");
+    assert!(cluster.node("c").owns.len() > of_c.len(), "the others give some to c");
+    let told = told(&cluster);
+    assert!(!told.is_empty() && told.iter().all(|shard| !of_c.contains_key(shard)), "{told:?}");
+    cluster.lose = |_| false;
+    cluster.run(20_000);
+    assert_eq!(cluster.moving(), 0);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
 }
 
 #[test]
