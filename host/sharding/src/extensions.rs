@@ -112,6 +112,21 @@ impl<T: Extensible> Extensions<T> {
     }
 }
 
+impl<T: Extensible> Extensions<T> {
+    /// Takes the field with that number out of the block.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if its bytes are not a `V`; it is taken out all the same.
+    pub fn take<V: DeserializeOwned>(&mut self, number: u32) -> Result<Option<V>, DecodeError> {
+        let value = self.get(number);
+        if self.fields.iter().any(|field| field.number == number) {
+            let rest = self.fields.iter().filter(|field| field.number != number);
+            self.fields = rest.cloned().collect();
+        }
+        value
+    }
+}
+
 impl<T> Extensions<T> {
     /// Whether it has no field.
     #[must_use]

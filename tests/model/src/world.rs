@@ -136,8 +136,12 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
             }
             answers.push(Event::Written { number, result });
         }
-        Action::Say { to, talk } => {
+        Action::Say { to, mut talk } => {
             let from = process.machine.member();
+            if let Talk::Report(report) = &mut talk {
+                // Numbers rise for ever. Without one, a report counts whenever it comes, which is the more that may happen.
+                let _ = report.take_number();
+            }
             if let Some(from) = from {
                 say(state, node, from, State::number(&to), talk);
             }

@@ -86,6 +86,8 @@ pub struct Machine {
     /// The revision of each chunk that was acted on.
     seen: BTreeMap<u32, u64>,
     report_at: Option<u64>,
+    /// The number of the last report to another node.
+    reported: u64,
     /// Deployed types that this node cannot run (R24).
     unrunnable: Vec<String>,
     /// Shards of which rows wait for what this node has to tell the manager, each until when.
@@ -156,6 +158,7 @@ impl Machine {
             refused: BTreeMap::new(),
             seen: BTreeMap::new(),
             report_at: None,
+            reported: 0,
             unrunnable: Vec::new(),
             waiting: BTreeMap::new(),
             store_answered: 0,

@@ -109,11 +109,12 @@ pub struct Report {
 
 impl Extensible for Report {
     const NAME: &'static str = "Report";
-    const FIELDS: &'static [u32] = &[Self::UNRUNNABLE];
+    const FIELDS: &'static [u32] = &[Self::UNRUNNABLE, Self::NUMBER];
 }
 
 impl Report {
     const UNRUNNABLE: u32 = 4;
+    const NUMBER: u32 = 6;
     /// Types that it names at most: one is as bad as many.
     pub const MAX_UNRUNNABLE: usize = 16;
 
@@ -134,6 +135,20 @@ impl Report {
         }
         let named: Vec<_> = types.iter().take(Self::MAX_UNRUNNABLE).collect();
         self.extensions.set(Self::UNRUNNABLE, &named)
+    }
+
+    /// Takes the report's number out. Each report of a process has a higher number than those before it, so one that
+    /// comes late is told from a new one. A release that does not number its reports gives `None`.
+    pub fn take_number(&mut self) -> Option<u64> {
+        self.extensions.take(Self::NUMBER).ok().flatten()
+    }
+
+    /// Sets the report's number.
+    ///
+    /// # Errors
+    /// The block has no room for it.
+    pub fn set_number(&mut self, number: u64) -> Result<(), DecodeError> {
+        self.extensions.set(Self::NUMBER, &number)
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Manager {
     stopped: BTreeMap<ShardId, Epoch>,
     /// The last report of each node.
     pub(super) reports: BTreeMap<NodeId, Report>,
+    /// The highest number of a report that was heard of each node, and of which life.
+    numbers: BTreeMap<NodeId, (Incarnation, u64)>,
     /// Until when each node that was seen counts as heard: from its last report, or from when it was first seen.
     heard: BTreeMap<NodeId, u64>,
     /// When to balance next.
@@ -51,6 +53,7 @@ impl Manager {
             begun: 0,
             stopped: BTreeMap::new(),
             reports: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             heard: BTreeMap::new(),
             balance_at: now,
             look_at: 0,
@@ -81,6 +84,22 @@ impl Manager {
                 *at = to.revision(&Key::Shards(*chunk), *at);
             }
         }
+    }
+
+    /// Notes a report's number. A report that was overtaken by a later one of its node tells what is no longer so: that
+    /// the `EntityStore` answers a host which has given its shards up since, for one (R9).
+    fn is_newest(&mut self, from: &Member, number: Option<u64>) -> bool {
+        let Some(number) = number else { return true };
+        let newest = (from.incarnation, number);
+        let last = self.numbers.entry(from.node.clone()).or_insert(newest);
+        let overtaken = match last.0 == from.incarnation {
+            true => number < last.1,
+            false => from.incarnation.counter < last.0.counter,
+        };
+        if !overtaken {
+            *last = newest;
+        }
+        !overtaken
     }
 
     pub(super) fn sealed(&self) -> bool {
@@ -206,10 +225,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_report(&mut self, now: Now, from: &Member, report: Report) {
+    pub(super) fn on_report(&mut self, now: Now, from: &Member, mut report: Report) {
         let heard = now.mono + self.settings.unheard;
+        let number = report.take_number();
         if let Some(manager) = &mut self.manager
             && report.incarnation == from.incarnation
+            && manager.is_newest(from, number)
         {
             match report.store_answers {
                 true => self.view.mute.remove(from),

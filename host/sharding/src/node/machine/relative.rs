@@ -82,6 +82,8 @@ impl Machine {
         }
         // Nonces tell lives apart that took the same counter; none of one node do.
         self.drawn = 0;
+        // A model takes the numbers out of what is said: its reports count as they come.
+        self.reported = 0;
         self.membership.make_relative(&me, to);
         self.view.make_relative(to);
         if let Some(manager) = &mut self.manager {

@@ -1,8 +1,9 @@
 //! Registration, lapse, return and death (R7 to R9).
 
 use super::cluster::Cluster;
+use crate::ids::NodeId;
 use crate::message::Now;
-use crate::node::{Action, Agreed, Event, Mutation, Notice};
+use crate::node::{Action, Agreed, Event, Mutation, Notice, Talk};
 use crate::rows::{Key, Roles, Row, Standing};
 
 fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
@@ -252,6 +253,34 @@ fn r9_probation_doubles_each_time_shards_are_given_up_again() {
     let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ForgetProbation);
     busy(&mut cluster, 400_000);
     assert!(gave_up(&mut cluster).len() > 15, "the mutation shows");
+}
+
+#[test]
+fn r9_a_late_report_does_not_end_a_probation() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.said.clear();
+    cluster.run(1_000);
+    let of_c = |said: &(NodeId, NodeId, Talk)| {
+        (said.0 == NodeId::from("c") && matches!(said.2, Talk::Report(_))).then(|| said.2.clone())
+    };
+    let late = cluster.said.iter().rev().find_map(of_c).expect("c reports");
+    // The store answers `c` again as soon as it has given its shards up.
+    for _ in 0..60 {
+        cluster.now += 100;
+        for node in ["a", "b", "c"] {
+            if node != "c" || cluster.node("c").owns.is_empty() {
+                let sent = cluster.now;
+                cluster.tell(node, Event::StoreAnswered { sent });
+            }
+            cluster.tell(node, Event::Tick);
+        }
+    }
+    assert!(cluster.node("c").owns.is_empty(), "R9");
+    let epochs = cluster.epochs();
+    let from = cluster.node("c").machine.member().expect("registered");
+    cluster.tell("a", Event::Heard { from, talk: late });
+    cluster.run(cluster.settings.renew / 2);
+    assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "what was said later counts");
 }
 
 #[test]
