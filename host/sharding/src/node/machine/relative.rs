@@ -64,6 +64,7 @@ impl Machine {
         }
         if let Some(probation) = &mut self.probation {
             probation.since = to.time(probation.since);
+            probation.back = probation.back.map(|at| to.time(at));
         }
         self.vacant = self.vacant.map(|at| to.time(at));
         self.look_at = to.due(self.look_at);

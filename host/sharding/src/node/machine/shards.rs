@@ -17,17 +17,21 @@ pub(super) struct Probation {
     pub(super) since: u64,
     /// Milliseconds.
     span: u64,
+    /// When the node first held a shard again.
+    pub(super) back: Option<u64>,
 }
 
 impl Probation {
     /// The probation of a node that gives its shards up now. It is longer than the last one if the node held shards
     /// for a shorter time than that one took.
     fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
-        let span = match last.filter(|last| now.saturating_sub(last.since) < last.span * 2) {
+        // What it waited for shards after that one does not count: the manager may have given it none for long.
+        let soon = |last: &Self| last.back.is_none_or(|back| now.saturating_sub(back) < last.span);
+        let span = match last.filter(soon) {
             Some(last) => (last.span * 2).min(lease * LONGEST_PROBATION),
             None => lease * PROBATION,
         };
-        Self { since: now, span }
+        Self { since: now, span, back: None }
     }
 
     fn is_over(self, now: u64) -> bool {
@@ -91,6 +95,9 @@ impl Machine {
         {
             let own = Own { epoch, serving: false, stopping: false, told: None };
             self.held.insert(shard, own);
+            if let Some(probation) = &mut self.probation {
+                probation.back.get_or_insert(now.mono);
+            }
             self.actions.push_back(Action::Adopt { shard, epoch, member: me.clone() });
         }
         self.note_waiting(now, me, shard, row);

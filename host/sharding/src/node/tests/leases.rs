@@ -256,6 +256,31 @@ fn r9_probation_doubles_each_time_shards_are_given_up_again() {
 }
 
 #[test]
+fn r9_probation_doubles_however_late_shards_come_back() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    let lease = cluster.settings.lease;
+    // Balancing waits for a member that cannot be reached, until long after the first probation.
+    for step in 0..lease * 30 / 100 {
+        cluster.now += 100;
+        if step * 100 < lease * 15 {
+            cluster.tell("b", Event::Unreachable { node: "c".into() });
+        }
+        for node in ["a", "b", "c"] {
+            if node != "c" || cluster.node("c").owns.is_empty() {
+                let sent = cluster.now;
+                cluster.tell(node, Event::StoreAnswered { sent });
+            }
+            cluster.tell(node, Event::Tick);
+        }
+    }
+    let spans = cluster.node("c").notices.iter().filter_map(|notice| match notice {
+        Notice::GaveUp { probation, .. } => Some(*probation),
+        _ => None,
+    });
+    assert_eq!(spans.collect::<Vec<_>>()[..2], [lease * 4, lease * 8]);
+}
+
+#[test]
 fn r9_a_late_report_does_not_end_a_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.said.clear();
