@@ -75,11 +75,6 @@ impl Gateway {
                     }
                 }
                 Step::Remote { to, epoch, tag, item } => {
-                    // Its reply would be given up here.
-                    if let Some(full) = item.0.charge.clogged() {
-                        refused.push((tag, full.problem("the message was not passed on")));
-                        continue;
-                    }
                     let envelope = item.forwarded(&self.node, epoch);
                     out.remote(to, Forward { tag, envelope });
                 }
