@@ -103,10 +103,15 @@ impl Lanes {
         for (lane, beside) in
             in_head.map(|lane| (lane, false)).chain(loaded.lanes.drain(..).map(|lane| (lane, true)))
         {
-            if !beside {
-                self.in_head.push(lane.session);
-            }
             let session = lane.session;
+            if self.known.contains_key(&session) {
+                // The head has the lane: the record beside it is a former one's, and goes with the next commit.
+                self.dropped.insert(session);
+                continue;
+            }
+            if !beside {
+                self.in_head.push(session);
+            }
             let mut unsettled = 0;
             for reply in &lane.replies {
                 unsettled += reply_bytes(reply);

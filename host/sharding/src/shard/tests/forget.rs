@@ -256,3 +256,18 @@ fn r17_one_shot_sessions_leave_head_and_records_flat() {
     assert!(lanes <= 50, "{lanes} records");
     assert!(stored <= 40_000, "{stored} bytes of replies in records");
 }
+
+#[test]
+fn r17_a_record_beside_a_lane_of_the_head_is_a_former_one() {
+    let settings = Settings { lanes: 1, ..settings() };
+    let mut hand = Hand::relying(settings.clone());
+    hand.run_one(b"a", 1, 901);
+    let mut former = hand.head.as_ref().expect("it ran").lanes[0].clone();
+    former.newest_created = 800;
+    hand.lanes.push(former);
+    let mut hand = hand.again(settings);
+    assert_eq!(hand.run_one(b"a", 2, 902).as_deref(), Some("final 2"));
+    assert_eq!(hand.run_one(b"b", 1, 903).as_deref(), Some("final 3"), "room is made");
+    assert_eq!(hand.run_one(b"c", 1, 904).as_deref(), Some("final 4"), "and again");
+    assert_eq!(hand.lanes, []);
+}
