@@ -213,6 +213,10 @@ struct World {
     conns: Vec<Conn>,
     cuts: Vec<Cut>,
     slow: Option<Slow>,
+    /// Until when each process is on probation, by its own clock.
+    probations: BTreeMap<Pid, u64>,
+    /// When one of them last was.
+    on_probation_at: u64,
     shards: u32,
     stores: Vec<Store>,
     rows: Rows,

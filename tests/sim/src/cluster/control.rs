@@ -77,6 +77,10 @@ impl World {
                 if let Row::Manager(row) = &row {
                     self.guard_stand(pid, row.term);
                 }
+                if let Row::Shards(row) = &row {
+                    let moving = row.shards.iter().filter_map(|shard| shard.moving.as_ref());
+                    self.guard.asked.extend(moving.map(|moving| moving.id));
+                }
                 self.writes.insert((pid, number), (step, self.now));
                 self.call(pid, Call::Write { number, key, expected, row });
                 self.step(pid, step);
@@ -146,7 +150,7 @@ impl World {
                     self.route_lost(pid, &member);
                 }
             }
-            Action::Note(notice) => self.note(notice),
+            Action::Note(notice) => self.note(pid, notice),
             Action::Fenced => {
                 self.tally.count("transition: fenced");
                 let it = &mut self.processes[pid];
@@ -159,9 +163,9 @@ impl World {
         }
     }
 
-    fn note(&mut self, notice: Notice) {
-        if matches!(notice, Notice::GaveUp { .. }) {
-            self.tally.count("transition: shards given up without the store");
+    fn note(&mut self, pid: Pid, notice: Notice) {
+        if let Notice::GaveUp { probation, .. } = &notice {
+            self.gave_up(pid, *probation);
         }
         self.print(|| format!("note {notice:?}"));
     }
@@ -284,6 +288,9 @@ impl World {
     /// Talk arrives.
     pub(super) fn heard(&mut self, pid: Pid, from: ostraca_sharding::rows::Member, talk: Talk) {
         let stopped = matches!(talk, Talk::ShardStopped { .. });
+        if let Talk::Report(report) = &talk {
+            self.heard_report(&from.node, report);
+        }
         self.tell_node(pid, Event::Heard { from, talk });
         if stopped && self.processes[pid].alive {
             self.step(pid, "step: shard-stopped heard");

@@ -49,6 +49,8 @@ pub(super) struct Guard {
     pub(super) terms: BTreeMap<Key, u64>,
     /// The hand-offs that rows named.
     pub(super) intents: BTreeSet<HandOffId>,
+    /// Those of rows that a manager asked to be written.
+    pub(super) asked: BTreeSet<HandOffId>,
     /// Who said that it stopped, or that its claim was refused.
     pub(super) stopped: BTreeSet<(Member, ShardId, Epoch)>,
     pub(super) refused: BTreeSet<(Member, ShardId, Epoch)>,

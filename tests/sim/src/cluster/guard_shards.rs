@@ -90,7 +90,7 @@ impl World {
         let Some(former) = &before.owner else {
             return self.tally.count("transition: assigned for the first time");
         };
-        self.guard_slow(shard, after.epoch);
+        self.guard_slow(shard, before, after);
         let named = (former.clone(), shard, before.epoch);
         if self.guard.gone(former) {
             return self.tally.count("transition: assigned by death");

@@ -112,6 +112,7 @@ impl World {
     pub(super) fn look(&mut self) {
         self.at(50, Happening::Look);
         self.check_lapses();
+        self.check_probations();
         if self.now < self.healed {
             self.served_at = None;
             return;
@@ -129,8 +130,9 @@ impl World {
                 self.trace_stuck();
             }
         }
-        let bound = self.options.messages * 20 + SETTLED + self.longest_probation();
-        if self.now > self.healed + bound && !self.settled() {
+        let bound = self.options.messages * 20 + SETTLED;
+        // Shares are even only once every host may be given some.
+        if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
             let left: Vec<_> = self
                 .clients
                 .iter()
@@ -138,7 +140,7 @@ impl World {
                 .collect();
             self.trace_stuck();
             self.breaches.push(Broken::Unanswered.because(format!(
-                "{bound} ms after the last fault: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
+                "{bound} ms after the last fault or probation: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
                 self.open(),
                 self.unserved(),
                 self.counts()

@@ -34,6 +34,8 @@ impl World {
             conns: Vec::new(),
             cuts: Vec::new(),
             slow: None,
+            probations: BTreeMap::new(),
+            on_probation_at: 0,
             shards,
             stores,
             rows: Rows::default(),
@@ -139,7 +141,7 @@ impl World {
         let plan = [
             (Fault::ControlStalls, 95, 100),
             (Fault::RenewalSlow, 45, 100),
-            (Fault::RegistrationSlow, 45, 100),
+            (Fault::RegistrationSlow, 65, 100),
             (Fault::ControlStalls, 70, 2_000),
         ];
         for (fault, percent, from) in plan {

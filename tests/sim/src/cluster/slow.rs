@@ -3,9 +3,14 @@
 //! Such a host gives its shards up for want of the store (R9), is well again without them, gets them back, and so on.
 //! How often that moves a shard is bounded by the host's growing probation.
 
-use ostraca_sharding::ids::{Epoch, ShardId};
+use std::collections::BTreeSet;
+
+use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
+use ostraca_sharding::node::Report;
+use ostraca_sharding::rows::{HandOffId, ShardRow};
 
 use super::net::{ConnId, Way};
+use super::process::Pid;
 use super::{LEASE, World};
 use crate::finding::Broken;
 
@@ -18,9 +23,31 @@ const LONGEST: u64 = 64;
 pub(super) struct Slow {
     site: usize,
     gap: u64,
-    since: u64,
     until: u64,
     epochs: Vec<Epoch>,
+    /// How often the host was given shards again after it had given its own up.
+    over: u64,
+    /// The one that is due, as it follows from when the host gave its shards up and for how long it had held them.
+    due: Option<Due>,
+}
+
+/// A probation that is due.
+#[derive(Clone, Debug)]
+struct Due {
+    since: u64,
+    /// Milliseconds of the host's clock.
+    span: u64,
+    /// When the host was first given a shard again.
+    back: Option<u64>,
+    /// The hand-offs that a manager had decided when it first heard of the probation.
+    decided: Option<BTreeSet<HandOffId>>,
+}
+
+impl Due {
+    /// The world's milliseconds: a clock may run fast by a twentieth.
+    fn is_over(&self, now: u64) -> bool {
+        now >= self.since + self.span * 19 / 20
+    }
 }
 
 impl World {
@@ -34,17 +61,48 @@ impl World {
         let epochs = (1..=self.shards)
             .map(|shard| self.guard.newest(ShardId(shard)).unwrap_or_default())
             .collect();
-        let (since, until) = (self.now, self.now + millis);
-        self.slow = Some(Slow { site, gap, since, until, epochs });
+        let until = self.now + millis;
+        self.slow = Some(Slow { site, gap, until, epochs, over: 0, due: None });
     }
 
-    /// For how long a host may still be given nothing once the store answers as it should again: a host that gave its
-    /// shards up gets its share only when its probation is over (R9).
-    pub(super) fn longest_probation(&self) -> u64 {
-        // By another lease it is twice as long at most, and a clock may run slow by a twentieth.
-        let lease = if self.agreed.revision > 0 { LEASE * 2 } else { LEASE };
-        let gave_up = self.tally.0.contains_key("transition: shards given up without the store");
-        if self.slow.is_some() || gave_up { lease * LONGEST * 20 / 19 } else { 0 }
+    /// A host gave its shards up, and is on probation.
+    pub(super) fn gave_up(&mut self, pid: Pid, probation: u64) {
+        self.tally.count("transition: shards given up without the store");
+        let (now, site) = (self.now, self.processes[pid].site);
+        if let Some(slow) = self.slow.as_mut().filter(|slow| slow.site == site) {
+            // It doubles if the host held its shards for less than the last one took.
+            let held = |back: u64| (now - back) * 20 / 19;
+            let soon = |last: &Due| last.back.is_none_or(|back| held(back) < last.span);
+            let last = slow.due.take().filter(soon);
+            let span = last.map_or(LEASE * FIRST, |last| (last.span * 2).min(LEASE * LONGEST));
+            slow.due = Some(Due { since: now, span, back: None, decided: None });
+        }
+        // Where no fault is left, no store is slow: who gives shards up long after the last one gets no time for it.
+        if self.now < self.healed + 2 * LEASE {
+            let until = self.processes[pid].mono(self.now) + probation;
+            self.probations.insert(pid, until);
+        }
+    }
+
+    /// A node heard a report. A manager that hears of the slow host's probation goes on only with what it has decided.
+    pub(super) fn heard_report(&mut self, from: &NodeId, report: &Report) {
+        let Some(slow) = self.slow.as_mut().filter(|slow| self.sites[slow.site].node == *from)
+        else {
+            return;
+        };
+        if let Some(due) = slow.due.as_mut().filter(|_| !report.store_answers) {
+            due.decided.get_or_insert_with(|| self.guard.asked.clone());
+        }
+    }
+
+    /// Notes when a host was last on probation, by its own clock: it is given its share only after that (R9).
+    pub(super) fn check_probations(&mut self) {
+        let (now, processes) = (self.now, &self.processes);
+        self.probations
+            .retain(|pid, until| processes[*pid].alive && processes[*pid].mono(now) < *until);
+        if !self.probations.is_empty() {
+            self.on_probation_at = now;
+        }
     }
 
     /// How much later than the frame before it a frame arrives at the earliest.
@@ -56,20 +114,30 @@ impl World {
         if slowed { slow.gap } else { 0 }
     }
 
-    /// Where nothing else is wrong, a shard comes to the slow host and leaves it once between two probations.
-    pub(super) fn guard_slow(&mut self, shard: ShardId, epoch: Epoch) {
-        let Some(slow) = self.slow.as_ref().filter(|_| self.options.slow_store) else { return };
-        let before = slow.epochs.get(shard.0 as usize - 1).map_or(0, |epoch| epoch.0);
-        // One may have been on its way when it began.
-        let mut most = 3;
-        // A clock may run fast by a twentieth.
-        let (mut span, mut left) = (LEASE * FIRST, (self.now - slow.since) * 20 / 19);
-        while left >= span {
-            left -= span;
-            span = (span * 2).min(LEASE * LONGEST);
-            most += 2;
+    /// Where nothing else is wrong, the slow host gets no shard while it is on probation, but by a hand-off that was
+    /// decided before the manager heard of it; and each time that it gets some, a shard comes to it and leaves it once.
+    pub(super) fn guard_slow(&mut self, shard: ShardId, before: &ShardRow, after: &ShardRow) {
+        let now = self.now;
+        let Some(slow) = self.slow.as_mut().filter(|_| self.options.slow_store) else { return };
+        let host = &self.sites[slow.site].node;
+        let to_host = after.owner.as_ref().is_some_and(|owner| owner.node == *host);
+        if let Some(due) = slow.due.as_mut().filter(|_| to_host) {
+            let moving = before.moving.as_ref().map(|moving| moving.id);
+            let decided = |all: &BTreeSet<_>| moving.is_some_and(|id| all.contains(&id));
+            if !due.is_over(now) && !due.decided.as_ref().is_none_or(decided) {
+                self.breaches.push(Broken::MovedTooOften.because(format!(
+                    "shard {shard} was given to {host} {} ms after it gave its shards up, on a probation of {} ms (R9)",
+                    now - due.since,
+                    due.span
+                )));
+            }
+            slow.over += u64::from(due.back.is_none());
+            due.back.get_or_insert(now);
         }
-        let raised = epoch.0.saturating_sub(before);
+        let first = slow.epochs.get(shard.0 as usize - 1).map_or(0, |epoch| epoch.0);
+        let waits = slow.due.as_ref().is_some_and(|due| due.back.is_none() && due.is_over(now));
+        let most = 2 * (1 + slow.over + u64::from(waits));
+        let raised = after.epoch.0.saturating_sub(first);
         if raised > most {
             self.breaches.push(Broken::MovedTooOften.because(format!(
                 "shard {shard} was moved {raised} times while the store was slow to one host, at most {most} are due (R9)"
