@@ -34,11 +34,11 @@ impl Broken {
     }
 }
 
-/// One breach.
+/// One breach: of a history, or of something else that is judged.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct Finding<B = Broken> {
     /// What was broken.
-    pub broken: Broken,
+    pub broken: B,
     /// How it shows, in a sentence.
     pub text: String,
 }
@@ -50,13 +50,13 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl<B> fmt::Display for Finding<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl fmt::Debug for Finding {
+impl<B: fmt::Debug> fmt::Debug for Finding<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.broken, self.text)
     }

@@ -226,6 +226,22 @@ fn too_many_choices_are_told() {
     assert!(verdict.findings.is_empty());
 }
 
+/// At each hole at most [`values::MOST`] choices are followed, however many holes and unknown commands there are.
+#[test]
+fn a_long_history_of_holes_is_judged_soon() {
+    let mut history: Vec<_> =
+        (0..120).map(|n| unknown(&format!("t{n}"), 1, 1 << (n % 40), 0)).collect();
+    history.push(of("u", get(0, 400, 100, 3)));
+    let begun = std::time::Instant::now();
+    let verdict = judge(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
+    assert_eq!(verdict.not_compared, ["counter/a"]);
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    // A version that nothing explains is a finding, not a choice too many.
+    let history = [add(1, 2, 0, 10, 2, 7)];
+    let verdict = judge(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
+    assert_eq!((verdict.not_compared.len(), verdict.findings.len()), (0, 1));
+}
+
 /// Runs that keep every promise, with commands that ran and were not answered: nothing is found in them.
 #[test]
 fn runs_that_keep_every_promise_pass() {

@@ -18,21 +18,28 @@ struct Run<'a, M> {
     candidates: &'a [Candidate<'a>],
     /// Each candidate may run only once: else the choices are too many.
     once: bool,
+    /// There are more choices than are followed.
+    too_many: bool,
 }
 
-/// Whether all values were compared.
+/// Whether the choices were few enough to follow. What comes behind a version that nothing explains is not compared.
 pub(crate) fn compare<M: Model>(
     model: M,
     versions: &Versions<'_>,
     candidates: &[Candidate<'_>],
     found: &mut Vec<Finding>,
 ) -> bool {
-    let mut run = Run { choices: BTreeSet::from([(Vec::new(), model)]), candidates, once: true };
+    let mut run = Run {
+        choices: BTreeSet::from([(Vec::new(), model)]),
+        candidates,
+        once: true,
+        too_many: false,
+    };
     for version in 0..=versions.last {
         if let Some(command) = versions.commands.get(&version) {
             run.command(command, version, found);
         } else if versions.is_hole(version) && !run.hole(version, found) {
-            return false;
+            return !run.too_many;
         }
         for query in versions.queries.get(&version).into_iter().flatten() {
             run.query(query, version, found);
@@ -87,6 +94,7 @@ impl<M: Model> Run<'_, M> {
             next = self.step(version);
         }
         if next.len() > MOST {
+            self.too_many = true;
             return false;
         }
         if next.is_empty() {

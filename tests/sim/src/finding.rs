@@ -1,7 +1,5 @@
 //! What a run can break, as a value: a test that switches a rule off names the breach that must follow.
 
-use std::fmt;
-
 /// A promise, or a rule, that a run broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Broken {
@@ -69,6 +67,8 @@ pub enum Broken {
     LeftUnasked,
     /// A router asks to be woken although nothing is due.
     RouterSpins,
+    /// The oracle could not compare all values: too many choices of unknown commands explain them.
+    NotCompared,
     /// A row holds a record of another kind.
     RowKind,
 }
@@ -81,28 +81,25 @@ impl Broken {
 }
 
 /// One breach.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// What was broken.
-    pub broken: Broken,
-    /// How it shows, in a sentence.
-    pub text: String,
+pub type Finding = ostraca_oracle::Finding<Broken>;
+
+/// A breach of what clients saw.
+pub(crate) fn of_history(found: ostraca_oracle::Finding) -> Finding {
+    Finding { broken: Broken::History(found.broken), text: found.text }
 }
 
-impl From<ostraca_oracle::Finding> for Finding {
-    fn from(found: ostraca_oracle::Finding) -> Self {
-        Self { broken: Broken::History(found.broken), text: found.text }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Debug for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.broken, self.text)
-    }
-}
+/// What clients see where turns that were answered are not there any more, or are there twice.
+pub const WRONG_VERSIONS: &[Broken] = &[
+    Broken::History(ostraca_oracle::Broken::SharedVersion),
+    Broken::History(ostraca_oracle::Broken::StaleCommand),
+    Broken::History(ostraca_oracle::Broken::StaleQuery),
+    Broken::History(ostraca_oracle::Broken::SessionOrder),
+    Broken::History(ostraca_oracle::Broken::QueryOvertook),
+    Broken::History(ostraca_oracle::Broken::CommandValue),
+    Broken::History(ostraca_oracle::Broken::QueryValue),
+    Broken::History(ostraca_oracle::Broken::Unexplained),
+    Broken::History(ostraca_oracle::Broken::Lost),
+    Broken::RanTwice,
+    Broken::EffectAfterNotRun,
+    Broken::Overtaken,
+];

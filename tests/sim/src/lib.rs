@@ -20,6 +20,6 @@ mod tally;
 mod verdict;
 mod world;
 
-pub use finding::{Broken, Finding};
+pub use finding::{Broken, Finding, WRONG_VERSIONS};
 pub use tally::{KINDS, Tally};
 pub use world::{Options, Report, run};

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostraca_oracle::{Counter, End, Operation, Outcome, check};
+use ostraca_oracle::{Counter, End, Operation, Outcome, judge};
 use ostraca_sharding::ids::{Entity, MessageId, TurnId};
 
 use crate::client::Client;
-use crate::finding::{Broken, Finding};
+use crate::finding::{Broken, Finding, of_history};
 use crate::guest::LIMIT;
 use crate::store::Image;
 
@@ -74,8 +74,12 @@ impl Verdict {
         }
         let end = End { versions: self.versions, own_turns: self.own_turns };
         let history: Vec<_> = clients.into_iter().flat_map(|client| client.history).collect();
-        let found = check(|_| Counter { value: 0, limit: LIMIT }, &history, &end);
-        self.breaches.extend(found.into_iter().map(Finding::from));
+        let told = judge(|_| Counter { value: 0, limit: LIMIT }, &history, &end);
+        self.breaches.extend(told.findings.into_iter().map(of_history));
+        let skipped = told.not_compared.into_iter();
+        self.breaches.extend(skipped.map(|entity| {
+            Broken::NotCompared.because(format!("not all values of {entity} were compared"))
+        }));
         (self.breaches, history)
     }
 }
