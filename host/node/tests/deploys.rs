@@ -218,7 +218,7 @@ async fn a_deploy_that_waits_for_hosts_keeps_no_place() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
     let made = make(&home);
-    configure(&home, "\n[guests]\ndeploy-wait = \"3 s\"\n");
+    configure(&home, "\n[guests]\ndeploy-wait = \"3 s\"\n[network]\nprincipal-uploads = 1\n");
     let first = start(&home).await;
     let admin = client(&first, &made).await;
     // A host that compiles nothing in time.

@@ -270,7 +270,8 @@ async fn answer(reader: &mut FrameReader) -> Result<AdminResponse, Error> {
 async fn a_stalled_upload_ends_and_has_one_place() {
     in_time(async {
         let chunk_deadline = Duration::from_secs(2);
-        let node = Node::start_with(Limits { chunk_deadline, ..limits() });
+        let places = Limits { max_uploads: 2, principal_uploads: 1, ..limits() };
+        let node = Node::start_with(Limits { chunk_deadline, ..places });
         let mallory = node.link_of("mallory").await;
         let (_first, mut stalled) = begin(&mallory).await;
         let (_second, mut refused) = begin(&mallory).await;
@@ -301,7 +302,7 @@ async fn a_stalled_upload_ends_and_has_one_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answered_deploy_has_given_its_place_back() {
     in_time(async {
-        let node = Node::start();
+        let node = Node::start_with(Limits { principal_uploads: 1, ..limits() });
         let link = node.link().await;
         for round in 0..3_000 {
             let (mut writer, mut reader) = begin(&link).await;
@@ -322,7 +323,7 @@ async fn an_answered_deploy_has_given_its_place_back() {
 #[tokio::test]
 async fn an_upload_that_was_given_up_keeps_no_place() {
     in_time(async {
-        let node = Node::start();
+        let node = Node::start_with(Limits { principal_uploads: 1, ..limits() });
         let link = node.link().await;
         let mut waiting = Vec::new();
         // What is left of each deploy waits; what was uploaded is gone.

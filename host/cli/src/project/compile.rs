@@ -136,8 +136,7 @@ async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
 }
 
 fn build_failed(text: &str) -> Failure {
-    Failure::new(Exit::Usage, "build-failed", text)
-        .help("fix what is shown above, and build again")
+    Failure::new(Exit::Usage, "build-failed", text).help("fix what is shown above, and build again")
 }
 
 /// One line of what cargo reports.
