@@ -30,7 +30,7 @@ const REPLY: &str = "1000000";
 /// way between the two nodes; the rest is room for allocators.
 const BOUND: u64 = 400 << 20;
 /// How long a command of another client may take meanwhile, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(6);
 /// How long the attack is looked at.
 const ATTACK: Duration = Duration::from_secs(10);
 
