@@ -116,7 +116,7 @@ fn a_bad_configuration_is_marked_and_nothing_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r8_a_node_whose_file_says_another_lease_is_refused_with_both_values() {
+async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
     let first = Home::init_as("agreed", &["--set", "lease=10 s"], |_| {}).expect("init");
     let node = Node::start(&first).expect("start");
     let (address, ca) = (node.address.to_string(), first.dir().join("ca").display().to_string());

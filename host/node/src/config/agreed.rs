@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_text_leaves_the_clusters_settings_to_the_cluster() {
+    fn the_effective_text_leaves_cluster_settings_out() {
         let text = config("margin = \"1 s\"\n").text_effective();
         for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-life = "]
         {

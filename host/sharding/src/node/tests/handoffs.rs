@@ -155,7 +155,7 @@ fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
 }
 
 #[test]
-fn a_hand_off_that_gets_no_answer_is_given_up_and_the_shard_stays_where_it_is() {
+fn an_unanswered_hand_off_leaves_the_shard_where_it_is() {
     let mut cluster = three_hosts(|| Box::new(Once));
     STILL.store(true, Ordering::Relaxed);
     let (epochs, spread) = (cluster.epochs(), cluster.spread());
