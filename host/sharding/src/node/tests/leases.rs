@@ -216,55 +216,10 @@ fn a_node_whose_entity_store_does_not_answer_gives_its_shards_up() {
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
-#[test]
-fn r9_probation_doubles_each_time_shards_are_given_up_again() {
-    let gave_up = |cluster: &mut Cluster| {
-        let noted = cluster.node("c").notices.iter().filter_map(|notice| match notice {
-            Notice::GaveUp { probation, .. } => Some(*probation),
-            _ => None,
-        });
-        noted.collect::<Vec<_>>()
-    };
-    // The store answers `c` only while it has no shards.
-    let busy = |cluster: &mut Cluster, millis: u64| {
-        for _ in 0..millis / 100 {
-            cluster.now += 100;
-            for node in ["a", "b", "c"] {
-                if node != "c" || cluster.node("c").owns.is_empty() {
-                    let sent = cluster.now;
-                    cluster.tell(node, Event::StoreAnswered { sent });
-                }
-                cluster.tell(node, Event::Tick);
-            }
-        }
-    };
-    let mut cluster = Cluster::of(&["a", "b", "c"]);
-    busy(&mut cluster, 400_000);
-    let lease = cluster.settings.lease;
-    let spans = [4, 8, 16, 32, 64, 64].map(|leases| lease * leases);
-    assert_eq!(gave_up(&mut cluster), spans);
-
-    // One that held its shards for long enough begins anew.
-    cluster.run(lease * 64 * 2);
-    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
-    busy(&mut cluster, 10_000);
-    assert_eq!(gave_up(&mut cluster).last(), Some(&(lease * 4)));
-
-    let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ForgetProbation);
-    busy(&mut cluster, 400_000);
-    assert!(gave_up(&mut cluster).len() > 15, "the mutation shows");
-}
-
-#[test]
-fn r9_probation_doubles_however_late_shards_come_back() {
-    let mut cluster = Cluster::of(&["a", "b", "c"]);
-    let lease = cluster.settings.lease;
-    // Balancing waits for a member that cannot be reached, until long after the first probation.
-    for step in 0..lease * 30 / 100 {
+/// Time goes on, and the store answers `c` only while it has no shards.
+fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
+    for _ in 0..millis / 100 {
         cluster.now += 100;
-        if step * 100 < lease * 15 {
-            cluster.tell("b", Event::Unreachable { node: "c".into() });
-        }
         for node in ["a", "b", "c"] {
             if node != "c" || cluster.node("c").owns.is_empty() {
                 let sent = cluster.now;
@@ -273,11 +228,48 @@ fn r9_probation_doubles_however_late_shards_come_back() {
             cluster.tell(node, Event::Tick);
         }
     }
-    let spans = cluster.node("c").notices.iter().filter_map(|notice| match notice {
+}
+
+/// The probation of `c` each time that it gave its shards up.
+fn probations_of_c(cluster: &mut Cluster) -> Vec<u64> {
+    let noted = cluster.node("c").notices.iter().filter_map(|notice| match notice {
         Notice::GaveUp { probation, .. } => Some(*probation),
         _ => None,
     });
-    assert_eq!(spans.collect::<Vec<_>>()[..2], [lease * 4, lease * 8]);
+    noted.collect()
+}
+
+#[test]
+fn r9_probation_doubles_each_time_shards_are_given_up_again() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    answer_c_without_shards(&mut cluster, 400_000);
+    let lease = cluster.settings.lease;
+    let spans = [4, 8, 16, 32, 64, 64].map(|leases| lease * leases);
+    assert_eq!(probations_of_c(&mut cluster), spans);
+
+    // One that held its shards for long enough begins anew.
+    cluster.run(lease * 64 * 2);
+    assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
+    answer_c_without_shards(&mut cluster, 10_000);
+    assert_eq!(probations_of_c(&mut cluster).last(), Some(&(lease * 4)));
+
+    let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ForgetProbation);
+    answer_c_without_shards(&mut cluster, 400_000);
+    assert!(probations_of_c(&mut cluster).len() > 15, "the mutation shows");
+}
+
+#[test]
+fn r9_probation_doubles_however_late_shards_come_back() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    let lease = cluster.settings.lease;
+    // Balancing waits for a member that cannot be reached, until long after the first probation.
+    for step in 0..lease * 30 / 100 {
+        if step * 100 < lease * 15 {
+            cluster.tell("b", Event::Unreachable { node: "c".into() });
+        }
+        answer_c_without_shards(&mut cluster, 100);
+    }
+    assert_eq!(probations_of_c(&mut cluster)[..2], [lease * 4, lease * 8]);
 }
 
 #[test]
@@ -290,16 +282,7 @@ fn r9_a_late_report_does_not_end_a_probation() {
     };
     let late = cluster.said.iter().rev().find_map(of_c).expect("c reports");
     // The store answers `c` again as soon as it has given its shards up.
-    for _ in 0..60 {
-        cluster.now += 100;
-        for node in ["a", "b", "c"] {
-            if node != "c" || cluster.node("c").owns.is_empty() {
-                let sent = cluster.now;
-                cluster.tell(node, Event::StoreAnswered { sent });
-            }
-            cluster.tell(node, Event::Tick);
-        }
-    }
+    answer_c_without_shards(&mut cluster, 6_000);
     assert!(cluster.node("c").owns.is_empty(), "R9");
     let epochs = cluster.epochs();
     let from = cluster.node("c").machine.member().expect("registered");
