@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ostraca_client::{Client, Profile};
 use tokio::time::timeout;
 
@@ -61,6 +61,24 @@ impl Cluster {
             self.members[node].watcher = Some(client);
         }
         self.members[node].watcher.as_ref().context("no watcher")
+    }
+
+    /// Asks every node for its events.
+    ///
+    /// # Errors
+    /// If one tells of a lease that lapsed or a node that died, or does not answer.
+    pub async fn kept_every_lease(&mut self) -> Result<()> {
+        for node in 0..self.len() {
+            let name = self.name(node);
+            let mut events = self.watcher(node).await?.events(false, 0).await?;
+            while let Some(page) = events.next().await? {
+                for event in page.events {
+                    let lost = ["lease-lapsed", "node-dead"].contains(&event.kind.as_str());
+                    ensure!(!lost, "{name} tells: {}", event.text);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The cluster as this node sees it now.
