@@ -403,6 +403,8 @@ struct Waiting {
     queues: HashMap<usize, VecDeque<Outgoing>>,
     /// Who has replies here, in the order of their turns.
     turns: VecDeque<usize>,
+    /// An empty queue for the next sender: most streams have one, whose queue runs empty at each batch.
+    spare: VecDeque<Outgoing>,
 }
 
 impl Waiting {
@@ -412,7 +414,8 @@ impl Waiting {
 
     fn put(&mut self, outgoing: Outgoing) {
         let account = Arc::as_ptr(outgoing.charge.account()).addr();
-        let queue = self.queues.entry(account).or_default();
+        let spare = || std::mem::take(&mut self.spare);
+        let queue = self.queues.entry(account).or_insert_with(spare);
         if queue.is_empty() {
             self.turns.push_back(account);
         }
@@ -423,10 +426,10 @@ impl Waiting {
         let account = self.turns.pop_front()?;
         let queue = self.queues.get_mut(&account)?;
         let next = queue.pop_front();
-        if queue.is_empty() {
-            self.queues.remove(&account);
-        } else {
+        if !queue.is_empty() {
             self.turns.push_back(account);
+        } else if let Some(empty) = self.queues.remove(&account) {
+            self.spare = empty;
         }
         next
     }
