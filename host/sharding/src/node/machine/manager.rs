@@ -28,7 +28,7 @@ pub(super) struct Manager {
     stopped: BTreeMap<ShardId, Epoch>,
     /// The last report of each node.
     pub(super) reports: BTreeMap<NodeId, Report>,
-    /// The highest number of a report that was heard of each node, and of which life.
+    /// The highest report number received from each node, and the incarnation that sent it.
     numbers: BTreeMap<NodeId, (Incarnation, u64)>,
     /// Until when each node that was seen counts as heard: from its last report, or from when it was first seen.
     heard: BTreeMap<NodeId, u64>,
