@@ -150,7 +150,9 @@ impl Scene {
             }
         };
         if let Err(error) = result {
-            return Err(error.context(self.cluster.logs()));
+            // Apart from the error, which is to be the last that a reader sees.
+            println!("{}", self.cluster.logs());
+            return Err(error);
         }
         println!(
             "{name}: {} rounds, {} commands, in doubt {:?}, served again after {:.1?}, {} rounds repeated",
