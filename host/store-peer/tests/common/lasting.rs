@@ -24,6 +24,8 @@ use ostraca_store::{
 };
 
 const ROOM: u32 = 20;
+/// How long an answer may take, whatever breaks.
+const PATIENCE: Duration = Duration::from_secs(30);
 const MARK: &[u8] = b"\0mark";
 
 /// How often each of the suite's claims was made again.
@@ -85,12 +87,12 @@ impl<S> Drop for Lasting<S> {
 
 /// Until there is an answer.
 fn again<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < until, "no answer for 30 s");
+        assert!(Instant::now() < until, "no answer for {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -177,10 +179,13 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
         let value =
             cas.value.map(|value| if value.len() > 100 { value } else { marked(mark, &value) });
         let cas = Cas { value, ..cas };
+        // Where the row was not as expected, a call in doubt has changed nothing: nobody else changes rows meanwhile.
+        let before = again(|| sure(block_on(self.remote.get(&cas.key))));
+        let expected = before.is_ok_and(|row| row.map(|row| row.revision) == cas.expected);
         let mut in_doubt = false;
         let result = again(|| match block_on(self.remote.compare_and_set(cas.clone())) {
             Err(Conflict::Store(StoreError::Unavailable(_))) => {
-                in_doubt = true;
+                in_doubt = expected;
                 None
             }
             Err(Conflict::Changed(Some(row)))
@@ -303,7 +308,12 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
                 match self.watch.next().await {
                     RowEvent::Lost if self.lost < 20 => {
                         self.lost += 1;
-                        std::thread::sleep(Duration::from_millis(2));
+                        // With a link: a loss for want of one says nothing.
+                        let until = Instant::now() + PATIENCE;
+                        while sure(self.remote.get("any").await).is_none() {
+                            assert!(Instant::now() < until, "no link for {PATIENCE:?}");
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
                         self.watch = self.remote.watch(&self.prefix, self.revision);
                     }
                     event => {

@@ -155,8 +155,10 @@ pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: 
     if breaking {
         // A first link that is not made is nobody's to make again.
         remote.spawn(async move {
-            // Long enough now and then for the largest call.
-            for millis in (1..=9).map(|power| 1 << power).cycle() {
+            // Long enough now and then for the largest call, on a machine however slow: the longest time of each round
+            // is twice that of the one before.
+            for millis in (9..=13).flat_map(|longest| (1..=longest).map(|power| 1 << power)).cycle()
+            {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
                 for link in std::mem::take(&mut *links.lock().unwrap()) {
                     link.close();
