@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ostraca_process_tests::attack::{Fell, Scene, Size};
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::proxy::{Rule, Who};
@@ -141,6 +141,31 @@ async fn a_host_and_the_manager_that_never_hear_each_other_leave_no_shard_unserv
         scene.cluster.wait("the host has another life", other).await?;
         scene.ask_drain(&name, true).await?;
         Ok(fell)
+    });
+    cuts.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_manager_that_hears_no_host_is_followed_by_one_that_does() {
+    // Only the second and the third may manage; a drain of the fourth needs a manager that hears what it stopped.
+    let roles = ["store,gateway", "manager,gateway", "manager,gateway", "host,gateway", "host"];
+    let mut scene = Scene::set(&Options::new("cut-leader", &roles)).await.expect("cluster");
+    // Nobody needs the manager to send messages.
+    scene.least = 0;
+    let cuts = scene.rounds("the manager cut off from the hosts", async |scene| {
+        let view = scene.cluster.settled().await?;
+        let manager = (1..3).find(|at| view.manager() == Some(&*scene.cluster.name(*at)));
+        let manager = manager.context("a manager")?;
+        let (follower, name) = (scene.cluster.name(3 - manager), scene.cluster.name(3));
+        let (leader, one, other) = (Who::Node(manager), Who::Node(3), Who::Node(4));
+        let ways = [(leader, one), (one, leader), (leader, other), (other, leader)];
+        cut(scene, &ways, async |scene| {
+            let follows = |view: &View| view.manager() == Some(&*follower);
+            scene.cluster.wait("the other candidate manages", follows).await?;
+            scene.ask_drain(&name, false).await?;
+            until_others_own(scene, &name).await
+        })
+        .await
     });
     cuts.await.expect("rounds");
 }

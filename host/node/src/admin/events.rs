@@ -78,6 +78,9 @@ fn event(happened: Happened, now: u64) -> Event {
         Notice::HandOffFailed { shard, owner } => {
             Event { shard: shard.0, ..of("hand-off-failed", &owner) }
         }
+        Notice::SteppedDown { to } => {
+            Event { kind: "manager-stepped-down".into(), node: to.to_string(), ..base }
+        }
         Notice::Lapsed => Event { kind: "lease-lapsed".into(), ..base },
         Notice::Resumed => Event { kind: "lease-renewed".into(), ..base },
         Notice::Misproposed { .. } => Event { kind: "strategy-ignored".into(), ..base },

@@ -159,6 +159,11 @@ pub enum Notice {
         /// Who did not answer.
         owner: Member,
     },
+    /// This node manages and hears no other host: it gives the leadership on.
+    SteppedDown {
+        /// To whom.
+        to: NodeId,
+    },
     /// This node's lease lapsed.
     Lapsed,
     /// This node's lease is good again.
@@ -199,6 +204,10 @@ impl fmt::Display for Notice {
             Self::HandOffFailed { shard, owner } => {
                 write!(f, "shard {shard} stays with {owner} for now")
             }
+            Self::SteppedDown { to } => write!(
+                f,
+                "no report of another host reaches this manager: it gives the leadership to {to}"
+            ),
             Self::Lapsed => write!(f, "this node's lease lapsed: its shards wait"),
             Self::Resumed => write!(f, "this node's lease is good again"),
             Self::GaveUp { shards, probation } => write!(

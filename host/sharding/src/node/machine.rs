@@ -126,7 +126,7 @@ enum Purpose {
     Register(NodeRow, u64),
     Renew(NodeRow, u64),
     Goodbye,
-    Lead(u64),
+    Lead(ManagerRow),
     Chunk(u32),
     Death(NodeId),
     Drain(NodeId),

@@ -167,6 +167,9 @@ impl World {
         if let Notice::GaveUp { probation, .. } = &notice {
             self.gave_up(pid, *probation);
         }
+        if let Notice::SteppedDown { .. } = &notice {
+            self.tally.count("transition: manager that heard no host stepped down");
+        }
         self.print(|| format!("note {notice:?}"));
     }
 

@@ -91,6 +91,7 @@ pub const KINDS: &[&str] = &[
     "transition: node marked dead",
     "transition: node left",
     "transition: unheard life ended itself",
+    "transition: manager that heard no host stepped down",
     "transition: shards given up without the store",
     "transition: write conflict",
     "transition: write unknown",

@@ -8,6 +8,7 @@ mod decide;
 mod handoffs;
 mod past;
 pub(super) mod plan;
+mod step_down;
 
 use std::collections::BTreeSet;
 
@@ -20,6 +21,8 @@ use handoffs::HandOff;
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Manager {
     pub(super) term: u64,
+    /// Until when it manages though it has heard no other host in this term.
+    stays_until: u64,
     chunks: Vec<Chunk>,
     handoffs: BTreeMap<ShardId, HandOff>,
     /// Hand-offs begun in this term.
@@ -45,9 +48,10 @@ pub(super) struct Manager {
 }
 
 impl Manager {
-    fn new(term: u64, shards: u32, now: u64) -> Self {
+    fn new(term: u64, shards: u32, now: u64, stays_until: u64) -> Self {
         Self {
             term,
+            stays_until,
             chunks: (0..chunks(shards)).map(|_| Chunk::default()).collect(),
             handoffs: BTreeMap::new(),
             begun: 0,
@@ -66,6 +70,8 @@ impl Manager {
     pub(super) fn make_relative(&mut self, to: &dyn Relative) {
         self.balance_at = to.due(self.balance_at);
         self.look_at = to.due(self.look_at);
+        let never = to.never(self.stays_until);
+        self.stays_until = if never { u64::MAX } else { to.due(self.stays_until) };
         self.heard.retain(|_, until| !to.never(*until));
         for until in self.unreachable.values_mut().chain(self.heard.values_mut()) {
             *until = to.due(*until);
@@ -119,7 +125,8 @@ impl Machine {
                 self.writes.retain(|_, p| !matches!(p, Purpose::Chunk(_) | Purpose::Death(_)));
             }
             (None, Some((row, _))) if row.holder == me => {
-                let manager = Manager::new(row.term, self.identity.shards, now.mono);
+                let stays = now.mono + self.patience(row.unheard_terms());
+                let manager = Manager::new(row.term, self.identity.shards, now.mono, stays);
                 self.manager = Some(manager);
             }
             _ => {}
@@ -181,22 +188,23 @@ impl Machine {
             return;
         }
         let term = self.view.manager.as_ref().map_or(0, |(row, _)| row.term) + 1;
-        let expected = self.view.manager.as_ref().map(|(_, revision)| *revision);
-        let row = ManagerRow { term, holder: me.clone(), extensions: self.manager_extensions() };
-        self.write(Purpose::Lead(term), Key::Manager, expected, Row::Manager(row));
+        let row = ManagerRow { term, holder: me.clone(), extensions: Extensions::default() };
+        self.lead(row, 0);
     }
 
-    /// What other releases noted on the manager's row.
-    fn manager_extensions(&self) -> Extensions<ManagerRow> {
-        self.view.manager.as_ref().map(|(row, _)| row.extensions.clone()).unwrap_or_default()
+    /// Writes who manages from now on. Whatever other releases noted on the row stays.
+    fn lead(&mut self, row: ManagerRow, unheard_terms: u32) {
+        let seen = self.view.manager.as_ref();
+        let expected = seen.map(|(_, revision)| *revision);
+        let extensions = seen.map(|(row, _)| row.extensions.clone()).unwrap_or_default();
+        let row = ManagerRow { extensions, ..row }.after_unheard(unheard_terms);
+        self.write(Purpose::Lead(row.clone()), Key::Manager, expected, Row::Manager(row));
     }
 
-    pub(super) fn led(&mut self, now: Now, term: u64, result: Result<u64, WriteError>) {
+    pub(super) fn led(&mut self, now: Now, row: ManagerRow, result: Result<u64, WriteError>) {
         match result {
             Ok(revision) => {
-                let Some(me) = self.member() else { return };
-                let extensions = self.manager_extensions();
-                let row = Row::Manager(ManagerRow { term, holder: me, extensions });
+                let row = Row::Manager(row);
                 self.learn(now, Key::Manager, row.clone(), revision);
                 self.tell_all(Key::Manager, &row, revision);
             }

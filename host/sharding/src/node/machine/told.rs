@@ -50,7 +50,7 @@ impl Machine {
             Purpose::Register(row, sent) => self.registered(now, row, sent, result),
             Purpose::Renew(row, sent) => self.renewed(now, row, sent, result),
             Purpose::Goodbye => self.said_goodbye(now, result),
-            Purpose::Lead(term) => self.led(now, term, result),
+            Purpose::Lead(row) => self.led(now, row, result),
             Purpose::Chunk(chunk) => self.chunk_written(now, chunk, result),
             Purpose::Death(node) | Purpose::Drain(node) => {
                 let key = Key::Node(node);

@@ -6,9 +6,9 @@ use crate::extensions::{Extensible, Extensions};
 use crate::node::Event;
 use crate::rows::{Key, NodeRow, Row, Standing};
 
-/// A field of a later release: number 2, optional.
+/// A field of a later release: number 100, optional.
 fn noted<T: Extensible>() -> Extensions<T> {
-    codec::decode(&[1, 2, 3, b'n', b'e', b'w']).expect("an unknown field that may be ignored")
+    codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("an unknown field that may be ignored")
 }
 
 /// Writes the later release's fields into every row, as its node would.

@@ -191,20 +191,122 @@ fn nobody_ends_its_life_while_the_entity_store_answers_nobody() {
 }
 
 #[test]
-fn a_manager_that_hears_nobody_moves_nothing_and_takes_what_needs_an_owner_itself() {
-    let mut cluster = Cluster::of(&["a", "b", "c"]);
+fn an_only_candidate_that_hears_no_host_takes_what_needs_an_owner() {
+    let mut cluster = Cluster::of(&["a"]);
+    for node in ["b", "c"] {
+        cluster.start_with(node, HOST, 1);
+    }
+    cluster.run(5_000);
     for node in ["b", "c", "d"] {
         deafen(&mut cluster, node, "a");
     }
     cluster.run(LONG);
-    cluster.start("d");
+    cluster.start_with("d", HOST, 1);
     cluster.run(5 * LONG);
+    assert_eq!(cluster.manager(), ("a".into(), 1));
     let before = cluster.epochs();
     cluster.run(5 * LONG);
     assert_eq!(cluster.epochs(), before, "it comes to rest");
     assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
     let lives = ["b", "c", "d"].map(|node| cluster.life(node));
     assert!(lives.iter().all(|life| *life <= 2), "{lives:?}");
+}
+
+/// `a` manages and hears a gateway, and no host; the others hear each other.
+fn deaf_manager(mut cluster: Cluster) -> Cluster {
+    cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
+    assert_eq!(cluster.manager(), ("a".into(), 1));
+    for node in ["b", "c"] {
+        deafen(&mut cluster, node, "a");
+    }
+    drain(&mut cluster, "c");
+    cluster
+}
+
+#[test]
+fn a_manager_that_hears_no_host_gives_the_leadership_on() {
+    let mut cluster = deaf_manager(Cluster::of(&["a", "b", "c"]));
+    cluster.run(LONG);
+    assert_eq!(cluster.manager(), ("b".into(), 2));
+    assert_eq!(cluster.node("a").machine.managing(), None);
+    cluster.run(LONG);
+    assert_eq!((has(&cluster, "c"), unserved(&cluster)), (0, 0), "`b` heard what `c` stopped");
+    cluster.run(10 * LONG);
+    assert_eq!(cluster.manager(), ("b".into(), 2), "it hears, so it stays");
+    let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::LeadUnheard);
+    stays = deaf_manager(stays);
+    stays.run(10 * LONG);
+    assert_eq!(stays.manager(), ("a".into(), 1), "the mutation shows");
+}
+
+#[test]
+fn a_manager_that_hears_one_host_stays() {
+    let mut cluster = Cluster::of(&["a", "b", "c", "d"]);
+    for node in ["b", "c"] {
+        deafen(&mut cluster, node, "a");
+    }
+    cluster.run(10 * LONG);
+    assert_eq!(cluster.manager(), ("a".into(), 1));
+}
+
+#[test]
+fn the_leadership_is_given_to_no_node_that_leaves_or_cannot_lead() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.start_with("c", HOST, 1);
+    cluster.start("d");
+    cluster.run(5_000);
+    cluster.tell("a", Event::Drain { node: "b".into(), draining: true });
+    cluster.run(5_000);
+    for node in ["b", "c", "d"] {
+        deafen(&mut cluster, node, "a");
+    }
+    cluster.run(LONG);
+    assert_eq!(cluster.manager(), ("d".into(), 2));
+}
+
+#[test]
+fn where_no_host_is_heard_the_leadership_goes_round_slower() {
+    let nodes = ["a", "b", "c"];
+    let mut cluster = Cluster::of(&nodes);
+    for (from, to) in nodes.iter().flat_map(|from| nodes.map(|to| (*from, to))) {
+        if from != to {
+            deafen(&mut cluster, from, to);
+        }
+    }
+    // The waits are 6, 12, 24, 48 and 96 s.
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        cluster.run(1_000);
+        seen.push(cluster.manager());
+    }
+    seen.dedup();
+    let round = [("a", 1), ("b", 2), ("c", 3), ("a", 4), ("b", 5), ("c", 6)];
+    assert_eq!(seen, round.map(|(node, term)| (node.into(), term)));
+    assert_eq!(unserved(&cluster), 0);
+    cluster.unheard.clear();
+    cluster.run(30 * LONG);
+    assert_eq!(cluster.manager(), ("c".into(), 6));
+    let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
+    assert_eq!(row.unheard_terms(), 5);
+}
+
+#[test]
+fn who_follows_a_dead_manager_begins_with_the_shortest_wait() {
+    let nodes = ["a", "b", "c"];
+    let mut cluster = Cluster::of(&nodes);
+    for (from, to) in nodes.iter().flat_map(|from| nodes.map(|to| (*from, to))) {
+        if from != to {
+            deafen(&mut cluster, from, to);
+        }
+    }
+    cluster.run(2 * LONG);
+    let (manager, term) = cluster.manager();
+    assert!(term > 1);
+    cluster.unheard.clear();
+    cluster.node(&manager).dead = true;
+    cluster.run(LONG);
+    let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
+    assert_eq!((row.term, row.unheard_terms()), (term + 1, 0));
 }
 
 #[test]

@@ -56,6 +56,7 @@ impl Machine {
         self.place(now);
         self.drain(now);
         self.balance(now);
+        self.step_down(now);
     }
 
     /// Marks lives whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
