@@ -90,6 +90,16 @@ impl Box_ {
         (context::identity().id, context::message().map(|message| message.principal))
     }
 
+    #[message]
+    fn depth(&self, of: Value) -> usize {
+        let mut depth = 0;
+        let mut value = &of;
+        while let Some(inner) = value.get(0) {
+            (depth, value) = (depth + 1, inner);
+        }
+        depth
+    }
+
     #[allow(dead_code)]
     fn helper() {}
 }
@@ -111,6 +121,29 @@ fn arguments_come_by_name_and_a_single_one_also_bare() {
     for body in ["", "null", " {} ", "{}"] {
         assert_eq!(call_raw::<Box_>("all", body.as_bytes()), Ok(br#"{"a":8}"#.to_vec()), "{body}");
     }
+}
+
+#[test]
+fn arguments_nested_too_deeply_are_refused() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let call = |method: &str, body: String| call_raw::<Box_>(method, body.as_bytes());
+    let refused = |method: &str, body: String| match call(method, body) {
+        Err(Refusal::InvalidArguments(why)) => why,
+        other => panic!("expected invalid arguments, not {other:?}"),
+    };
+    assert_eq!(call("depth", nested(100)), Ok(b"99".to_vec()));
+    let deep = nested(1_000_000);
+    for body in [deep.clone(), "[".repeat(1_000_000), format!("{{\"of\":{deep}}}")] {
+        assert_eq!(
+            refused("depth", body),
+            "depth(of: Value): argument `of`: recursion limit exceeded"
+        );
+    }
+    // Where no value may nest, it is not even read.
+    let why = refused("put", format!("{{\"name\":\"a\",\"count\":{deep}}}"));
+    assert!(why.ends_with("argument `count`: invalid type: sequence, expected u32"), "{why}");
+    let why = refused("all", deep);
+    assert!(why.starts_with("all(): takes no arguments"), "{why}");
 }
 
 #[test]
