@@ -99,15 +99,9 @@ impl Deployer {
             let query = matches!(method.kind, ostraca_wasm::Kind::Query);
             MethodRow::new(&method.name, query, &method.summary)
         });
-        let row = TypeRow {
-            revision: revision + 1,
-            manifest: upload.manifest,
-            component: upload.digest,
-            component_size: upload.component.len() as u64,
-            methods: methods.collect::<Result<_, _>>().map_err(store_problem)?,
-            // What another release noted on the type stays.
-            extensions: standing.as_ref().map(|it| it.row.extensions.clone()).unwrap_or_default(),
-        };
+        let methods = methods.collect::<Result<_, _>>().map_err(store_problem)?;
+        let size = upload.component.len() as u64;
+        let row = next_row(standing.as_ref(), upload.manifest, upload.digest, size, methods);
         let value = rows::encode_value(&row).map_err(store_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
@@ -233,6 +227,20 @@ struct Standing {
 
 fn revision_of(standing: Option<&Standing>) -> u64 {
     standing.map_or(0, |it| it.row.revision)
+}
+
+/// The row of a new deployment, after the one that stands.
+fn next_row(
+    standing: Option<&Standing>,
+    manifest: String,
+    component: [u8; 32],
+    component_size: u64,
+    methods: Vec<MethodRow>,
+) -> TypeRow {
+    let revision = revision_of(standing) + 1;
+    // What another release noted on the type stays.
+    let extensions = standing.map(|it| it.row.extensions.clone()).unwrap_or_default();
+    TypeRow { revision, manifest, component, component_size, methods, extensions }
 }
 
 /// Refuses what was made for another revision than the one that stands.

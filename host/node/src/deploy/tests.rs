@@ -111,3 +111,17 @@ async fn a_deploy_that_compiles_does_not_hold_up_others() {
     let refused = refused.await.expect("it does not wait").expect_err("it is no entity");
     assert_eq!(refused.code, "missing-export");
 }
+
+#[test]
+fn a_deploy_keeps_a_later_releases_fields_of_the_type() {
+    // Number 100, optional.
+    let noted: ostraca_sharding::extensions::Extensions<TypeRow> =
+        ostraca_sharding::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");
+    let first = next_row(None, MANIFEST.into(), [1; 32], 8, Vec::new());
+    assert_eq!((first.revision, &first.extensions), (1, &Default::default()));
+    let found = Row { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };
+    let row = TypeRow { revision: 3, extensions: noted.clone(), ..first };
+    let next = next_row(Some(&Standing { found, row }), "other".into(), [2; 32], 9, Vec::new());
+    assert_eq!((next.revision, next.extensions), (4, noted));
+    assert_eq!((&*next.manifest, next.component, next.component_size), ("other", [2; 32], 9));
+}
