@@ -183,7 +183,7 @@ struct Worker {
     by_shard: HashMap<ShardId, SlotId>,
     slots: Slots,
     types: HashMap<Arc<str>, Arc<Type>>,
-    tickets: HashMap<Token, (Back, Kind, Arc<Charge>)>,
+    tickets: HashMap<Token, Waiting>,
     /// The round's answers for the gateway.
     answers: Vec<Answered>,
     cap: LiveCap,
@@ -195,6 +195,17 @@ struct Worker {
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
+    /// The next machine that is told something panics.
+    #[cfg(test)]
+    panics: bool,
+}
+
+/// A message that was told to a machine and not answered yet.
+struct Waiting {
+    slot: SlotId,
+    back: Back,
+    kind: Kind,
+    charge: Arc<Charge>,
 }
 
 /// Runs a worker until its inputs end or it was told to stop and has.
@@ -264,6 +275,8 @@ impl Worker {
             suspended: false,
             stopping: None,
             actions: Vec::new(),
+            #[cfg(test)]
+            panics: false,
         }
     }
 
@@ -314,7 +327,8 @@ impl Worker {
         let Some(id) = self.by_shard.get(&shard).copied() else {
             return self.not_owner(shard, back, message.kind);
         };
-        self.tickets.insert(message.token, (back, message.kind, charge));
+        let waiting = Waiting { slot: id, back, kind: message.kind, charge };
+        self.tickets.insert(message.token, waiting);
         self.tell(id, Event::Message(message));
     }
 

@@ -19,7 +19,7 @@ use super::done::{Done, Ran, Started};
 use super::panics::{Panicked, contained};
 use super::slots::{Live, SlotId};
 use super::tasks::Share;
-use super::{Back, Report, Worker};
+use super::{Report, Waiting, Worker};
 use crate::stats::Stats;
 
 /// Records and bytes of state that are read at once.
@@ -213,7 +213,7 @@ impl Worker {
         message: Arc<Message>,
     ) {
         let entity = message.target.clone();
-        let abandoned = |(back, ..): &(Back, Kind, _)| back.is_abandoned();
+        let abandoned = |waiting: &Waiting| waiting.back.is_abandoned();
         if message.kind == Kind::Query && self.tickets.get(&message.token).is_some_and(abandoned) {
             // A command that was accepted runs, whoever still waits for it (promise 8); a query would be in vain.
             return self.tasks.push_ready(Done::Abandoned(id, entity, generation, turn));
@@ -236,7 +236,7 @@ impl Worker {
             remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
             version,
         };
-        let charge = self.tickets.get(&message.token).map(|(_, _, charge)| charge.clone());
+        let charge = self.tickets.get(&message.token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.parts.stats, async move {
             // Asked here, when the turn starts: the one before it may have made a reply since it was given out.
             if let Some(full) = charge.as_ref().and_then(|charge| charge.clogged()) {

@@ -1,12 +1,16 @@
-//! Panics of the host's own code in a worker's futures. Each ends what it was for, and nothing else: the message of one
-//! entity, or what one batch asked of the store.
+//! Panics of the host's own code on a worker's thread. Each ends what it was for, and nothing else: the message of one
+//! entity, what one batch asked of the store, or one shard's machine.
 
 use std::any::Any;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::FutureExt;
+use ostraca_sharding::message::{Kind, Outcome, Token, codes};
+use ostraca_sharding::shard::{Event, Machine};
 
+use super::slots::{Live, SlotId};
+use super::{Report, Worker};
 use crate::stats::Stats;
 
 /// A future panicked.
@@ -21,18 +25,64 @@ pub(super) fn contained<F: Future>(
     future: F,
 ) -> impl Future<Output = Result<F::Output, Panicked>> + use<F> {
     let stats = stats.clone();
-    AssertUnwindSafe(future).catch_unwind().map(move |result| {
-        result.map_err(|what| {
-            let panicked = said(&*what);
-            Stats::count(&stats.panics);
-            tracing::error!(%panicked, "a panic was contained: report it");
-            panicked
-        })
-    })
+    AssertUnwindSafe(future)
+        .catch_unwind()
+        .map(move |result| result.map_err(|what| counted(&stats, &*what)))
+}
+
+/// What a call comes to, or that it panicked, which is counted. What it changed is not to be used any more.
+pub(super) fn caught<T>(stats: &Stats, call: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|what| counted(stats, &*what))
+}
+
+fn counted(stats: &Stats, what: &(dyn Any + Send)) -> Panicked {
+    let panicked = said(what);
+    Stats::count(&stats.panics);
+    tracing::error!(%panicked, "a panic was contained: report it");
+    panicked
 }
 
 fn said(what: &(dyn Any + Send)) -> Panicked {
     let text = what.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| what.downcast_ref::<String>().cloned());
     Panicked(text.unwrap_or_else(|| "no message".into()))
+}
+
+impl Worker {
+    /// Ends a machine that panicked, as one whose shard was lost: nothing that it remembers can be relied on. The
+    /// shard is reported, and gets an owner and an epoch anew.
+    pub(super) fn lose(&mut self, id: SlotId, panicked: &Panicked) {
+        let now = self.parts.clock.now();
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let (settings, owner) = (slot.machine.settings().clone(), slot.machine.owner().clone());
+        let mut ended = Machine::new(settings, owner.clone());
+        ended.handle(now, Event::Forget);
+        while ended.poll().is_some() {}
+        slot.machine = ended;
+        slot.serving = false;
+        for (_, (_, live)) in slot.instances.drain() {
+            if let Live::Busy(interrupt) = live {
+                interrupt.interrupt();
+            }
+        }
+        self.cap.forget(&owner.shard);
+        let shard = owner.shard.shard;
+        if self.by_shard.get(&shard) == Some(&id) {
+            self.by_shard.remove(&shard);
+            self.parts.stats.failing.forget(shard);
+        }
+        let waited = self.tickets.iter().filter(|(_, ticket)| ticket.slot == id);
+        let waited: Vec<(Token, Kind)> =
+            waited.map(|(token, ticket)| (*token, ticket.kind)).collect();
+        for (token, kind) in waited {
+            let text = format!("shard {shard} was given up: {panicked}");
+            let outcome = match kind {
+                Kind::Command => Outcome::Unknown { message: text },
+                Kind::Query => Outcome::later(codes::NOT_OWNER, text, 100),
+            };
+            self.reply(id, token, outcome);
+        }
+        self.say(Report::Lost(Box::new(owner), None, panicked.to_string()));
+        self.settle(id);
+    }
 }

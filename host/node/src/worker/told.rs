@@ -4,8 +4,9 @@ use ostraca_sharding::ids::{Epoch, ShardId};
 use ostraca_sharding::message::{Kind, Now, Outcome, Token, codes};
 use ostraca_sharding::shard::{Action, Event, Phase};
 
+use super::panics::caught;
 use super::slots::SlotId;
-use super::{Answered, Back, Report, Worker};
+use super::{Answered, Back, Report, Waiting, Worker};
 use crate::record::Frame;
 use crate::stats::Stats;
 
@@ -15,8 +16,17 @@ impl Worker {
         let now = self.parts.clock.now();
         let recorded = self.parts.recorder.as_ref().map(|_| (now, event.clone()));
         let Some(slot) = self.slots.get_mut(id) else { return };
-        slot.machine.handle(now, event);
-        self.carry_out(id, recorded);
+        #[cfg(test)]
+        let panics = std::mem::take(&mut self.panics);
+        let handled = caught(&self.parts.stats, || {
+            slot.machine.handle(now, event);
+            #[cfg(test)]
+            assert!(!panics, "as the test wants it");
+        });
+        match handled {
+            Ok(()) => self.carry_out(id, recorded),
+            Err(panicked) => self.lose(id, &panicked),
+        }
     }
 
     pub(super) fn carry_out(&mut self, id: SlotId, recorded: Option<(Now, Event)>) {
@@ -113,7 +123,7 @@ impl Worker {
     }
 
     pub(super) fn reply(&mut self, id: SlotId, token: Token, outcome: Outcome) {
-        let Some((back, kind, _)) = self.tickets.remove(&token) else { return };
+        let Some(Waiting { back, kind, .. }) = self.tickets.remove(&token) else { return };
         let epoch = self.slots.get(id).map_or(Epoch(0), |slot| slot.epoch());
         self.answer(back, kind, epoch, outcome);
     }
@@ -140,7 +150,7 @@ impl Worker {
 
     /// Nobody will hear what becomes of those that still wait.
     pub(super) fn abandon(&mut self) {
-        for (_, (back, kind, _)) in std::mem::take(&mut self.tickets) {
+        for (_, Waiting { back, kind, .. }) in std::mem::take(&mut self.tickets) {
             let message = "the node stopped before the message's end was known".into();
             self.answer(back, kind, Epoch(0), Outcome::Unknown { message });
         }

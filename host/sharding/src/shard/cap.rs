@@ -59,6 +59,16 @@ impl LiveCap {
         }
     }
 
+    /// Takes back every slot and wish of a shard whose machine cannot give them back any more.
+    pub fn forget(&mut self, shard: &ShardKey) {
+        let others = |(of, _): &Holder| of != shard;
+        self.held.retain(|holder, _| others(holder));
+        self.evicting.retain(others);
+        self.waiting.retain(|(holder, _)| others(holder));
+        self.idle.retain(|_, holder| others(holder));
+        self.idle_since.retain(|holder, _| others(holder));
+    }
+
     /// Notes that a holder is idle and may be evicted. One that is idle already keeps its place: machines say so
     /// again at every renewal.
     pub fn idle(&mut self, holder: Holder) {
@@ -134,6 +144,29 @@ mod tests {
         cap.free(&holder("b"), 1);
         assert_eq!(cap.grant(), Some((holder("c"), 1)));
         assert_eq!(cap.held(), 2);
+    }
+
+    #[test]
+    fn a_shard_that_is_forgotten_holds_and_wishes_nothing() {
+        let of =
+            |shard, id: &str| (ShardKey { shard: ShardId(shard), ..holder(id).0 }, holder(id).1);
+        let mut cap = LiveCap::new(3);
+        for (shard, id) in [(1, "a"), (2, "b"), (1, "c"), (1, "d"), (2, "e")] {
+            cap.want(of(shard, id), 1);
+        }
+        while cap.grant().is_some() {}
+        cap.idle(of(1, "a"));
+        cap.idle(of(2, "b"));
+        cap.idle(of(1, "c"));
+        assert_eq!(cap.evict(), Some(of(1, "a")));
+        cap.forget(&of(1, "a").0);
+        assert_eq!(cap.grant(), Some((of(2, "e"), 1)), "and not `d`");
+        assert_eq!((cap.held(), cap.grant()), (2, None));
+        cap.want(of(3, "f"), 1);
+        assert_eq!(cap.grant(), Some((of(3, "f"), 1)));
+        cap.want(of(3, "g"), 1);
+        assert_eq!(cap.evict(), Some(of(2, "b")), "neither `a` nor `c`");
+        assert_eq!(cap.evict(), None);
     }
 
     #[test]

@@ -125,6 +125,48 @@ async fn a_panic_ends_one_message_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
+    let host = host();
+    let mut hand = Hand::new();
+    hand.worker.input(Input::Type(guest(&host)));
+    let now = hand.worker.parts.clock.now().mono;
+    hand.worker.input(Input::Renewed(now, 3_000));
+    hand.adopt(1, 1);
+    hand.adopt(2, 1);
+    hand.settle().await;
+    assert_eq!(hand.reports(), ["serving 1 1", "serving 2 1"]);
+    let live = hand.send(2, "who");
+    let done = hand.send(1, "who");
+    hand.settle().await;
+    assert_eq!(hand.answer(done), Some(("final".into(), 1)));
+    assert_eq!(hand.answer(live), Some(("final".into(), 1)));
+
+    let waits = hand.send(1, "who");
+    let asks = hand.send_as(1, "read", Kind::Query, None);
+    hand.worker.panics = true;
+    let panics = hand.send(1, "who");
+    assert_eq!(hand.reports(), ["lost 1 1"]);
+    assert_eq!(hand.answer(waits), Some(("unknown".into(), 1)));
+    assert_eq!(hand.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
+    assert_eq!(hand.answer(panics), Some(("unknown".into(), 1)));
+    assert_eq!(Stats::get(&hand.worker.parts.stats.panics), 1);
+    let refused = hand.send(1, "who");
+    hand.settle().await;
+    assert_eq!(hand.answer(refused).map(|(outcome, _)| outcome), Some(codes::NOT_OWNER.into()));
+    let other = hand.send(2, "who");
+    hand.settle().await;
+    assert_eq!(hand.answer(other), Some(("final".into(), 1)), "its neighbour goes on");
+    assert_eq!((hand.worker.cap.held(), hand.worker.slots.iter().count()), (1, 1));
+
+    hand.adopt(1, 2);
+    hand.settle().await;
+    let again = hand.send(1, "who");
+    hand.settle().await;
+    assert_eq!(hand.answer(again), Some(("final".into(), 2)));
+    assert!(hand.worker.tickets.is_empty());
+}
+
+#[tokio::test]
 async fn a_query_that_nobody_waits_for_does_not_run_and_a_command_does() {
     let host = host();
     let mut hand = Hand::new();
