@@ -39,3 +39,40 @@ async fn a_join_moves_no_more_than_the_new_nodes_share_and_a_leave_only_what_was
     }
     cluster.stop().expect("stop");
 }
+
+/// The manager goes by its own strategy; a dry run by that of the node which is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_lists_the_moves_and_makes_none() {
+    let options = Options {
+        at_once: 0,
+        shards: 24,
+        proxied: false,
+        ..Options::new("dry-run", &[ALL, "host,gateway"])
+    };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    let lazy = "[rebalance]\nstrategy = \"least-shard\"\nthreshold = 100";
+    cluster.home(0).set(lazy).expect("settings");
+    cluster.start_node(0).expect("start");
+    let all_on_one = |view: &View| view.settled(24) && view.hosts().len() == 1;
+    cluster.wait("one host has all", all_on_one).await.expect("all on one");
+    cluster.start_node(1).expect("start");
+    let joined = |view: &View| view.settled(24) && view.hosts().len() == 2;
+    let before = cluster.wait("the other joined", joined).await.expect("joined");
+
+    for (node, count) in [(0, 0), (1, 12)] {
+        let words = ["rebalance", "--dry-run", "--output", "json"];
+        let output = cluster.command(node, &words).await.expect("a command");
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let moves = told["moves"].as_array().expect("moves");
+        assert_eq!((moves.len(), &told["dry_run"]), (count, &true.into()), "{told}");
+        let mut shards: Vec<_> = moves.iter().map(|it| it["shard"].as_u64()).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        assert_eq!(shards.len(), count, "no shard twice: {told}");
+        assert!(moves.iter().all(|it| it["from"] == "n1" && it["to"] == "n2"), "{told}");
+    }
+    let after = cluster.view().await.expect("a view");
+    assert_eq!(after.moved_since(&before), 0, "nothing was moved: {after}");
+    assert_eq!(after.owned_by("n1"), 24);
+    cluster.stop().expect("stop");
+}

@@ -1,0 +1,49 @@
+//! A host that cannot compile what is deployed has no shards while another can (R24).
+
+use anyhow::Result;
+use ostraca_client::Entity;
+use ostraca_process_tests::Cluster;
+use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::home::deploy_example;
+
+/// Too little to compile anything in.
+const NO_ROOM: &str = "[compiler]\nmemory = \"1 MiB\"";
+
+/// Whether a node's status names this problem.
+async fn tells(cluster: &mut Cluster, node: usize, code: &str) -> Result<bool> {
+    let status = cluster.watcher(node).await?.status().await?;
+    Ok(status.problems.iter().any(|problem| problem.code == code))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
+    let options = Options { proxied: false, at_once: 2, ..Options::three("unfit") };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.home(2).set(NO_ROOM).expect("settings");
+    cluster.start_node(2).expect("start");
+    let name = cluster.name(2);
+    let before = cluster.settled().await.expect("settled");
+    assert!(before.owned_by(&name) > 0, "it can run all that is deployed, which is nothing");
+
+    let client = cluster.client(0).await.expect("client");
+    deploy_example(&client, "counter").await.expect("deploy");
+    let left = |view: &View| view.owned_by(&name) == 0 && view.settled(24);
+    cluster.wait("it owns nothing", left).await.expect("its shards go");
+    assert!(tells(&mut cluster, 2, "type-broken").await.expect("status"), "it says why");
+    let manager = cluster.manager().await.expect("manager");
+    assert!(tells(&mut cluster, manager, "host-unfit").await.expect("status"));
+    let session = client.session();
+    for id in 0..48 {
+        let entity = Entity::new("counter", format!("c{id}"));
+        session.command(&entity, "add", "1").await.expect("an answer of another host");
+    }
+
+    // Mended, it takes its share again.
+    cluster.term(2).expect("term");
+    cluster.home(2).set("[compiler]\nmemory = \"1 GiB\"").expect("settings");
+    cluster.start_node(2).expect("start");
+    let again = |view: &View| view.owned_by(&name) > 0;
+    cluster.wait("it owns shards again", again).await.expect("its share");
+    client.close().await;
+    cluster.stop().expect("stop");
+}
