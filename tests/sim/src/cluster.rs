@@ -29,6 +29,7 @@ mod slow;
 mod storage;
 mod strikes;
 mod trace;
+mod unfit;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

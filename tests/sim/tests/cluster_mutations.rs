@@ -137,6 +137,11 @@ fn r11_a_node_that_goes_on_unheard_leaves_what_it_gave_up_unserved() {
 }
 
 #[test]
+fn r24_a_host_that_keeps_shards_it_cannot_run_is_seen() {
+    without(node::Mutation::KeepUnfit, Broken::Unanswered, &[], 0);
+}
+
+#[test]
 fn r12_acknowledgements_with_a_veto_hold_a_hand_off_up() {
     without(node::Mutation::AcksVeto, Broken::WaitedForAcks, &[Broken::Unanswered], 10);
 }

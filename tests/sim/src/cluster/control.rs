@@ -23,6 +23,9 @@ impl World {
             // The first that it sees after it stood still.
             it.felt = self.now;
         }
+        if let Event::Unrunnable(types) = &event {
+            it.unfit = !types.is_empty();
+        }
         let now = it.reads(self.now);
         it.machine.handle(now, event.clone());
         let mut actions = Vec::new();

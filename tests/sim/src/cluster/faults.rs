@@ -96,6 +96,10 @@ pub(super) enum Fault {
     ControlStalls,
     RenewalSlow,
     RegistrationSlow,
+    /// A host cannot run a deployed type, for so long or to the end of the run.
+    Unfit {
+        millis: Option<u64>,
+    },
     /// Another lease, which each node hears of at another time, or never.
     Settings {
         lease: u64,
@@ -136,7 +140,9 @@ impl World {
             let cut = self.cuts.iter().any(|cut| cut.from == at && cut.until == u64::MAX);
             let drained = self.drained.contains(&it.node);
             let leaves = it.pid.is_some_and(|pid| self.processes[pid].leaving);
-            at != site && it.roles.host && !it.over && !it.copy && !cut && !drained && !leaves
+            let unfit = it.pid.is_some_and(|pid| self.processes[pid].unfit);
+            let stays = !it.over && !it.copy && !cut && !drained && !leaves && !unfit;
+            at != site && it.roles.host && stays
         };
         site > 0 && (0..self.sites.len()).filter(|at| lasting(*at)).count() > 1
     }
@@ -290,6 +296,7 @@ impl World {
                 let pid = self.a_process(true);
                 self.tell_awake(pid, Event::Rebalance);
             }
+            Fault::Unfit { millis } => self.cannot_run(millis),
             Fault::Settings { lease } => self.change_settings(lease),
             Fault::Redeploy => {
                 self.tally.count("operator: redeploy");

@@ -81,7 +81,7 @@ impl World {
         format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
     }
 
-    /// Hosts that may own shards, with how many they have.
+    /// Hosts that are to own shards, with how many they have.
     fn counts(&self) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
@@ -96,6 +96,7 @@ impl World {
                 && may(row)
                 && self.processes.iter().any(|it| {
                     it.alive
+                        && !it.unfit
                         && it.member.as_ref().is_some_and(|member| {
                             member.node == *node && member.incarnation == row.incarnation
                         })
@@ -168,7 +169,7 @@ impl World {
             && self.open() == 0
             && self.held_copies == 0
             && (balanced || unheard)
-            && (owned == self.shards as usize || counts.is_empty())
+            && (owned == self.shards as usize || counts.is_empty() || (unheard && self.any_unfit()))
             && self.unserved().is_empty()
     }
 

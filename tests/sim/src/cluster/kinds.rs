@@ -21,6 +21,7 @@ pub const KINDS: &[&str] = &[
     "fault: store connection broken",
     "fault: store call delivered twice",
     "fault: store answer lost",
+    "fault: host cannot run a type",
     "fault: watch broken",
     "fault: watch skipped to the newest value",
     "fault: node paused",

@@ -149,6 +149,7 @@ impl World {
             store_answered: self.now,
             begun: BTreeMap::new(),
             leaving: false,
+            unfit: false,
         });
         self.sites[site].pid = Some(pid);
         self.reconnect(pid, Way::Control);

@@ -14,8 +14,8 @@ use crate::store::Store;
 use crate::tally::Tally;
 
 /// When faults strike, in virtual milliseconds.
-const FROM: u64 = 500;
-const TO: u64 = 6_500;
+pub(super) const FROM: u64 = 500;
+pub(super) const TO: u64 = 6_500;
 
 impl World {
     pub(super) fn planned(seed: u64, options: Options) -> Self {
@@ -90,6 +90,7 @@ impl World {
         world.found();
         world.plan();
         world.plan_settings(seed);
+        world.plan_unfit(seed);
         world
     }
 

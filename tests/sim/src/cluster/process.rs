@@ -104,6 +104,8 @@ pub(super) struct Process {
     /// Terms and hand-offs: when it was first said that one begins, and whether it was handed on.
     pub(super) begun: BTreeMap<ostraca_sharding::rows::HandOffId, (u64, bool)>,
     pub(super) leaving: bool,
+    /// It was told that it cannot run a deployed type.
+    pub(super) unfit: bool,
 }
 
 impl Process {
