@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use crate::call::SessionId;
 use crate::driver;
-use crate::leave::Patience;
+use crate::leave::SharedPatience;
 use crate::profile::{Profile, ProfileError};
 use crate::session::{Session, Shared};
 use crate::stamp::ClusterClock;
@@ -110,7 +110,7 @@ pub struct Client {
     cancel: CancellationToken,
     dialers: Dialers,
     clock: Arc<ClusterClock>,
-    patience: Arc<Patience>,
+    patience: Arc<SharedPatience>,
 }
 
 impl Client {
@@ -141,7 +141,7 @@ impl Client {
         let state = LinkState { link: Some(link), last: None };
         let (publish, links) = watch::channel(state);
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
-        let patience = Arc::new(Patience::new(dialers.options.leave_after));
+        let patience = Arc::new(SharedPatience::new(dialers.options.leave_after));
         let keeper = Keeper {
             dialers: dialers.clone(),
             addresses: profile.addresses.clone(),
@@ -208,7 +208,7 @@ struct Keeper {
     dialers: Dialers,
     addresses: Vec<String>,
     clock: Arc<ClusterClock>,
-    patience: Arc<Patience>,
+    patience: Arc<SharedPatience>,
     publish: watch::Sender<LinkState>,
 }
 

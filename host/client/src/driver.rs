@@ -17,10 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::connect::LinkState;
-use crate::leave::Patience;
-use crate::ledger::{Ledger, Window, time_said};
+use crate::leave::SharedPatience;
+use crate::ledger::{Ledger, Window};
 use crate::session::{Shared, Waiter};
-use crate::stamp::ClusterClock;
 
 /// Bytes that are encoded ahead of what QUIC takes.
 const AHEAD: usize = 256 << 10;
@@ -38,7 +37,7 @@ pub(crate) async fn drive(
     shared: Arc<Shared>,
     next: u64,
     mut links: watch::Receiver<LinkState>,
-    patience: Arc<Patience>,
+    patience: Arc<SharedPatience>,
     cancel: CancellationToken,
 ) {
     let mut ledger = Ledger::new(shared.id, next, rand::random());
@@ -63,11 +62,9 @@ pub(crate) async fn drive(
         if closed && ledger.is_empty() {
             break;
         }
-        let ends = stream.as_ref().and_then(|_| ledger.stuck()).map(|stuck| patience.ends(stuck));
+        let stuck = stream.as_ref().and_then(|_| ledger.stuck());
+        let ends = stuck.map(|stuck| patience.ends(stuck, now));
         let wake = ledger.next_wake().into_iter().chain(ends).min();
-        if ends.is_some_and(|ends| ends <= now) {
-            patience.lose();
-        }
         let happened = tokio::select! {
             () = cancel.cancelled() => break,
             () = shared.called.notified() => Ok(()),
@@ -93,7 +90,7 @@ pub(crate) async fn drive(
             reopen = (reopen * 2).min(REOPEN_LONGEST);
         }
     }
-    shared.inbox().ended = true;
+    shared.inbox().intake.end();
     take_calls(&shared, &mut ledger);
     ledger.end_all(&problem("client-closed", "the client was closed"), Instant::now());
     hand_out(&shared, &mut ledger);
@@ -107,7 +104,7 @@ fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
     let mut inbox = shared.inbox();
     let new = std::mem::take(&mut inbox.new);
     let closed = inbox.closed;
-    inbox.latest = inbox.latest.max(ledger.latest_stamp());
+    inbox.intake.stamped(ledger.latest_stamp());
     drop(inbox);
     for call in new {
         ledger.push(call.sequence, call.message, call.waiter);
@@ -149,7 +146,7 @@ async fn exchange(
     stream: &mut Option<Stream>,
     ledger: &mut Ledger<Waiter>,
     shared: &Shared,
-    patience: &Patience,
+    patience: &SharedPatience,
 ) -> Result<bool, Error> {
     let Some(Stream { writer, reader }) = stream else {
         return std::future::pending().await;
@@ -166,7 +163,7 @@ async fn exchange(
         let reply = Reply::decode(frame).map_err(|e| {
             Error::Lost(format!("the node sent what is no reply: {}", unreadable(&e)))
         })?;
-        hear_time(&reply, &shared.clock);
+        shared.clock.hear(&reply);
         if !matches!(reply.outcome(), Outcome::Result | Outcome::Error) {
             let said = reply.problem.as_ref();
             let (code, text) = said.map_or(("", ""), |it| (&it.code, &it.message));
@@ -174,20 +171,8 @@ async fn exchange(
         }
         ledger.reply(reply, now);
     }
-    if ledger.stuck().is_none() {
-        patience.progress();
-    }
+    patience.heard(ledger.stuck(), now);
     Ok(true)
-}
-
-/// A refused stamp says which time would pass (R17).
-fn hear_time(reply: &Reply, clock: &ClusterClock) {
-    let Some(problem) = &reply.problem else { return };
-    match (problem.code.as_str(), time_said(problem)) {
-        ("too-old", Some(time)) => clock.at_least(time),
-        ("stamped-ahead", Some(time)) => clock.set(time),
-        _ => {}
-    }
 }
 
 /// Opens the session's stream on the standing connection, or on the next one.

@@ -10,9 +10,13 @@
 //! arrived must not hold its successors), yet it holds `settled` down for a while, so that its
 //! recorded outcome can still be asked for under its id.
 
+mod intake;
+mod leave;
+mod noise;
 mod outcome;
 mod send;
 mod stamp;
+mod time;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -22,8 +26,10 @@ use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use crate::call::{Answer, CallError, MessageId, SessionId};
-pub use crate::leave::Stuck;
-pub(crate) use stamp::time_said;
+pub use intake::{Intake, Refused};
+pub use leave::{Patience, Stuck};
+use noise::Noise;
+pub use time::ClusterTime;
 
 /// What of a session may be in flight, as the node announced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +126,7 @@ pub struct Ledger<W> {
     absent: Option<Problem>,
     /// The highest stamp that was given anew.
     latest: u64,
-    noise: u64,
+    noise: Noise,
 }
 
 impl<W> Ledger<W> {
@@ -144,7 +150,7 @@ impl<W> Ledger<W> {
             stuck: None,
             absent: None,
             latest: 0,
-            noise: seed | 1,
+            noise: Noise::new(seed),
         }
     }
 

@@ -14,13 +14,8 @@ use ostraca_wire::proto::{Envelope, Kind};
 use tokio::sync::{Notify, oneshot};
 
 use crate::call::{Answer, CallError, MessageId, SessionId};
-use crate::ledger::Message;
+use crate::ledger::{Intake, Message, Refused};
 use crate::stamp::ClusterClock;
-
-/// Messages that a session holds without an outcome, at most; beyond it `session-full`.
-pub(crate) const MAX_HELD: usize = 65_536;
-/// Bytes of their bodies, at most.
-pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// What a call may say beside its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +82,7 @@ impl Session {
     /// The sequence that the next message gets.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
-        self.handle.shared.inbox().next
+        self.handle.shared.inbox().intake.next_sequence()
     }
 
     /// Sends a command; a method that is a query is refused.
@@ -143,41 +138,17 @@ impl Session {
         };
         let (waiter, outcome) = oneshot::channel();
         let mut inbox = shared.inbox();
-        let fresh = || MessageId {
-            session: shared.id,
-            sequence: inbox.next.max(1),
-            created: shared.clock.now().max(inbox.latest),
+        let id = match inbox.intake.take(options.again, shared.clock.now(), size) {
+            Ok(id) => id,
+            Err(Refused { id, why }) => {
+                drop(inbox);
+                // The receiver is in our hands: it cannot be gone.
+                let _ = waiter.send(Err(CallError::not_run(id, why)));
+                return Call { id, outcome };
+            }
         };
-        let id = options.again.unwrap_or_else(fresh);
         let sequence = id.sequence;
         message.created = id.created;
-        let refused = if id.session != shared.id {
-            Some(problem("other-session", "the id is of another session than the one that sends"))
-        } else if sequence == 0 || id.created == 0 {
-            Some(problem("bad-message", "an id has a sequence and a creation time from 1"))
-        } else if inbox.ended {
-            Some(problem("client-closed", "the client was closed"))
-        } else if inbox.held >= MAX_HELD || inbox.held_bytes + size > MAX_HELD_BYTES {
-            let text = format!(
-                "the session holds {} messages of {} bytes without an outcome: {MAX_HELD} and {MAX_HELD_BYTES} are allowed",
-                inbox.held, inbox.held_bytes
-            );
-            let mut full = problem("session-full", text);
-            full.retryable = true;
-            Some(full)
-        } else {
-            None
-        };
-        if let Some(problem) = refused {
-            drop(inbox);
-            // The receiver is in our hands: it cannot be gone.
-            let _ = waiter.send(Err(CallError::not_run(id, problem)));
-            return Call { id, outcome };
-        }
-        inbox.next = inbox.next.max(sequence.saturating_add(1));
-        inbox.latest = inbox.latest.max(id.created);
-        inbox.held += 1;
-        inbox.held_bytes += size;
         let first = inbox.new.is_empty();
         inbox.new.push_back(New { sequence, message, waiter: Waiter { outcome: waiter, size } });
         drop(inbox);
@@ -230,16 +201,10 @@ pub(crate) struct Shared {
 }
 
 pub(crate) struct Inbox {
-    next: u64,
-    /// The highest creation time so far: it never falls within a session.
-    pub(crate) latest: u64,
+    pub(crate) intake: Intake,
     pub(crate) new: VecDeque<New>,
-    held: usize,
-    held_bytes: usize,
     /// No handle is left.
     pub(crate) closed: bool,
-    /// The task is gone.
-    pub(crate) ended: bool,
 }
 
 pub(crate) struct New {
@@ -260,15 +225,8 @@ impl Shared {
         namespace: String,
         clock: Arc<ClusterClock>,
     ) -> Self {
-        let inbox = Inbox {
-            next: next.max(1),
-            latest: 0,
-            new: VecDeque::new(),
-            held: 0,
-            held_bytes: 0,
-            closed: false,
-            ended: false,
-        };
+        let intake = Intake::new(id, next);
+        let inbox = Inbox { intake, new: VecDeque::new(), closed: false };
         Self { id, namespace, clock, inbox: Mutex::new(inbox), called: Notify::new() }
     }
 
@@ -277,8 +235,6 @@ impl Shared {
     }
 
     pub(crate) fn release(&self, messages: usize, bytes: usize) {
-        let mut inbox = self.inbox();
-        inbox.held -= messages;
-        inbox.held_bytes -= bytes;
+        self.inbox().intake.release(messages, bytes);
     }
 }

@@ -1,40 +1,36 @@
-//! Cluster time as a client knows it: what nodes say, moved on by a clock that counts suspension (R17).
+//! The client's one reading of cluster time, which all its sessions share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ostraca_wire::clock::Moment;
+use ostraca_wire::clock::since_boot;
+use ostraca_wire::proto::Reply;
 
-/// A client's reading of cluster time, which stamps its messages. Behind is safe: what is stamped too low is refused
-/// with a time that passes. Ahead is refused until the cluster's time is there.
+use crate::ledger::ClusterTime;
+
+/// [`ClusterTime`] by this machine's clock.
 #[derive(Debug, Default)]
-pub(crate) struct ClusterClock(Mutex<Option<(u64, Moment)>>);
+pub(crate) struct ClusterClock(Mutex<ClusterTime>);
 
 impl ClusterClock {
     /// Milliseconds of cluster time, from 1.
     pub(crate) fn now(&self) -> u64 {
-        reading(&self.lock()).max(1)
+        self.lock().at(since_boot())
     }
 
     /// Somebody who knows says that it is so late, or later.
     pub(crate) fn at_least(&self, cluster_ms: u64) {
-        let mut base = self.lock();
-        if reading(&base) < cluster_ms {
-            *base = Some((cluster_ms, Moment::now()));
+        self.lock().at_least(cluster_ms, since_boot());
+    }
+
+    /// A refused stamp says which time would pass (R17).
+    pub(crate) fn hear(&self, reply: &Reply) {
+        // Nearly no reply says it.
+        if reply.problem.is_some() {
+            self.lock().hear(reply, since_boot());
         }
     }
 
-    /// An owner says that it is so late, and that this clock is far ahead.
-    pub(crate) fn set(&self, cluster_ms: u64) {
-        *self.lock() = Some((cluster_ms, Moment::now()));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(u64, Moment)>> {
+    fn lock(&self) -> MutexGuard<'_, ClusterTime> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn reading(base: &Option<(u64, Moment)>) -> u64 {
-    base.map_or(0, |(base, at)| {
-        base.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
-    })
 }

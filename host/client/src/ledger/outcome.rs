@@ -108,7 +108,7 @@ impl<W> Ledger<W> {
 
     /// Sends it again after a wait, if its deadline lets it.
     pub(super) fn again(&mut self, sequence: u64, said: Problem, now: Instant) {
-        let noise = self.noise();
+        let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
         // Between half of it and all of it, and never before the node asked for it.
@@ -172,14 +172,6 @@ impl<W> Ledger<W> {
     fn landed(&mut self, bytes: u64) {
         self.messages_in_flight -= 1;
         self.bytes_in_flight -= bytes;
-    }
-
-    /// From 0 to 1; xorshift, which is noise enough to spread retries.
-    fn noise(&mut self) -> f64 {
-        self.noise ^= self.noise << 13;
-        self.noise ^= self.noise >> 7;
-        self.noise ^= self.noise << 17;
-        (self.noise >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 

@@ -14,10 +14,10 @@ use super::{Ledger, State};
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The detail of a refusal that says which creation time would pass.
-pub(crate) const CREATED_MS: &str = "created_ms";
+const CREATED_MS: &str = "created_ms";
 
 /// The creation time that a refusal says would pass.
-pub(crate) fn time_said(problem: &Problem) -> Option<u64> {
+pub(super) fn time_said(problem: &Problem) -> Option<u64> {
     problem.details.get(CREATED_MS)?.parse().ok()
 }
 

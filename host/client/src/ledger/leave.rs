@@ -1,0 +1,118 @@
+//! When a client leaves a gateway that is there, and cannot reach its cluster.
+//!
+//! Such a gateway keeps its connections: messages wait at it, or come back as bounces. A session whose messages only
+//! bounced for a while asks for another gateway; one that hears nothing does so only if no other session of the
+//! client hears anything either, since a turn may be slow. Clients differ in their patience, and each leave that did
+//! not help doubles it, so that a cluster in trouble is not made to shake hands all the time.
+
+use std::time::{Duration, Instant};
+
+use super::noise::Noise;
+
+/// Patience is doubled at most so often.
+const DOUBLINGS: u32 = 4;
+
+/// What a session's messages meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Since when none of them was answered by an entity.
+    pub since: Instant,
+    /// They came back from the gateway; else nothing was heard.
+    pub bounced: bool,
+}
+
+/// One for a client: its sessions report to it. Sans-IO, as the books of a session are.
+#[derive(Debug)]
+pub struct Patience {
+    bound: Duration,
+    /// This client's share of the bound: not all leave at once.
+    share: f64,
+    leaves: u32,
+    /// When this connection began, or any session last heard of an entity.
+    progress: Instant,
+    /// When patience was lost last.
+    lost_at: Option<Instant>,
+    noise: Noise,
+}
+
+impl Patience {
+    /// The patience of a client that connects now. `seed` makes it differ from others'.
+    #[must_use]
+    pub fn new(bound: Duration, seed: u64, now: Instant) -> Self {
+        let mut noise = Noise::new(seed);
+        let share = share(&mut noise);
+        Self { bound, share, leaves: 0, progress: now, lost_at: None, noise }
+    }
+
+    /// A session took replies, and is now stuck or not: if not, an entity answered.
+    pub fn heard(&mut self, stuck: Option<Stuck>, now: Instant) {
+        if stuck.is_none() {
+            self.leaves = 0;
+            self.progress = now;
+        }
+    }
+
+    /// Whether the client leaves its gateway because a session is stuck like this: then all wait anew, and longer.
+    pub fn is_lost(&mut self, stuck: Stuck, now: Instant) -> bool {
+        if self.ends(stuck) > now {
+            return false;
+        }
+        self.share = share(&mut self.noise);
+        self.leaves = (self.leaves + 1).min(DOUBLINGS);
+        self.progress = now;
+        self.lost_at = Some(now);
+        true
+    }
+
+    /// When a session that is stuck like this loses patience.
+    #[must_use]
+    pub fn ends(&self, stuck: Stuck) -> Instant {
+        let since = match stuck.bounced {
+            true => stuck.since.max(self.lost_at.unwrap_or(stuck.since)),
+            false => stuck.since.max(self.progress),
+        };
+        since + self.bound.mul_f64(self.share) * 2_u32.pow(self.leaves)
+    }
+}
+
+fn share(noise: &mut Noise) -> f64 {
+    0.75 + noise.draw() / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_leave_that_did_not_help_doubles_the_patience() {
+        let bound = Duration::from_secs(8);
+        let now = Instant::now();
+        let mut patience = Patience::new(bound, 7, now);
+        let waits = |patience: &Patience, now: Instant| {
+            patience.ends(Stuck { since: now, bounced: true }) - now
+        };
+        assert!((bound * 3 / 4..=bound * 5 / 4).contains(&waits(&patience, now)));
+        let stuck = Stuck { since: now, bounced: true };
+        for _ in 0..9 {
+            let end = patience.ends(stuck);
+            assert!(!patience.is_lost(stuck, end - Duration::from_millis(1)));
+            assert!(patience.is_lost(stuck, end));
+        }
+        let now = patience.ends(stuck);
+        assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
+        patience.heard(Some(stuck), now);
+        assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
+        patience.heard(None, now);
+        assert!(waits(&patience, now) <= bound * 5 / 4);
+    }
+
+    #[test]
+    fn a_session_that_hears_nothing_waits_while_others_are_answered() {
+        let since = Instant::now();
+        let mut patience = Patience::new(Duration::from_secs(8), 7, since);
+        let now = since + Duration::from_secs(3_000);
+        patience.heard(None, now);
+        assert!(patience.ends(Stuck { since, bounced: false }) > now);
+        assert!(patience.ends(Stuck { since, bounced: true }) < now);
+    }
+}

@@ -1,0 +1,47 @@
+//! Cluster time as a client knows it: what nodes say, moved on by a clock that counts suspension (R17).
+
+use std::time::Duration;
+
+use ostraca_wire::proto::Reply;
+
+use super::stamp::time_said;
+
+/// A client's reading of cluster time, which stamps its messages. Behind is safe: what is stamped too low is refused
+/// with a time that passes. Ahead is refused until the cluster's time is there.
+///
+/// Sans-IO: `local` is what a clock of this machine shows that counts suspension.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClusterTime(Option<(u64, Duration)>);
+
+impl ClusterTime {
+    /// Milliseconds of cluster time, from 1.
+    #[must_use]
+    pub fn at(&self, local: Duration) -> u64 {
+        self.reading(local).max(1)
+    }
+
+    /// Somebody who knows says that it is so late, or later.
+    pub fn at_least(&mut self, cluster_ms: u64, local: Duration) {
+        if self.reading(local) < cluster_ms {
+            self.0 = Some((cluster_ms, local));
+        }
+    }
+
+    /// A refused stamp says which time would pass (R17).
+    pub fn hear(&mut self, reply: &Reply, local: Duration) {
+        let Some(problem) = &reply.problem else { return };
+        match (problem.code.as_str(), time_said(problem)) {
+            ("too-old", Some(time)) => self.at_least(time, local),
+            // An owner says that it is so late, and that this clock is far ahead.
+            ("stamped-ahead", Some(time)) => self.0 = Some((time, local)),
+            _ => {}
+        }
+    }
+
+    fn reading(&self, local: Duration) -> u64 {
+        self.0.map_or(0, |(base, at)| {
+            let passed = local.saturating_sub(at).as_millis();
+            base.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+        })
+    }
+}
