@@ -10,7 +10,6 @@ mod links;
 mod open;
 mod parcel;
 mod passed_on;
-mod reply;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,18 +19,17 @@ use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::{Epoch, Session, ShardId};
 use ostraca_sharding::route::{Load, Router, Step, Verdict};
 use ostraca_sharding::rows::Member;
+use ostraca_wire::outcome::{doubtful, reply, verdict_of, verdict_on};
 use ostraca_wire::proto::Reply;
 use ostraca_wire::server::Request;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::service::reply;
 use crate::types::Types;
 use crate::worker::{Answered, Answers, Input};
 pub(crate) use links::Links;
 pub(crate) use open::{Deadlines, Opener};
 pub(crate) use parcel::Parcel;
-use reply::{doubtful, said_by_node, said_by_worker};
 
 /// How often held messages are looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -174,7 +172,7 @@ impl Gateway {
         let now = self.now();
         let mut router = self.router();
         for (tag, reply) in batch.drain(..) {
-            let given = router.answered(now, tag, said_by_node(&reply), &mut steps);
+            let given = router.answered(now, tag, verdict_of(&reply), &mut steps);
             answers.extend(given.map(|(parcel, in_doubt)| (parcel, doubtful(reply, in_doubt))));
         }
         drop(router);
@@ -206,7 +204,7 @@ impl Answers for Gateway {
         let mut router = self.router();
         for Answered { tag, outcome, kind, epoch } in batch.drain(..) {
             if let Some((parcel, in_doubt)) =
-                router.answered(now, tag, said_by_worker(&outcome, epoch), &mut steps)
+                router.answered(now, tag, verdict_on(&outcome, epoch), &mut steps)
             {
                 answers.push((parcel, in_doubt, outcome, kind, epoch));
             }

@@ -1,13 +1,11 @@
 //! What comes from clients: messages go to the gateway, other requests are answered here or in [`crate::admin`].
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_sharding::ids::Epoch;
-use ostraca_sharding::message::{Hint, Kind, Outcome, codes};
-use ostraca_sharding::records::Answer;
-use ostraca_wire::proto::{self, Envelope, Problem, Reply};
+use ostraca_sharding::message::{Kind, codes};
+use ostraca_wire::outcome::wire_kind;
+use ostraca_wire::proto::{self, Envelope, Problem};
 use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Service, SessionInfo};
 
 use crate::admin::Desk;
@@ -16,8 +14,6 @@ use crate::input::nearest;
 use crate::peers::starting;
 use crate::types::{Table, Type};
 
-/// The detail of a refusal that says which creation time would pass (R17).
-const CREATED_MS: &str = "created_ms";
 /// How long a message waits for its type to be known: rows travel for a moment after a deploy.
 const TYPE_WAIT: Duration = Duration::from_secs(2);
 
@@ -217,79 +213,7 @@ fn word(kind: Kind) -> &'static str {
     }
 }
 
-fn wire_kind(kind: Kind) -> proto::Kind {
-    match kind {
-        Kind::Command => proto::Kind::Command,
-        Kind::Query => proto::Kind::Query,
-    }
-}
-
 /// A problem that will not pass by itself.
 pub(crate) fn problem(code: &str, message: impl Into<String>, help: &str) -> Problem {
     Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }
-}
-
-/// What a refusal tells the sender's gateway: `epoch`, and where the owner is known `owner`, `incarnation`, `nonce`.
-pub(crate) fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
-    let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
-    if let Some(owner) = &hint.owner {
-        details.insert("owner".into(), owner.node.to_string());
-        details.insert("incarnation".into(), owner.incarnation.counter.to_string());
-        details.insert("nonce".into(), owner.incarnation.nonce.to_string());
-    }
-    details
-}
-
-fn details(hint: Option<&Hint>, stamp: Option<u64>) -> BTreeMap<String, String> {
-    let mut details = hint.map(hint_details).unwrap_or_default();
-    details.extend(stamp.map(|created| (CREATED_MS.to_owned(), created.to_string())));
-    details
-}
-
-/// A message's end, as it goes over the wire.
-pub(crate) fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
-    let kind = wire_kind(kind).into();
-    let base = Reply { epoch: epoch.0, kind, ..Reply::default() };
-    match outcome {
-        Outcome::Final { answer: Answer::Result(body), version } => {
-            Reply { outcome: proto::Outcome::Result.into(), entity_version: version, body, ..base }
-        }
-        Outcome::Final { answer: Answer::Error { code, message }, version } => Reply {
-            outcome: proto::Outcome::Error.into(),
-            entity_version: version,
-            problem: Some(Problem { code, message, ..Problem::default() }),
-            ..base
-        },
-        Outcome::Final { answer: Answer::Dropped, version } => Reply {
-            outcome: proto::Outcome::Ran.into(),
-            entity_version: version,
-            problem: Some(problem(
-                codes::REPLY_DROPPED,
-                "the message ran, and its reply is no longer kept",
-                "read the entity's state, if it matters what was answered",
-            )),
-            ..base
-        },
-        Outcome::NotRun { code, message, retry_after, hint, stamp } => Reply {
-            outcome: proto::Outcome::NotRun.into(),
-            problem: Some(Problem {
-                code: code.into_owned(),
-                message,
-                retryable: retry_after.is_some(),
-                retry_after_ms: retry_after.unwrap_or(0).into(),
-                details: details(hint.as_deref(), stamp),
-                ..Problem::default()
-            }),
-            ..base
-        },
-        Outcome::Unknown { message } => Reply {
-            outcome: proto::Outcome::Unknown.into(),
-            problem: Some(Problem {
-                help: "send it again under the same id".into(),
-                retryable: true,
-                ..problem("unknown", message, "")
-            }),
-            ..base
-        },
-    }
 }

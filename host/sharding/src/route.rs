@@ -30,7 +30,7 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::ids::{Epoch, NodeId, ShardId};
-use crate::message::codes;
+use crate::message::{Hint, codes};
 use crate::rows::Member;
 
 pub use settings::{Mutation, Settings};
@@ -254,6 +254,14 @@ impl<T: Clone> Router<T> {
     pub fn route_of(&self, shard: ShardId) -> Option<(Epoch, Option<&Member>)> {
         let index = index_of(shard, self.slots.len())?;
         Some((self.slots[index].epoch, self.target(index)))
+    }
+
+    /// Whose a shard is by a newer route than the sender's, `than`, if it is another node's than this `node`'s.
+    #[must_use]
+    pub fn elsewhere(&self, shard: ShardId, than: Epoch, node: &str) -> Option<Hint> {
+        let (known, owner) = self.route_of(shard)?;
+        let owner = owner.filter(|owner| *owner.node.0 != *node && known > than)?;
+        Some(Hint { epoch: known, owner: Some(owner.clone()) })
     }
 
     fn mutated(&self, mutation: Mutation) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! `docs/protocol.md` says what crosses the wire; this crate is its implementation for both sides.
 //! From the bottom up: [`proto`] (generated messages), [`frame`] (bytes to frames, sans-IO),
-//! [`framed`] (the same over QUIC streams), [`identity`] and [`tls`] (who is who), [`endpoint`]
+//! [`framed`] (the same over QUIC streams), [`outcome`] (how a message ends), [`identity`] and [`tls`] (who is who), [`endpoint`]
 //! (sockets and bounds), [`dial`] (a client's side of a connection), [`server`] (a node's side), [`peer`]
 //! (nodes among themselves).
 //!
@@ -24,6 +24,7 @@ pub mod fuzz;
 pub mod hello;
 pub mod identity;
 pub mod limits;
+pub mod outcome;
 pub mod peer;
 pub mod private;
 pub mod server;

@@ -7,12 +7,12 @@ use ostraca_sharding::ids::Session;
 use ostraca_sharding::message::{Message, Token};
 use ostraca_sharding::route::{Step, Verdict};
 use ostraca_wire::clock::Moment;
+use ostraca_wire::outcome::{doubtful, not_run, refused_by};
 use ostraca_wire::peer::messages::Forward;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::Gateway;
 use super::parcel::{Batches, Inner, Parcel};
-use super::reply::{doubtful, not_run, refused_by};
 use crate::types::{Absent, Table};
 use crate::worker::{Back, Delivery};
 

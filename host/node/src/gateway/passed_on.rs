@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Session, ShardId};
-use ostraca_sharding::message::{Hint, codes};
-use ostraca_sharding::route::Router;
+use ostraca_sharding::ids::{Epoch, Session, ShardId};
+use ostraca_sharding::message::codes;
+use ostraca_wire::outcome::{bounced, hint_details};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::Request;
 
 use super::Gateway;
-use super::parcel::{Batches, Parcel};
-use super::reply::bounced;
-use crate::service::{hint_details, problem};
+use super::parcel::Batches;
+use crate::service::problem;
 use crate::types::Table;
 use crate::worker::{Back, Delivery};
 
@@ -32,7 +31,10 @@ impl Gateway {
         // Whatever takes long is done without the router.
         let hints: Vec<_> = {
             let router = self.router();
-            placed.iter().map(|placed| self.elsewhere(&router, placed)).collect()
+            let hint = |Placed { shard, request, .. }: &Placed| {
+                router.elsewhere(*shard, Epoch(request.envelope.route_epoch), &self.node)
+            };
+            placed.iter().map(hint).collect()
         };
         let mut out = Batches::new(self.workers.len());
         for (Placed { session, shard, request }, hint) in placed.into_iter().zip(hints) {
@@ -72,14 +74,6 @@ impl Gateway {
         };
         let shard = shard_of(entry.manifest.shard_key.part(&request.envelope.id), self.shards);
         Some(Placed { session, shard, request })
-    }
-
-    /// Whose a shard is by a newer route than the sender's, if it is another node's.
-    fn elsewhere(&self, router: &Router<Parcel>, placed: &Placed) -> Option<Hint> {
-        let (known, owner) = router.route_of(placed.shard)?;
-        let newer = known.0 > placed.request.envelope.route_epoch;
-        let owner = owner.filter(|owner| *owner.node.0 != *self.node && newer)?;
-        Some(Hint { epoch: known, owner: Some(owner.clone()) })
     }
 }
 

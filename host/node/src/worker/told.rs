@@ -136,7 +136,9 @@ impl Worker {
         }
         match back {
             Back::Gateway { tag, .. } => self.answers.push(Answered { tag, outcome, kind, epoch }),
-            Back::Ticket(ticket) => ticket.answer(crate::service::reply(outcome, kind, epoch)),
+            Back::Ticket(ticket) => {
+                ticket.answer(ostraca_wire::outcome::reply(outcome, kind, epoch))
+            }
         }
     }
 

@@ -1,0 +1,169 @@
+//! How a message ends (R16): the core's word for it, the wire's, and what it means for the route.
+//!
+//! Gateways and owners answer by this; so does the simulator, whose nodes have no sockets.
+
+use std::collections::BTreeMap;
+
+use ostraca_sharding::ids::{Epoch, Incarnation};
+use ostraca_sharding::message::{Hint, Kind, Outcome, codes};
+use ostraca_sharding::records::Answer;
+use ostraca_sharding::route::{Refusal, Verdict};
+use ostraca_sharding::rows::Member;
+
+use crate::problem;
+use crate::proto::{self, Problem, Reply};
+
+/// The detail of a refusal that says which creation time would pass (R17).
+const CREATED_MS: &str = "created_ms";
+
+/// The kind, as the wire has it.
+#[must_use]
+pub fn wire_kind(kind: Kind) -> proto::Kind {
+    match kind {
+        Kind::Command => proto::Kind::Command,
+        Kind::Query => proto::Kind::Query,
+    }
+}
+
+/// What a refusal tells the sender's gateway: `epoch`, and where the owner is known `owner`, `incarnation`, `nonce`.
+#[must_use]
+pub fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
+    let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
+    if let Some(owner) = &hint.owner {
+        details.insert("owner".into(), owner.node.to_string());
+        details.insert("incarnation".into(), owner.incarnation.counter.to_string());
+        details.insert("nonce".into(), owner.incarnation.nonce.to_string());
+    }
+    details
+}
+
+fn details(hint: Option<&Hint>, stamp: Option<u64>) -> BTreeMap<String, String> {
+    let mut details = hint.map(hint_details).unwrap_or_default();
+    details.extend(stamp.map(|created| (CREATED_MS.to_owned(), created.to_string())));
+    details
+}
+
+/// A message's end, as it goes over the wire.
+#[must_use]
+pub fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
+    let kind = wire_kind(kind).into();
+    let base = Reply { epoch: epoch.0, kind, ..Reply::default() };
+    match outcome {
+        Outcome::Final { answer: Answer::Result(body), version } => {
+            Reply { outcome: proto::Outcome::Result.into(), entity_version: version, body, ..base }
+        }
+        Outcome::Final { answer: Answer::Error { code, message }, version } => Reply {
+            outcome: proto::Outcome::Error.into(),
+            entity_version: version,
+            problem: Some(Problem { code, message, ..Problem::default() }),
+            ..base
+        },
+        Outcome::Final { answer: Answer::Dropped, version } => Reply {
+            outcome: proto::Outcome::Ran.into(),
+            entity_version: version,
+            problem: Some(Problem {
+                help: "read the entity's state, if it matters what was answered".into(),
+                ..problem(codes::REPLY_DROPPED, "the message ran, and its reply is no longer kept")
+            }),
+            ..base
+        },
+        Outcome::NotRun { code, message, retry_after, hint, stamp } => Reply {
+            outcome: proto::Outcome::NotRun.into(),
+            problem: Some(Problem {
+                code: code.into_owned(),
+                message,
+                retryable: retry_after.is_some(),
+                retry_after_ms: retry_after.unwrap_or(0).into(),
+                details: details(hint.as_deref(), stamp),
+                ..Problem::default()
+            }),
+            ..base
+        },
+        Outcome::Unknown { message } => Reply {
+            outcome: proto::Outcome::Unknown.into(),
+            problem: Some(Problem {
+                help: "send it again under the same id".into(),
+                retryable: true,
+                ..problem("unknown", message)
+            }),
+            ..base
+        },
+    }
+}
+
+/// A refusal by the router, as a reply.
+#[must_use]
+pub fn refused_by(refusal: Refusal) -> Reply {
+    let Refusal { code, message, retry_after, in_doubt } = refusal;
+    let outcome =
+        Outcome::NotRun { code: code.into(), message, retry_after, hint: None, stamp: None };
+    doubtful(reply(outcome, Kind::Command, Epoch(0)), in_doubt)
+}
+
+/// An answer that this copy did not run says nothing of a former one that may have (R16).
+#[must_use]
+pub fn doubtful(reply: Reply, in_doubt: bool) -> Reply {
+    if !in_doubt || reply.outcome() != proto::Outcome::NotRun {
+        return reply;
+    }
+    let problem = reply.problem.map(|told| Problem {
+        message: format!(
+            "a former copy of the message may have run; the last one did not: {}",
+            told.message
+        ),
+        help: "send it again under the same id".into(),
+        retryable: true,
+        ..told
+    });
+    Reply { outcome: proto::Outcome::Unknown.into(), problem, ..reply }
+}
+
+/// A refusal, as a reply.
+#[must_use]
+pub fn not_run(problem: Problem) -> Reply {
+    Reply { outcome: proto::Outcome::NotRun.into(), problem: Some(problem), ..Reply::default() }
+}
+
+/// What an answer of a worker of this node means for the route.
+#[must_use]
+pub fn verdict_on(outcome: &Outcome, epoch: Epoch) -> Verdict {
+    match outcome {
+        Outcome::NotRun { code, hint, .. } if *code == codes::NOT_OWNER => {
+            let hint = hint.as_deref();
+            let owner = hint.and_then(|hint| hint.owner.clone());
+            Verdict::NotOwner { epoch: hint.map_or(epoch, |hint| hint.epoch), hint: owner }
+        }
+        Outcome::NotRun { code, .. } if *code == codes::REBALANCING => Verdict::Rebalancing,
+        _ => Verdict::Done,
+    }
+}
+
+/// What another node's reply means for the route.
+#[must_use]
+pub fn verdict_of(reply: &Reply) -> Verdict {
+    let Some(problem) = &reply.problem else { return Verdict::Done };
+    if reply.outcome() != proto::Outcome::NotRun {
+        return Verdict::Done;
+    }
+    match problem.code.as_str() {
+        codes::NOT_OWNER => {
+            let detail = |name: &str| problem.details.get(name);
+            let number = |name: &str| detail(name).and_then(|text| text.parse().ok());
+            let epoch = Epoch(number("epoch").unwrap_or(reply.epoch));
+            let incarnation = number("incarnation").zip(number("nonce"));
+            let hint = detail("owner").zip(incarnation).map(|(node, (counter, nonce))| Member {
+                node: node.as_str().into(),
+                incarnation: Incarnation { counter, nonce },
+            });
+            Verdict::NotOwner { epoch, hint }
+        }
+        codes::REBALANCING => Verdict::Rebalancing,
+        _ => Verdict::Done,
+    }
+}
+
+/// A refusal that the sender's node acts on.
+#[must_use]
+pub fn bounced(code: &str, message: &str) -> Problem {
+    Problem { retryable: true, retry_after_ms: 100, ..problem(code, message) }
+}
