@@ -12,6 +12,7 @@
 
 mod intake;
 mod leave;
+mod mutation;
 mod noise;
 mod outcome;
 mod send;
@@ -28,6 +29,7 @@ use ostraca_wire::proto::{Envelope, Problem};
 use crate::call::{Answer, CallError, MessageId, SessionId};
 pub use intake::{Intake, Refused};
 pub use leave::{Patience, Stuck};
+pub use mutation::Mutation;
 use noise::Noise;
 pub use time::ClusterTime;
 
@@ -127,6 +129,8 @@ pub struct Ledger<W> {
     /// The highest stamp that was given anew.
     latest: u64,
     noise: Noise,
+    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    mutations: Vec<Mutation>,
 }
 
 impl<W> Ledger<W> {
@@ -151,6 +155,7 @@ impl<W> Ledger<W> {
             absent: None,
             latest: 0,
             noise: Noise::new(seed),
+            mutations: Vec::new(),
         }
     }
 
@@ -221,9 +226,10 @@ impl<W> Ledger<W> {
         self.bytes_in_flight = 0;
         self.ghosts.clear();
         self.waiting.clear();
+        let doubt = !self.off(Mutation::ForgetDoubt);
         for (sequence, call) in &mut self.calls {
             if call.state == State::InFlight {
-                call.in_doubt = true;
+                call.in_doubt |= doubt;
                 call.heard =
                     Some(problem("connection-lost", "the connection broke before the reply"));
             }
@@ -278,7 +284,8 @@ impl<W> Ledger<W> {
     /// Below this, all of the session's sequences are resolved (R17).
     #[must_use]
     pub fn settled(&self) -> u64 {
-        let unresolved = self.calls.first_key_value().map(|(sequence, _)| *sequence);
+        let unread = |_: &u64| !self.off(Mutation::SettleUnread);
+        let unresolved = self.calls.keys().next().copied().filter(unread);
         let given_up = self.given_up.first_key_value().map(|(sequence, _)| *sequence);
         self.next.min(unresolved.unwrap_or(u64::MAX)).min(given_up.unwrap_or(u64::MAX))
     }

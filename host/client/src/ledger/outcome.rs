@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_wire::proto::{Kind, Outcome, Problem, Reply};
 
-use super::{Ledger, State};
+use super::{Ledger, Mutation, State};
 use crate::call::{Answer, CallError};
 
 /// The first wait before a message is sent again; doubled each time.
@@ -26,7 +26,7 @@ const OTHER_MESSAGE: &str = "id-reused";
 impl<W> Ledger<W> {
     /// Takes a reply. One to a message that has its outcome changes nothing.
     pub fn reply(&mut self, reply: Reply, now: Instant) {
-        let sequence = reply.sequence;
+        let sequence = self.answered(&reply);
         let outcome = reply.outcome();
         match (is_bounce(&reply), &mut self.stuck) {
             (true, Some(stuck)) => stuck.bounced = true,
@@ -96,8 +96,19 @@ impl<W> Ledger<W> {
         }
     }
 
+    /// The message that a reply is to.
+    fn answered(&self, reply: &Reply) -> u64 {
+        if self.off(Mutation::RepliesInOrder) {
+            let mut in_flight = self.calls.iter().filter(|(_, call)| call.state == State::InFlight);
+            return in_flight.next().map_or(reply.sequence, |(first, _)| *first);
+        }
+        reply.sequence
+    }
+
     fn not_run(&mut self, sequence: u64, said: Problem, now: Instant) {
-        let Some(call) = self.calls.get(&sequence) else { return };
+        let proof = self.off(Mutation::RefusalsAreProof);
+        let Some(call) = self.calls.get_mut(&sequence) else { return };
+        call.in_doubt &= !proof;
         if call.in_doubt || said.retryable || said.retry_after_ms > 0 {
             self.again(sequence, said, now);
         } else {

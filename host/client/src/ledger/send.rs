@@ -6,7 +6,7 @@ use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 use prost::Message as _;
 
-use super::{Ledger, State, Stuck};
+use super::{Ledger, Mutation, State, Stuck};
 
 impl<W> Ledger<W> {
     /// The lowest message that is ready, if the window has room: it counts as sent from now on.
@@ -47,6 +47,7 @@ impl<W> Ledger<W> {
     fn after(&self, sequence: u64) -> u64 {
         self.calls
             .get(&sequence)
+            .filter(|_| !self.off(Mutation::NoAfter))
             .and_then(|call| self.by_entity.get(&call.message.entity))
             .and_then(|lane| lane.range(..sequence).next_back())
             .copied()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_wire::proto::Problem;
 
-use super::{Ledger, State};
+use super::{Ledger, Mutation, State};
 
 /// How long a message waits before it is looked at again whether it may be stamped anew.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -31,11 +31,12 @@ enum Restamp {
 impl<W> Ledger<W> {
     /// The entity does not remember the session, and the message may be a copy of what ran before it was forgotten.
     pub(super) fn too_old(&mut self, sequence: u64, said: Problem, now: Instant) {
+        let restamps = self.off(Mutation::RestampInDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let stamp = time_said(&said).filter(|stamp| *stamp > call.message.created);
         match stamp {
             // No copy will do better.
-            _ if call.in_doubt => self.end_without_answer(sequence, said, now),
+            _ if call.in_doubt && !restamps => self.end_without_answer(sequence, said, now),
             None => self.end_without_answer(sequence, said, now),
             Some(stamp) => {
                 call.restamp = Some(stamp);
@@ -70,7 +71,8 @@ impl<W> Ledger<W> {
     fn restamp(&mut self, sequence: u64, stamp: u64) -> Restamp {
         let Some(call) = self.calls.get(&sequence) else { return Restamp::Never };
         // A copy of one that was given up may still be on its way, with its old stamp.
-        if call.in_doubt || self.given_up.range(sequence + 1..).next().is_some() {
+        let careful = !self.off(Mutation::RestampInDoubt);
+        if careful && (call.in_doubt || self.given_up.range(sequence + 1..).next().is_some()) {
             return Restamp::Never;
         }
         let of_entity = self.by_entity.get(&call.message.entity);
@@ -81,7 +83,7 @@ impl<W> Ledger<W> {
                 (later.in_doubt || later.state == State::InFlight) && later.message.created < stamp
             })
         };
-        if from.iter().any(fixed) {
+        if careful && from.iter().any(fixed) {
             return Restamp::Later;
         }
         for sequence in from {
