@@ -126,6 +126,44 @@ fn r17_a_message_in_doubt_is_never_stamped_anew() {
 }
 
 #[test]
+fn r17_a_query_in_doubt_holds_up_no_new_stamp() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    let mut query = message("a", now);
+    query.envelope.kind = Kind::Query.into();
+    ledger.push(2, query, 2);
+    assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100)]);
+    ledger.reply(too_old(1, 500), now);
+    ledger.connection_lost();
+    let later = now + Duration::from_secs(1);
+    assert_eq!(stamps(&mut ledger, later), [(1, 500), (2, 100)], "each copy of 2 bears one stamp");
+}
+
+#[test]
+fn r17_behind_a_later_one_in_doubt_a_message_takes_that_ones_stamp() {
+    let (mut ledger, now) = (books(), Instant::now());
+    for (sequence, created) in [(1, 100), (2, 100), (3, 300)] {
+        ledger.push(sequence, Message { created, ..message("a", now) }, sequence);
+    }
+    assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100), (3, 300)]);
+    ledger.reply(too_old(1, 500), now);
+    ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), now);
+    ledger.connection_lost();
+    let later = now + Duration::from_secs(1);
+    // 3 waits for 1 at the entity: without this neither would ever run.
+    assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300), (3, 300)]);
+    ledger.reply(too_old(1, 500), later);
+    let later = later + Duration::from_secs(1);
+    assert_eq!(stamps(&mut ledger, later), [], "3 is refused too, and ends");
+    ledger.reply(too_old(3, 500), later);
+    ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
+    assert_eq!(stamps(&mut ledger, later + Duration::from_secs(1)), [(2, 300)]);
+    let ended: Vec<_> = ledger.take_ended().collect();
+    assert!(matches!(ended[0], (3, Err(CallError::Unknown { .. }))), "{ended:?}");
+    assert!(matches!(ended[1], (1, Err(CallError::NotRun { .. }))), "{ended:?}");
+}
+
+#[test]
 fn r17_behind_a_later_one_given_up_a_message_ends_as_not_run() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, Message { deadline: now + DEADLINE * 3, ..message("a", now) }, 1);

@@ -2,11 +2,12 @@
 //!
 //! Only if no copy of it is in doubt: a second stamp would let it run a second time. And only if every later message
 //! to the same entity bears a stamp as high: an entity that drops a lane refuses by the highest stamp that ran in it,
-//! which must cover every sequence below.
+//! which must cover every sequence below. A later one that is in doubt keeps its stamp, and waits at the entity for this
+//! one: then this one takes the later one's stamp, which may pass.
 
 use std::time::{Duration, Instant};
 
-use ostraca_wire::proto::Problem;
+use ostraca_wire::proto::{Kind, Problem};
 
 use super::{Ledger, Mutation, State};
 
@@ -68,28 +69,40 @@ impl<W> Ledger<W> {
         }
     }
 
-    fn restamp(&mut self, sequence: u64, stamp: u64) -> Restamp {
+    fn restamp(&mut self, sequence: u64, asked: u64) -> Restamp {
         let Some(call) = self.calls.get(&sequence) else { return Restamp::Never };
         // A copy of one that was given up may still be on its way, with its old stamp.
         let careful = !self.off(Mutation::RestampInDoubt);
         if careful && (call.in_doubt || self.given_up.range(sequence + 1..).next().is_some()) {
             return Restamp::Never;
         }
+        let created = call.message.created;
         let of_entity = self.by_entity.get(&call.message.entity);
         let from: Vec<u64> =
             of_entity.map(|lane| lane.range(sequence..).copied().collect()).unwrap_or_default();
-        let fixed = |later: &u64| {
-            self.calls.get(later).is_some_and(|later| {
-                (later.in_doubt || later.state == State::InFlight) && later.message.created < stamp
-            })
-        };
-        if careful && from.iter().any(fixed) {
+        let mut stamp = asked;
+        for later in from.iter().filter_map(|later| self.calls.get(later)).filter(|_| careful) {
+            // What a query bears is never looked at: it leaves no lane.
+            let query = later.message.envelope.kind() == Kind::Query;
+            if query || later.message.created >= stamp {
+                continue;
+            }
+            if later.in_doubt {
+                // It waits for this one at the entity, so waiting for its end would be for ever. Its own stamp may do.
+                stamp = later.message.created;
+            } else if later.state == State::InFlight {
+                return Restamp::Later;
+            }
+        }
+        if stamp <= created {
             return Restamp::Later;
         }
         for sequence in from {
-            if let Some(call) = self.calls.get_mut(&sequence) {
+            if let Some(call) = self.calls.get_mut(&sequence)
+                && !(careful && (call.in_doubt || call.state == State::InFlight))
+            {
                 call.message.created = call.message.created.max(stamp);
-                call.restamp = call.restamp.filter(|asked| *asked > stamp);
+                call.restamp = call.restamp.filter(|needed| *needed > stamp && stamp == asked);
             }
         }
         self.latest = self.latest.max(stamp);
