@@ -171,7 +171,7 @@ async fn exchange(
         }
         ledger.reply(reply, now);
     }
-    patience.heard(ledger.stuck(), now);
+    patience.heard(ledger.is_answered(), now);
     Ok(true)
 }
 

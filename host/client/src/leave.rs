@@ -22,8 +22,8 @@ impl SharedPatience {
     }
 
     /// See [`Patience::heard`].
-    pub(crate) fn heard(&self, stuck: Option<Stuck>, now: Instant) {
-        self.lock().heard(stuck, now);
+    pub(crate) fn heard(&self, answered: bool, now: Instant) {
+        self.lock().heard(answered, now);
     }
 
     /// When a session that is stuck like this loses patience; if that is now, the keeper is told.

@@ -181,6 +181,12 @@ impl<W> Ledger<W> {
         self.stuck.filter(|_| !self.calls.is_empty())
     }
 
+    /// Whether an entity has answered since anything was sent: then nothing is stuck.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.stuck.is_none()
+    }
+
     /// Whether every message has its outcome.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Window};
+use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Stuck, Window};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Kind, Outcome, Reply};
@@ -123,6 +123,31 @@ fn r17_a_message_in_doubt_is_never_stamped_anew() {
     let (_, outcome) = ledger.take_ended().next().expect("ended at once");
     let Err(CallError::Unknown { id, code, .. }) = outcome else { panic!("{outcome:?}") };
     assert_eq!((id.created, &*code), (100, "too-old"));
+}
+
+#[test]
+fn what_a_cut_off_gateway_may_say_is_no_word_of_an_entity() {
+    let (mut ledger, now) = (books(), Instant::now());
+    let stuck = |bounced| Some(Stuck { since: now, bounced });
+    for sequence in 1..=3 {
+        ledger.push(sequence, message("a", now), sequence);
+    }
+    sent(&mut ledger, now);
+    // Its queue is full; a deadline passed in it.
+    ledger.reply(reply(1, Outcome::NotRun, "overloaded", true), now);
+    ledger.reply(reply(2, Outcome::Unknown, "deadline", true), now);
+    assert_eq!((ledger.stuck(), ledger.is_answered()), (stuck(false), false));
+    ledger.reply(reply(3, Outcome::NotRun, "no-owner", true), now);
+    assert_eq!(ledger.stuck(), stuck(true));
+    let later = now + DEADLINE;
+    ledger.tick(later);
+    ledger.reply(reply(3, Outcome::NotRun, "deadline", false), later);
+    assert_eq!((ledger.stuck(), ledger.is_answered()), (None, false), "nobody waits");
+    ledger.push(4, message("a", later), 4);
+    sent(&mut ledger, later);
+    assert_eq!(ledger.stuck(), stuck(true));
+    ledger.reply(reply(4, Outcome::NotRun, "mailbox-full", true), later);
+    assert!(ledger.is_answered());
 }
 
 #[test]

@@ -44,9 +44,9 @@ impl Patience {
         Self { bound, share, leaves: 0, progress: now, lost_at: None, noise }
     }
 
-    /// A session took replies, and is now stuck or not: if not, an entity answered.
-    pub fn heard(&mut self, stuck: Option<Stuck>, now: Instant) {
-        if stuck.is_none() {
+    /// A session took replies: whether an entity has answered it.
+    pub fn heard(&mut self, answered: bool, now: Instant) {
+        if answered {
             self.leaves = 0;
             self.progress = now;
         }
@@ -100,9 +100,9 @@ mod tests {
         }
         let now = patience.ends(stuck);
         assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
-        patience.heard(Some(stuck), now);
+        patience.heard(false, now);
         assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
-        patience.heard(None, now);
+        patience.heard(true, now);
         assert!(waits(&patience, now) <= bound * 5 / 4);
     }
 
@@ -111,7 +111,7 @@ mod tests {
         let since = Instant::now();
         let mut patience = Patience::new(Duration::from_secs(8), 7, since);
         let now = since + Duration::from_secs(3_000);
-        patience.heard(None, now);
+        patience.heard(true, now);
         assert!(patience.ends(Stuck { since, bounced: false }) > now);
         assert!(patience.ends(Stuck { since, bounced: true }) < now);
     }

@@ -20,6 +20,8 @@ const TOO_OLD: &str = "too-old";
 /// What a gateway says that does not reach the owner.
 const BOUNCES: [&str; 6] =
     ["no-owner", "not-owner", "rebalancing", "store-unavailable", "unknown", "abandoned"];
+/// What a gateway that holds messages back says, as an owner does: it is no sign of either.
+const ANYBODYS: [&str; 2] = ["overloaded", "deadline"];
 /// The id stands for another message: this one has not run, whatever became of that one.
 const OTHER_MESSAGE: &str = "id-reused";
 
@@ -28,11 +30,7 @@ impl<W> Ledger<W> {
     pub fn reply(&mut self, reply: Reply, now: Instant) {
         let sequence = self.answered(&reply);
         let outcome = reply.outcome();
-        match (is_bounce(&reply), &mut self.stuck) {
-            (true, Some(stuck)) => stuck.bounced = true,
-            (true, None) => {}
-            (false, stuck) => *stuck = None,
-        }
+        self.note_speaker(&reply);
         if let Some(mut copies) = self.ghosts.remove(&sequence) {
             self.landed(copies.pop().unwrap_or(0));
             if !copies.is_empty() {
@@ -93,6 +91,19 @@ impl<W> Ledger<W> {
                 }
                 self.again(sequence, said, now);
             }
+        }
+    }
+
+    /// Whether an entity was reached, or the gateway speaks for itself.
+    fn note_speaker(&mut self, reply: &Reply) {
+        let code = reply.problem.as_ref().map_or("", |said| &*said.code);
+        let by_entity = is_final(reply.outcome());
+        if !by_entity && BOUNCES.contains(&code) {
+            if let Some(stuck) = &mut self.stuck {
+                stuck.bounced = true;
+            }
+        } else if by_entity || !ANYBODYS.contains(&code) {
+            self.stuck = None;
         }
     }
 
@@ -188,9 +199,4 @@ impl<W> Ledger<W> {
 
 fn is_final(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Result | Outcome::Error | Outcome::Ran)
-}
-
-fn is_bounce(reply: &Reply) -> bool {
-    !is_final(reply.outcome())
-        && reply.problem.as_ref().is_some_and(|said| BOUNCES.contains(&said.code.as_str()))
 }
