@@ -1,4 +1,6 @@
-//! Clients that pipeline, lose their patience and send again under the same id.
+//! Clients of the small world, which has no gateways: they send straight to a node, any copy at any time.
+//!
+//! Those of the cluster go by the product's own books (`cluster/clients.rs`).
 
 use std::collections::BTreeMap;
 
@@ -213,11 +215,9 @@ impl Client {
         Some(1)
     }
 
-    /// Waits no longer for an outcome: whether it ran is not known. Tells what was given up.
-    pub fn give_up(&mut self, sequence: u64, now: u64) -> Option<Kind> {
-        let kind = self.pending.get(&sequence)?.kind;
+    /// Waits no longer for an outcome: whether it ran is not known.
+    pub fn give_up(&mut self, sequence: u64, now: u64) {
         self.resolve(sequence, now, Seen::Unknown);
-        Some(kind)
     }
 
     fn resolve(&mut self, sequence: u64, now: u64, seen: Seen) -> Option<u64> {

@@ -19,6 +19,7 @@ mod keeper;
 mod kinds;
 mod leases;
 mod life;
+mod lines;
 mod net;
 mod orders;
 mod plan;
@@ -33,25 +34,29 @@ mod unfit;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
+use ostraca_client::ledger;
 use ostraca_oracle::Operation;
 use ostraca_sharding::ids::{Epoch, NodeId, ShardId, TurnId};
-use ostraca_sharding::message::{Message, Outcome};
+use ostraca_sharding::message::Message;
 use ostraca_sharding::node::{self, Talk};
 use ostraca_sharding::route;
 use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
+use ostraca_wire::proto;
 
-use crate::client::Client;
 use crate::finding::{Broken, Finding};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::{Breach, Store};
 use crate::tally::Tally;
+use clients::{Client, Session};
 use faults::{Fault, Trap};
 use guard::{Applied, Guard};
 use leases::{Late, Vigil};
 use life::Site;
+use lines::{Line, LineId, Post};
 use net::{Conn, ConnId, Cut, Frame, Scope, Way};
 use process::{Pid, Process};
 use rows::Rows;
@@ -78,8 +83,8 @@ pub struct Options {
     pub pauses: bool,
     /// The only fault is that the way to the entities' store is slow for one host (R9).
     pub slow_store: bool,
-    /// Clients stamp messages anew whose copies may have run (R17).
-    pub restamps_in_doubt: bool,
+    /// Rules of the clients' books switched off.
+    pub client: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
     pub settings: bool,
     /// Messages in the run.
@@ -98,7 +103,7 @@ impl Default for Options {
             early_rows: false,
             pauses: false,
             slow_store: false,
-            restamps_in_doubt: false,
+            client: Vec::new(),
             settings: false,
             messages: 150,
             trace: false,
@@ -123,37 +128,124 @@ pub struct Report {
 
 #[derive(Debug)]
 enum Happening {
-    Issue { client: usize },
-    Again { client: usize, sequence: u64, copies: u32 },
-    GiveUp { client: usize, sequence: u64 },
-    Vigil { vigil: usize },
-    Hush { site: usize },
-    Arrive { site: usize, client: usize, message: Box<Message> },
-    Release { client: usize, message: Box<Message> },
-    Reply { client: usize, sequence: u64, outcome: Outcome },
-    Pump { conn: ConnId, from: usize },
-    Late { conn: ConnId, from: usize, frame: Frame },
-    Broken { pid: Pid, conn: ConnId },
-    NotSent { pid: Pid, tag: u64 },
-    Talk { from: usize, to: usize, member: Member, talk: Talk },
-    Told { pid: Pid, event: node::Event },
-    FromStore { pid: Pid, tag: u64, reply: Reply },
-    Reconnect { pid: Pid, way: Way },
+    Issue {
+        session: usize,
+    },
+    /// A session's books have something to do.
+    Session {
+        session: usize,
+    },
+    Connect {
+        client: usize,
+    },
+    LineBreaks {
+        line: LineId,
+    },
+    LineLost {
+        line: LineId,
+    },
+    Vigil {
+        vigil: usize,
+    },
+    Hush {
+        site: usize,
+    },
+    Arrive {
+        post: Box<Post>,
+    },
+    Reply {
+        line: LineId,
+        session: usize,
+        reply: Box<proto::Reply>,
+    },
+    Pump {
+        conn: ConnId,
+        from: usize,
+    },
+    Late {
+        conn: ConnId,
+        from: usize,
+        frame: Frame,
+    },
+    Broken {
+        pid: Pid,
+        conn: ConnId,
+    },
+    NotSent {
+        pid: Pid,
+        tag: u64,
+    },
+    Talk {
+        from: usize,
+        to: usize,
+        member: Member,
+        talk: Talk,
+    },
+    Told {
+        pid: Pid,
+        event: node::Event,
+    },
+    FromStore {
+        pid: Pid,
+        tag: u64,
+        reply: Reply,
+    },
+    Reconnect {
+        pid: Pid,
+        way: Way,
+    },
     Sync,
-    Watch { conn: ConnId },
-    Begin { pid: Pid },
-    Probe { pid: Pid },
-    NodeTick { pid: Pid },
-    ShardTick { pid: Pid, shard: ShardId },
-    RouterTick { pid: Pid },
-    Order { pid: Pid },
-    Tiding { pid: Pid },
-    Ran { pid: Pid, shard: ShardId, epoch: Epoch, running: Running },
-    Woke { pid: Pid, stood: u64 },
-    PauseFelt { pid: Pid },
-    CutFelt { from: usize, to: usize, what: Scope },
-    Crash { site: usize, back: Option<u64>, power: bool },
-    Up { site: usize },
+    Watch {
+        conn: ConnId,
+    },
+    Begin {
+        pid: Pid,
+    },
+    Probe {
+        pid: Pid,
+    },
+    NodeTick {
+        pid: Pid,
+    },
+    ShardTick {
+        pid: Pid,
+        shard: ShardId,
+    },
+    RouterTick {
+        pid: Pid,
+    },
+    Order {
+        pid: Pid,
+    },
+    Tiding {
+        pid: Pid,
+    },
+    Ran {
+        pid: Pid,
+        shard: ShardId,
+        epoch: Epoch,
+        running: Running,
+    },
+    Woke {
+        pid: Pid,
+        stood: u64,
+    },
+    PauseFelt {
+        pid: Pid,
+    },
+    CutFelt {
+        from: usize,
+        to: usize,
+        what: Scope,
+    },
+    Crash {
+        site: usize,
+        back: Option<u64>,
+        power: bool,
+    },
+    Up {
+        site: usize,
+    },
     Strike(Fault),
     Look,
 }
@@ -239,15 +331,17 @@ struct World {
     traps: Vec<Trap>,
     late_answers: Vec<Late>,
     vigils: Vec<Vigil>,
-    /// The client that reads at strained nodes; the next one writes what it reads.
-    readers: usize,
     drained: Vec<NodeId>,
     clients: Vec<Client>,
-    /// The gateway that each client goes to.
-    homes: Vec<usize>,
+    sessions: Vec<Session>,
+    lines: Vec<Line>,
+    /// What the books take for the beginning of time.
+    begun: Instant,
     entities: u64,
-    /// How often, of a hundred, a message goes to another gateway than its client's.
+    /// How often, of a hundred, a client that connects again goes to another gateway than before.
     spread: u64,
+    /// Sessions may have few messages in flight.
+    narrow: bool,
     loss: u64,
     clocks_stop: bool,
     handoff_timeout: u64,
@@ -256,8 +350,8 @@ struct World {
     issued: u64,
     /// Entities keep few lanes and few replies.
     forgetful: bool,
-    /// Copies that a gateway holds for long.
-    held_copies: u64,
+    /// Copies that still come to a gateway though their connection broke.
+    late_copies: u64,
     tags: u64,
     tokens: u64,
     turns: HashMap<TurnId, Arc<Message>>,
@@ -342,24 +436,19 @@ impl World {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Issue { client } => self.issue(client),
-            Happening::Again { client, sequence, copies } => {
-                self.send_again(client, sequence, copies);
-            }
-            Happening::GiveUp { client, sequence } => self.give_up(client, sequence),
+            Happening::Issue { session } => self.issue(session),
+            Happening::Session { session } => self.session_tick(session),
+            Happening::Connect { client } => self.connect_client(client),
+            Happening::LineBreaks { line } => self.break_line(line),
+            Happening::LineLost { line } => self.line_lost(line),
             Happening::Vigil { vigil } => self.vigil(vigil),
             Happening::Hush { site } => self.hush(site),
-            Happening::Arrive { site, client, message } => self.arrive_at(site, client, message),
-            Happening::Release { client, message } => self.release(client, message),
-            Happening::Reply { client, sequence, outcome } => {
-                self.replied(client, sequence, outcome);
-            }
+            Happening::Arrive { post } => self.arrive_at(post),
+            Happening::Reply { line, session, reply } => self.reply_came(line, session, *reply),
             Happening::Pump { conn, from } => self.pump(conn, from),
             Happening::Late { conn, from, frame } => self.late(conn, from, frame),
             Happening::Broken { pid, conn } => self.broken(pid, conn),
-            Happening::NotSent { pid, tag } => {
-                self.answered(pid, tag, route::Verdict::NotSent, None);
-            }
+            Happening::NotSent { pid, tag } => self.not_sent(pid, tag),
             Happening::Talk { from, to, member, talk } => self.talk(from, to, member, talk),
             Happening::Told { pid, event } => self.tell_node(pid, event),
             Happening::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
@@ -385,6 +474,7 @@ impl World {
             Happening::PauseFelt { pid } => {
                 if self.processes[pid].paused_until > self.now && self.processes[pid].alive {
                     self.break_all(pid, |_| true);
+                    self.break_lines(pid);
                 }
             }
             Happening::CutFelt { from, to, what } => self.cut_ends(from, to, what),

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_oracle::{Counter, End, Operation, Outcome, judge};
-use ostraca_sharding::ids::{Entity, MessageId, TurnId};
+use ostraca_sharding::ids::{Entity, MessageId, Session, TurnId};
 
-use crate::client::Client;
 use crate::finding::{Broken, Finding, of_history};
 use crate::guest::LIMIT;
 use crate::store::Image;
@@ -49,21 +48,14 @@ impl Verdict {
         }
     }
 
-    /// Every promise that was broken, and what all clients saw.
+    /// Every promise that was broken, and what all sessions saw.
     pub(crate) fn of(
         mut self,
-        mut clients: Vec<Client>,
-        now: u64,
+        seen: Vec<(Session, Vec<Operation>)>,
     ) -> (Vec<Finding>, Vec<Operation>) {
-        // A run that ends early leaves messages without an outcome.
-        for client in &mut clients {
-            for sequence in client.pending.keys().copied().collect::<Vec<_>>() {
-                client.give_up(sequence, now);
-            }
-        }
-        for client in &clients {
-            for operation in &client.history {
-                let id = MessageId { session: client.session, sequence: operation.sequence };
+        for (session, history) in &seen {
+            for operation in history {
+                let id = MessageId { session: *session, sequence: operation.sequence };
                 let told_not_run = operation.outcome == Outcome::NotRun;
                 if let Some(version) = self.made.get(&id).filter(|_| told_not_run) {
                     self.breaches.push(Broken::EffectAfterNotRun.because(format!(
@@ -73,7 +65,7 @@ impl Verdict {
             }
         }
         let end = End { versions: self.versions, own_turns: self.own_turns };
-        let history: Vec<_> = clients.into_iter().flat_map(|client| client.history).collect();
+        let history: Vec<_> = seen.into_iter().flat_map(|(_, history)| history).collect();
         let told = judge(|_| Counter { value: 0, limit: LIMIT }, &history, &end);
         self.breaches.extend(told.findings.into_iter().map(of_history));
         let skipped = told.not_compared.into_iter();

@@ -301,7 +301,14 @@ impl World {
         let mut verdict = Verdict::default();
         let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| message.id);
         verdict.durable(self.store.durable(), message_of);
-        let (broken, history) = verdict.of(self.clients, self.now);
+        // A run that ends early leaves messages without an outcome.
+        for client in &mut self.clients {
+            for sequence in client.pending.keys().copied().collect::<Vec<_>>() {
+                client.give_up(sequence, self.now);
+            }
+        }
+        let seen = self.clients.into_iter().map(|client| (client.session, client.history));
+        let (broken, history) = verdict.of(seen.collect());
         self.breaches.extend(broken);
         Report { breaches: self.breaches, tally: self.tally, history }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ostraca_client::ledger::Mutation;
 use ostraca_oracle::Broken as History;
 use ostraca_sharding::{node, route, shard};
 use ostraca_sim::cluster::{Options, run};
@@ -264,6 +265,6 @@ fn r17_a_watermark_left_out_of_the_head_falls_to_a_copy() {
 
 #[test]
 fn r17_a_restamp_in_doubt_runs_a_message_twice() {
-    let options = Options { restamps_in_doubt: true, ..Options::default() };
+    let options = Options { client: vec![Mutation::RestampInDoubt], ..Options::default() };
     breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 0);
 }

@@ -1,23 +1,142 @@
-//! Clients of a cluster: they go to any gateway, to another when one does not answer, and to several with one session.
+//! Clients of a cluster, by the product's own books: what is sent when, sent again, in doubt, given up or stamped anew
+//! is what [`ostraca_client::ledger`] says. What is here stands for the rest of a client: callers, and the time.
+//!
+//! A client has a connection, which its sessions share (`lines`), and goes to another gateway when its patience says so.
 
-use ostraca_sharding::ids::Entity;
-use ostraca_sharding::message::{Kind, Message, Outcome, Token};
-use ostraca_sharding::records::Answer;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use ostraca_client::ledger::{ClusterTime, Intake, Ledger, Message, Patience, Window};
+use ostraca_client::{Answer, CallError, SessionId};
+use ostraca_oracle::{Operation, Outcome as Seen};
+use ostraca_sharding::ids::{Entity, Session as SessionKey};
+use ostraca_sharding::message::{Kind, Token, codes};
+use ostraca_wire::outcome::wire_kind;
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+
+use super::lines::LineId;
 use super::process::Pid;
-use super::{Happening, World};
-use crate::client::{Client, Pending};
+use super::{Happening, LEASE, World};
 use crate::finding::Broken;
 
+/// How long messages only wait or bounce before a client tries another gateway.
+const LEAVE_AFTER: Duration = Duration::from_millis(LEASE * 5 / 2);
+/// The deadline of whoever waits until it is answered.
+const PATIENT: u64 = 600_000;
+/// Messages without an outcome that a session has at most.
+const UNRESOLVED: usize = 8;
+
+/// What a client's sessions share.
+pub(super) struct Client {
+    /// The gateway that it is at, or was at last.
+    pub(super) home: usize,
+    /// The standing connection, as far as the client knows.
+    pub(super) line: Option<LineId>,
+    /// It goes to no gateway by itself.
+    pub(super) tied: bool,
+    pub(super) sessions: Vec<usize>,
+    patience: Patience,
+    time: ClusterTime,
+    /// How far its reading of cluster time is ahead, or behind.
+    skew: i64,
+}
+
+/// A session: its books, and what its callers saw.
+pub(super) struct Session {
+    pub(super) client: usize,
+    pub(super) key: SessionKey,
+    pub(super) history: Vec<Operation>,
+    /// What has no outcome yet.
+    pub(super) unresolved: BTreeMap<u64, Sent>,
+    pub(super) ledger: Ledger<Called>,
+    intake: Intake,
+    /// When it is looked at next.
+    armed: Option<u64>,
+}
+
+/// A message without an outcome, and its copies so far.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) entity: Entity,
+    pub(super) kind: Kind,
+    copies: u32,
+    created: u64,
+}
+
+/// A call, as its caller remembers it.
+#[derive(Clone, Debug)]
+pub(super) struct Called {
+    pub(super) entity: Entity,
+    pub(super) kind: Kind,
+    /// `add`, `take` or `get`.
+    pub(super) method: &'static str,
+    /// The argument.
+    pub(super) by: u64,
+    /// When it was called.
+    sent: u64,
+}
+
+impl Called {
+    /// Command or query, method and argument.
+    pub(super) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
+        Self { entity, kind, method, by, sent: 0 }
+    }
+}
+
 impl World {
-    pub(super) fn issue(&mut self, client: usize) {
+    /// The time as books take it.
+    fn instant(&self) -> Instant {
+        self.begun + Duration::from_millis(self.now)
+    }
+
+    pub(super) fn a_client(&mut self, home: usize, tied: bool) -> usize {
+        let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
+        let patience = Patience::new(LEAVE_AFTER, self.rng.draw(), self.instant());
+        self.clients.push(Client {
+            home,
+            line: None,
+            tied,
+            sessions: Vec::new(),
+            patience,
+            time: ClusterTime::default(),
+            skew,
+        });
+        self.clients.len() - 1
+    }
+
+    pub(super) fn a_session(&mut self, client: usize) -> usize {
+        let number = self.sessions.len();
+        let id = SessionId((number as u128 + 1).to_be_bytes());
+        let ledger = Ledger::new(id, 1, self.rng.draw());
+        let mut session = Session {
+            client,
+            key: SessionKey::of("client", &id.0),
+            history: Vec::new(),
+            unresolved: BTreeMap::new(),
+            ledger: ledger.without(self.options.client.clone()),
+            intake: Intake::new(id, 1),
+            armed: None,
+        };
+        session.ledger.set_window(self.window());
+        self.sessions.push(session);
+        self.clients[client].sessions.push(number);
+        number
+    }
+
+    /// What gateways let a session have in flight.
+    fn window(&self) -> Window {
+        Window { messages: if self.narrow { 4 } else { 256 }, ..Window::default() }
+    }
+
+    pub(super) fn issue(&mut self, session: usize) {
         if self.issued >= self.options.messages {
             return;
         }
-        let client = self.maybe_another(client);
+        let session = self.maybe_another(session);
         let delay = self.rng.range(10, 260);
-        self.at(delay, Happening::Issue { client });
-        if self.clients[client].pending.len() >= 8 {
+        self.at(delay, Happening::Issue { session });
+        if self.sessions[session].unresolved.len() >= UNRESOLVED {
             return;
         }
         for _ in 0..self.rng.range(1, 4) {
@@ -25,83 +144,170 @@ impl World {
             let id = self.rng.range(0, self.entities);
             let kind = if id % 3 == 2 { "starter" } else { "counter" };
             let roll = self.rng.range(0, 10);
-            let (kind_of, method, by) = match roll {
+            let call = match roll {
                 // Where clocks may stand still, no lease guards what a query reads (R8).
                 0..=2 if !self.clocks_stop => (Kind::Query, "get", 0),
                 0..=4 => (Kind::Command, "take", self.rng.range(1, 20)),
                 _ => (Kind::Command, "add", self.rng.range(1, 10)),
             };
-            let patience = self.rng.chance(10).then(|| self.rng.range(5, 300));
-            let entity = Entity::new(kind, format!("e{id}"));
-            let pending = Pending::new(entity, (kind_of, method, by), self.now, patience);
-            let sequence = self.clients[client].begin(pending);
-            self.send(client, sequence);
-            if self.rng.chance(6) {
-                let delay = self.rng.range(50, 3_000);
-                self.at(delay, Happening::GiveUp { client, sequence });
+            let deadline = match self.rng.range(0, 100) {
+                0..=9 => self.rng.range(5, 300),
+                10..=15 => self.rng.range(50, 3_000),
+                _ => PATIENT,
+            };
+            let called = Called::new(Entity::new(kind, format!("e{id}")), call);
+            self.call_entity(session, called, deadline);
+        }
+        self.drive(session);
+    }
+
+    /// A session whose messages all have their outcome may be another one from then on: many are short.
+    fn maybe_another(&mut self, session: usize) -> usize {
+        let it = &self.sessions[session];
+        let (client, used) = (it.client, it.intake.next_sequence() > 1);
+        if !used || !it.unresolved.is_empty() || !self.rng.chance(30) {
+            return session;
+        }
+        self.a_session(client)
+    }
+
+    /// A caller gives a message to its session, and waits for `deadline` milliseconds.
+    pub(super) fn call_entity(&mut self, session: usize, mut called: Called, deadline: u64) {
+        called.sent = self.now;
+        let (now, body) = (self.instant(), called.by.to_le_bytes());
+        let it = &mut self.sessions[session];
+        let cluster_ms = self.clients[it.client].time.at(Duration::from_millis(self.now));
+        // The bound on what a session holds is far.
+        let Ok(id) = it.intake.take(None, cluster_ms, body.len()) else { return };
+        let message = Message {
+            entity: called.entity.clone(),
+            envelope: Envelope {
+                r#type: called.entity.kind.to_string(),
+                id: called.entity.id.to_string(),
+                kind: wire_kind(called.kind).into(),
+                method: called.method.into(),
+                body: body.to_vec().into(),
+                ..Envelope::default()
+            },
+            called: now,
+            created: id.created,
+            deadline: now + Duration::from_millis(deadline),
+            again: false,
+        };
+        let entity = called.entity.clone();
+        let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created };
+        it.unresolved.insert(id.sequence, sent);
+        it.ledger.push(id.sequence, message, called);
+    }
+
+    /// A session's round, as the client's task takes it: time passes, what may go out goes, callers hear their outcomes.
+    pub(super) fn drive(&mut self, session: usize) {
+        let now = self.instant();
+        let it = &mut self.sessions[session];
+        let client = it.client;
+        let line = self.clients[client].line;
+        it.intake.stamped(it.ledger.latest_stamp());
+        it.ledger.set_absent(line.is_none().then(|| {
+            let mut absent = problem("not-connected", "there is no connection");
+            absent.retryable = true;
+            absent
+        }));
+        it.ledger.tick(now);
+        if let Some(line) = line {
+            while let Some(envelope) = self.sessions[session].ledger.next_to_send(now).cloned() {
+                self.count_copy(session, &envelope);
+                self.put(line, session, envelope);
             }
+        }
+        self.hand_out(session);
+        let it = &mut self.sessions[session];
+        let stuck = line.and_then(|_| it.ledger.stuck());
+        let patience = &mut self.clients[client].patience;
+        let ends = stuck.map(|stuck| patience.ends(stuck));
+        let wake = it.ledger.next_wake().into_iter().chain(ends).min();
+        let left = stuck.is_some_and(|stuck| patience.is_lost(stuck, now));
+        if let Some(wake) = wake {
+            let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
+            self.arm_session(session, u64::try_from(after).unwrap_or(u64::MAX));
+        }
+        if left {
+            self.leave_gateway(client);
         }
     }
 
-    pub(super) fn send(&mut self, client: usize, sequence: u64) {
-        let Some(message) = self.clients[client].copy(sequence) else { return };
-        let doubled = self.rng.chance(3);
-        if doubled {
-            self.tally.count("fault: client message doubled");
+    fn arm_session(&mut self, session: usize, after: u64) {
+        let when = self.now.saturating_add(after.max(1));
+        let it = &mut self.sessions[session];
+        if it.armed.is_none_or(|armed| armed > when) {
+            it.armed = Some(when);
+            self.at(when - self.now, Happening::Session { session });
         }
-        for _ in 0..if doubled { 2 } else { 1 } {
-            if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
-                pending.copies += 1;
-            }
-            // A session may go through several gateways.
-            let spread = self.rng.chance(self.spread);
-            let site = if spread { self.a_gateway() } else { self.homes[client] };
-            if self.rng.chance(self.loss) {
-                self.tally.count("fault: client message lost");
-                continue;
-            }
-            let delay = self.rng.range(1, 20);
-            let message = Box::new(message.clone());
-            self.at(delay, Happening::Arrive { site, client, message });
-        }
-        if self.rng.chance(4) {
-            // A gateway that stands still, or what lies in its machine's buffers, goes on later.
-            self.tally.count("fault: copy held long by another gateway");
-            if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
-                pending.copies += 1;
-            }
-            self.held_copies += 1;
-            let delay = self.rng.range(500, 4_000);
-            let message = Box::new(message);
-            self.at(delay, Happening::Release { client, message });
-        }
-        let timeout = self.rng.range(300, 900);
-        self.again(timeout, client, sequence);
     }
 
-    pub(super) fn a_client(&mut self, number: usize) -> Client {
-        let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
-        let client = Client::new(number as u64).with(skew, self.options.restamps_in_doubt);
-        client.of_forgetful(self.forgetful)
-    }
-
-    /// A client that has its answers may be another session from then on: many are short.
-    fn maybe_another(&mut self, client: usize) -> usize {
-        let ended = self.clients[client].pending.is_empty() && self.clients[client].last > 0;
-        if !ended || !self.rng.chance(30) {
-            return client;
+    pub(super) fn session_tick(&mut self, session: usize) {
+        if self.sessions[session].armed.is_some_and(|armed| armed <= self.now) {
+            self.sessions[session].armed = None;
+            self.drive(session);
         }
-        let fresh = self.a_client(self.clients.len());
-        self.clients.push(fresh);
-        self.homes.push(self.homes[client]);
-        self.clients.len() - 1
     }
 
-    /// A held copy goes on.
-    pub(super) fn release(&mut self, client: usize, message: Box<Message>) {
-        self.held_copies -= 1;
-        let site = self.a_gateway();
-        self.arrive_at(site, client, message);
+    fn count_copy(&mut self, session: usize, envelope: &Envelope) {
+        let it = self.sessions[session].unresolved.get_mut(&envelope.sequence);
+        let Some(sent) = it else { return };
+        sent.copies += 1;
+        let again = sent.copies > 1;
+        let anew = std::mem::replace(&mut sent.created, envelope.created_ms) < envelope.created_ms;
+        if again {
+            self.tally.count("client: sent again");
+        }
+        if again && anew {
+            self.tally.count("client: stamped a message anew");
+        }
+    }
+
+    /// Callers hear how their calls ended.
+    fn hand_out(&mut self, session: usize) {
+        let ended: Vec<_> = self.sessions[session].ledger.take_ended().collect();
+        self.sessions[session].intake.release(ended.len(), ended.len() * 8);
+        for (called, outcome) in ended {
+            let sequence = match &outcome {
+                Ok(answer) => answer.id.sequence,
+                Err(error) => error.id().sequence,
+            };
+            self.print(|| format!("session {session}: {sequence} ended {outcome:?}"));
+            self.overtaken(sequence, &called, &outcome);
+            self.tally.count(match &outcome {
+                Err(CallError::NotRun { .. }) => "client: told not run",
+                Err(CallError::Unknown { .. }) => "client: gave up a command",
+                Err(CallError::Unanswered { .. }) => "client: gave up a query",
+                _ => "client: answered",
+            });
+            let it = &mut self.sessions[session];
+            it.unresolved.remove(&sequence);
+            it.history.push(Operation {
+                entity: called.entity.to_string(),
+                session: format!("{:?}", it.key),
+                sequence,
+                command: called.kind == Kind::Command,
+                method: called.method.into(),
+                arguments: called.by.into(),
+                sent: called.sent,
+                received: self.now,
+                outcome: seen(outcome),
+            });
+        }
+    }
+
+    /// No command may be overtaken in its lane, unless its entity forgets soon, and then only one of which a copy may
+    /// have run. A query whose answer was lost may be.
+    fn overtaken(&mut self, sequence: u64, called: &Called, outcome: &Result<Answer, CallError>) {
+        let Err(error) = outcome else { return };
+        let may_have_run = matches!(error, CallError::Unknown { .. });
+        let overtaken = error.code() == codes::SUPERSEDED && called.kind == Kind::Command;
+        if overtaken && !(may_have_run && self.forgetful) {
+            let why = format!("{sequence} was overtaken in its lane, and never ran");
+            self.breaches.push(Broken::Overtaken.because(why));
+        }
     }
 
     /// A gateway that clients know of. One that is gone refuses them at once, mostly.
@@ -120,90 +326,99 @@ impl World {
         }
     }
 
-    pub(super) fn again(&mut self, delay: u64, client: usize, sequence: u64) {
-        if let Some(pending) = self.clients[client].pending.get(&sequence) {
-            let copies = pending.copies;
-            self.at(delay, Happening::Again { client, sequence, copies });
-        }
-    }
-
-    /// A client waits no longer for an outcome.
-    pub(super) fn give_up(&mut self, client: usize, sequence: u64) {
-        match self.clients[client].give_up(sequence, self.now) {
-            Some(Kind::Command) => self.tally.count("client: gave up a command"),
-            Some(Kind::Query) => self.tally.count("client: gave up a query"),
-            None => {}
-        }
-    }
-
-    /// Nothing came back in time: again, maybe elsewhere.
-    pub(super) fn send_again(&mut self, client: usize, sequence: u64, copies: u32) {
-        let pending = self.clients[client].pending.get(&sequence);
-        if pending.is_none_or(|pending| pending.copies != copies) {
-            return;
-        }
-        if self.rng.chance(50) {
-            self.tally.count("client: switched gateway");
-            self.homes[client] = self.a_gateway();
-        }
-        self.send(client, sequence);
-    }
-
-    pub(super) fn arrive_at(&mut self, site: usize, client: usize, message: Box<Message>) {
-        let Some(pid) = self.sites[site].pid.filter(|pid| self.processes[*pid].alive) else {
-            return;
-        };
-        let paused = self.processes[pid].paused_until;
-        if paused > self.now {
-            return self.at(paused - self.now, Happening::Arrive { site, client, message });
-        }
-        self.arrive(pid, client, *message);
-    }
-
     /// A gateway answers a request.
-    pub(super) fn reply(&mut self, pid: Pid, token: Token, outcome: Outcome) {
+    pub(super) fn reply(&mut self, pid: Pid, token: Token, mut reply: Reply) {
         let Some(open) = self.processes[pid].door.open.remove(&token) else {
             return self.breaches.push(
-                Broken::SecondReply.because(format!("a second answer to {token:?}: {outcome:?}")),
+                Broken::SecondReply.because(format!("a second answer to {token:?}: {reply:?}")),
             );
         };
-        let (client, sequence) = (open.client, open.sequence);
-        match &outcome {
-            Outcome::Final { answer, .. } => {
+        reply.sequence = open.sequence;
+        let outcome = reply.outcome();
+        match outcome {
+            Outcome::Result | Outcome::Error | Outcome::Ran => {
                 self.tally.count("reply: final");
-                if matches!(answer, Answer::Error { .. }) {
+                if outcome == Outcome::Error {
                     self.tally.count("reply: application error");
                 }
-                if *answer == Answer::Dropped {
+                if outcome == Outcome::Ran {
                     self.tally.count("reply: no longer kept");
                 }
-                match self.clients[client].pending.get(&sequence) {
-                    Some(pending) if pending.kind == Kind::Query => {
-                        self.tally.count("reply: query");
-                    }
+                match self.sessions[open.session].unresolved.get(&open.sequence) {
+                    Some(sent) if sent.kind == Kind::Query => self.tally.count("reply: query"),
                     Some(_) => {}
                     None => self.tally.count("reply: recorded outcome"),
                 }
             }
-            Outcome::Unknown { .. } => self.tally.count("reply: unknown"),
-            Outcome::NotRun { .. } => self.tally.count("reply: not run"),
+            Outcome::Unknown | Outcome::Unspecified => self.tally.count("reply: unknown"),
+            Outcome::NotRun => self.tally.count("reply: not run"),
         }
-        if self.rng.chance(self.loss) {
-            return self.tally.count("fault: reply lost");
-        }
-        let delay = self.rng.range(1, 20);
-        self.at(delay, Happening::Reply { client, sequence, outcome });
+        self.send_reply(open.line, open.session, reply);
     }
 
-    pub(super) fn replied(&mut self, client: usize, sequence: u64, outcome: Outcome) {
-        self.print(|| format!("client {client}: {sequence} {outcome:?}"));
-        let retryable = !matches!(outcome, Outcome::Final { .. });
-        self.breaches.extend(self.clients[client].overtaken(sequence, &outcome));
-        if retryable && self.rng.chance(20) {
-            self.homes[client] = self.a_gateway();
+    /// A reply reaches its session.
+    pub(super) fn replied(&mut self, session: usize, reply: Reply) {
+        self.print(|| {
+            let (sequence, outcome, said) = (reply.sequence, reply.outcome(), &reply.problem);
+            let code = said.as_ref().map_or("", |said| &said.code);
+            format!("session {session}: {sequence} {outcome:?} {code}")
+        });
+        let now = self.instant();
+        let it = &mut self.sessions[session];
+        let client = &mut self.clients[it.client];
+        client.time.hear(&reply, Duration::from_millis(self.now));
+        it.ledger.reply(reply, now);
+        client.patience.heard(it.ledger.is_answered(), now);
+        self.drive(session);
+    }
+
+    /// A client is connected: its sessions go on.
+    pub(super) fn connected(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        let hello = self.now.saturating_add_signed(it.skew).max(1);
+        it.time.at_least(hello, Duration::from_millis(self.now));
+        for session in it.sessions.clone() {
+            let window = self.window();
+            self.sessions[session].ledger.set_window(window);
+            self.drive(session);
         }
-        if let Some(delay) = self.clients[client].reply(sequence, self.now, outcome) {
-            self.again(delay, client, sequence);
+    }
+
+    /// A client has no connection any more.
+    pub(super) fn disconnected(&mut self, client: usize) {
+        self.clients[client].line = None;
+        for session in self.clients[client].sessions.clone() {
+            self.sessions[session].ledger.connection_lost();
+            self.drive(session);
         }
+    }
+
+    /// All clients close: what has no outcome gets one.
+    pub(super) fn close_clients(&mut self) {
+        let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
+        for session in 0..self.sessions.len() {
+            self.sessions[session].ledger.end_all(&why, now);
+            self.hand_out(session);
+        }
+    }
+}
+
+/// An outcome, as the oracle takes it.
+fn seen(outcome: Result<Answer, CallError>) -> Seen {
+    match outcome {
+        Ok(answer) => {
+            let number = answer.body.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes);
+            Seen::Final { version: answer.version, value: Ok(number.into()) }
+        }
+        Err(CallError::Application { code, version, .. }) => {
+            Seen::Final { version, value: Err(code.into()) }
+        }
+        Err(CallError::NotRun { .. }) => Seen::NotRun,
+        // Of the first it is known that it ran; what came of it is not told.
+        Err(
+            CallError::ReplyDropped { .. }
+            | CallError::Unanswered { .. }
+            | CallError::Unknown { .. },
+        ) => Seen::Unknown,
     }
 }

@@ -1,28 +1,32 @@
-//! A node's door: messages from clients, the router between them and the owners, and the owner's second look.
+//! A node's door: messages from clients, the product's router between them and the owners, and the owner's second look.
+//!
+//! What an answer means, for the route and for the client, is what the product's gateway takes it for
+//! ([`ostraca_wire::outcome`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::message::{Hint, Message, Outcome, Token, codes};
+use ostraca_sharding::ids::{Digest, Entity, Epoch, MessageId, ShardId};
+use ostraca_sharding::message::{Kind, Message, Outcome, Token, codes};
 use ostraca_sharding::node::Event;
 use ostraca_sharding::route::{Router, Settings, Step, Verdict};
 use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
+use ostraca_wire::outcome;
+use ostraca_wire::proto::{self, Problem, Reply};
 
+use super::lines::{LineId, Post};
 use super::net::{ConnId, Frame, Way};
 use super::process::{Asker, Pid};
 use super::{Happening, World};
 use crate::finding::Broken;
 
-/// How a message ended at the node that it was sent to.
-pub(super) type Forwarded = Outcome;
-
 /// A request of a client.
 #[derive(Clone, Debug)]
 pub(super) struct Open {
-    pub(super) client: usize,
+    pub(super) line: LineId,
+    pub(super) session: usize,
     pub(super) sequence: u64,
     attempts: u32,
     held: bool,
@@ -45,16 +49,34 @@ impl Door {
 
 impl World {
     /// A client's message arrives at a gateway.
-    pub(super) fn arrive(&mut self, pid: Pid, client: usize, mut message: Message) {
+    pub(super) fn arrive(&mut self, pid: Pid, post: Post) {
+        let Post { line, session, envelope, .. } = post;
         self.tokens += 1;
         let token = Token(self.tokens);
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
-        message.token = token;
-        message.arrived = now;
-        message.deadline = message.deadline.map(|patience| now + patience);
-        let sequence = message.id.sequence;
-        let open = Open { client, sequence, attempts: 0, held: false };
+        let target = Entity::new(envelope.r#type.as_str(), envelope.id.as_str());
+        let digest = Digest::of(&target, &envelope.method, &envelope.body);
+        let sequence = envelope.sequence;
+        let message = Message {
+            token,
+            target,
+            id: MessageId { session: self.sessions[session].key, sequence },
+            after: envelope.after,
+            settled: envelope.settled,
+            kind: match envelope.kind() {
+                proto::Kind::Query => Kind::Query,
+                _ => Kind::Command,
+            },
+            method: envelope.method.as_str().into(),
+            body: envelope.body,
+            digest,
+            created: envelope.created_ms,
+            arrived: now,
+            deadline: Some(now + envelope.remaining_ms),
+            context: Default::default(),
+        };
+        let open = Open { line, session, sequence, attempts: 0, held: false };
         it.door.open.insert(token, open);
         let shard = shard_of(&message.target.id, self.shards);
         let (deadline, bytes) = (message.deadline, 100 + message.body.len());
@@ -78,27 +100,16 @@ impl World {
                     self.attempt(pid, item.token);
                     self.run_local(pid, shard, tag, &item);
                 }
-                Step::Remote { to, tag, item, .. } => {
+                Step::Remote { to, epoch, tag, item } => {
                     self.tally.count("route: remote");
                     self.attempt(pid, item.token);
-                    self.send_remote(pid, to, tag, &item);
+                    self.send_remote(pid, to, epoch, tag, &item);
                 }
                 Step::Refuse { item, refusal } => {
                     if refusal.code == codes::OVERLOADED {
                         self.tally.count("route: refused at its bound");
                     }
-                    let outcome = if refusal.in_doubt {
-                        Outcome::Unknown { message: refusal.message }
-                    } else {
-                        Outcome::NotRun {
-                            code: refusal.code.into(),
-                            message: refusal.message,
-                            retry_after: refusal.retry_after,
-                            hint: None,
-                            stamp: None,
-                        }
-                    };
-                    self.reply(pid, item.token, outcome);
+                    self.reply(pid, item.token, outcome::refused_by(refusal));
                 }
             }
         }
@@ -152,8 +163,11 @@ impl World {
 
     /// Hands a message to this node's own machine of the shard.
     fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &Message) {
+        if !self.processes[pid].identity.roles.host {
+            return self.not_sent(pid, tag);
+        }
         let Some(hosted) = self.processes[pid].shards.get(&shard) else {
-            return self.answered(pid, tag, Verdict::NotSent, None);
+            return self.ended(pid, tag, not_here(shard), Epoch(0));
         };
         let epoch = hosted.epoch;
         self.tokens += 1;
@@ -164,15 +178,16 @@ impl World {
     }
 
     /// Sends a message to another node's present life, if there is a way to it.
-    fn send_remote(&mut self, pid: Pid, to: Member, tag: u64, item: &Message) {
+    fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &Message) {
         let Some(conn) = self.link(pid, &to) else {
             let delay = self.rng.range(1, 60);
             return self.at(delay, Happening::NotSent { pid, tag });
         };
         let now = self.processes[pid].mono(self.now);
         let mut message = item.clone();
-        message.deadline = message.deadline.map(|deadline| deadline.saturating_sub(now));
-        self.frame(conn, 0, Frame::Forward(tag, Box::new(message)));
+        // One that has passed on the way is told by the owner, which knows whether a copy ran.
+        message.deadline = message.deadline.map(|deadline| deadline.saturating_sub(now).max(1));
+        self.frame(conn, 0, Frame::Forward(tag, epoch, Box::new(message)));
     }
 
     /// The link to a life of a node; made if there is none. What goes into one that broke, before that is known, is lost.
@@ -216,72 +231,74 @@ impl World {
     }
 
     /// A message comes from another node: this one runs it or says that it does not (S11.6).
-    pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, mut message: Message) {
+    pub(super) fn forward_came(
+        &mut self,
+        pid: Pid,
+        conn: ConnId,
+        (tag, route): (u64, Epoch),
+        mut message: Message,
+    ) {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let shard = shard_of(&message.target.id, self.shards);
+        let hint = it.door.router.elsewhere(shard, route, &it.node.0);
+        if hint.is_some() || !it.identity.roles.host {
+            let details = hint.as_ref().map(outcome::hint_details).unwrap_or_default();
+            let bounced = outcome::bounced(codes::NOT_OWNER, "the shard is another's");
+            let reply = outcome::not_run(Problem { details, ..bounced });
+            return self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+        }
         let Some(hosted) = it.shards.get(&shard) else {
-            let hint = it
-                .door
-                .router
-                .route_of(shard)
-                .map(|(epoch, owner)| Hint { epoch, owner: owner.cloned() });
-            let outcome = Outcome::later(codes::NOT_OWNER, "the shard is another's", 50);
-            return self.frame(conn, 1, Frame::Forwarded(tag, outcome.with_hint(hint)));
+            let reply = outcome::reply(not_here(shard), message.kind, Epoch(0));
+            return self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
         };
         let epoch = hosted.epoch;
         self.tokens += 1;
         message.token = Token(self.tokens);
         message.arrived = now;
         message.deadline = message.deadline.map(|left| now + left);
-        it.askers.insert(message.token, (Asker::Peer(conn, tag), shard, epoch));
+        it.askers.insert(message.token, (Asker::Peer(conn, tag, message.kind), shard, epoch));
         self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
     }
 
     /// Another node's answer.
-    pub(super) fn forwarded_came(&mut self, pid: Pid, _: ConnId, tag: u64, outcome: Outcome) {
-        self.ended(pid, tag, outcome);
+    pub(super) fn forwarded_came(&mut self, pid: Pid, tag: u64, reply: Reply) {
+        self.answered(pid, tag, outcome::verdict_of(&reply), |_| Some(reply));
     }
 
-    /// An attempt ended with an outcome, here or elsewhere.
-    pub(super) fn ended(&mut self, pid: Pid, tag: u64, outcome: Outcome) {
-        let verdict = match &outcome {
-            Outcome::NotRun { code, hint, .. } if code == codes::NOT_OWNER => {
-                self.tally.count("route: bounced, not-owner");
-                let hint = hint.as_deref().cloned();
-                Verdict::NotOwner {
-                    epoch: hint.as_ref().map_or(Epoch(0), |hint| hint.epoch),
-                    hint: hint.and_then(|hint| hint.owner),
-                }
-            }
-            Outcome::NotRun { code, .. } if code == codes::REBALANCING => {
-                self.tally.count("route: bounced, rebalancing");
-                Verdict::Rebalancing
-            }
-            _ => Verdict::Done,
-        };
-        self.answered(pid, tag, verdict, Some(outcome));
+    /// An attempt ended at this node's own machine of the shard.
+    pub(super) fn ended(&mut self, pid: Pid, tag: u64, outcome: Outcome, epoch: Epoch) {
+        let verdict = outcome::verdict_on(&outcome, epoch);
+        self.answered(pid, tag, verdict, |kind| Some(outcome::reply(outcome, kind, epoch)));
     }
 
-    pub(super) fn answered(
+    /// An attempt found no way.
+    pub(super) fn not_sent(&mut self, pid: Pid, tag: u64) {
+        self.answered(pid, tag, Verdict::NotSent, |_| None);
+    }
+
+    fn answered(
         &mut self,
         pid: Pid,
         tag: u64,
         verdict: Verdict,
-        outcome: Option<Outcome>,
+        reply: impl FnOnce(Kind) -> Option<Reply>,
     ) {
+        match &verdict {
+            Verdict::NotOwner { .. } => self.tally.count("route: bounced, not-owner"),
+            Verdict::Rebalancing => self.tally.count("route: bounced, rebalancing"),
+            Verdict::Done | Verdict::NotSent => {}
+        }
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let mut out = Vec::new();
-        let done = it.door.router.answered(now, tag, verdict, &mut out);
-        if let (Some((item, in_doubt)), Some(mut outcome)) = (done, outcome) {
+        if let Some((item, in_doubt)) = it.door.router.answered(now, tag, verdict, &mut out)
+            && let Some(reply) = reply(item.kind)
+        {
             if in_doubt {
                 self.tally.count("route: resent in doubt");
-                if let Outcome::NotRun { message, .. } = outcome {
-                    outcome = Outcome::Unknown { message };
-                }
             }
-            self.reply(pid, item.token, outcome);
+            self.reply(pid, item.token, outcome::doubtful(reply, in_doubt));
         }
         self.steps(pid, out);
     }
@@ -335,4 +352,9 @@ impl World {
         it.door.router.lost(now, member, &mut out);
         self.steps(pid, out);
     }
+}
+
+/// What a node's workers say of a shard that has no machine there.
+fn not_here(shard: ShardId) -> Outcome {
+    Outcome::later(codes::NOT_OWNER, format!("shard {shard} is not on this node"), 100)
 }

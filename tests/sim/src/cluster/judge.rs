@@ -135,14 +135,15 @@ impl World {
         // Shares are even only once every host may be given some.
         if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
             let left: Vec<_> = self
-                .clients
+                .sessions
                 .iter()
-                .flat_map(|client| client.pending.iter().map(|(at, it)| (*at, it.entity.clone())))
+                .flat_map(|it| it.unresolved.iter().map(|(at, sent)| (*at, sent.entity.clone())))
                 .collect();
             self.trace_stuck();
             self.breaches.push(Broken::Unanswered.because(format!(
-                "{bound} ms after the last fault or probation: unanswered {left:?}, open {}, unserved {:?}, shares {:?}",
+                "{bound} ms after the last fault or probation: unanswered {left:?}, open {}, late copies {}, unserved {:?}, shares {:?}",
                 self.open(),
+                self.late_copies,
                 self.unserved(),
                 self.counts()
             )));
@@ -165,9 +166,9 @@ impl World {
         // Whoever is not heard keeps what it has, and is given no more.
         let unheard = self.cuts.iter().any(|cut| cut.what == Scope::Words);
         let owned: usize = counts.values().sum();
-        self.clients.iter().all(|client| client.pending.is_empty())
+        self.sessions.iter().all(|session| session.unresolved.is_empty())
             && self.open() == 0
-            && self.held_copies == 0
+            && self.late_copies == 0
             && (balanced || unheard)
             && (owned == self.shards as usize || counts.is_empty() || (unheard && self.any_unfit()))
             && self.unserved().is_empty()
@@ -177,6 +178,8 @@ impl World {
         if self.breaches.is_empty() {
             self.replay();
         }
+        // A run that ends early leaves messages without an outcome.
+        self.close_clients();
         for store in &mut self.stores {
             store.crash(true, &mut self.rng);
             store.reopen();
@@ -185,7 +188,8 @@ impl World {
         for store in &self.stores {
             verdict.durable(store.durable(), |turn| self.turns.get(turn).map(|message| message.id));
         }
-        let (broken, history) = verdict.of(self.clients, self.now);
+        let seen = self.sessions.into_iter().map(|it| (it.key, it.history));
+        let (broken, history) = verdict.of(seen.collect());
         self.breaches.extend(broken);
         Report {
             breaches: self.breaches,

@@ -13,11 +13,10 @@ use ostraca_sharding::message::Kind;
 use ostraca_sharding::node::Event;
 use ostraca_sharding::rows::{Key, Row, chunk_of, place_of, shard_at};
 
+use super::clients::Called;
 use super::guard::Applied;
 use super::net::{Cut, Scope};
-use super::process::Pid;
 use super::{Happening, LEASE, World};
-use crate::client::Pending;
 
 /// How often readers ask at first, to keep the entities awake, and then, to catch a stale answer.
 const SELDOM: u64 = 80;
@@ -38,6 +37,8 @@ pub(super) struct Vigil {
     site: usize,
     /// When the node was last heard.
     since: u64,
+    /// The client that reads there.
+    reader: usize,
     entities: Vec<Watched>,
 }
 
@@ -45,6 +46,8 @@ pub(super) struct Vigil {
 #[derive(Clone, Debug)]
 struct Watched {
     entity: Entity,
+    /// The session that writes it.
+    writer: usize,
     /// When it was last written, at its next owner.
     written: u64,
 }
@@ -150,14 +153,15 @@ impl World {
     }
 
     fn watch_over(&mut self, site: usize) {
-        let vigil = Vigil { site, since: self.now, entities: Vec::new() };
+        let reader = self.a_client(site, true);
+        let vigil = Vigil { site, since: self.now, reader, entities: Vec::new() };
         self.vigils.push(vigil);
         let vigil = self.vigils.len() - 1;
         self.at(1, Happening::Vigil { vigil });
     }
 
     /// Entities of shards that the node owns, which nobody else sends to.
-    fn entities_of(&self, site: usize) -> Vec<Watched> {
+    fn entities_of(&self, site: usize) -> Vec<Entity> {
         let Some(pid) = self.sites[site].pid else { return Vec::new() };
         let mut owned: BTreeSet<ShardId> = BTreeSet::new();
         for (key, (row, _)) in self.rows.durable() {
@@ -170,7 +174,7 @@ impl World {
         let mut found = Vec::new();
         for name in names {
             if found.len() < 3 && owned.remove(&shard_of(&name, self.shards)) {
-                found.push(Watched { entity: Entity::new("counter", name), written: 0 });
+                found.push(Entity::new("counter", name));
             }
         }
         found
@@ -178,25 +182,29 @@ impl World {
 
     /// Readers ask, seldom while the node is the owner by its rows, and often once another is: who writes goes there.
     pub(super) fn vigil(&mut self, vigil: usize) {
-        let Vigil { site, since, .. } = self.vigils[vigil];
-        let (age, Some(pid)) = (self.now - since, self.sites[site].pid) else { return };
-        if age > OVER {
+        let Vigil { site, since, reader, .. } = self.vigils[vigil];
+        let age = self.now - since;
+        if self.sites[site].pid.is_none() || age > OVER {
             return;
         }
         if self.vigils[vigil].entities.is_empty() {
-            self.vigils[vigil].entities = self.entities_of(site);
+            for entity in self.entities_of(site) {
+                let client = self.a_client(site, true);
+                let writer = self.a_session(client);
+                self.vigils[vigil].entities.push(Watched { entity, writer, written: 0 });
+            }
         }
         let mut taken = false;
         for at in 0..self.vigils[vigil].entities.len() {
-            let Watched { entity, written } = self.vigils[vigil].entities[at].clone();
-            self.ask_once(pid, &entity);
+            let Watched { entity, writer, written } = self.vigils[vigil].entities[at].clone();
+            self.ask_once(reader, &entity);
             let Some(owner) = self.owner_of(&entity).filter(|owner| *owner != site) else {
                 continue;
             };
             taken = true;
             if self.now > written + SELDOM {
                 self.vigils[vigil].entities[at].written = self.now;
-                self.write_at(owner, site, entity);
+                self.write_at(writer, owner, site, entity);
             }
         }
         let delay = if taken { OFTEN } else { SELDOM };
@@ -216,43 +224,36 @@ impl World {
         Some(process.site)
     }
 
-    /// A reader asks this node once, and gives up soon.
-    fn ask_once(&mut self, pid: Pid, entity: &Entity) {
-        let (client, site) = (self.readers, self.processes[pid].site);
-        let pending = Pending::new(entity.clone(), (Kind::Query, "get", 0), self.now, Some(80));
-        let sequence = self.clients[client].begin(pending);
-        let Some(mut message) = self.clients[client].copy(sequence) else { return };
-        // It waits for no earlier one.
-        message.after = 0;
-        if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
-            pending.copies += 1;
+    /// A reader asks its node once, and gives up soon. It waits for no earlier answer: each time it is a new session.
+    fn ask_once(&mut self, reader: usize, entity: &Entity) {
+        let home = self.clients[reader].home;
+        if self.clients[reader].line.is_none() && !self.open_line(reader, home) {
+            return;
         }
-        let delay = self.rng.range(1, 6);
-        self.at(delay, Happening::Arrive { site, client, message: Box::new(message) });
-        self.at(250, Happening::GiveUp { client, sequence });
+        let session = self.a_session(reader);
+        self.call_entity(session, Called::new(entity.clone(), (Kind::Query, "get", 0)), 250);
+        self.drive(session);
     }
 
     /// A writer sends a command to the next owner, or to a gateway that is not the former one.
-    fn write_at(&mut self, owner: usize, not: usize, entity: Entity) {
-        let client = self.readers + 1;
-        if self.clients[client].pending.values().any(|pending| pending.entity == entity) {
+    fn write_at(&mut self, writer: usize, owner: usize, not: usize, entity: Entity) {
+        if !self.sessions[writer].unresolved.is_empty() {
             return;
         }
-        let pending = Pending::new(entity, (Kind::Command, "add", 1), self.now, None);
-        let sequence = self.clients[client].begin(pending);
         let others = (0..8).map(|_| self.a_gateway()).find(|site| *site != not);
         let site = match self.sites[owner].roles.gateway {
             true => owner,
             false => others.unwrap_or(owner),
         };
-        self.homes[client] = site;
-        let Some(message) = self.clients[client].copy(sequence) else { return };
-        if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
-            pending.copies += 1;
+        let client = self.sessions[writer].client;
+        if self.at_gateway(client) != Some(site) {
+            self.hang_up(client);
+            if !self.open_line(client, site) {
+                return;
+            }
         }
-        let delay = self.rng.range(1, 6);
-        self.at(delay, Happening::Arrive { site, client, message: Box::new(message) });
-        let delay = self.rng.range(LEASE / 2, LEASE * 2);
-        self.at(delay, Happening::GiveUp { client, sequence });
+        let deadline = self.rng.range(LEASE / 2, LEASE * 2);
+        self.call_entity(writer, Called::new(entity, (Kind::Command, "add", 1)), deadline);
+        self.drive(writer);
     }
 }

@@ -210,6 +210,7 @@ impl World {
     /// A process has ended: nobody hears of it but by its silence.
     fn end(&mut self, pid: Pid) {
         self.break_all(pid, |_| true);
+        self.break_lines(pid);
         self.asked.retain(|_, asked| asked.pid != pid);
         let it = &mut self.processes[pid];
         it.orders.clear();

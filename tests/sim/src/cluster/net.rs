@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use ostraca_sharding::ids::NodeId;
+use ostraca_sharding::ids::{Epoch, NodeId};
 use ostraca_sharding::message::Message;
 use ostraca_sharding::node::Talk;
+use ostraca_wire::proto;
 
-use super::door::Forwarded;
 use super::process::Pid;
 use super::rows::Change;
 use super::storage::{Call, Reply};
@@ -38,9 +38,9 @@ pub(super) enum Frame {
     Reply(u64, Reply),
     Changes(Vec<Change>),
     WatchLost,
-    /// A message for its owner: its deadline is relative, and corrected at each hop.
-    Forward(u64, Box<Message>),
-    Forwarded(u64, Forwarded),
+    /// A message for its owner, by a route: its deadline is relative, and corrected at each hop.
+    Forward(u64, Epoch, Box<Message>),
+    Forwarded(u64, Box<proto::Reply>),
 }
 
 /// A connection: the first end made it.
@@ -234,8 +234,10 @@ impl World {
             Frame::Reply(tag, reply) => self.store_replied(pid, tag, reply),
             Frame::Changes(changes) => self.watched(pid, conn, Some(changes)),
             Frame::WatchLost => self.watched(pid, conn, None),
-            Frame::Forward(tag, message) => self.forward_came(pid, conn, tag, *message),
-            Frame::Forwarded(tag, reply) => self.forwarded_came(pid, conn, tag, reply),
+            Frame::Forward(tag, route, message) => {
+                self.forward_came(pid, conn, (tag, route), *message);
+            }
+            Frame::Forwarded(tag, reply) => self.forwarded_came(pid, tag, *reply),
         }
     }
 

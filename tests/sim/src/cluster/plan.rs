@@ -1,6 +1,7 @@
 //! What a seed stands for: which nodes there are, which faults strike and when.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
 
 use ostraca_sharding::rows::Roles;
 
@@ -20,7 +21,7 @@ pub(super) const TO: u64 = 6_500;
 impl World {
     pub(super) fn planned(seed: u64, options: Options) -> Self {
         let mut rng = Rng::new(seed);
-        let clients = rng.range(2, 6) as usize;
+        let sessions = rng.range(2, 6) as usize;
         // Two chunks of rows now and then: only then is a seal more than one write (R10).
         let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
         let stores = (0..shards).map(|_| Store::new(options.store.clone())).collect();
@@ -54,12 +55,14 @@ impl World {
             traps: Vec::new(),
             late_answers: Vec::new(),
             vigils: Vec::new(),
-            readers: clients,
             drained: Vec::new(),
             clients: Vec::new(),
-            homes: vec![0; clients + 2],
+            sessions: Vec::new(),
+            lines: Vec::new(),
+            begun: Instant::now(),
             entities: rng.range(3, 12),
             spread: if rng.chance(40) { 50 } else { 5 },
+            narrow: rng.chance(20),
             loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
             clocks_stop: rng.chance(12),
             agreed: node_settings(0, LEASE),
@@ -68,7 +71,7 @@ impl World {
             revision: 1,
             issued: 0,
             forgetful: rng.chance(50),
-            held_copies: 0,
+            late_copies: 0,
             tags: 0,
             tokens: 0,
             turns: HashMap::new(),
@@ -82,12 +85,8 @@ impl World {
             steps_taken: 0,
             rng,
         };
-        // The last two are the reader and the writer at nodes whose lease is tried.
-        for number in 0..clients + 2 {
-            let client = world.a_client(number);
-            world.clients.push(client);
-        }
         world.found();
+        world.found_clients(sessions);
         world.plan();
         world.plan_settings(seed);
         world.plan_unfit(seed);
@@ -116,12 +115,23 @@ impl World {
                 self.at(delay, Happening::Up { site });
             }
         }
-        for client in 0..self.readers {
-            self.homes[client] = self.a_gateway();
-            let delay = self.rng.range(200, 500);
-            self.at(delay, Happening::Issue { client });
-        }
         self.at(50, Happening::Look);
+    }
+
+    /// Clients, each with a session, or some with more.
+    fn found_clients(&mut self, sessions: usize) {
+        for session in 0..sessions {
+            let client = if session > 0 && self.rng.chance(30) {
+                self.clients.len() - 1
+            } else {
+                let home = self.a_gateway();
+                self.a_client(home, false)
+            };
+            let session = self.a_session(client);
+            let delay = self.rng.range(200, 500);
+            self.at(delay, Happening::Issue { session });
+            self.at(delay / 2, Happening::Connect { client });
+        }
     }
 
     fn plan(&mut self) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ostraca_sharding::ids::{Entity, Epoch, NodeId, ShardId};
-use ostraca_sharding::message::{Now, Token};
+use ostraca_sharding::message::{Kind, Now, Token};
 use ostraca_sharding::node::{self, Identity};
 use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard::{self, LiveCap};
@@ -33,8 +33,8 @@ pub(super) struct Hosted {
 pub(super) enum Asker {
     /// This process's own door, which holds the message under this token.
     Door(Token),
-    /// A peer, by the link that its message came through and the peer's own name for it.
-    Peer(ConnId, u64),
+    /// A peer, by the link that its message came through, the peer's own name for it, and its kind.
+    Peer(ConnId, u64, Kind),
 }
 
 /// What the node's machine told, on its way to the shards: its thread is another than theirs.

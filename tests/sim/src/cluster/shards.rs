@@ -261,14 +261,17 @@ impl World {
 
     /// A shard machine answered a message.
     pub(super) fn shard_replied(&mut self, pid: Pid, token: Token, outcome: Outcome) {
-        let Some((asker, ..)) = self.processes[pid].askers.remove(&token) else {
+        let Some((asker, _, epoch)) = self.processes[pid].askers.remove(&token) else {
             return self.breaches.push(
                 Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
             );
         };
         match asker {
-            Asker::Door(tag) => self.ended(pid, tag.0, outcome),
-            Asker::Peer(conn, tag) => self.frame(conn, 1, Frame::Forwarded(tag, outcome)),
+            Asker::Door(tag) => self.ended(pid, tag.0, outcome, epoch),
+            Asker::Peer(conn, tag, kind) => {
+                let reply = ostraca_wire::outcome::reply(outcome, kind, epoch);
+                self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+            }
         }
     }
 
