@@ -178,11 +178,15 @@ fn r17_behind_a_later_one_in_doubt_a_message_takes_that_ones_stamp() {
     // 3 waits for 1 at the entity: without this neither would ever run.
     assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300), (3, 300)]);
     ledger.reply(too_old(1, 500), later);
+    ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
-    assert_eq!(stamps(&mut ledger, later), [], "3 is refused too, and ends");
+    // It did not do; but 3 keeps it, and so does 1.
+    assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300)]);
+    ledger.reply(too_old(1, 500), later);
     ledger.reply(too_old(3, 500), later);
     ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
-    assert_eq!(stamps(&mut ledger, later + Duration::from_secs(1)), [(2, 300)]);
+    let later = later + Duration::from_secs(1);
+    assert_eq!(stamps(&mut ledger, later), [(2, 300)], "as 3 is given up, 1 ends");
     let ended: Vec<_> = ledger.take_ended().collect();
     assert!(matches!(ended[0], (3, Err(CallError::Unknown { .. }))), "{ended:?}");
     assert!(matches!(ended[1], (1, Err(CallError::NotRun { .. }))), "{ended:?}");

@@ -3,7 +3,7 @@
 //! Only if no copy of it is in doubt: a second stamp would let it run a second time. And only if every later message
 //! to the same entity bears a stamp as high: an entity that drops a lane refuses by the highest stamp that ran in it,
 //! which must cover every sequence below. A later one that is in doubt keeps its stamp, and waits at the entity for this
-//! one: then this one takes the later one's stamp, which may pass.
+//! one: then this one takes the later one's stamp, and no higher one.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,6 @@ impl<W> Ledger<W> {
         if careful && (call.in_doubt || self.given_up.range(sequence + 1..).next().is_some()) {
             return Restamp::Never;
         }
-        let created = call.message.created;
         let of_entity = self.by_entity.get(&call.message.entity);
         let from: Vec<u64> =
             of_entity.map(|lane| lane.range(sequence..).copied().collect()).unwrap_or_default();
@@ -88,14 +87,12 @@ impl<W> Ledger<W> {
                 continue;
             }
             if later.in_doubt {
-                // It waits for this one at the entity, so waiting for its end would be for ever. Its own stamp may do.
+                // It waits for this one at the entity, so waiting for its end would be for ever. Its own stamp may do: if
+                // not now, then where an entity is loaded that has not forgotten the session, or it is refused itself.
                 stamp = later.message.created;
             } else if later.state == State::InFlight {
                 return Restamp::Later;
             }
-        }
-        if stamp <= created {
-            return Restamp::Later;
         }
         for sequence in from {
             if let Some(call) = self.calls.get_mut(&sequence)
