@@ -90,6 +90,11 @@ fn shard_without(mutation: shard::Mutation, named: Broken, follows: &[Broken], l
     breaks(&Options { shard: vec![mutation], ..Options::default() }, named, follows, least);
 }
 
+#[track_caller]
+fn client_without(mutation: Mutation, named: Broken, follows: &[Broken], least: u64) {
+    breaks(&Options { client: vec![mutation], ..Options::default() }, named, follows, least);
+}
+
 #[test]
 fn r7_a_new_owner_before_the_old_one_is_marked_dead_is_seen() {
     without(node::Mutation::AssignWithoutDeath, Broken::OwnerReplacedAlive, &[], 80);
@@ -184,7 +189,14 @@ fn s15_a_hand_off_told_before_it_is_written_is_seen() {
 
 #[test]
 fn r16_a_refusal_of_a_message_in_doubt_that_is_told_as_not_run_is_seen() {
-    let follows = &[Broken::History(History::Unexplained)];
+    // What was told as not run made a version that nothing explains, or only a command that is unknown and did not. And
+    // where it was told as too old, its client stamps it anew, and it runs a second time.
+    let follows = &[
+        Broken::History(History::Unexplained),
+        Broken::History(History::CommandValue),
+        Broken::History(History::QueryValue),
+        Broken::RanTwice,
+    ];
     router_without(route::Mutation::ForgetDoubt, Broken::EffectAfterNotRun, follows, 0);
 }
 
@@ -265,6 +277,31 @@ fn r17_a_watermark_left_out_of_the_head_falls_to_a_copy() {
 
 #[test]
 fn r17_a_restamp_in_doubt_runs_a_message_twice() {
-    let options = Options { client: vec![Mutation::RestampInDoubt], ..Options::default() };
-    breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 0);
+    client_without(Mutation::RestampInDoubt, Broken::RanTwice, WRONG_VERSIONS, 0);
+}
+
+#[test]
+fn r16_a_client_that_forgets_its_doubts_tells_not_run_of_what_ran() {
+    client_without(Mutation::ForgetDoubt, Broken::EffectAfterNotRun, WRONG_VERSIONS, 20);
+}
+
+#[test]
+fn r16_a_client_that_takes_a_refusal_for_proof_tells_not_run_of_what_ran() {
+    client_without(Mutation::RefusalsAreProof, Broken::EffectAfterNotRun, WRONG_VERSIONS, 5);
+}
+
+#[test]
+fn r17_a_reply_given_to_another_message_is_seen() {
+    let named = Broken::History(History::CommandValue);
+    client_without(Mutation::RepliesInOrder, named, WRONG_VERSIONS, 50);
+}
+
+#[test]
+fn r17_a_client_that_settles_what_it_has_not_read_loses_the_reply() {
+    client_without(Mutation::SettleUnread, Broken::Overtaken, WRONG_VERSIONS, 20);
+}
+
+#[test]
+fn promise_5_a_client_that_does_not_say_after_is_overtaken() {
+    client_without(Mutation::NoAfter, Broken::Overtaken, WRONG_VERSIONS, 50);
 }
