@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR
 RUST = 1.95
 WASM = wasm32-unknown-unknown wasm32-wasip2
 
-.PHONY: help setup demo test lint bench soak fuzz
+.PHONY: help setup demo test lint bench soak fuzz mutants
 
 help:
 	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
@@ -16,6 +16,7 @@ help:
 	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these'
 	@echo 'make soak    long simulations, many kills, many rounds of each attack  SEEDS=20000 ROUNDS=50'
 	@echo 'make fuzz    each fuzz target for a while; goes on from the inputs found before  SECONDS=60 ONLY=ledger'
+	@echo 'make mutants breaks one line after the other of the files that implement a rule: tests must see it  SHARD=0/40 ONLY=core'
 	@echo 'make setup   checks the tools, and says what to type for what is missing'
 
 # A rustup that cannot install a target (no network) leaves Debian's packages: see the text that is printed.
@@ -92,3 +93,31 @@ fuzz: setup
 	    >"$(CORPUS)/$$target.log" 2>&1 || { tail -40 "$(CORPUS)/$$target.log"; exit 1; }; \
 	  grep -h 'stat::number_of_executed_units\|stat::average_exec\|cov:' "$(CORPUS)/$$target.log" | tail -3; \
 	done
+
+# Each mutant is one changed line, built and tested alone: about a minute each, and there are some 2,300. So they run in
+# shards, in any order: what was caught is kept beside the target directory and not run again. Mutants that survive are
+# listed in tests/mutants/, to be given a test or an argument.
+MUTANTS ?= $(CARGO_TARGET_DIR)/mutants
+SHARD ?= 0/40
+mutants_core = --package ostraca-sharding --test-package ostraca-sharding --test-package ostraca-sim
+tested_core = --lib --test seeds --test cluster_seeds
+mutants_client = --package ostraca-client --file host/client/src/ledger.rs --file 'host/client/src/ledger/*.rs' \
+  --test-package ostraca-client --test-package ostraca-sim
+tested_client = --test ledger --test outcomes --test cluster_seeds
+mutants_store = --package ostraca-store-sled --file host/store-sled/src/judge.rs --file host/store-sled/src/committer.rs \
+  --test-package ostraca-store-sled
+tested_store = --lib --tests
+mutants: setup
+	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo 'mutants: cargo-mutants is missing. Type: cargo install cargo-mutants --locked' >&2; exit 1; }
+	@for set in $${ONLY:-core client store}; do $(MAKE) --no-print-directory mutants-$$set || exit 1; done
+
+mutants-%:
+	@mkdir -p "$(MUTANTS)/$*" tests/mutants
+	@echo "mutants: $*, shard $(SHARD); what was found is kept in $(MUTANTS)/$*"
+	@ulimit -v 16000000; SEEDS=300 $(CARGO) mutants $(mutants_$*) --shard $(SHARD) --iterate --no-shuffle --colors never --no-times \
+	  --timeout 300 --output "$(MUTANTS)/$*" -- $(tested_$*) || [ $$? -le 3 ]
+	@cat "$(MUTANTS)/$*/mutants.out/missed.txt" "tests/mutants/$*.survived" 2>/dev/null | sort -u >"$(MUTANTS)/$*/survived"
+	@sort -u "$(MUTANTS)/$*/mutants.out/caught.txt" "$(MUTANTS)/$*/mutants.out/timeout.txt" "$(MUTANTS)/$*/mutants.out/previously_caught.txt" 2>/dev/null \
+	  >"$(MUTANTS)/$*/caught" || true
+	@grep -vxFf "$(MUTANTS)/$*/caught" "$(MUTANTS)/$*/survived" >"tests/mutants/$*.survived" || true
+	@echo "mutants: $*: $$(wc -l <"$(MUTANTS)/$*/caught") caught so far, $$(wc -l <"tests/mutants/$*.survived") survived (tests/mutants/$*.survived)"

@@ -1,6 +1,7 @@
 //! Thousands of runs of a whole cluster, each with faults; every one is judged by the oracle and by who sees all at once.
 //!
-//! `SEED=n` replays one (`TRACE=1` prints what happens in it); `SEEDS=n` runs more than the default.
+//! `SEED=n` replays one (`TRACE=1` prints what happens in it); `SEEDS=n` runs another number than the default. In fewer
+//! not every fault has to occur.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_sim::cluster::{KINDS, Options, run};
 use ostraca_sim::{Finding, Tally};
+
+/// So many seeds see every kind of fault.
+const ENOUGH: u64 = 3_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -37,7 +41,7 @@ fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
         assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
         return;
     }
-    let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(3_000));
+    let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(ENOUGH));
     let next = AtomicU64::new(first);
     let sum = Mutex::new(Sum::default());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
@@ -84,7 +88,12 @@ fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
         sum.broken.keys().next()
     );
     let missing: Vec<_> = KINDS.iter().filter(|kind| !sum.tally.0.contains_key(*kind)).collect();
-    assert!(missing.is_empty(), "of {} kinds these never occurred: {missing:?}", KINDS.len());
+    let few = seeds < ENOUGH;
+    assert!(
+        few || missing.is_empty(),
+        "of {} kinds these never occurred: {missing:?}",
+        KINDS.len()
+    );
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Thousands of runs through the core, each with faults; every one is judged by the oracle.
 //!
-//! `SEED=n` replays one and prints what its clients saw; `SEEDS=n` runs more than the default.
+//! `SEED=n` replays one and prints what its clients saw; `SEEDS=n` runs another number than the
+//! default. In fewer not every fault has to occur.
 
 use std::collections::BTreeMap;
 
 use ostraca_sim::{KINDS, Options, Tally, run};
+
+/// So many seeds see every kind of fault.
+const ENOUGH: u64 = 1_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -21,7 +25,7 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
         assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
         return;
     }
-    let seeds = number("SEEDS").unwrap_or(1_000);
+    let seeds = number("SEEDS").unwrap_or(ENOUGH);
     let mut tally = Tally::default();
     let mut messages = 0;
     let mut broken = BTreeMap::new();
@@ -54,12 +58,8 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
         broken.len(),
         broken.keys().next()
     );
-    assert_eq!(
-        tally.missing(),
-        Vec::<&str>::new(),
-        "of {} kinds these never occurred",
-        KINDS.len()
-    );
+    let missing = if seeds < ENOUGH { Vec::new() } else { tally.missing() };
+    assert_eq!(missing, Vec::<&str>::new(), "of {} kinds these never occurred", KINDS.len());
 }
 
 #[test]
