@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{ClusterTime, Intake, Ledger, Message, Patience, Window};
-use ostraca_client::{Answer, CallError, SessionId};
+use ostraca_client::{Answer, CallError, MessageId, SessionId};
 use ostraca_oracle::{Operation, Outcome as Seen};
 use ostraca_sharding::ids::{Entity, Session as SessionKey};
 use ostraca_sharding::message::{Kind, Token, codes};
@@ -75,12 +75,14 @@ pub(super) struct Called {
     pub(super) by: u64,
     /// When it was called.
     sent: u64,
+    /// It was given up once, and its caller asks again under its id.
+    again: bool,
 }
 
 impl Called {
     /// Command or query, method and argument.
     pub(super) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
-        Self { entity, kind, method, by, sent: 0 }
+        Self { entity, kind, method, by, sent: 0, again: false }
     }
 }
 
@@ -174,11 +176,21 @@ impl World {
     /// A caller gives a message to its session, and waits for `deadline` milliseconds.
     pub(super) fn call_entity(&mut self, session: usize, mut called: Called, deadline: u64) {
         called.sent = self.now;
+        self.take_call(session, called, deadline, None);
+    }
+
+    fn take_call(
+        &mut self,
+        session: usize,
+        called: Called,
+        deadline: u64,
+        again: Option<MessageId>,
+    ) {
         let (now, body) = (self.instant(), called.by.to_le_bytes());
         let it = &mut self.sessions[session];
         let cluster_ms = self.clients[it.client].time.at(Duration::from_millis(self.now));
         // The bound on what a session holds is far.
-        let Ok(id) = it.intake.take(None, cluster_ms, body.len()) else { return };
+        let Ok(id) = it.intake.take(again, cluster_ms, body.len()) else { return };
         let message = Message {
             entity: called.entity.clone(),
             envelope: Envelope {
@@ -192,7 +204,7 @@ impl World {
             called: now,
             created: id.created,
             deadline: now + Duration::from_millis(deadline),
-            again: false,
+            again: called.again,
         };
         let entity = called.entity.clone();
         let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created };
@@ -219,7 +231,7 @@ impl World {
                 self.put(line, session, envelope);
             }
         }
-        self.hand_out(session);
+        self.hand_out(session, false);
         let it = &mut self.sessions[session];
         let stuck = line.and_then(|_| it.ledger.stuck());
         let patience = &mut self.clients[client].patience;
@@ -265,8 +277,8 @@ impl World {
         }
     }
 
-    /// Callers hear how their calls ended.
-    fn hand_out(&mut self, session: usize) {
+    /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
+    fn hand_out(&mut self, session: usize, over: bool) {
         let ended: Vec<_> = self.sessions[session].ledger.take_ended().collect();
         self.sessions[session].intake.release(ended.len(), ended.len() * 8);
         for (called, outcome) in ended {
@@ -284,6 +296,19 @@ impl World {
             });
             let it = &mut self.sessions[session];
             it.unresolved.remove(&sequence);
+            let patient = !over && !called.again && !self.clients[it.client].tied;
+            if let Err(CallError::Unknown { id, .. }) = &outcome
+                && patient
+                && self.rng.chance(40)
+            {
+                self.tally.count("client: asked again under the id of what was given up");
+                let deadline = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
+                let called = Called { again: true, ..called };
+                self.take_call(session, called, deadline, Some(*id));
+                self.arm_session(session, 1);
+                continue;
+            }
+            let it = &mut self.sessions[session];
             it.history.push(Operation {
                 entity: called.entity.to_string(),
                 session: format!("{:?}", it.key),
@@ -299,11 +324,12 @@ impl World {
     }
 
     /// No command may be overtaken in its lane, unless its entity forgets soon, and then only one of which a copy may
-    /// have run. A query whose answer was lost may be.
+    /// have run. A query whose answer was lost may be, and what was given up: later ones do not wait for that.
     fn overtaken(&mut self, sequence: u64, called: &Called, outcome: &Result<Answer, CallError>) {
         let Err(error) = outcome else { return };
         let may_have_run = matches!(error, CallError::Unknown { .. });
-        let overtaken = error.code() == codes::SUPERSEDED && called.kind == Kind::Command;
+        let first = called.kind == Kind::Command && !called.again;
+        let overtaken = error.code() == codes::SUPERSEDED && first;
         if overtaken && !(may_have_run && self.forgetful) {
             let why = format!("{sequence} was overtaken in its lane, and never ran");
             self.breaches.push(Broken::Overtaken.because(why));
@@ -398,7 +424,7 @@ impl World {
         let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
         for session in 0..self.sessions.len() {
             self.sessions[session].ledger.end_all(&why, now);
-            self.hand_out(session);
+            self.hand_out(session, true);
         }
     }
 }

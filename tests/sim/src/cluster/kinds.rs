@@ -127,6 +127,7 @@ pub const KINDS: &[&str] = &[
     "client: switched gateway",
     "client: left a gateway that reaches nobody",
     "client: sent again",
+    "client: asked again under the id of what was given up",
     "client: stamped a message anew",
     "client: answered",
     "client: told not run",
