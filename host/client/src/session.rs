@@ -143,7 +143,7 @@ impl Session {
             Err(Refused { id, why }) => {
                 drop(inbox);
                 // The receiver is in our hands: it cannot be gone.
-                let _ = waiter.send(Err(CallError::not_run(id, why)));
+                let _ = waiter.send(Err(CallError::not_run(id, *why)));
                 return Call { id, outcome };
             }
         };

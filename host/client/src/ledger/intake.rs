@@ -16,7 +16,7 @@ pub struct Refused {
     /// The id.
     pub id: MessageId,
     /// Why not.
-    pub why: Problem,
+    pub why: Box<Problem>,
 }
 
 /// Where a session's messages come in: each new one gets the next sequence and a creation time that never falls (R17).
@@ -62,7 +62,7 @@ impl Intake {
         };
         let id = again.unwrap_or_else(fresh);
         if let Some(why) = self.refusal(id, size) {
-            return Err(Refused { id, why });
+            return Err(Refused { id, why: Box::new(why) });
         }
         self.next = self.next.max(id.sequence.saturating_add(1));
         self.latest = self.latest.max(id.created);

@@ -59,7 +59,7 @@ impl World {
         let line = self.lines.len() - 1;
         if !self.clients[client].tied {
             // Long enough for some messages to come through.
-            let most = if self.loss == 0 { 4_000 } else { 500 + 4_000 / self.loss };
+            let most = 4_000_u64.checked_div(self.loss).map_or(4_000, |life| 500 + life);
             let delay = self.rng.range(60, most);
             self.at(delay, Happening::LineBreaks { line });
         }
