@@ -14,6 +14,7 @@ mod entity;
 mod event;
 mod lanes;
 mod machine;
+mod mailbox;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use ostraca_sharding::ids::{
     ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
 };
 use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token};
-use ostraca_sharding::records::{Commit, CommitOutcome, Refusal};
+use ostraca_sharding::records::{Claim, Commit, CommitOutcome, Refusal};
 use ostraca_sharding::shard::{
     Action, Activation, Event, LiveCap, Machine, Mutation, Owner, Settings, StopReason, Turn,
     TurnResult, TypeSettings,

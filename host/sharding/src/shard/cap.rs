@@ -70,7 +70,7 @@ impl LiveCap {
     }
 
     /// Notes that a holder is idle and may be evicted. One that is idle already keeps its place: machines say so
-    /// again at every renewal.
+    /// again when its commits are answered.
     pub fn idle(&mut self, holder: Holder) {
         if self.held.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
             self.ticks += 1;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::lanes::Lanes;
+use super::mailbox::{Mailbox, Total};
 use super::settings::StopReason;
 use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, Token};
@@ -84,10 +85,10 @@ pub(super) struct State {
     pub(super) lanes: Lanes,
     /// All messages under way: waiting, parked, running or gated.
     pub(super) entries: BTreeMap<MessageId, Entry>,
-    /// The mailbox.
-    pub(super) queue: VecDeque<MessageId>,
-    /// Those that wait for the one they must follow, and until when.
-    pub(super) parked: BTreeMap<MessageId, u64>,
+    /// Those that wait.
+    pub(super) mailbox: Mailbox,
+    /// When the machine looks at the entity next, if nothing happens before.
+    pub(super) timer: Option<u64>,
     pub(super) gate: VecDeque<Gated>,
     pub(super) last_used: u64,
     /// Set when the instance is to be given up as soon as it is idle.
@@ -123,14 +124,15 @@ impl StartPause {
         Self { until: now + span, span, over: false }
     }
 
-    /// When it is forgotten, so that the next one is a first one again.
-    pub(super) fn forgotten_at(self) -> u64 {
-        self.until + self.span * 2
+    /// When a message that waits has the entity started again; else when the pause is forgotten, so that the next one is
+    /// a first one again.
+    pub(super) fn ends_at(self, waits: bool) -> u64 {
+        if waits { self.until } else { self.until + self.span * 2 }
     }
 }
 
 impl State {
-    pub(super) fn new(now: u64) -> Self {
+    pub(super) fn new(now: u64, waiting: &Total) -> Self {
         Self {
             stage: Stage::Asleep,
             generation: 0,
@@ -138,8 +140,8 @@ impl State {
             head: Head::default(),
             lanes: Lanes::default(),
             entries: BTreeMap::new(),
-            queue: VecDeque::new(),
-            parked: BTreeMap::new(),
+            mailbox: Mailbox::new(waiting.clone()),
+            timer: None,
             gate: VecDeque::new(),
             last_used: now,
             leaving: None,
@@ -152,7 +154,7 @@ impl State {
 
     /// Messages that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.queue.len() + self.parked.len()
+        self.mailbox.len()
     }
 
     /// Whether it could be forgotten.
@@ -161,21 +163,5 @@ impl State {
             && self.entries.is_empty()
             && self.gate.is_empty()
             && self.start_pause.is_none_or(|pause| pause.over)
-    }
-
-    /// Brings messages of a session back whose predecessor has now run.
-    pub(super) fn unpark(&mut self, after: &MessageId) {
-        let session = after.session;
-        let range = MessageId { session, sequence: 0 }..=MessageId { session, sequence: u64::MAX };
-        let ready: Vec<_> = self
-            .parked
-            .range(range)
-            .map(|(id, _)| *id)
-            .filter(|id| self.entries.get(id).is_some_and(|e| e.message.after <= after.sequence))
-            .collect();
-        for id in ready.into_iter().rev() {
-            self.parked.remove(&id);
-            self.queue.push_front(id);
-        }
     }
 }

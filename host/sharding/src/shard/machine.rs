@@ -7,13 +7,15 @@ mod mailbox;
 mod suspend;
 mod time;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::action::Action;
 use super::entity::{Entry, Gated, Stage, StartPause, State};
 use super::event::{Activation, Event, Turn, TurnResult};
 use super::lanes::Verdict;
+use super::mailbox::Total;
 use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
 use crate::extensions::Extensions;
 use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardKey, TurnId};
@@ -81,6 +83,15 @@ pub struct Machine {
     turns: u64,
     generations: u64,
     wake: Option<u64>,
+    /// The entities that time changes, by [`State::timer`].
+    timers: BTreeSet<(u64, Entity)>,
+    /// Entities that could go on, but for the shard's claim or the node's lease.
+    stalled: BTreeSet<Entity>,
+    /// Messages that wait for a turn.
+    waiting: Total,
+    /// Entities looked at, for tests.
+    #[cfg(test)]
+    pub(super) looks: usize,
     actions: VecDeque<Action>,
 }
 
@@ -116,6 +127,11 @@ impl Machine {
             turns: 0,
             generations: 0,
             wake: None,
+            timers: BTreeSet::new(),
+            stalled: BTreeSet::new(),
+            waiting: Total::default(),
+            #[cfg(test)]
+            looks: 0,
             actions: VecDeque::from([Action::Claim(claim.clone())]),
             claim,
         }
@@ -123,12 +139,20 @@ impl Machine {
 
     /// Takes an event.
     pub fn handle(&mut self, now: Now, event: Event) {
+        self.take(now, event);
+        #[cfg(debug_assertions)]
+        if self.entities.len() <= 64 {
+            assert_eq!(self.overlooked(), None, "it would wait for ever");
+        }
+    }
+
+    fn take(&mut self, now: Now, event: Event) {
         match event {
             Event::Tick => self.tick(now),
             Event::Renewed { sent, lease } => {
                 self.lease_sent = self.lease_sent.max(Some(sent));
                 self.lease = lease;
-                self.advance_all(now);
+                self.advance_stalled(now);
             }
             Event::Type { kind, settings } => self.on_type(now, kind, settings),
             Event::Claimed { number, outcome } => self.on_claimed(now, number, outcome),
@@ -178,7 +202,8 @@ impl Machine {
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
     #[must_use]
     pub fn wake(&self) -> Option<u64> {
-        self.wake
+        let timer = self.timers.first().map(|(at, _)| *at);
+        self.wake.into_iter().chain(timer).min()
     }
 
     /// Where the shard stands.
@@ -214,13 +239,19 @@ impl Machine {
     /// Entities in memory, and messages that wait for a turn.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        (self.entities.len(), self.entities.values().map(State::waiting).sum())
+        (self.entities.len(), self.waiting.load(Ordering::Relaxed))
     }
 
     /// Messages that wait for a turn of an entity; none if nothing of it is in memory.
     #[must_use]
     pub fn waiting(&self, entity: &Entity) -> Option<usize> {
         self.entities.get(entity).map(State::waiting)
+    }
+
+    /// Messages of an entity's mailbox that were looked at.
+    #[cfg(test)]
+    pub(super) fn touched(&self, entity: &Entity) -> usize {
+        self.entities.get(entity).map_or(0, |state| state.mailbox.touched.get())
     }
 
     fn off(&self, mutation: Mutation) -> bool {
@@ -235,6 +266,14 @@ impl Machine {
 
     fn wake_by(&mut self, at: u64) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// Nothing is left of an entity in memory.
+    fn drop_entity(&mut self, entity: &Entity) {
+        if let Some(timer) = self.entities.remove(entity).and_then(|state| state.timer) {
+            self.timers.remove(&(timer, entity.clone()));
+        }
+        self.stalled.remove(entity);
     }
 
     fn reply(&mut self, token: Token, outcome: Outcome) {

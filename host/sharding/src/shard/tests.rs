@@ -1,5 +1,6 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
+mod costs;
 mod forget;
 mod formats;
 mod passivate;
@@ -7,6 +8,7 @@ mod serve;
 mod start;
 mod stop;
 mod suspend;
+mod waits;
 
 use std::sync::Arc;
 
@@ -37,6 +39,7 @@ struct Hand {
     /// Starts and stop hooks of instances.
     starts: usize,
     hooks: usize,
+    runs: usize,
     /// Room that was asked for and not given back.
     rooms: usize,
     /// How often `Stopped` was said, and `Lost`.
@@ -74,6 +77,7 @@ impl Hand {
             dropped: 0,
             starts: 0,
             hooks: 0,
+            runs: 0,
             rooms: 0,
             stopped: 0,
             lost: 0,
@@ -114,6 +118,7 @@ impl Hand {
                 Action::Commit(commit) => self.commits.push(*commit),
                 Action::Reply { token, outcome } => self.replies.push((token.0, outcome)),
                 Action::Run { generation, turn, message, .. } => {
+                    self.runs += 1;
                     self.running = Some((generation, turn, message));
                 }
                 Action::Load { .. } if self.silent => {

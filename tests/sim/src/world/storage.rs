@@ -130,7 +130,12 @@ impl World {
             return self
                 .at(delay, Happening::FromStore { node, incarnation, connection, tag, answer });
         }
-        if self.nodes[node].asked.remove(&tag).is_some() {
+        let Some(asked) = self.nodes[node].asked.remove(&tag) else { return };
+        // As a worker does: what the claim of the machine before this one came to does not concern it.
+        let own = |claim: &Arc<Claim>| {
+            self.nodes[node].machine.as_ref().is_some_and(|machine| machine.claim() == &**claim)
+        };
+        if !matches!(&asked, Request::Claim(claim) if !own(claim)) {
             self.answered(node, answer);
         }
     }

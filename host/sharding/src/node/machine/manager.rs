@@ -234,6 +234,10 @@ impl Machine {
     }
 
     pub(super) fn on_report(&mut self, now: Now, from: &Member, mut report: Report) {
+        // Looked into once a shard and decision. They come sorted from a peer in order.
+        report.seen.sort_unstable();
+        report.held.sort_unstable_by_key(|held| held.shard);
+        report.refused.sort_unstable();
         let heard = now.mono + self.settings.unheard;
         let number = report.take_number();
         if let Some(manager) = &mut self.manager

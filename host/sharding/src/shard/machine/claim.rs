@@ -19,7 +19,7 @@ impl Machine {
                     self.outstanding += 1;
                     self.actions.push_back(Action::Commit(Box::new(commit)));
                 }
-                self.advance_all(now);
+                self.advance_stalled(now);
             }
             ClaimOutcome::Refused { standing } => {
                 let message = format!(
@@ -116,6 +116,8 @@ impl Machine {
             }
         }
         self.entities.clear();
+        self.timers.clear();
+        self.stalled.clear();
     }
 
     pub(super) fn on_stop(&mut self, now: Now, reason: StopReason) {
@@ -138,9 +140,7 @@ impl Machine {
                 self.give_up(&entity, &outcome);
                 continue;
             }
-            let waiting: Vec<_> =
-                state.queue.iter().copied().chain(state.parked.keys().copied()).collect();
-            for id in waiting {
+            for id in state.mailbox.all() {
                 self.refuse(&entity, &id, outcome.clone(), false);
             }
             self.leave(now, &entity, reason);

@@ -161,7 +161,10 @@ impl Machine {
         let retry_after = u32::try_from(pause.span).unwrap_or(u32::MAX);
         let text = format!("the entity's start was not made durable: {why}");
         self.give_up(entity, &Outcome::later(codes::STORE_FULL, text, retry_after));
-        let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
+        let state = self
+            .entities
+            .entry(entity.clone())
+            .or_insert_with(|| State::new(now.mono, &self.waiting));
         state.start_pause = Some(pause);
         self.advance(now, entity);
     }

@@ -165,7 +165,7 @@ impl Machine {
         let outcome = Outcome::later(codes::ABANDONED, "its connection is closed", 0);
         if let Some(next) = entry.tokens.first().copied() {
             entry.message = Arc::new(Message { token: next, ..Message::clone(&entry.message) });
-            state.queue.push_front(id);
+            self.put_back(entity, id);
             self.reply(gone, outcome);
         } else {
             entry.tokens.push(gone);
@@ -207,7 +207,7 @@ impl Machine {
             }
             TurnResult::Answered(answer) if message.kind == Kind::Query => {
                 state.lanes.answered_query(&message, bound);
-                state.unpark(&id);
+                state.mailbox.unpark(&id);
                 let version = state.head.version;
                 match state.gate.back_mut() {
                     Some(turn) if gated => turn.queries.push((id, answer, version)),
@@ -222,7 +222,7 @@ impl Machine {
                 }
                 self.commit(now, entity, turn, Some(id), answer, result.writes, result.state_bytes);
                 if let Some(state) = self.entities.get_mut(entity) {
-                    state.unpark(&id);
+                    state.mailbox.unpark(&id);
                 }
             }
         }
@@ -252,7 +252,7 @@ impl Machine {
     pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
         match self.entities.get(entity) {
             Some(state)
-                if state.stage == Stage::Idle && state.queue.is_empty() && !self.pauses() =>
+                if state.stage == Stage::Idle && !state.mailbox.has_next() && !self.pauses() =>
             {
                 self.leave(now, entity, StopReason::Evicted);
             }
@@ -282,7 +282,6 @@ impl Machine {
         }
         let turn = self.next_turn();
         let stop_by = now.mono.saturating_add(self.settings.stop_deadline);
-        self.wake_by(stop_by);
         if let Some(state) = self.entities.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
             state.stop_by = Some(stop_by);
@@ -294,10 +293,11 @@ impl Machine {
 
     /// Drops the instance, or gives up getting one. A message that ran goes back to the mailbox's front.
     pub(super) fn close(&mut self, entity: &Entity) {
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Some(state) = self.entities.get(entity) else { return };
         if let Stage::Running(_, id) = state.stage {
-            state.queue.push_front(id);
+            self.put_back(entity, id);
         }
+        let Some(state) = self.entities.get_mut(entity) else { return };
         let generation = state.generation;
         if state.stage.has_instance() {
             self.actions.push_back(Action::Drop { entity: entity.clone(), generation });
@@ -309,7 +309,6 @@ impl Machine {
         state.leaving = None;
         state.stop_by = None;
         state.passivates = false;
-        let parked: Vec<_> = std::mem::take(&mut state.parked).into_keys().collect();
-        state.queue.extend(parked);
+        state.mailbox.unpark_all();
     }
 }

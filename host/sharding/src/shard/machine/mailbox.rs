@@ -14,7 +14,10 @@ impl Machine {
         let compare = !self.off(Mutation::NoDigest);
         let ordered = !self.off(Mutation::NoOrder);
         let copies = self.settings.copies;
-        let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
+        let state = self
+            .entities
+            .entry(entity.clone())
+            .or_insert_with(|| State::new(now.mono, &self.waiting));
         if let Some(entry) = state.entries.get_mut(&id) {
             if join {
                 let outcome = if entry.message.digest != message.digest && compare {
@@ -27,7 +30,10 @@ impl Machine {
                     )
                 } else {
                     entry.tokens.push(token);
-                    entry.deadline = entry.deadline.zip(message.deadline).map(|(a, b)| a.max(b));
+                    let latest = entry.deadline.zip(message.deadline).map(|(a, b)| a.max(b));
+                    // Never sooner than before: its entity is looked at in time.
+                    entry.deadline = latest;
+                    state.mailbox.set_deadline(&id, latest);
                     return;
                 };
                 return self.reply(token, outcome);
@@ -42,7 +48,7 @@ impl Machine {
         if state.waiting() >= mailbox {
             // Those that wait for another message give way to one that need not: it may be the one.
             let waits = matches!(state.lanes.judge(&message, compare, ordered), Verdict::Wait);
-            let gives_way = state.parked.keys().next_back().filter(|_| !waits).copied();
+            let gives_way = state.mailbox.last_parked().filter(|_| !waits);
             let outcome = Outcome::later(
                 codes::MAILBOX_FULL,
                 format!("{mailbox} messages wait for {entity}, as many as `mailbox` allows"),
@@ -50,18 +56,21 @@ impl Machine {
             );
             match gives_way {
                 Some(parked) => self.refuse(&entity, &parked, outcome, false),
-                None => return self.reply(token, outcome),
+                None => {
+                    self.reply(token, outcome);
+                    return self.advance(now, &entity);
+                }
             }
         }
-        if let Some(deadline) = message.deadline {
-            self.wake_by(deadline);
-        }
-        let state = self.entities.entry(entity.clone()).or_insert_with(|| State::new(now.mono));
+        let state = self
+            .entities
+            .entry(entity.clone())
+            .or_insert_with(|| State::new(now.mono, &self.waiting));
         state.last_used = now.mono;
         let deadline = message.deadline;
         let entry = Entry { message, tokens: vec![token], deadline };
         state.entries.insert(id, entry);
-        state.queue.push_back(id);
+        state.mailbox.push_back(id, deadline);
         self.advance(now, &entity);
     }
 
@@ -115,19 +124,29 @@ impl Machine {
         Some(Outcome::later(codes::STAMPED_AHEAD, text, wait).with_stamp(now.cluster))
     }
 
-    pub(super) fn advance_all(&mut self, now: Now) {
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+    /// Lets those go on that waited for the shard's claim or the node's lease.
+    pub(super) fn advance_stalled(&mut self, now: Now) {
+        for entity in std::mem::take(&mut self.stalled) {
             self.advance(now, &entity);
         }
     }
 
-    /// Takes every step that is possible now.
+    /// Takes every step that is possible now, and makes sure that the entity is looked at when time makes another one
+    /// possible.
     pub(super) fn advance(&mut self, now: Now, entity: &Entity) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
+        self.take_steps(now, entity);
+        self.wake_for(entity);
+    }
+
+    fn take_steps(&mut self, now: Now, entity: &Entity) {
         loop {
             let Some(state) = self.entities.get(entity) else { return };
             if state.is_spent() {
-                self.entities.remove(entity);
-                return;
+                return self.drop_entity(entity);
             }
             match state.stage {
                 Stage::Closing => {
@@ -145,13 +164,13 @@ impl Machine {
                         return self.give_up(entity, &outcome);
                     }
                     if self.phase != Phase::Serving || self.pauses() {
+                        self.stalled.insert(entity.clone());
                         return;
                     }
                     if let Some(pause) = state.start_pause {
                         let waits = !state.entries.is_empty();
-                        let at = if waits { pause.until } else { pause.forgotten_at() };
-                        if now.mono < at {
-                            return self.wake_by(at);
+                        if now.mono < pause.ends_at(waits) {
+                            return;
                         }
                         if let Some(state) = self.entities.get_mut(entity) {
                             state.start_pause = waits.then_some(StartPause { over: true, ..pause });
@@ -170,10 +189,11 @@ impl Machine {
                     return;
                 }
                 Stage::Loaded => {
-                    if self.phase != Phase::Serving
-                        || self.pauses()
-                        || self.next_to_run(now, entity).is_none()
-                    {
+                    if self.phase != Phase::Serving || self.pauses() {
+                        self.stalled.insert(entity.clone());
+                        return;
+                    }
+                    if self.next_to_run(now, entity).is_none() {
                         match self.entities.get(entity) {
                             Some(state) if state.is_spent() => continue,
                             _ => return,
@@ -185,21 +205,24 @@ impl Machine {
                         self.actions
                             .push_back(Action::WantSlot { entity: entity.clone(), generation });
                     }
-                    self.wake_by(now.mono + self.settings.activation_wait);
                     return;
                 }
                 Stage::Idle => {
                     if self.pauses() && self.phase != Phase::Stopping {
+                        // The resumption looks at every entity.
                         return;
                     }
                     if let Some(reason) = state.leaving {
                         self.begin_stop(now, entity, reason);
                         continue;
                     }
-                    if self.phase != Phase::Serving
-                        || state.gate.len() >= self.settings.gate
-                        || !self.may_answer(now)
-                    {
+                    let full = state.gate.len() >= self.settings.gate;
+                    let asked = state.mailbox.has_next() || state.passivates;
+                    if asked && (self.phase != Phase::Serving || !self.may_answer(now)) {
+                        self.stalled.insert(entity.clone());
+                        return;
+                    }
+                    if full {
                         return;
                     }
                     let Some(id) = self.next_to_run(now, entity) else {
@@ -209,7 +232,7 @@ impl Machine {
                             state.leaving = Some(StopReason::Passivated);
                             continue;
                         }
-                        self.now_idle(entity);
+                        self.actions.push_back(Action::Idle { entity: entity.clone() });
                         return;
                     };
                     self.run(entity, id);
@@ -224,21 +247,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn now_idle(&mut self, entity: &Entity) {
-        self.actions.push_back(Action::Idle { entity: entity.clone() });
-        if let (Some(state), Some(settings)) =
-            (self.entities.get(entity), self.types.get(&entity.kind))
-        {
-            let at = state.last_used.saturating_add(settings.idle);
-            self.wake_by(at);
-        }
-    }
-
     /// Answers or sets aside what need not run, and gives the first message that must; it stays in the mailbox.
     pub(super) fn next_to_run(&mut self, now: Now, entity: &Entity) -> Option<MessageId> {
         loop {
             let state = self.entities.get_mut(entity)?;
-            let id = *state.queue.front()?;
+            let id = state.mailbox.front()?;
             let message = state.entries.get(&id)?.message.clone();
             let expired = state.entries.get(&id).is_some_and(|entry| entry.expired(now.mono));
             state.lanes.settle(&id.session, message.settled);
@@ -276,10 +289,8 @@ impl Machine {
                 ),
                 Verdict::Wait => {
                     let until = now.mono + self.settings.order_wait;
-                    self.wake_by(until);
                     let state = self.entities.get_mut(entity)?;
-                    state.queue.pop_front();
-                    state.parked.insert(id, until);
+                    state.mailbox.park(id, message.after, until);
                     continue;
                 }
                 Verdict::Run => return Some(id),
@@ -293,7 +304,7 @@ impl Machine {
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(entry) = state.entries.get(&id) else { return };
         let message = entry.message.clone();
-        state.queue.pop_front();
+        state.mailbox.remove(&id);
         state.stage = Stage::Running(turn, id);
         let action = Action::Run {
             generation: state.generation,
@@ -302,6 +313,13 @@ impl Machine {
             message,
         };
         self.actions.push_back(action);
+    }
+
+    /// A message that ran waits again, as the first.
+    pub(super) fn put_back(&mut self, entity: &Entity, id: MessageId) {
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        let deadline = state.entries.get(&id).and_then(|entry| entry.deadline);
+        state.mailbox.push_front(id, deadline);
     }
 
     /// Ends a message that waits. `poison`: what follows it in its lane must not wait for it.
@@ -315,15 +333,10 @@ impl Machine {
         let bound = self.settings.lanes;
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(entry) = state.entries.remove(id) else { return };
-        if state.queue.front() == Some(id) {
-            state.queue.pop_front();
-        } else {
-            state.queue.retain(|other| other != id);
-        }
-        state.parked.remove(id);
+        state.mailbox.remove(id);
         if poison {
             state.lanes.refused(&entry.message, bound);
-            state.unpark(id);
+            state.mailbox.unpark(id);
         }
         for token in entry.tokens {
             self.reply(token, outcome.clone());
@@ -338,14 +351,13 @@ impl Machine {
     pub(super) fn give_up(&mut self, entity: &Entity, outcome: &Outcome) {
         self.close(entity);
         let Some(state) = self.entities.get_mut(entity) else { return };
-        let outstanding: Vec<MessageId> = state
+        let outstanding: BTreeSet<MessageId> = state
             .gate
             .iter()
             .flat_map(|gated| gated.message.iter().chain(gated.queries.iter().map(|(id, ..)| id)))
             .copied()
             .collect();
-        state.queue.clear();
-        state.parked.clear();
+        state.mailbox.clear();
         state.start_pause = None;
         let ended: Vec<_> =
             state.entries.keys().filter(|id| !outstanding.contains(id)).copied().collect();
@@ -353,7 +365,7 @@ impl Machine {
             self.refuse(entity, &id, outcome.clone(), false);
         }
         if self.entities.get(entity).is_some_and(State::is_spent) {
-            self.entities.remove(entity);
+            self.drop_entity(entity);
         }
     }
 }

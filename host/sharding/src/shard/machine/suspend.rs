@@ -42,13 +42,11 @@ impl Machine {
         let until = now.mono + self.settings.order_wait;
         for state in self.entities.values_mut() {
             // What a parked message must follow may have waited all the while.
-            for parked in state.parked.values_mut() {
-                *parked = until.max(*parked);
-            }
+            state.mailbox.wait_until(until);
         }
+        self.stalled.clear();
         for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
             self.advance(now, &entity);
-            self.wake_for(&entity);
         }
     }
 }

@@ -29,7 +29,16 @@ impl Machine {
                 self.wake_by(at);
             }
         }
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+        // Those that are due now, once each: what is due again at once is for the next tick.
+        let mut due = Vec::new();
+        while self.timers.first().is_some_and(|(at, _)| *at <= now.mono) {
+            let Some((_, entity)) = self.timers.pop_first() else { break };
+            if let Some(state) = self.entities.get_mut(&entity) {
+                state.timer = None;
+            }
+            due.push(entity);
+        }
+        for entity in due {
             self.tick_entity(now, &entity);
         }
         if let Some(at) = self.stop_at {
@@ -49,22 +58,14 @@ impl Machine {
     pub(super) fn tick_entity(&mut self, now: Now, entity: &Entity) {
         let paused = self.pauses();
         let Some(state) = self.entities.get(entity) else { return };
-        let waits = |id: &MessageId| state.queue.contains(id) || state.parked.contains_key(id);
-        let expired: Vec<_> = state
-            .entries
-            .iter()
-            .filter(|(id, entry)| entry.expired(now.mono) && waits(id))
-            .map(|(id, _)| *id)
-            .collect();
-        let impatient: Vec<_> = state
-            .parked
-            .iter()
-            .filter(|(id, until)| **until <= now.mono && !expired.contains(id) && !paused)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in expired {
+        for id in state.mailbox.expired(now.mono) {
             self.refuse_deadline(entity, &id);
         }
+        let Some(state) = self.entities.get(entity) else { return };
+        let impatient = match paused {
+            true => Vec::new(),
+            false => state.mailbox.parked_in_vain(now.mono),
+        };
         for id in impatient {
             let outcome = Outcome::later(
                 codes::OUT_OF_ORDER,
@@ -101,26 +102,63 @@ impl Machine {
         } else {
             self.advance(now, entity);
         }
-        self.wake_for(entity);
     }
 
-    /// Makes sure that a tick comes when the entity next needs one.
+    /// Makes sure that the entity is looked at by the time that it next needs it. A timer that is too early stays: moving
+    /// it at each message would cost more than the look.
     pub(super) fn wake_for(&mut self, entity: &Entity) {
-        let Some(state) = self.entities.get(entity) else { return };
-        let waiting = state.queue.iter().chain(state.parked.keys());
-        let deadlines = waiting.filter_map(|id| state.entries.get(id)?.deadline);
+        let Some(at) = self.entities.get(entity).and_then(|state| self.due(entity, state)) else {
+            return;
+        };
+        let Some(state) = self.entities.get_mut(entity) else { return };
+        if state.timer.is_none_or(|timer| at < timer) {
+            if let Some(timer) = state.timer.replace(at) {
+                self.timers.remove(&(timer, entity.clone()));
+            }
+            self.timers.insert((at, entity.clone()));
+        }
+    }
+
+    /// When time alone changes something for the entity.
+    fn due(&self, entity: &Entity, state: &State) -> Option<u64> {
         let paused = self.pauses();
-        let parked = state.parked.values().copied().filter(|_| !paused);
-        let slot = match state.stage {
+        let stage = match state.stage {
+            Stage::Asleep if !paused && self.phase == Phase::Serving => {
+                state.start_pause.map(|pause| pause.ends_at(!state.entries.is_empty()))
+            }
             Stage::Waiting(since) => Some(since + self.settings.activation_wait),
-            Stage::Idle if !paused => self
+            Stage::Idle if !paused && state.entries.is_empty() => self
                 .types
                 .get(&entity.kind)
                 .map(|settings| state.last_used.saturating_add(settings.idle)),
             _ => None,
         };
-        if let Some(at) = deadlines.chain(parked).chain(slot).chain(state.stop_by).min() {
-            self.wake_by(at);
-        }
+        let deadline = state.mailbox.first_deadline();
+        let parked = state.mailbox.first_parked_until().filter(|_| !paused);
+        stage.into_iter().chain(deadline).chain(parked).chain(state.stop_by).min()
+    }
+
+    /// An entity that could go on, or will be able to, and that no event and no timer will have anybody look at.
+    #[cfg(debug_assertions)]
+    pub(super) fn overlooked(&self) -> Option<&Entity> {
+        let overlooked = |(entity, state): &(&Entity, &State)| {
+            let stalled = self.pauses() || self.stalled.contains(entity);
+            let waits = match state.stage {
+                Stage::Asleep => stalled || state.start_pause.is_some(),
+                Stage::Loaded => stalled || !state.mailbox.has_next(),
+                Stage::Idle => {
+                    let asked =
+                        state.mailbox.has_next() || state.leaving.is_some() || state.passivates;
+                    stalled || !asked || state.gate.len() >= self.settings.gate
+                }
+                Stage::Closing => !state.gate.is_empty(),
+                // An answer will come.
+                _ => true,
+            };
+            let due = self.due(entity, state);
+            !waits || due.is_some_and(|due| state.timer.is_none_or(|timer| due < timer))
+        };
+        let ended = matches!(self.phase, Phase::Lost | Phase::Stopped);
+        self.entities.iter().filter(|_| !ended).find(overlooked).map(|(entity, _)| entity)
     }
 }

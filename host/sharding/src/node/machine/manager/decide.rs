@@ -102,8 +102,10 @@ impl Machine {
         if report.incarnation != owner.incarnation {
             return None;
         }
-        let refused = report.refused.iter().find(|(of, at, _)| (*of, *at) == (shard, row.epoch));
-        if let Some((_, _, standing)) = refused {
+        let refused = report.refused.partition_point(|(of, at, _)| (*of, *at) < (shard, row.epoch));
+        if let Some((of, at, standing)) = report.refused.get(refused)
+            && (*of, *at) == (shard, row.epoch)
+        {
             return Some(row.epoch.max(*standing));
         }
         let at = report.held.binary_search_by_key(&shard, |held| held.shard);
@@ -112,7 +114,8 @@ impl Machine {
         }
         // R11: silence counts only from an owner that had seen its assignment.
         let chunk = chunk_of(shard);
-        let saw = report.seen.iter().any(|(of, at)| *of == chunk && *at >= revision);
+        let seen = report.seen.binary_search_by_key(&chunk, |(of, _)| *of);
+        let saw = seen.is_ok_and(|seen| report.seen[seen].1 >= revision);
         (saw && !self.off(Mutation::TrustSilence)).then_some(row.epoch)
     }
 

@@ -1,0 +1,300 @@
+//! The messages of one entity that wait for a turn: in the order in which they run, or parked behind one that has not
+//! come. No call looks at a message that it does not concern: a mailbox may be as long as its type allows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::ids::{MessageId, Session};
+
+/// How many messages wait in all mailboxes that share it.
+pub(super) type Total = Arc<AtomicUsize>;
+
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    messages: BTreeMap<MessageId, Waiting>,
+    /// Those that run next, by their place in the line.
+    line: BTreeMap<i64, MessageId>,
+    parked: BTreeSet<MessageId>,
+    /// The parked ones by the number that a message of their session must reach: session, number, sequence.
+    followers: BTreeSet<(Session, u64, u64)>,
+    /// The parked ones by the time until which they wait.
+    patience: BTreeSet<(u64, MessageId)>,
+    /// Those that have a deadline, by that.
+    deadlines: BTreeSet<(u64, MessageId)>,
+    total: Total,
+    /// Messages looked at, for tests.
+    #[cfg(test)]
+    pub(super) touched: std::cell::Cell<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    place: Place,
+    deadline: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Line(i64),
+    Parked { after: u64, until: u64 },
+}
+
+impl Mailbox {
+    pub(super) fn new(total: Total) -> Self {
+        Self {
+            messages: BTreeMap::new(),
+            line: BTreeMap::new(),
+            parked: BTreeSet::new(),
+            followers: BTreeSet::new(),
+            patience: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            total,
+            #[cfg(test)]
+            touched: Default::default(),
+        }
+    }
+
+    /// Notes that a call looks at so many messages: it may do so with those that it concerns, and no others.
+    fn touch(&self, _messages: usize) {
+        #[cfg(test)]
+        self.touched.set(self.touched.get() + _messages);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether a message is in line; others may be parked.
+    pub(super) fn has_next(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// The message that is first in line.
+    pub(super) fn front(&self) -> Option<MessageId> {
+        self.line.first_key_value().map(|(_, id)| *id)
+    }
+
+    pub(super) fn push_back(&mut self, id: MessageId, deadline: Option<u64>) {
+        let place = self.line.last_key_value().map_or(0, |(place, _)| place + 1);
+        self.insert(id, Waiting { place: Place::Line(place), deadline });
+    }
+
+    pub(super) fn push_front(&mut self, id: MessageId, deadline: Option<u64>) {
+        let place = self.line.first_key_value().map_or(0, |(place, _)| place - 1);
+        self.insert(id, Waiting { place: Place::Line(place), deadline });
+    }
+
+    /// Sets a message aside until one of its session with that number has run, or until then.
+    pub(super) fn park(&mut self, id: MessageId, after: u64, until: u64) {
+        let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
+        self.insert(id, Waiting { place: Place::Parked { after, until }, deadline });
+    }
+
+    /// Changes the deadline of a message, if it waits here.
+    pub(super) fn set_deadline(&mut self, id: &MessageId, deadline: Option<u64>) {
+        if let Some(waiting) = self.messages.get(id).copied() {
+            self.insert(*id, Waiting { deadline, ..waiting });
+        }
+    }
+
+    fn insert(&mut self, id: MessageId, waiting: Waiting) {
+        self.remove(&id);
+        self.touch(1);
+        match waiting.place {
+            Place::Line(place) => {
+                self.line.insert(place, id);
+            }
+            Place::Parked { after, until } => {
+                self.parked.insert(id);
+                self.followers.insert((id.session, after, id.sequence));
+                self.patience.insert((until, id));
+            }
+        }
+        self.deadlines.extend(waiting.deadline.map(|at| (at, id)));
+        self.messages.insert(id, waiting);
+        self.total.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes a message out, wherever it is.
+    pub(super) fn remove(&mut self, id: &MessageId) {
+        let Some(waiting) = self.messages.remove(id) else { return };
+        self.touch(1);
+        match waiting.place {
+            Place::Line(place) => {
+                self.line.remove(&place);
+            }
+            Place::Parked { after, until } => {
+                self.parked.remove(id);
+                self.followers.remove(&(id.session, after, id.sequence));
+                self.patience.remove(&(until, *id));
+            }
+        }
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.remove(&(deadline, *id));
+        }
+        self.total.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn last_parked(&self) -> Option<MessageId> {
+        self.parked.last().copied()
+    }
+
+    /// Puts those at the front of the line, in their order, that wait for nothing after `run`.
+    pub(super) fn unpark(&mut self, run: &MessageId) {
+        let of_session = (run.session, 0, 0)..=(run.session, run.sequence, u64::MAX);
+        let mut ready: Vec<_> = self
+            .followers
+            .range(of_session)
+            .map(|(session, _, sequence)| MessageId { session: *session, sequence: *sequence })
+            .collect();
+        ready.sort_unstable();
+        self.touch(ready.len());
+        for id in ready.into_iter().rev() {
+            let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
+            self.push_front(id, deadline);
+        }
+    }
+
+    /// Puts the parked messages in line, at its end.
+    pub(super) fn unpark_all(&mut self) {
+        for id in std::mem::take(&mut self.parked) {
+            let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
+            self.push_back(id, deadline);
+        }
+    }
+
+    /// The parked messages that waited until `now` in vain.
+    pub(super) fn parked_in_vain(&self, now: u64) -> Vec<MessageId> {
+        self.due(&self.patience, now)
+    }
+
+    /// When the first of the parked messages has waited long enough.
+    pub(super) fn first_parked_until(&self) -> Option<u64> {
+        self.patience.first().map(|(until, _)| *until)
+    }
+
+    /// Parked messages wait until then at least.
+    pub(super) fn wait_until(&mut self, least: u64) {
+        let sooner: Vec<_> =
+            self.patience.iter().take_while(|(until, _)| *until < least).copied().collect();
+        for (until, id) in sooner {
+            self.patience.remove(&(until, id));
+            self.patience.insert((least, id));
+            if let Some(Waiting { place: Place::Parked { until, .. }, .. }) =
+                self.messages.get_mut(&id)
+            {
+                *until = least;
+            }
+        }
+    }
+
+    /// Those whose deadline has passed.
+    pub(super) fn expired(&self, now: u64) -> Vec<MessageId> {
+        self.due(&self.deadlines, now)
+    }
+
+    pub(super) fn first_deadline(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn clear(&mut self) {
+        let total = std::mem::take(&mut self.total);
+        total.fetch_sub(self.len(), Ordering::Relaxed);
+        *self = Self::new(total);
+    }
+
+    fn due(&self, times: &BTreeSet<(u64, MessageId)>, now: u64) -> Vec<MessageId> {
+        let due: Vec<_> =
+            times.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
+        self.touch(due.len());
+        due
+    }
+
+    /// All of them: those in line, then those parked.
+    pub(super) fn all(&self) -> Vec<MessageId> {
+        self.touch(self.len());
+        self.line.values().chain(&self.parked).copied().collect()
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(sequence: u64) -> MessageId {
+        MessageId { session: Session::of("client/x", b"s"), sequence }
+    }
+
+    fn full(mailbox: &mut Mailbox) {
+        (1..=5).for_each(|sequence| mailbox.push_back(id(sequence), Some(100 + sequence)));
+    }
+
+    #[test]
+    fn messages_keep_their_order_wherever_one_is_taken_out() {
+        let total = Total::default();
+        let mut mailbox = Mailbox::new(total.clone());
+        full(&mut mailbox);
+        mailbox.park(id(2), 1, 70);
+        mailbox.park(id(9), 8, 50);
+        mailbox.remove(&id(4));
+        mailbox.push_front(id(7), None);
+        assert_eq!(mailbox.all(), [7, 1, 3, 5, 2, 9].map(id));
+        assert_eq!((mailbox.len(), total.load(Ordering::Relaxed)), (6, 6));
+        mailbox.unpark_all();
+        assert_eq!(mailbox.all(), [7, 1, 3, 5, 2, 9].map(id));
+        assert_eq!(mailbox.first_parked_until(), None);
+        mailbox.push_front(id(2), None);
+        assert_eq!(mailbox.all(), [2, 7, 1, 3, 5, 9].map(id), "no message is there twice");
+        mailbox.clear();
+        assert_eq!((mailbox.len(), total.load(Ordering::Relaxed)), (0, 0));
+        mailbox.push_back(id(1), None);
+        drop(mailbox);
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_deadline_counts_while_its_message_waits() {
+        let mut mailbox = Mailbox::new(Total::default());
+        full(&mut mailbox);
+        mailbox.remove(&id(1));
+        assert_eq!(mailbox.first_deadline(), Some(102), "not that of one that is gone");
+        mailbox.park(id(2), 1, 70);
+        assert_eq!(mailbox.expired(103), [2, 3].map(id), "parked ones have theirs");
+        mailbox.set_deadline(&id(2), Some(200));
+        mailbox.set_deadline(&id(3), None);
+        mailbox.set_deadline(&id(1), Some(1));
+        assert_eq!((mailbox.expired(199), mailbox.len()), ([4, 5].map(id).to_vec(), 4));
+        mailbox.unpark(&id(1));
+        assert_eq!(mailbox.all(), [2, 3, 4, 5].map(id));
+        assert_eq!(mailbox.expired(200), [4, 5, 2].map(id));
+        mailbox.clear();
+        assert_eq!(mailbox.first_deadline(), None);
+    }
+
+    #[test]
+    fn what_is_parked_comes_back_by_what_it_follows() {
+        let mut mailbox = Mailbox::new(Total::default());
+        let other = MessageId { session: Session::of("client/y", b"s"), sequence: 2 };
+        mailbox.push_back(id(20), None);
+        for (sequence, after) in [(5, 3), (6, 2), (7, 4), (8, 3)] {
+            mailbox.park(id(sequence), after, 100 - sequence);
+        }
+        mailbox.park(other, 1, 99);
+        assert_eq!(mailbox.last_parked(), [id(8), other].into_iter().max());
+        assert_eq!(mailbox.parked_in_vain(93), [8, 7].map(id));
+        mailbox.wait_until(95);
+        assert_eq!(mailbox.first_parked_until(), Some(95));
+        assert_eq!(mailbox.parked_in_vain(95), [5, 6, 7, 8].map(id));
+        mailbox.unpark(&id(3));
+        assert_eq!(mailbox.all()[..4], [5, 6, 8, 20].map(id));
+        assert_eq!(mailbox.len(), 6, "7 and the other session's wait on");
+        assert_eq!(mailbox.parked_in_vain(95), [id(7)]);
+    }
+}
