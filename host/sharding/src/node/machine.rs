@@ -13,7 +13,7 @@ mod told;
 mod unheard;
 mod view;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,8 @@ pub struct Machine {
     refused: BTreeMap<ShardId, (Epoch, Epoch)>,
     /// The revision of each chunk that was acted on.
     seen: BTreeMap<u32, u64>,
+    /// Chunks that are not as they were when they were acted on.
+    unseen: BTreeSet<u32>,
     report_at: Option<u64>,
     /// The number of the last report to another node.
     reported: u64,
@@ -111,6 +113,9 @@ pub struct Machine {
     drawn: u64,
     wake: Option<u64>,
     actions: VecDeque<Action>,
+    /// Chunks and shards looked at, for tests.
+    #[cfg(test)]
+    pub(super) looks: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,6 +162,7 @@ impl Machine {
             finished: BTreeMap::new(),
             refused: BTreeMap::new(),
             seen: BTreeMap::new(),
+            unseen: BTreeSet::new(),
             report_at: None,
             reported: 0,
             unrunnable: Vec::new(),
@@ -174,6 +180,8 @@ impl Machine {
             drawn: 0,
             wake: None,
             actions: VecDeque::from([Action::List]),
+            #[cfg(test)]
+            looks: 0,
         }
     }
 

@@ -3,6 +3,7 @@
 //! The simulator does the same with everything that can go wrong; here one can read what should happen.
 
 mod cluster;
+mod costs;
 mod drains;
 mod formats;
 mod handoffs;

@@ -10,7 +10,7 @@ mod past;
 pub(super) mod plan;
 mod step_down;
 
-use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 
 use super::*;
 use crate::assign::Misproposal;
@@ -24,6 +24,8 @@ pub(super) struct Manager {
     /// Until when it manages though it has heard no other host in this term.
     stays_until: u64,
     chunks: Vec<Chunk>,
+    /// What [`Machine::place`] has not looked at since it changed.
+    pub(super) undecided: Undecided,
     handoffs: BTreeMap<ShardId, HandOff>,
     /// Hand-offs begun in this term.
     begun: u64,
@@ -47,11 +49,59 @@ pub(super) struct Manager {
     misproposals: BTreeSet<Misproposal>,
 }
 
+/// Chunks in which a shard may need an owner, or somebody who sees to its hand-off. Whatever that depends on adds them:
+/// their rows and writes, the lives of nodes, reports, "stopped", hand-offs that end. A decision looks at no others,
+/// as there may be a thousand of them, and a decision after each row that is written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Undecided(BTreeSet<u32>);
+
+impl Undecided {
+    fn add(&mut self, chunk: u32) {
+        self.0.insert(chunk);
+    }
+
+    fn add_of(&mut self, shard: ShardId) {
+        self.0.insert(chunk_of(shard));
+    }
+
+    pub(super) fn add_all(&mut self, shards: u32) {
+        self.0 = (0..chunks(shards)).collect();
+    }
+
+    /// Adds those of which two reports of one node do not tell the same. Without a former one anything may be news.
+    fn add_changed(&mut self, old: Option<&Report>, new: &Report, shards: u32) {
+        let Some(old) = old.filter(|old| old.incarnation == new.incarnation) else {
+            return self.add_all(shards);
+        };
+        for (one, other) in [(old, new), (new, old)] {
+            let seen = one.seen.iter().filter(|seen| other.seen.binary_search(seen).is_err());
+            self.0.extend(seen.map(|(chunk, _)| *chunk));
+            let key = |held: &Held| (held.shard, held.epoch);
+            let held = one
+                .held
+                .iter()
+                .filter(|held| other.held.binary_search_by_key(&key(held), key).is_err());
+            self.0.extend(held.map(|held| chunk_of(held.shard)));
+            let refused =
+                one.refused.iter().filter(|refused| other.refused.binary_search(refused).is_err());
+            self.0.extend(refused.map(|(shard, ..)| chunk_of(*shard)));
+        }
+    }
+}
+
+/// It says what to look at, not what is: a look too many changes nothing.
+impl Hash for Undecided {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
 impl Manager {
     fn new(term: u64, shards: u32, now: u64, stays_until: u64) -> Self {
+        let mut undecided = Undecided::default();
+        undecided.add_all(shards);
         Self {
             term,
             stays_until,
+            undecided,
             chunks: (0..chunks(shards)).map(|_| Chunk::default()).collect(),
             handoffs: BTreeMap::new(),
             begun: 0,
@@ -234,9 +284,9 @@ impl Machine {
     }
 
     pub(super) fn on_report(&mut self, now: Now, from: &Member, mut report: Report) {
-        // Looked into once a shard and decision. They come sorted from a peer in order.
+        // They are searched, and come in this order from any node of this program.
         report.seen.sort_unstable();
-        report.held.sort_unstable_by_key(|held| held.shard);
+        report.held.sort_unstable_by_key(|held| (held.shard, held.epoch));
         report.refused.sort_unstable();
         let heard = now.mono + self.settings.unheard;
         let number = report.take_number();
@@ -254,8 +304,12 @@ impl Machine {
                 false => self.view.unfit.insert(from.clone(), unrunnable),
             };
             manager.heard.insert(from.node.clone(), heard);
-            self.news |= manager.reports.get(&from.node) != Some(&report);
-            manager.reports.insert(from.node.clone(), report);
+            let old = manager.reports.get(&from.node);
+            if old != Some(&report) {
+                self.news = true;
+                manager.undecided.add_changed(old, &report, self.identity.shards);
+                manager.reports.insert(from.node.clone(), report);
+            }
         }
     }
 

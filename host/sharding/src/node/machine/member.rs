@@ -210,7 +210,7 @@ impl Machine {
             ending: false,
         }));
         self.store_answered = now.mono;
-        self.seen.clear();
+        self.forget_seen();
         self.actions.push_back(Action::Registered(member));
         self.actions.push_back(Action::Renewed { sent, lease });
         self.learn(now, Key::Node(node), Row::Node(row), revision);

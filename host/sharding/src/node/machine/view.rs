@@ -1,7 +1,5 @@
 //! The rows as they were last seen, what changed with each, and when each lease was last seen to move.
 
-use std::collections::BTreeSet;
-
 use super::*;
 
 #[derive(Clone, Debug, Hash)]
@@ -152,6 +150,7 @@ impl Machine {
                 }
                 self.news = true;
                 let old = self.view.chunks.insert(chunk, (row, revision));
+                self.unseen.insert(chunk);
                 self.note_shards(chunk, old.map(|(row, _)| row));
                 self.tell_routes(chunk);
             }
@@ -200,6 +199,11 @@ impl Machine {
             self.actions.push_back(Action::Node { member, alive, addresses });
         }
         let changed = alive != was || old.as_ref().is_some_and(|old| !same(old));
+        let known = old.as_ref().is_some_and(|old| same(old) && old.standing == row.standing);
+        if let Some(manager) = self.manager.as_mut().filter(|_| !known) {
+            // Any shard may be its.
+            manager.undecided.add_all(self.identity.shards);
+        }
         let mine = (node == self.identity.node).then(|| row.clone());
         // A renewal of a lease and nothing else is none.
         let as_before = |old: &NodeRow| NodeRow { renewals: old.renewals, ..row.clone() } == *old;

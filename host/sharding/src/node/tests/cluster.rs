@@ -50,6 +50,7 @@ pub(super) struct Cluster {
     /// Whose words do not come to whom.
     pub(super) unheard: BTreeSet<(NodeId, NodeId)>,
     pub(super) settings: Settings,
+    pub(super) shards: u32,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
     inbox: VecDeque<(NodeId, Event)>,
 }
@@ -69,6 +70,7 @@ impl Cluster {
             unwatched: BTreeSet::new(),
             unheard: BTreeSet::new(),
             settings: Settings::default(),
+            shards: SHARDS,
             strategy: || Strategy::Average.build(),
             inbox: VecDeque::new(),
         }
@@ -106,7 +108,7 @@ impl Cluster {
             roles,
             version,
             addresses: vec![format!("{name}:1")],
-            shards: SHARDS,
+            shards: self.shards,
             seed: self.now + name.len() as u64 + u64::from(name.as_bytes()[0]),
         };
         let machine = Machine::new(self.settings.clone(), identity, (self.strategy)());

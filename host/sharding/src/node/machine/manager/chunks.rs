@@ -64,6 +64,7 @@ impl Machine {
                 return;
             }
             chunk.base = Some((row.clone(), *revision));
+            manager.undecided.add(key);
         }
         if no_seal && chunk.base.is_some() && chunk.want.is_empty() {
             return;
@@ -92,6 +93,7 @@ impl Machine {
         let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
         let Some(row) = chunk.writing.take() else { return };
         self.news = true;
+        manager.undecided.add(number);
         match result {
             Ok(revision) => {
                 chunk.sealed = true;
@@ -112,6 +114,7 @@ impl Machine {
         let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
         chunk.read_at = None;
         self.news = true;
+        manager.undecided.add(number);
         // What was wanted was decided from another row.
         chunk.want.clear();
         match value {

@@ -4,6 +4,19 @@ use super::handoffs::Why;
 use super::*;
 use crate::assign::{self, Asked, Move};
 
+/// What there is to decide.
+#[derive(Debug, Default)]
+struct Found {
+    /// Where.
+    chunks: BTreeSet<u32>,
+    /// Shards that need a new owner, and the epoch that it must go above.
+    needs: BTreeMap<ShardId, Epoch>,
+    /// Hand-offs that nobody sees to.
+    orphans: Vec<(ShardId, ShardRow)>,
+    /// Owners of which nothing is known.
+    strange: BTreeSet<NodeId>,
+}
+
 impl Manager {
     /// A shard's row and its revision, unless a change of it is under way.
     pub(super) fn settled(&self, shard: ShardId) -> Option<(&ShardRow, u64)> {
@@ -34,7 +47,13 @@ impl Manager {
 
     /// Every shard's row, and its row's revision, of which no change is under way.
     fn all_settled(&self) -> impl Iterator<Item = (ShardId, &ShardRow, u64)> {
-        (0..).zip(&self.chunks).filter(|(_, chunk)| !chunk.busy()).flat_map(|(number, chunk)| {
+        (0..self.chunks.len() as u32).flat_map(|number| self.settled_of(number))
+    }
+
+    /// The same of one chunk.
+    fn settled_of(&self, number: u32) -> impl Iterator<Item = (ShardId, &ShardRow, u64)> {
+        let chunk = self.chunks.get(number as usize).filter(|chunk| !chunk.busy());
+        chunk.into_iter().flat_map(move |chunk| {
             let rows = chunk.base.iter().flat_map(|(base, revision)| {
                 base.shards.iter().enumerate().map(|(place, row)| (place, row, *revision))
             });
@@ -108,33 +127,44 @@ impl Machine {
         {
             return Some(row.epoch.max(*standing));
         }
-        let at = report.held.binary_search_by_key(&shard, |held| held.shard);
-        if at.is_ok_and(|at| report.held[at].epoch == row.epoch) {
+        let held = (shard, row.epoch);
+        if report.held.binary_search_by_key(&held, |held| (held.shard, held.epoch)).is_ok() {
             return None;
         }
         // R11: silence counts only from an owner that had seen its assignment.
         let chunk = chunk_of(shard);
-        let seen = report.seen.binary_search_by_key(&chunk, |(of, _)| *of);
-        let saw = seen.is_ok_and(|seen| report.seen[seen].1 >= revision);
+        let after = report.seen.partition_point(|(of, _)| *of <= chunk);
+        let saw = report.seen[..after].last().is_some_and(|seen| *seen >= (chunk, revision));
         (saw && !self.off(Mutation::TrustSilence)).then_some(row.epoch)
     }
 
     /// Gives every shard that needs one a new owner, and finds hand-offs that nobody sees to.
-    fn place(&mut self, now: Now) {
-        let Some(manager) = &self.manager else { return };
-        let mut needs: BTreeMap<ShardId, Epoch> = BTreeMap::new();
-        let mut orphans = Vec::new();
-        let mut strange = BTreeSet::new();
-        for (shard, row, revision) in manager.all_settled() {
-            if let Some(owner) = row.owner.as_ref().filter(|owner| self.view.over(owner).is_none())
-            {
-                strange.insert(owner.node.clone());
-            }
-            if let Some(above) = self.above(now, shard, row, revision) {
-                needs.insert(shard, above);
-            } else if row.moving.is_some() && !manager.handoffs.contains_key(&shard) {
-                orphans.push((shard, row.clone()));
-            }
+    pub(super) fn place(&mut self, now: Now) {
+        let by_time = self.off(Mutation::AssignWithoutDeath);
+        let shards = self.identity.shards;
+        let Some(manager) = &mut self.manager else { return };
+        if by_time {
+            manager.undecided.add_all(shards);
+        }
+        let undecided = std::mem::take(&mut manager.undecided);
+        let mut found = Found::default();
+        for number in &undecided.0 {
+            self.look_into(now, *number, &mut found);
+        }
+        #[cfg(debug_assertions)]
+        if shards <= 16 * crate::rows::CHUNK {
+            let decided = (0..chunks(shards)).filter(|number| !undecided.0.contains(number));
+            let mut missed = Found::default();
+            decided.for_each(|number| self.look_into(now, number, &mut missed));
+            assert!(missed.chunks.is_empty(), "nobody would have looked at them: {missed:?}");
+        }
+        let Found { chunks, needs, orphans, strange } = found;
+        if let Some(manager) = &mut self.manager {
+            manager.undecided = Undecided(chunks);
+        }
+        #[cfg(test)]
+        {
+            self.looks += undecided.0.len();
         }
         self.look_for(now, strange);
         for (shard, row) in orphans {
@@ -165,6 +195,25 @@ impl Machine {
         for (shard, row) in placed {
             manager.stopped.remove(&shard);
             manager.want(shard, row);
+        }
+    }
+
+    /// Finds what there is to decide in a chunk. One that is being written is looked at when that is done.
+    fn look_into(&self, now: Now, number: u32, found: &mut Found) {
+        let Some(manager) = &self.manager else { return };
+        for (shard, row, revision) in manager.settled_of(number) {
+            let stranger = row.owner.as_ref().filter(|owner| self.view.over(owner).is_none());
+            let above = self.above(now, shard, row, revision);
+            let orphan = row.moving.is_some() && !manager.handoffs.contains_key(&shard);
+            if stranger.is_some() || above.is_some() || orphan {
+                found.chunks.insert(number);
+            }
+            found.strange.extend(stranger.map(|owner| owner.node.clone()));
+            if let Some(above) = above {
+                found.needs.insert(shard, above);
+            } else if orphan {
+                found.orphans.push((shard, row.clone()));
+            }
         }
     }
 

@@ -51,6 +51,13 @@ impl HandOff {
     }
 }
 
+impl Manager {
+    fn end_hand_off(&mut self, shard: ShardId) {
+        self.handoffs.remove(&shard);
+        self.undecided.add_of(shard);
+    }
+}
+
 impl Machine {
     /// Begins a hand-off: writes its intent.
     pub(super) fn begin_hand_off(
@@ -137,10 +144,10 @@ impl Machine {
         let mut say = Vec::new();
         match &mut hand_off.phase {
             _ if over => {
-                manager.handoffs.remove(&shard);
+                manager.end_hand_off(shard);
             }
             Phase::GivingUp if !written => {
-                manager.handoffs.remove(&shard);
+                manager.end_hand_off(shard);
                 manager.balance_at = now.mono + settings.rebalance_retry;
             }
             Phase::GivingUp => manager.want(shard, ShardRow { moving: None, ..row }),
@@ -155,7 +162,7 @@ impl Machine {
             }
             // Another row was found than the one that was to be changed.
             Phase::Intent => {
-                manager.handoffs.remove(&shard);
+                manager.end_hand_off(shard);
             }
             Phase::Begin { until, waiting } => {
                 waiting.retain(|node| live.contains(node));
@@ -182,6 +189,7 @@ impl Machine {
             )
         {
             manager.stopped.insert(shard, epoch);
+            manager.undecided.add_of(shard);
         }
     }
 
@@ -220,6 +228,7 @@ impl Machine {
             && hand_off.from.incarnation == incarnation;
         if matches || any {
             manager.stopped.insert(shard, hand_off.epoch);
+            manager.undecided.add_of(shard);
             self.news = true;
         }
     }

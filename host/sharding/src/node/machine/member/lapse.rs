@@ -56,7 +56,7 @@ impl Machine {
         self.store_answered = self.store_answered.max(now.mono);
         self.actions.push_back(Action::Resume);
         self.note(Notice::Resumed);
-        self.seen.clear();
+        self.forget_seen();
     }
 
     pub(in super::super) fn on_claims(

@@ -1,0 +1,58 @@
+//! What a decision costs does not grow with what did not change. Looks at chunks are counted, not time.
+
+use super::cluster::Cluster;
+use crate::node::Event;
+use crate::rows::{CHUNK, Key, Row, place_of};
+
+const CHUNKS: u32 = 64;
+
+/// Two nodes at rest, of which the first manages.
+fn at_rest() -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.shards = CHUNKS * CHUNK;
+    cluster.start("a");
+    cluster.start("b");
+    cluster.run(20_000);
+    for node in ["a", "b"] {
+        assert!(cluster.node(node).owns.len() > 1_000, "{node} has its share");
+        cluster.node(node).machine.looks = 0;
+    }
+    cluster
+}
+
+fn looks(cluster: &mut Cluster, node: &str) -> usize {
+    std::mem::take(&mut cluster.node(node).machine.looks)
+}
+
+#[test]
+fn nothing_is_looked_at_while_nothing_changes() {
+    let mut cluster = at_rest();
+    cluster.run(5_000);
+    assert_eq!((looks(&mut cluster, "a"), looks(&mut cluster, "b")), (0, 0));
+}
+
+#[test]
+fn a_lost_shard_has_its_own_chunk_looked_at() {
+    let mut cluster = at_rest();
+    let (shard, (epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
+    let (shard, epoch) = (*shard, *epoch);
+    cluster.tell("b", Event::Lost { shard, epoch, standing: None });
+    cluster.run(2_000);
+    let row = &cluster.rows[&Key::of_shard(shard)].0;
+    let Row::Shards(row) = row else { panic!("{row:?}") };
+    assert!(row.shards[place_of(shard)].epoch > epoch, "it has an owner again");
+    let looked = looks(&mut cluster, "a");
+    assert!((1..=12).contains(&looked), "{looked}");
+    let looked = looks(&mut cluster, "b");
+    assert!((1..=3).contains(&looked), "{looked}");
+}
+
+#[test]
+fn a_node_that_dies_has_all_looked_at() {
+    let mut cluster = at_rest();
+    cluster.node("b").dead = true;
+    cluster.run(20_000);
+    assert_eq!(cluster.node("a").owns.len(), (CHUNKS * CHUNK) as usize);
+    let looked = looks(&mut cluster, "a");
+    assert!((CHUNKS as usize..=12 * CHUNKS as usize).contains(&looked), "{looked}");
+}
