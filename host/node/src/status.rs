@@ -75,7 +75,7 @@ impl Status {
             cluster.manager = manager.holder.node.to_string();
             cluster.term = manager.term;
         }
-        for row in &view.shards {
+        for row in view.shards.iter() {
             match &row.owner {
                 Some(owner) if view.alive(owner) && row.moving.is_some() => {
                     cluster.shards_moving += 1

@@ -1,12 +1,14 @@
 //! The cluster as this node sees it: what commands show, and what a start waits for.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
 use ostraca_sharding::message::Now;
 use ostraca_sharding::node::{Machine, Notice};
-use ostraca_sharding::rows::{ManagerRow, Member, NodeRow, ShardRow, Standing, shard_at};
+use ostraca_sharding::rows::{
+    CHUNK, ManagerRow, Member, NodeRow, ShardRow, ShardsRow, Standing, chunk_of, place_of,
+};
 use tokio::sync::watch;
 
 use crate::clock::{boot_millis, wall_millis};
@@ -22,34 +24,81 @@ pub(crate) struct View {
     /// When the manager's row was last seen to change, on this node's clock.
     pub(crate) manager_since: u64,
     pub(crate) nodes: BTreeMap<NodeId, NodeRow>,
-    /// In order; empty until the rows were read.
-    pub(crate) shards: Vec<ShardRow>,
+    /// Empty until the rows were read.
+    pub(crate) shards: Shards,
     /// What this node holds, and whether it serves it.
-    pub(crate) held: BTreeMap<ShardId, (Epoch, bool)>,
+    pub(crate) held: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
     /// Hosts that cannot run every deployed type, with those types: known to the manager only.
     pub(crate) unfit: Vec<(NodeId, Vec<String>)>,
     /// It has left.
     pub(crate) left: bool,
 }
 
+/// Every shard's row, in order. Pictures share the chunks that did not change between them: there may be a thousand, and
+/// a new picture each 20 ms.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shards(Vec<Chunk>);
+
+/// The rows of a chunk, and their revision.
+#[derive(Clone, Debug)]
+struct Chunk(Arc<[ShardRow]>, u64);
+
+impl Shards {
+    fn of<'a>(rows: impl Iterator<Item = (u32, &'a ShardsRow, u64)>, before: &Self) -> Self {
+        let mut chunks = Vec::with_capacity(before.0.len());
+        for (number, row, revision) in rows {
+            let number = number as usize;
+            // A chunk that is missing leaves its place empty.
+            chunks
+                .resize_with(number, || Chunk(vec![ShardRow::default(); CHUNK as usize].into(), 0));
+            let known = before.0.get(number).filter(|Chunk(_, at)| *at == revision);
+            chunks.push(known.cloned().unwrap_or_else(|| Chunk(row.shards[..].into(), revision)));
+        }
+        Self(chunks)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|Chunk(rows, _)| rows.len()).sum()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardRow> {
+        self.chunks().flatten()
+    }
+
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &[ShardRow]> {
+        self.0.iter().map(|Chunk(rows, _)| &rows[..])
+    }
+
+    fn get(&self, shard: ShardId) -> Option<&ShardRow> {
+        self.0.get(chunk_of(shard) as usize)?.0.get(place_of(shard))
+    }
+}
+
+#[cfg(test)]
+impl From<Vec<ShardRow>> for Shards {
+    fn from(rows: Vec<ShardRow>) -> Self {
+        Self(rows.chunks(CHUNK as usize).map(|rows| Chunk(rows.into(), 1)).collect())
+    }
+}
+
 impl View {
     pub(crate) fn of(machine: &Machine, now: Now, before: &Self) -> Self {
         let manager = machine.manager_row().cloned();
         let same = before.manager.as_ref().map(|row| row.term) == manager.as_ref().map(|r| r.term);
-        let mut shards = Vec::new();
-        for (chunk, row) in machine.assignments() {
-            // A chunk that is missing leaves its place empty.
-            shards.resize(shard_at(chunk, 0).0 as usize - 1, ShardRow::default());
-            shards.extend(row.shards.iter().cloned());
-        }
+        let held = || machine.held().map(|(shard, epoch, serving)| (shard, (epoch, serving)));
+        let as_before = held().eq(before.held.iter().map(|(shard, held)| (*shard, *held)));
         Self {
             member: machine.member(),
             suspended: machine.suspended(),
             manager,
             manager_since: if same { before.manager_since } else { now.mono },
             nodes: machine.nodes().map(|(node, row)| (node.clone(), row.clone())).collect(),
-            shards,
-            held: machine.held().map(|(shard, epoch, serving)| (shard, (epoch, serving))).collect(),
+            shards: Shards::of(machine.assignments(), &before.shards),
+            held: if as_before { before.held.clone() } else { Arc::new(held().collect()) },
             unfit: machine.unfit().map(|(node, types)| (node.clone(), types.to_vec())).collect(),
             left: before.left,
         }
@@ -73,7 +122,7 @@ impl View {
     }
 
     fn row(&self, shard: ShardId) -> Option<&ShardRow> {
-        self.shards.get((shard.0 as usize).checked_sub(1)?)
+        self.shards.get(shard)
     }
 
     /// Whether nodes other than that one drain and have not left: they need the store for it.
@@ -158,5 +207,33 @@ impl Events {
     /// The number of the last one, and how to wait for more.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(epoch: u64, shards: usize) -> ShardsRow {
+        let row = ShardRow { epoch: Epoch(epoch), ..ShardRow::default() };
+        ShardsRow { shards: vec![row; shards], ..ShardsRow::default() }
+    }
+
+    #[test]
+    fn a_picture_copies_only_the_chunks_that_changed() {
+        let (first, third, changed) = (chunk(1, 64), chunk(3, 10), chunk(4, 10));
+        let rows = [(0, &first, 5), (2, &third, 5)];
+        let before = Shards::of(rows.into_iter(), &Shards::default());
+        assert_eq!((before.len(), before.iter().count()), (138, 138));
+        let epoch = |shards: &Shards, shard| shards.get(ShardId(shard)).map(|row| row.epoch.0);
+        assert_eq!(
+            [1, 64, 65, 129, 138].map(|shard| epoch(&before, shard)),
+            [1, 1, 0, 3, 3].map(Some)
+        );
+        assert_eq!(epoch(&before, 139), None);
+
+        let after = Shards::of([(0, &first, 5), (2, &changed, 6)].into_iter(), &before);
+        let shared = |number: usize| Arc::ptr_eq(&before.0[number].0, &after.0[number].0);
+        assert_eq!((shared(0), shared(2), epoch(&after, 129)), (true, false, Some(4)));
     }
 }

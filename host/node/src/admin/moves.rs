@@ -143,7 +143,7 @@ impl Desk {
 /// Shards that a node owns, and those of them that are in a hand-off.
 fn count(view: &View, node: &NodeId) -> (u32, u32) {
     let (mut left, mut in_flight) = (0, 0);
-    for row in &view.shards {
+    for row in view.shards.iter() {
         if row.owner.as_ref().is_some_and(|owner| owner.node == *node && view.alive(owner)) {
             left += 1;
             in_flight += u32::from(row.moving.is_some());

@@ -35,7 +35,8 @@ fn view(shards: u32, nodes: &[&str]) -> Arc<View> {
         extensions: Default::default(),
     };
     let nodes = nodes.iter().map(|name| ((*name).into(), node(name))).collect();
-    Arc::new(View { shards: vec![shard; shards as usize], nodes, ..View::default() })
+    let shards = vec![shard; shards as usize].into();
+    Arc::new(View { shards, nodes, ..View::default() })
 }
 
 fn keys(cached: &Cached) -> Vec<String> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_sharding::extensions::Extensions;
 use ostraca_sharding::message::Kind;
-use ostraca_sharding::rows::{CHUNK, Key, NodeRow, Row, ShardsRow};
+use ostraca_sharding::rows::{Key, NodeRow, Row, ShardsRow};
 
 use super::database::Database;
 use crate::error::NodeError;
@@ -96,7 +96,7 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
         let row = rows::encode_core(&Row::Node(row))?;
         rows.insert(rows::key_text(&Key::Node(node.clone())), row);
     }
-    for (chunk, shards) in (0..).zip(view.shards.chunks(CHUNK as usize)) {
+    for (chunk, shards) in (0..).zip(view.shards.chunks()) {
         let shards = shards.to_vec();
         let row = Row::Shards(ShardsRow { term: 0, shards, extensions: Extensions::default() });
         rows.insert(rows::key_text(&Key::Shards(chunk)), rows::encode_core(&row)?);

@@ -44,8 +44,12 @@ impl Worker {
             return;
         }
         let asked = |slot: &Slot| slot.shard() == shard && slot.epoch() == epoch;
-        let found = self.slots.iter().find(|(_, slot)| asked(slot));
-        let Some((id, ended)) = found.map(|(id, slot)| (id, slot.ended())) else {
+        let present = self.by_shard.get(&shard).copied();
+        let present = present.filter(|id| self.slots.get(*id).is_some_and(asked));
+        // One that was forgotten may not be gone yet: that is rare.
+        let former = || self.slots.iter().find(|(_, slot)| asked(slot)).map(|(id, _)| id);
+        let found = present.or_else(former);
+        let Some((id, ended)) = found.and_then(|id| Some((id, self.slots.get(id)?.ended()))) else {
             return self.say(Report::Stopped(shard, epoch));
         };
         if !ended {
@@ -123,18 +127,11 @@ impl Worker {
     /// Writes the gauges: what is at its end is no shard of this worker any more.
     pub(super) fn gauge(&self) {
         let gauges = &self.parts.gauges;
-        let (mut shards, mut entities, mut queued, mut serving) = (0, 0, 0, 0);
-        for (_, slot) in self.slots.iter() {
-            let load = slot.machine.load();
-            entities += load.0 as u64;
-            queued += load.1 as u64;
-            shards += u64::from(!slot.ended());
-            serving += u64::from(slot.serving);
-        }
-        gauges.entities.store(entities, Ordering::Relaxed);
-        gauges.queued.store(queued, Ordering::Relaxed);
-        gauges.serving.store(serving, Ordering::Relaxed);
-        gauges.shards.store(shards, Ordering::Relaxed);
+        let totals = self.slots.totals();
+        gauges.entities.store(totals.entities, Ordering::Relaxed);
+        gauges.queued.store(totals.queued, Ordering::Relaxed);
+        gauges.serving.store(totals.serving, Ordering::Relaxed);
+        gauges.shards.store(totals.shards, Ordering::Relaxed);
         gauges.live.store(self.cap.held() as u64, Ordering::Relaxed);
     }
 }

@@ -4,7 +4,7 @@
 //! answer. The slot goes when neither is so. What comes for a slot that is gone finds nothing, as serials are never
 //! used again, though places are: a worker sees many adoptions in its life.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use ostraca_sharding::ids::{Entity, Epoch, ShardId};
 use ostraca_sharding::shard::{Machine, Phase};
@@ -29,6 +29,26 @@ pub(super) struct Slot {
     pub(super) serving: bool,
     /// "Stopped" is to be said when it is true.
     pub(super) owes_stopped: bool,
+    /// As [`Slots::note`] saw it last.
+    noted: Noted,
+}
+
+/// What is known of all slots without a look at each: a worker may have tens of thousands, and wants to know each 20 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Those whose machine is not at its end.
+    pub(super) shards: u64,
+    pub(super) serving: u64,
+    /// Entities in memory, and messages that wait for a turn.
+    pub(super) entities: u64,
+    pub(super) queued: u64,
+}
+
+/// A slot's part of the totals, and when its machine asks to be woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Noted {
+    totals: Totals,
+    wake: Option<u64>,
 }
 
 impl Slot {
@@ -40,7 +60,20 @@ impl Slot {
             asked: 0,
             serving: false,
             owes_stopped: false,
+            noted: Noted::default(),
         }
+    }
+
+    fn note(&self) -> Noted {
+        let (entities, queued) = self.machine.load();
+        let stands = !self.ended();
+        let totals = Totals {
+            shards: u64::from(stands),
+            serving: u64::from(self.serving),
+            entities: entities as u64,
+            queued: queued as u64,
+        };
+        Noted { totals, wake: self.machine.wake().filter(|_| stands) }
     }
 
     pub(super) fn shard(&self) -> ShardId {
@@ -58,7 +91,7 @@ impl Slot {
 }
 
 /// Names a slot for the worker's whole life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotId {
     place: usize,
     pub(super) serial: u64,
@@ -70,6 +103,8 @@ pub(super) struct Slots {
     places: Vec<Option<(u64, Slot)>>,
     free: Vec<usize>,
     made: u64,
+    timers: BTreeSet<(u64, SlotId)>,
+    totals: Totals,
 }
 
 impl Slots {
@@ -106,10 +141,41 @@ impl Slots {
     }
 
     pub(super) fn remove(&mut self, id: SlotId) {
-        if self.get(id).is_some() {
-            self.places[id.place] = None;
-            self.free.push(id.place);
+        let Some(noted) = self.get(id).map(|slot| slot.noted) else { return };
+        self.renote(id, noted, Noted::default());
+        self.places[id.place] = None;
+        self.free.push(id.place);
+    }
+
+    /// Takes notice of what a slot's machine has become. Called after each event that it was told.
+    pub(super) fn note(&mut self, id: SlotId) {
+        let Some(slot) = self.get_mut(id) else { return };
+        let noted = slot.note();
+        let before = std::mem::replace(&mut slot.noted, noted);
+        self.renote(id, before, noted);
+    }
+
+    fn renote(&mut self, id: SlotId, before: Noted, now: Noted) {
+        if before.wake != now.wake {
+            if let Some(wake) = before.wake {
+                self.timers.remove(&(wake, id));
+            }
+            self.timers.extend(now.wake.map(|wake| (wake, id)));
         }
+        let totals = &mut self.totals;
+        totals.shards = totals.shards - before.totals.shards + now.totals.shards;
+        totals.serving = totals.serving - before.totals.serving + now.totals.serving;
+        totals.entities = totals.entities - before.totals.entities + now.totals.entities;
+        totals.queued = totals.queued - before.totals.queued + now.totals.queued;
+    }
+
+    /// Those whose machines ask to be woken by now.
+    pub(super) fn due(&self, now: u64) -> Vec<SlotId> {
+        self.timers.iter().take_while(|(wake, _)| *wake <= now).map(|(_, id)| *id).collect()
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
     }
 
     /// How many places there are, for going through them while slots come and go.
@@ -134,7 +200,9 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use ostraca_sharding::ids::{ClusterId, Incarnation, ShardKey};
-    use ostraca_sharding::shard::{Owner, Settings};
+    use ostraca_sharding::message::Now;
+    use ostraca_sharding::records::ClaimOutcome;
+    use ostraca_sharding::shard::{Event, Owner, Settings};
 
     use super::*;
 
@@ -159,5 +227,39 @@ mod tests {
         slots.remove(first);
         assert_eq!(slots.get(second).map(Slot::shard), Some(ShardId(3)));
         assert_eq!(slots.get(other).map(Slot::shard), Some(ShardId(2)));
+    }
+
+    #[test]
+    fn only_slots_that_are_due_are_woken_and_totals_follow_each() {
+        let mut slots = Slots::default();
+        let ids: Vec<_> = (1..=1_000).map(|shard| slots.insert(slot(shard))).collect();
+        for id in &ids {
+            slots.note(*id);
+        }
+        let claiming = Totals { shards: 1_000, ..Totals::default() };
+        assert_eq!((slots.totals(), slots.due(u64::MAX).len()), (claiming, 0));
+        // The claims of two fail: they ask to be woken.
+        for (id, at) in [(ids[7], 0), (ids[3], 100)] {
+            let now = Now { mono: at, cluster: at };
+            let outcome = ClaimOutcome::Failed("no".into());
+            let machine = &mut slots.get_mut(id).expect("a slot").machine;
+            machine.handle(now, Event::Claimed { number: 1, outcome });
+            slots.note(id);
+            slots.note(id);
+        }
+        assert_eq!(slots.due(249), []);
+        assert_eq!(slots.due(250), [ids[7]]);
+        assert_eq!(slots.due(350), [ids[7], ids[3]]);
+        slots.get_mut(ids[7]).expect("a slot").serving = true;
+        slots.note(ids[7]);
+        assert_eq!(slots.totals(), Totals { serving: 1, ..claiming });
+        slots.remove(ids[7]);
+        assert_eq!(slots.due(350), [ids[3]]);
+        let machine = &mut slots.get_mut(ids[3]).expect("a slot").machine;
+        machine.handle(Now { mono: 100, cluster: 100 }, Event::Forget);
+        slots.note(ids[3]);
+        assert_eq!((slots.totals().shards, slots.due(u64::MAX).len()), (998, 0));
+        ids.iter().for_each(|id| slots.remove(*id));
+        assert_eq!(slots.totals(), Totals::default());
     }
 }

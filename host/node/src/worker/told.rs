@@ -47,6 +47,7 @@ impl Worker {
             let report = Report::Serving(slot.shard(), slot.epoch());
             self.say(report);
         }
+        self.slots.note(id);
         self.settle(id);
     }
 
@@ -101,12 +102,8 @@ impl Worker {
 
     pub(super) fn tick(&mut self) {
         let now = self.parts.clock.now().mono;
-        for place in 0..self.slots.places() {
-            let Some(id) = self.slots.standing(place) else { continue };
-            let wake = self.slots.get(id).and_then(|slot| slot.machine.wake());
-            if wake.is_some_and(|wake| wake <= now) {
-                self.tell(id, Event::Tick);
-            }
+        for id in self.slots.due(now) {
+            self.tell(id, Event::Tick);
         }
         self.gauge();
         if let Some(recorder) = &mut self.parts.recorder

@@ -288,9 +288,9 @@ impl Machine {
         self.view.manager.as_ref().map(|(row, _)| row)
     }
 
-    /// Every chunk of assignments, as last seen.
-    pub fn assignments(&self) -> impl Iterator<Item = (u32, &ShardsRow)> {
-        self.view.chunks.iter().map(|(chunk, (row, _))| (*chunk, row))
+    /// Every chunk of assignments, as last seen, and its revision.
+    pub fn assignments(&self) -> impl Iterator<Item = (u32, &ShardsRow, u64)> {
+        self.view.chunks.iter().map(|(chunk, (row, at))| (*chunk, row, *at))
     }
 
     /// What it holds: shard, epoch, whether it serves.
