@@ -100,13 +100,12 @@ fuzz: setup
 # too long.
 MUTANTS ?= $(CARGO_TARGET_DIR)/mutants
 SHARD ?= 0/40
-mutants_core = --package ostraca-sharding --test-package ostraca-sharding --test-package ostraca-sim
+mutants_core = --package ostraca-sharding --cargo-arg=--package=ostraca-sim
 tested_core = --lib --test seeds --test cluster_seeds
 mutants_client = --package ostraca-client --file host/client/src/ledger.rs --file 'host/client/src/ledger/*.rs' \
-  --test-package ostraca-client --test-package ostraca-sim
+  --cargo-arg=--package=ostraca-sim
 tested_client = --test ledger --test outcomes --test cluster_seeds
-mutants_store = --package ostraca-store-sled --file host/store-sled/src/judge.rs --file host/store-sled/src/committer.rs \
-  --test-package ostraca-store-sled
+mutants_store = --package ostraca-store-sled --file host/store-sled/src/judge.rs --file host/store-sled/src/committer.rs
 tested_store = --lib --tests
 mutants: setup
 	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo 'mutants: cargo-mutants is missing. Type: cargo install cargo-mutants --locked' >&2; exit 1; }
