@@ -323,7 +323,7 @@ fn a_cluster_that_is_not_well_is_exit_code_8() {
 }
 
 #[test]
-fn an_entity_whose_owner_does_not_answer_is_shown_from_the_store() {
+fn an_entity_whose_owner_is_silent_is_shown_from_the_store() {
     let theatre = Theatre::open();
     let words = &["entities", "--shard", "3"];
     let (code, out, err) = theatre.ostraca(words);

@@ -165,7 +165,7 @@ fn r17_a_query_in_doubt_holds_up_no_new_stamp() {
 }
 
 #[test]
-fn r17_behind_a_later_one_in_doubt_a_message_takes_that_ones_stamp() {
+fn r17_a_message_takes_the_stamp_of_a_later_one_in_doubt() {
     let (mut ledger, now) = (books(), Instant::now());
     for (sequence, created) in [(1, 100), (2, 100), (3, 300)] {
         ledger.push(sequence, Message { created, ..message("a", now) }, sequence);

@@ -281,12 +281,12 @@ fn r17_a_restamp_in_doubt_runs_a_message_twice() {
 }
 
 #[test]
-fn r16_a_client_that_forgets_its_doubts_tells_not_run_of_what_ran() {
+fn r16_a_client_that_forgets_its_doubts_is_seen() {
     client_without(Mutation::ForgetDoubt, Broken::EffectAfterNotRun, WRONG_VERSIONS, 20);
 }
 
 #[test]
-fn r16_a_client_that_takes_a_refusal_for_proof_tells_not_run_of_what_ran() {
+fn r16_a_client_that_takes_a_refusal_for_proof_is_seen() {
     client_without(Mutation::RefusalsAreProof, Broken::EffectAfterNotRun, WRONG_VERSIONS, 5);
 }
 
@@ -297,7 +297,7 @@ fn r17_a_reply_given_to_another_message_is_seen() {
 }
 
 #[test]
-fn r17_a_client_that_settles_what_it_has_not_read_loses_the_reply() {
+fn r17_a_client_that_settles_unread_replies_is_seen() {
     client_without(Mutation::SettleUnread, Broken::Overtaken, WRONG_VERSIONS, 20);
 }
 

@@ -191,7 +191,7 @@ fn nobody_ends_its_life_while_the_entity_store_answers_nobody() {
 }
 
 #[test]
-fn an_only_candidate_that_hears_no_host_takes_what_needs_an_owner() {
+fn an_only_candidate_takes_shards_that_need_an_owner() {
     let mut cluster = Cluster::of(&["a"]);
     for node in ["b", "c"] {
         cluster.start_with(node, HOST, 1);
@@ -250,7 +250,7 @@ fn a_manager_that_hears_one_host_stays() {
 }
 
 #[test]
-fn the_leadership_is_given_to_no_node_that_leaves_or_cannot_lead() {
+fn leadership_goes_to_no_node_that_leaves_or_cannot_lead() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.start_with("c", HOST, 1);
     cluster.start("d");
