@@ -150,26 +150,26 @@ pub struct ManagerRow {
 
 impl Extensible for ManagerRow {
     const NAME: &'static str = "ManagerRow";
-    const FIELDS: &'static [u32] = &[Self::UNHEARD_TERMS];
+    const FIELDS: &'static [u32] = &[Self::SILENT_TERMS];
 }
 
 impl ManagerRow {
-    const UNHEARD_TERMS: u32 = 2;
+    const SILENT_TERMS: u32 = 2;
 
     /// How many managers in a row, the last one included, gave the leadership on because they heard no other host.
     #[must_use]
-    pub fn unheard_terms(&self) -> u32 {
+    pub fn silent_terms(&self) -> u32 {
         // Bytes that are no number say nothing.
-        self.extensions.get(Self::UNHEARD_TERMS).ok().flatten().unwrap_or(0)
+        self.extensions.get(Self::SILENT_TERMS).ok().flatten().unwrap_or(0)
     }
 
     /// The same row with that number. A row that has no room for it stays as it is.
     #[must_use]
-    pub fn after_unheard(mut self, terms: u32) -> Self {
+    pub fn with_silent_terms(mut self, terms: u32) -> Self {
         // Without it the leadership goes round sooner.
         let _ = match terms {
-            0 => self.extensions.take::<u32>(Self::UNHEARD_TERMS).map(drop),
-            _ => self.extensions.set(Self::UNHEARD_TERMS, &terms),
+            0 => self.extensions.take::<u32>(Self::SILENT_TERMS).map(drop),
+            _ => self.extensions.set(Self::SILENT_TERMS, &terms),
         };
         self
     }

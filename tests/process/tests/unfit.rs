@@ -39,7 +39,7 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
         session.command(&entity, "add", "1").await.expect("an answer of another host");
     }
 
-    // Mended, it takes its share again.
+    // Once it can compile, it takes its share again.
     cluster.term(2).expect("term");
     cluster.home(2).set("[compiler]\nmemory = \"1 GiB\"").expect("settings");
     cluster.start_node(2).expect("start");

@@ -21,7 +21,7 @@ const TOO_OLD: &str = "too-old";
 const BOUNCES: [&str; 6] =
     ["no-owner", "not-owner", "rebalancing", "store-unavailable", "unknown", "abandoned"];
 /// What a gateway that holds messages back says, as an owner does: it is no sign of either.
-const ANYBODYS: [&str; 2] = ["overloaded", "deadline"];
+const AMBIGUOUS: [&str; 2] = ["overloaded", "deadline"];
 /// The id stands for another message: this one has not run, whatever became of that one.
 const OTHER_MESSAGE: &str = "id-reused";
 
@@ -102,7 +102,7 @@ impl<W> Ledger<W> {
             if let Some(stuck) = &mut self.stuck {
                 stuck.bounced = true;
             }
-        } else if by_entity || !ANYBODYS.contains(&code) {
+        } else if by_entity || !AMBIGUOUS.contains(&code) {
             self.stuck = None;
         }
     }

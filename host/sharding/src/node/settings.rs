@@ -124,7 +124,7 @@ pub enum Mutation {
     /// A node that the manager does not hear goes on for ever (R11).
     StayUnheard,
     /// A manager that hears no other host goes on for ever (decision 0051).
-    LeadUnheard,
+    LeadInSilence,
     /// Another lease is relied on before the row says so, and told by the row before it is relied on (R8).
     LeaseAtOnce,
     /// What is to be done is not written ahead: the owner is told before the row says so (S15).

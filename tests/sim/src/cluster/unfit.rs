@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// A host finds out that it cannot run a type; a later deploy mends that, or none does.
+    /// A host finds out that it cannot run a type; a later deploy fixes that, or none does.
     pub(super) fn cannot_run(&mut self, millis: Option<u64>) {
         let site = self.any_site(false);
         let Some(pid) = self.sites[site].pid.filter(|_| self.spare(site)) else { return };

@@ -175,7 +175,7 @@ impl Machine {
                 self.writes.retain(|_, p| !matches!(p, Purpose::Chunk(_) | Purpose::Death(_)));
             }
             (None, Some((row, _))) if row.holder == me => {
-                let stays = now.mono + self.patience(row.unheard_terms());
+                let stays = now.mono + self.patience(row.silent_terms());
                 let manager = Manager::new(row.term, self.identity.shards, now.mono, stays);
                 self.manager = Some(manager);
             }
@@ -243,11 +243,11 @@ impl Machine {
     }
 
     /// Writes who manages from now on. Whatever other releases noted on the row stays.
-    fn lead(&mut self, row: ManagerRow, unheard_terms: u32) {
+    fn lead(&mut self, row: ManagerRow, silent_terms: u32) {
         let seen = self.view.manager.as_ref();
         let expected = seen.map(|(_, revision)| *revision);
         let extensions = seen.map(|(row, _)| row.extensions.clone()).unwrap_or_default();
-        let row = ManagerRow { extensions, ..row }.after_unheard(unheard_terms);
+        let row = ManagerRow { extensions, ..row }.with_silent_terms(silent_terms);
         self.write(Purpose::Lead(row.clone()), Key::Manager, expected, Row::Manager(row));
     }
 

@@ -233,7 +233,7 @@ fn a_manager_that_hears_no_host_gives_the_leadership_on() {
     assert_eq!((has(&cluster, "c"), unserved(&cluster)), (0, 0), "`b` heard what `c` stopped");
     cluster.run(10 * LONG);
     assert_eq!(cluster.manager(), ("b".into(), 2), "it hears, so it stays");
-    let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::LeadUnheard);
+    let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::LeadInSilence);
     stays = deaf_manager(stays);
     stays.run(10 * LONG);
     assert_eq!(stays.manager(), ("a".into(), 1), "the mutation shows");
@@ -287,7 +287,7 @@ fn where_no_host_is_heard_the_leadership_goes_round_slower() {
     cluster.run(30 * LONG);
     assert_eq!(cluster.manager(), ("c".into(), 6));
     let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
-    assert_eq!(row.unheard_terms(), 5);
+    assert_eq!(row.silent_terms(), 5);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn who_follows_a_dead_manager_begins_with_the_shortest_wait() {
     cluster.node(&manager).dead = true;
     cluster.run(LONG);
     let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
-    assert_eq!((row.term, row.unheard_terms()), (term + 1, 0));
+    assert_eq!((row.term, row.silent_terms()), (term + 1, 0));
 }
 
 #[test]

@@ -12,8 +12,8 @@ const DOUBLINGS: u32 = 6;
 
 impl Machine {
     /// How long a manager stays that hears no other host, after so many in a row that heard none.
-    pub(super) fn patience(&self, unheard_terms: u32) -> u64 {
-        self.settings.unheard << unheard_terms.min(DOUBLINGS)
+    pub(super) fn patience(&self, silent_terms: u32) -> u64 {
+        self.settings.unheard << silent_terms.min(DOUBLINGS)
     }
 
     /// Writes the next candidate as the holder once no other host has been heard for long.
@@ -32,15 +32,15 @@ impl Machine {
         if !any
             || (!heard && now.mono < manager.stays_until)
             || self.writes.values().any(|purpose| matches!(purpose, Purpose::Lead(_)))
-            || self.off(Mutation::LeadUnheard)
+            || self.off(Mutation::LeadInSilence)
         {
             return;
         }
-        let unheard_terms = if heard { 1 } else { row.unheard_terms() + 1 };
+        let silent_terms = if heard { 1 } else { row.silent_terms().saturating_add(1) };
         let Some(holder) = self.successor(now) else { return };
         let to = holder.node.clone();
         let row = ManagerRow { term: manager.term + 1, holder, extensions: Extensions::default() };
-        self.lead(row, unheard_terms);
+        self.lead(row, silent_terms);
         self.note(Notice::SteppedDown { to });
     }
 
