@@ -66,11 +66,9 @@ impl Worker {
             }
         }
         self.cap.forget(&owner.shard);
+        self.slots.note(id);
         let shard = owner.shard.shard;
-        if self.by_shard.get(&shard) == Some(&id) {
-            self.by_shard.remove(&shard);
-            self.parts.stats.failing.forget(shard);
-        }
+        self.unlist(shard, id);
         let waited = self.tickets.iter().filter(|(_, ticket)| ticket.slot == id);
         let waited: Vec<(Token, Kind)> =
             waited.map(|(token, ticket)| (*token, ticket.kind)).collect();

@@ -98,11 +98,16 @@ impl Worker {
         }
         if quiet {
             self.slots.remove(id);
-            if self.by_shard.get(&shard) == Some(&id) {
-                self.by_shard.remove(&shard);
-                self.parts.stats.failing.forget(shard);
-            }
+            self.unlist(shard, id);
             self.write_frame(&Frame::Gone { machine: id.serial });
+        }
+    }
+
+    /// Gives a slot no more messages of its shard, unless a later slot has taken its place.
+    pub(super) fn unlist(&mut self, shard: ShardId, id: SlotId) {
+        if self.by_shard.get(&shard) == Some(&id) {
+            self.by_shard.remove(&shard);
+            self.parts.stats.failing.forget(shard);
         }
     }
 

@@ -58,6 +58,11 @@ impl Hand {
         Self { worker: Worker::new(parts), reports: heard_reports, heard, sent: 0, folder }
     }
 
+    fn renew(&mut self) {
+        let now = self.worker.parts.clock.now().mono;
+        self.worker.input(Input::Renewed(now, 3_000));
+    }
+
     fn adopt(&mut self, shard: u32, epoch: u64) {
         let shard = ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
         let incarnation = Incarnation { counter: 1, nonce: 9 };
@@ -284,8 +289,7 @@ async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
-    let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now, 3_000));
+    hand.renew();
     hand.adopt(1, 1);
     let runs = hand.send(1, "spin_for_ever");
     hand.until_a_guest_runs().await;
@@ -313,8 +317,7 @@ async fn r9_a_worker_that_is_suspended_runs_nothing_in_a_shard_adopted_since() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
-    let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now, 3_000));
+    hand.renew();
     hand.worker.input(Input::Suspend);
     hand.adopt(1, 1);
     let waits = hand.send(1, "who");

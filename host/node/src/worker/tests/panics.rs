@@ -84,8 +84,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     let store = Panicking::new();
     let mut hand = Hand::over(store.clone());
     hand.worker.input(Input::Type(guest(&host)));
-    let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now, 3_000));
+    hand.renew();
     store.panic_at("claim");
     hand.adopt(1, 1);
     hand.settle().await;
@@ -99,8 +98,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     let outcomes =
         [("load", codes::STORE_UNAVAILABLE), ("scan", "host-panicked"), ("commit", "unknown")];
     for (epoch, (place, outcome)) in (1..).zip(outcomes) {
-        let now = hand.worker.parts.clock.now().mono;
-        hand.worker.input(Input::Renewed(now, 3_000));
+        hand.renew();
         if place == "commit" {
             // Its start is committed apart.
             hand.send(1, "who");
@@ -129,8 +127,7 @@ async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
-    let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now, 3_000));
+    hand.renew();
     hand.adopt(1, 1);
     hand.adopt(2, 1);
     hand.settle().await;
@@ -150,6 +147,9 @@ async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
     assert_eq!(hand.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
     assert_eq!(hand.answer(panics), Some(("unknown".into(), 1)));
     assert_eq!(Stats::get(&hand.worker.parts.stats.panics), 1);
+    // Its turn still runs, so its slot is there; it counts no more.
+    let totals = hand.worker.slots.totals();
+    assert_eq!((totals.shards, totals.serving, totals.queued), (1, 1, 0));
     let refused = hand.send(1, "who");
     hand.settle().await;
     assert_eq!(hand.answer(refused).map(|(outcome, _)| outcome), Some(codes::NOT_OWNER.into()));
@@ -171,8 +171,7 @@ async fn a_query_that_nobody_waits_for_does_not_run_and_a_command_does() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
-    let now = hand.worker.parts.clock.now().mono;
-    hand.worker.input(Input::Renewed(now, 3_000));
+    hand.renew();
     hand.adopt(1, 1);
     let gone = || Some(Parcel::answered());
     let query = hand.send_as(1, "read", Kind::Query, gone());

@@ -13,6 +13,19 @@ fn deafen(cluster: &mut Cluster, from: &str, to: &str) {
     cluster.unheard.insert((from.into(), to.into()));
 }
 
+fn deafen_all(cluster: &mut Cluster, nodes: &[&str]) {
+    for (from, to) in nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to))) {
+        if from != to {
+            deafen(cluster, from, to);
+        }
+    }
+}
+
+fn silent_terms(cluster: &Cluster) -> (u64, u32) {
+    let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
+    (row.term, row.silent_terms())
+}
+
 fn drain(cluster: &mut Cluster, node: &str) {
     cluster.tell("a", Event::Drain { node: node.into(), draining: true });
 }
@@ -268,11 +281,7 @@ fn leadership_goes_to_no_node_that_leaves_or_cannot_lead() {
 fn where_no_host_is_heard_the_leadership_goes_round_slower() {
     let nodes = ["a", "b", "c"];
     let mut cluster = Cluster::of(&nodes);
-    for (from, to) in nodes.iter().flat_map(|from| nodes.map(|to| (*from, to))) {
-        if from != to {
-            deafen(&mut cluster, from, to);
-        }
-    }
+    deafen_all(&mut cluster, &nodes);
     // The waits are 6, 12, 24, 48 and 96 s.
     let mut seen = Vec::new();
     for _ in 0..200 {
@@ -286,27 +295,21 @@ fn where_no_host_is_heard_the_leadership_goes_round_slower() {
     cluster.unheard.clear();
     cluster.run(30 * LONG);
     assert_eq!(cluster.manager(), ("c".into(), 6));
-    let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
-    assert_eq!(row.silent_terms(), 5);
+    assert_eq!(silent_terms(&cluster).1, 5);
 }
 
 #[test]
 fn who_follows_a_dead_manager_begins_with_the_shortest_wait() {
     let nodes = ["a", "b", "c"];
     let mut cluster = Cluster::of(&nodes);
-    for (from, to) in nodes.iter().flat_map(|from| nodes.map(|to| (*from, to))) {
-        if from != to {
-            deafen(&mut cluster, from, to);
-        }
-    }
+    deafen_all(&mut cluster, &nodes);
     cluster.run(2 * LONG);
     let (manager, term) = cluster.manager();
     assert!(term > 1);
     cluster.unheard.clear();
     cluster.node(&manager).dead = true;
     cluster.run(LONG);
-    let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
-    assert_eq!((row.term, row.silent_terms()), (term + 1, 0));
+    assert_eq!(silent_terms(&cluster), (term + 1, 0));
 }
 
 #[test]
