@@ -147,6 +147,7 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
         (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),
         (["entities", "claim-retry"], entities.claim_retry, MS, HOUR),
+        (["entities", "start-retry"], entities.start_retry, MS, HOUR),
         (["entities", "stop-deadline"], entities.stop_deadline, MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry"], store.retry, 10 * MS, HOUR),

@@ -125,6 +125,7 @@ pub(super) struct Entities {
     pub(super) activation_wait: Duration,
     #[serde(with = "units::time")]
     pub(super) claim_retry: Duration,
+    pub(super) start_retry: Duration,
     #[serde(with = "units::time")]
     pub(super) stop_deadline: Duration,
 }
@@ -288,6 +289,7 @@ impl Default for Entities {
             copies: small(shard.copies),
             activation_wait: Duration::from_millis(shard.activation_wait),
             claim_retry: Duration::from_millis(shard.claim_retry),
+            start_retry: Duration::from_millis(shard.start_retry),
             stop_deadline: Duration::from_millis(shard.stop_deadline),
         }
     }
@@ -306,6 +308,7 @@ impl Entities {
             copies: self.copies as usize,
             activation_wait: millis(self.activation_wait),
             claim_retry: millis(self.claim_retry),
+            start_retry: millis(self.start_retry),
             stop_deadline: millis(self.stop_deadline),
             mutations: Vec::new(),
         }

@@ -116,11 +116,9 @@ pub(super) struct StartPause {
 }
 
 impl StartPause {
-    /// The first pause, in milliseconds, and the longest: it doubles in between.
-    const SPANS: (u64, u64) = (250, 8_000);
-
-    pub(super) fn after(last: Option<Self>, now: u64) -> Self {
-        let span = last.map_or(Self::SPANS.0, |last| (last.span * 2).min(Self::SPANS.1));
+    /// Milliseconds of the first pause.
+    pub(super) fn after(last: Option<Self>, now: u64, first: u64) -> Self {
+        let span = last.map_or(first, |last| (last.span * 2).min(first * 32));
         Self { until: now + span, span, over: false }
     }
 

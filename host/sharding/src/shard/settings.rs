@@ -26,6 +26,9 @@ pub struct Settings {
     pub activation_wait: u64,
     /// How long to wait before a failed claim is tried again, at first; doubled up to 16 times that. Default 250.
     pub claim_retry: u64,
+    /// How long an entity is not started again after the store refused its start for a limit, at first; doubled up to 32
+    /// times that. Default 250.
+    pub start_retry: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
     pub stop_deadline: u64,
     /// Rules that are switched off, to see the oracle fail. Empty in production.
@@ -45,6 +48,7 @@ impl Default for Settings {
             copies: 16,
             activation_wait: 10_000,
             claim_retry: 250,
+            start_retry: 250,
             stop_deadline: 5_000,
             mutations: Vec::new(),
         }

@@ -54,6 +54,7 @@ impl World {
             head_lane_bytes: self.rng.range(0, 600) as usize,
             activation_wait: 400,
             claim_retry: 20,
+            start_retry: 250,
             stop_deadline: 300,
             mutations: self.options.mutations.clone(),
         };

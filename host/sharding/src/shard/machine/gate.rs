@@ -156,7 +156,7 @@ impl Machine {
     /// waits for a while.
     fn pause_start(&mut self, now: Now, entity: &Entity, why: &str) {
         let last = self.entities.get(entity).and_then(|state| state.start_pause);
-        let pause = StartPause::after(last, now.mono);
+        let pause = StartPause::after(last, now.mono, self.settings.start_retry);
         self.forget_ahead(entity);
         let retry_after = u32::try_from(pause.span).unwrap_or(u32::MAX);
         let text = format!("the entity's start was not made durable: {why}");

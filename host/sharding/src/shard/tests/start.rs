@@ -4,7 +4,11 @@ use super::*;
 
 /// A machine whose instances' start turns the test answers.
 fn hand() -> Hand {
-    let mut hand = Hand::serving();
+    hand_with(Settings::default())
+}
+
+fn hand_with(settings: Settings) -> Hand {
+    let mut hand = Hand::with(settings);
     hand.silent = true;
     let settings = TypeSettings { revision: 2, has_stop: true, ..TypeSettings::default() };
     hand.tell(Event::Type { kind: "counter".into(), settings });
@@ -77,6 +81,20 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
     // A shard that stops does not wait for the pause.
     hand.tell(Event::Stop(StopReason::HandedOff));
     assert_eq!(hand.stopped, 1);
+}
+
+#[test]
+fn the_pause_after_a_refused_start_is_a_setting() {
+    let mut hand = hand_with(Settings { start_retry: 10, ..Settings::default() });
+    let writes = turn(Answer::Result(Bytes::new()), true);
+    for (round, expected) in (0..7).map(|doubled| 10 << doubled.min(5)).enumerate() {
+        let waits = hand.send(round as u64 + 1, 0, Kind::Command);
+        hand.now += 320;
+        hand.tell(Event::Tick);
+        go_on(&mut hand, &writes);
+        hand.settle(full());
+        assert_eq!(told(&hand, waits), Some((codes::STORE_FULL.into(), expected)));
+    }
 }
 
 #[test]
