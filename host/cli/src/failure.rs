@@ -367,6 +367,9 @@ fn advice(code: &str) -> &'static str {
         "reply-too-large" => {
             "return less, or raise `reply` in [limits] of entity.toml and deploy it again"
         }
+        "value-too-large" => {
+            "pass less in one call, or raise `state`, `turn-bytes` or `reply` in [limits] of entity.toml and deploy it again"
+        }
         "message-too-large" => {
             "send less, or raise `max-message` in [network] of the nodes' configuration and `message` in [limits] of entity.toml"
         }

@@ -124,6 +124,11 @@ impl Fault {
     }
 }
 
+/// Whether the guest passed more than [`Limits::most_passed`]. The engine has no type for it that can be seen from here.
+fn copies_too_much(error: &wasmtime::Error) -> bool {
+    error.root_cause().to_string().contains("fuel allocated for hostcalls")
+}
+
 /// Whether the guest gave up by itself, as allocators do when they are denied memory. Any other trap has another cause.
 fn aborted(error: &wasmtime::Error, stage: Stage) -> bool {
     match error.downcast_ref::<Trap>() {
@@ -179,6 +184,14 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
             Some(trap) => {
                 guest("trap", format!("{} trapped: {trap}{}", stage.name(), denied(entity)))
             }
+            None if copies_too_much(error) => limit(
+                "value-too-large",
+                format!(
+                    "{} passed more than {} bytes at once, which is what the largest of state, turn-bytes and reply allows",
+                    stage.name(),
+                    limits.most_passed()
+                ),
+            ),
             None => guest(
                 "bad-value",
                 format!(

@@ -121,10 +121,7 @@ impl Compiled {
             cx.data().meter.tick()?;
             Ok(UpdateDeadline::Yield(1))
         });
-        // No value is larger than the memory it comes from.
-        store.set_hostcall_fuel(
-            usize::try_from(limits.memory).unwrap_or(usize::MAX).saturating_add(1 << 20),
-        );
+        store.set_hostcall_fuel(limits.most_passed());
         let made =
             metered(&meter, &inner.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
         match made {

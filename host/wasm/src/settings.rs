@@ -144,6 +144,9 @@ impl Default for Settings {
     }
 }
 
+/// Bytes that may go with the largest value in one call: keys, method names, log lines.
+const PASSED_BESIDE: usize = 64 << 10;
+
 /// What each instance of one deployment may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -170,6 +173,16 @@ pub struct Limits {
     pub log_lines: u32,
     /// Bytes of one log line. Default 4 KiB. What is beyond is cut.
     pub log_line: usize,
+}
+
+impl Limits {
+    /// Bytes of texts and values that a guest may pass to the host in one call, or return from one: as much as any of
+    /// them may be, and what goes with it. Error `value-too-large`. The host copies them before it can look at them, on
+    /// a thread that other entities wait for.
+    pub(crate) fn most_passed(&self) -> usize {
+        let most = self.state.max(self.turn_bytes).max(self.reply);
+        usize::try_from(most).unwrap_or(usize::MAX).saturating_add(PASSED_BESIDE)
+    }
 }
 
 impl Default for Limits {

@@ -275,10 +275,15 @@ async fn a_failures_text_ends_at_4_kib() {
     let host = host();
     let limits =
         Limits { memory: 64 << 20, activation_time: Duration::from_secs(60), ..Limits::default() };
-    let failure = failed_start(&prepare(&host, misbehaving(), limits), "huge-start").await;
+    let program = prepare(&host, misbehaving(), limits);
+    let failure = failed_start(&program, "long-start").await;
     assert_eq!(failure.code, "start-failed");
     assert!(failure.message.len() <= 4 << 10, "{} bytes", failure.message.len());
     assert!(failure.message.contains("ööö") && failure.message.ends_with(" bytes more)"));
+    // 8 MiB are not even copied.
+    let failure = failed_start(&program, "huge-start").await;
+    assert_eq!((failure.code, failure.kind), ("value-too-large", FailureKind::Limit));
+    assert!(failure.message.contains("4259840 bytes"), "{failure}");
 }
 
 #[tokio::test]

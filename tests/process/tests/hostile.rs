@@ -136,9 +136,11 @@ async fn texts_of_guests_are_cut_and_forge_nothing() {
         (error.code().to_owned(), error.to_string())
     };
     let logged = world.node.log().len();
-    let (code, text) = send("huge-start", "add", "{\"key\":\"k\",\"by\":1}").await;
-    assert_eq!(code, "start-failed");
-    assert!(text.len() < 5_000, "{} bytes", text.len());
+    for (id, expected) in [("long-start", "start-failed"), ("huge-start", "value-too-large")] {
+        let (code, text) = send(id, "add", "{\"key\":\"k\",\"by\":1}").await;
+        assert_eq!(code, expected, "{id}");
+        assert!(text.len() < 5_000, "{} bytes", text.len());
+    }
     assert!(world.node.log().len() - logged < 64 << 10, "the log is cut too");
     world.neighbour_answers("a huge error").await;
     for (id, what, expected) in [

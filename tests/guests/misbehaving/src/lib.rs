@@ -26,6 +26,9 @@ impl Misbehaving {
         if context::identity().id.starts_with("huge-start") {
             return Err(Error::new("huge-start", "ö".repeat(4 << 20)));
         }
+        if context::identity().id.starts_with("long-start") {
+            return Err(Error::new("long-start", "ö".repeat(1 << 20)));
+        }
         if context::identity().id.starts_with("control-start") {
             return Err(Error::new("control-start", CONTROL));
         }
