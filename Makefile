@@ -66,6 +66,7 @@ bench: setup
 	@$(CARGO) build --release --package ostraca --package ostraca-process-tests --bins
 	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/release/bench"
 
+SOAK ?= $(CARGO_TARGET_DIR)/soak
 soak: setup
 	@echo 'soak: simulations, every state of a model, then kills of a real node, then attacks on a real cluster; some hours by default'
 	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds --test cluster_seeds -- --nocapture
@@ -73,13 +74,13 @@ soak: setup
 	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-sharding --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
-	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
+	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test fail_over --test pauses --test cuts --test hand_off --test slow_claims --test manager_away -- --nocapture --test-threads 1
 
 # Inputs that were found are kept beside the target directory, and the next run goes on from them. cargo-fuzz needs a
 # compiler's unstable flags, which this stable one takes by RUSTC_BOOTSTRAP.
 FUZZ = client_frames peer_frames records ledger
-FUZZ_HEAVY = manifest
+FUZZ_HEAVY = manifest components
 CORPUS ?= $(CARGO_TARGET_DIR)/corpus
 fuzz: setup
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || { echo 'fuzz: cargo-fuzz is missing. Type: cargo install cargo-fuzz --locked' >&2; exit 1; }

@@ -18,6 +18,8 @@ mod engine;
 mod entity;
 mod error;
 mod fault;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod host;
 mod imports;
 mod instance;
