@@ -7,10 +7,12 @@
 //! were in doubt: sent before the strike, and without an answer after it. One that does not count is
 //! repeated, a bounded number of times; it is judged all the same.
 //!
-//! `SEED=n` replays the dice, `ROUNDS=n` changes how many rounds count.
+//! `SEED=n` replays the dice, `ROUNDS=n` changes how many rounds count. `SOAK=folder` adds up over runs: a line for each
+//! round that counted is kept there, and only what is missing of `ROUNDS` is run.
 #![allow(clippy::print_stdout, reason = "tests print what their rounds were like")]
 
 mod load;
+mod soak;
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +26,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 pub use self::load::{Judged, Load, Size, judge};
+use self::soak::Soak;
 use crate::Cluster;
 use crate::cluster::{Options, PATIENCE, View};
 use crate::history::{now, until_answered};
@@ -132,9 +135,10 @@ impl Scene {
         mut attack: impl AsyncFnMut(&mut Scene) -> Result<Fell>,
     ) -> Result<Report> {
         let rounds = number("ROUNDS").unwrap_or(ROUNDS);
+        let soak = Soak::of(name)?;
         let mut report = Report::default();
         let result = loop {
-            if report.doubtful.len() as u64 >= rounds {
+            if soak.rounds() + report.doubtful.len() as u64 >= rounds {
                 break Ok(());
             }
             if report.repeated.len() as u64 > rounds + 5 {
@@ -145,8 +149,12 @@ impl Scene {
                 ));
             }
             self.round += 1;
+            let before = (report.doubtful.len(), report.commands);
             if let Err(error) = self.one(name, &mut report, &mut attack).await {
                 break Err(error.context(format!("{name}, round {}", self.round)));
+            }
+            if report.doubtful.len() > before.0 {
+                soak.keep(&report, report.commands - before.1)?;
             }
         };
         if let Err(error) = result {
@@ -162,6 +170,9 @@ impl Scene {
             report.served,
             report.repeated.len()
         );
+        if let Some(sum) = soak.sum()? {
+            println!("{name}: {sum}");
+        }
         for client in self.clients {
             client.close().await;
         }

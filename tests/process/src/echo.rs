@@ -27,18 +27,23 @@ pub fn prepare(dir: &Path) -> Result<()> {
     Ok(ca.issue_client("echo")?.save(dir, "client")?)
 }
 
+/// An endpoint with the certificates of a directory.
+pub(crate) fn listen(dir: &Path) -> Result<quinn::Endpoint> {
+    let identity = Identity::load(&dir.join("node.pem"), &dir.join("node.key"))?;
+    let limits = Limits::default();
+    let tls = tls::server(&identity, &trust(dir)?, &[ALPN_CLIENT])?;
+    let config = endpoint::server_config(tls, &limits)?;
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    Ok(endpoint::bind(any, "listen", &limits, Some(config))?)
+}
+
 /// Echoes every stream until the process is killed; prints `ready: … at ADDRESS` first.
 ///
 /// # Errors
 /// If it cannot listen.
 #[allow(clippy::print_stdout, reason = "its address is what it prints")]
 pub async fn serve(dir: &Path) -> Result<()> {
-    let identity = Identity::load(&dir.join("node.pem"), &dir.join("node.key"))?;
-    let limits = Limits::default();
-    let tls = tls::server(&identity, &trust(dir)?, &[ALPN_CLIENT])?;
-    let config = endpoint::server_config(tls, &limits)?;
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let endpoint = endpoint::bind(any, "listen", &limits, Some(config))?;
+    let endpoint = listen(dir)?;
     println!("ready: echo at {}", endpoint.local_addr()?);
     let mut tasks = JoinSet::new();
     while let Some(incoming) = endpoint.accept().await {
@@ -64,7 +69,8 @@ fn trust(dir: &Path) -> Result<Trust> {
     Ok(Trust::from_pem(&authority)?)
 }
 
-/// Sends messages of `size` bytes on `streams` long streams, one under way on each.
+/// Sends messages of `size` bytes on `streams` long streams, one under way on each. Each begins with a number below
+/// `entities`, those of a stream in turn and no other stream's, as far as there are enough.
 ///
 /// # Errors
 /// If the echo goes away.
@@ -72,6 +78,7 @@ pub async fn measure(
     dir: &Path,
     address: SocketAddr,
     streams: usize,
+    entities: u64,
     size: usize,
     time: Duration,
 ) -> Result<Measured> {
@@ -84,12 +91,15 @@ pub async fn measure(
     let connection = endpoint.connect_with(config, address, tls::SERVER_NAME)?.await?;
     let began = Instant::now();
     let mut senders: JoinSet<Result<Histogram<u64>>> = JoinSet::new();
-    for _ in 0..streams {
+    let part = (entities / streams as u64).max(1);
+    for stream in 0..streams as u64 {
         let (mut send, mut recv) = connection.open_bi().await?;
         senders.spawn(async move {
-            let (message, mut answer) = (vec![7; size], vec![0; size]);
+            let (mut message, mut answer) = (vec![7; size], vec![0; size]);
             let mut waits = histogram()?;
             while began.elapsed() < time {
+                let entity = (stream * part + waits.len() % part) % entities;
+                message[..8].copy_from_slice(&entity.to_le_bytes());
                 let sent = Instant::now();
                 send.write_all(&message).await?;
                 recv.read_exact(&mut answer).await?;

@@ -3,7 +3,7 @@
 //! A node here is always the program `ostraca` in a process of its own, driven over QUIC by
 //! `ostraca-client`; nothing is mocked. From the bottom up: [`parts`] builds the program and the
 //! guests, [`home`] is a node's directory, [`node`] its process, [`history`] what clients saw,
-//! [`load`] many clients at once, [`proxy`] a bad network, [`recorder`] and [`image`] a bad disk,
+//! [`load`] many clients at once, [`echo`] and [`joined`] what to compare with, [`proxy`] a bad network, [`recorder`] and [`image`] a bad disk,
 //! [`cluster`] many nodes, [`attack`] what is done to them under load.
 //!
 //! What is confusing: the node is built with the profile of the program that uses it (tests with
@@ -15,12 +15,15 @@ pub mod echo;
 pub mod history;
 pub mod home;
 pub mod image;
+pub mod joined;
 pub mod load;
 pub mod node;
 pub mod parts;
+pub mod preload;
 pub mod proxy;
 pub mod pulse;
 pub mod recorder;
+pub mod usage;
 
 pub use cluster::Cluster;
 pub use history::{Counter, Recorder};

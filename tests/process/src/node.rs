@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::home::Home;
-use crate::parts;
+use crate::{parts, usage};
 
 /// Until it serves: generous, for a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -148,10 +148,7 @@ impl Node {
     /// # Errors
     /// If the system does not tell.
     pub fn resident_kib(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
-        Ok(number.parse()?)
+        usage::resident_kib(self.child.id())
     }
 
     /// Processor time that it has used, in user and system mode.
@@ -159,13 +156,7 @@ impl Node {
     /// # Errors
     /// If the system does not tell.
     pub fn processor_time(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name, in brackets, may hold anything.
-        let after = stat.rsplit_once(") ").context("no name in stat")?.1;
-        let ticks: u64 =
-            after.split(' ').skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
-        // USER_HZ, which is 100 on every Linux that this runs on.
-        Ok(Duration::from_millis(ticks * 10))
+        usage::processor_time(self.child.id())
     }
 
     /// What it logged.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::parts;
+use crate::{parts, preload};
 
 const MAGIC: u32 = 0x0573_aca5;
 const HEAD: usize = 48;
@@ -78,14 +78,7 @@ impl Preload {
     /// # Errors
     /// What the compiler says.
     pub fn new(under: &Path, to: &Path, data: bool) -> Result<Self> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload/recorder.c");
-        let library = to.join("recorder.so");
-        let output = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-            .args([&library, &source])
-            .output()
-            .context("run cc")?;
-        ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
+        let library = preload::compile("recorder", to)?;
         let under = under.to_owned();
         let (log, fail, slow) = (to.join("recorded"), to.join("fail"), Duration::ZERO);
         Ok(Self { library, under, log, fail, data, slow })

@@ -11,29 +11,33 @@
 //! many entities sleep for P5.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
+mod bare;
 mod cluster;
 mod memory;
 mod zoo;
 
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ostraca_client::{Client, Entity, Session};
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::load::{Measured, Next, closed_loop, open_loop};
-use ostraca_process_tests::{Home, Node, echo, parts};
+use ostraca_process_tests::preload::Allocations;
+use ostraca_process_tests::{Home, Node, parts};
 use serde::Serialize;
 
-/// Bytes of a counter's command on the wire with all that is in its envelope, rounded up.
-const MESSAGE: usize = 80;
+use self::bare::{Bare, Used};
+
 const ENTITIES: u64 = 1_000;
 /// Commands under way in all.
 const IN_FLIGHT: usize = 64;
 /// Sessions that they are spread over, unless `SESSIONS` says otherwise.
 const SESSIONS: usize = 16;
+/// What share of the joined parts' rate P1 is to reach.
+const JOINED_SHARE: f64 = 0.85;
 /// Sleeping entities, of which each is touched once.
 const SLEEPING: u64 = 20_000;
 const TOUCHED_A_SECOND: u32 = 1_000;
@@ -42,7 +46,10 @@ const TOUCHED_A_SECOND: u32 = 1_000;
 async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let done = match (arguments.next().as_deref(), arguments.next()) {
-        (Some("echo"), Some(dir)) => echo::serve(Path::new(&dir)).await,
+        (Some(part), Some(dir)) => match bare::served(part, Path::new(&dir)).await {
+            Some(done) => done,
+            None => run().await,
+        },
         _ => run().await,
     };
     match done {
@@ -108,13 +115,6 @@ impl Bench {
     }
 }
 
-/// What the bare parts do, in the same run.
-struct Bare {
-    rate: f64,
-    round_trip: Duration,
-    sync: Duration,
-}
-
 async fn run() -> Result<()> {
     let only = std::env::var("ONLY").ok().filter(|only| !only.is_empty());
     let only = only.map(|only| only.split(',').map(|id| id.trim().to_uppercase()).collect());
@@ -129,9 +129,12 @@ async fn run() -> Result<()> {
         "what", "value", "unit", "aim", "met", "ratio"
     );
     let home = Home::init("bench")?;
-    let bare = bare(&mut bench, &home).await?;
+    let bare = bare::measure(&mut bench, &home).await?;
     if ["P1", "P2", "P3", "P4"].iter().any(|id| bench.wants(id)) {
         single(&mut bench, &home, &bare).await?;
+    }
+    if bench.wants("P1") {
+        allocations(&mut bench).await?;
     }
     if bench.wants("P5") {
         memory::run(&mut bench).await?;
@@ -167,8 +170,9 @@ async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
             let next =
                 if shared { named("shared", ENTITIES) } else { own("own", ENTITIES, spread) };
             let found = busy(bench, id, &node, &client, IN_FLIGHT, next, &settings).await?;
-            let (limit, ratio) = ((!shared).then_some(30_000.0), found.rate() / bare.rate);
-            bench.line(&format!("{id} rate"), (found.rate(), "/s"), limit, Some(ratio), &settings);
+            let aim = (!shared).then_some(JOINED_SHARE * bare.joined);
+            let ratio = Some(found.rate() / bare.joined);
+            bench.line(&format!("{id} rate"), (found.rate(), "/s"), aim, ratio, &settings);
             waits(bench, id, &found, &settings);
         }
     }
@@ -184,7 +188,7 @@ async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
         let settings = format!("1 entity, {IN_FLIGHT} in flight, {spread} sessions");
         let next = named("hot", 1);
         let found = busy(bench, "P3", &node, &client, IN_FLIGHT, next, &settings).await?;
-        let ratio = Some(found.rate() / bare.rate);
+        let ratio = Some(found.rate() / bare.joined_hot);
         bench.line("P3 rate", (found.rate(), "/s"), Some(35_000.0), ratio, &settings);
         waits(bench, "P3", &found, &settings);
     }
@@ -196,7 +200,7 @@ async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
         node = asleep(home, node)?;
         let settings =
             format!("{SLEEPING} entities asleep, each touched once, {IN_FLIGHT} in flight");
-        let before = node.processor_time()?;
+        let before = Used::by(node.pid())?;
         let sessions_ = sessions(&client, spread);
         // A client that has just lost its node needs a moment.
         sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
@@ -205,7 +209,7 @@ async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
             closed_loop(&sessions_, each, "add", SLEEPING, made, named("cold", SLEEPING)).await?;
         bench.line("P4 rate", (found.rate(), "/s"), Some(8_000.0), None, &settings);
         waits(bench, "P4", &found, &settings);
-        processor(bench, "P4", &node, before, &found, &settings)?;
+        Used::by(node.pid())?.since(&before, bench, "P4", &found, &settings);
         node = asleep(home, node)?;
         let sessions_ = sessions(&client, spread);
         sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
@@ -230,50 +234,6 @@ async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
     Ok(())
 }
 
-/// The echo's process, ended with its value.
-struct Echo(Child);
-
-impl Drop for Echo {
-    fn drop(&mut self) {
-        // Errors say that it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-async fn bare(bench: &mut Bench, home: &Home) -> Result<Bare> {
-    let dir = tempfile::tempdir_in(parts::scratch("echo")?)?;
-    echo::prepare(dir.path())?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("echo")
-        .arg(dir.path())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let stdout = child.stdout.take();
-    let _guard = Echo(child);
-    let mut line = String::new();
-    let mut stdout = std::io::BufReader::new(stdout.context("no standard output")?);
-    std::io::BufRead::read_line(&mut stdout, &mut line)?;
-    let address = line.trim().rsplit(' ').next().unwrap_or_default().parse()?;
-    let time = bench.time / 2;
-    let many = echo::measure(dir.path(), address, IN_FLIGHT, MESSAGE, time).await?;
-    let settings = format!("{MESSAGE} bytes, {IN_FLIGHT} streams, 1 in flight on each");
-    bench.line("bare QUIC echo rate", (many.rate(), "/s"), None, None, &settings);
-    let one = echo::measure(dir.path(), address, 1, MESSAGE, time).await?;
-    let settings = format!("{MESSAGE} bytes, 1 stream, 1 in flight");
-    let round_trip = one.percentile(50.0);
-    bench.line("bare QUIC echo p50", (micros(round_trip), "us"), None, None, &settings);
-    // On a thread that has used no processor time yet, as the node's committer has used little.
-    let store = home.store();
-    let synced = std::thread::spawn(move || echo::measure_sync(&store, time));
-    let synced = synced.join().map_err(|_| anyhow::anyhow!("the thread panicked"))??;
-    let sync = synced.percentile(50.0);
-    let settings = "100 bytes appended, in the store's directory";
-    bench.line("bare fdatasync p50", (micros(sync), "us"), None, None, settings);
-    bench.line("bare fdatasync p99", (micros(synced.percentile(99.0)), "us"), None, None, settings);
-    Ok(Bare { rate: many.rate(), round_trip, sync })
-}
-
 /// Commands in a closed loop, after a short one that wakes the entities.
 async fn busy(
     bench: &mut Bench,
@@ -288,24 +248,34 @@ async fn busy(
     let each = in_flight / sessions.len();
     let warm = Instant::now() + Duration::from_secs(2);
     closed_loop(&sessions, each, "add", u64::MAX, warm, Arc::clone(&next)).await?;
-    let before = node.processor_time()?;
+    let before = Used::by(node.pid())?;
     let until = Instant::now() + bench.time;
     let found = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
-    processor(bench, id, node, before, &found, settings)?;
+    Used::by(node.pid())?.since(&before, bench, id, &found, settings);
     Ok(found)
 }
 
-fn processor(
-    bench: &mut Bench,
-    id: &str,
-    node: &Node,
-    before: Duration,
-    found: &Measured,
-    settings: &str,
-) -> Result<()> {
-    let used = node.processor_time()?.saturating_sub(before);
-    let each = micros(used) / found.done.max(1) as f64;
-    bench.line(&format!("{id} processor a turn"), (each, "us"), None, None, settings);
+/// What P1's turns ask of the allocator: in a run of its own, which counting makes slower.
+async fn allocations(bench: &mut Bench) -> Result<()> {
+    let home = Home::init("bench-allocations")?;
+    let counts = tempfile::tempdir_in(parts::scratch("allocations")?)?;
+    let counts = Allocations::new(counts.path())?;
+    let node = Node::start_as(&home, |command| counts.on(command))?;
+    let client = Client::connect(home.profile(node.address)?).await?;
+    deploy_example(&client, "counter").await?;
+    let (spread, next) = (bench.sessions, own("own", ENTITIES, bench.sessions));
+    let sessions = sessions(&client, spread);
+    let each = IN_FLIGHT / spread;
+    let warm = Instant::now() + Duration::from_secs(2);
+    closed_loop(&sessions, each, "add", u64::MAX, warm, Arc::clone(&next)).await?;
+    let before = counts.count()?;
+    let until = Instant::now() + bench.time / 2;
+    let found = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
+    let each = counts.count()?.saturating_sub(before) as f64 / found.done.max(1) as f64;
+    let settings = "as P1, counted in a run of its own";
+    bench.line("P1 allocations a turn", (each, ""), None, None, settings);
+    client.close().await;
+    node.stop()?;
     Ok(())
 }
 

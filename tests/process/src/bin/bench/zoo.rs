@@ -27,40 +27,43 @@ const NEIGHBOURS: u64 = 50;
 const ATTACKERS: usize = 4;
 
 /// Does one round of an attack. Whether it is refused is not asked here.
-type Attack = fn(Arc<Client>, u64) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+type Attack = Arc<dyn Fn(Arc<Client>, u64) -> Round + Send + Sync>;
+type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-const ATTACKS: [(&str, Attack); 6] = [
-    ("doubling instances", |client, _| deploy(client, with_nested(&doubling(26)))),
-    ("nested loops", |client, _| deploy(client, nested_loops(20_000))),
-    ("huge error from start", |client, round| send(client, "huge-start", round, "add", ADD)),
-    ("passivate in start", |client, round| send(client, "passivate-start", round, "add", ADD)),
-    ("fast small keys", |client, round| {
-        send(client, "keys", round, "fill", "{\"keys\":5000,\"bytes\":1}")
-    }),
-    ("control characters", |client, round| {
-        send(client, "control", round, "control", ["\"log\"", "\"panic\""][round as usize % 2])
-    }),
-];
 const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 
-fn deploy(client: Arc<Client>, component: Vec<u8>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    Box::pin(async move {
-        let manifest = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
-        let _ = client.deploy(manifest, Bytes::from(component), None).await;
+fn attacks() -> [(&'static str, Attack); 6] {
+    [
+        ("doubling instances", deploys(with_nested(&doubling(26)))),
+        ("nested loops", deploys(nested_loops(20_000))),
+        ("huge error from start", sends("huge-start", "add", [ADD; 2])),
+        ("passivate in start", sends("passivate-start", "add", [ADD; 2])),
+        ("fast small keys", sends("keys", "fill", ["{\"keys\":5000,\"bytes\":1}"; 2])),
+        ("control characters", sends("control", "control", ["\"log\"", "\"panic\""])),
+    ]
+}
+
+/// Deploys a component, which is made before: making it takes longer than deploying it, on threads that measure.
+fn deploys(component: Vec<u8>) -> Attack {
+    let component = Bytes::from(component);
+    Arc::new(move |client, _| {
+        let component = component.clone();
+        Box::pin(async move {
+            let manifest = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
+            let _ = client.deploy(manifest, component, None).await;
+        })
     })
 }
 
-fn send(
-    client: Arc<Client>,
-    id: &'static str,
-    round: u64,
-    method: &'static str,
-    body: &'static str,
-) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    Box::pin(async move {
-        let entity = Entity::new("misbehaving", format!("{id}-{}", round % 100));
-        let options = Options { deadline: Duration::from_secs(5), ..Options::default() };
-        let _ = client.session().send(&entity, method, body, &options).await;
+/// Sends to a hundred entities, one body after the other.
+fn sends(id: &'static str, method: &'static str, bodies: [&'static str; 2]) -> Attack {
+    Arc::new(move |client, round| {
+        Box::pin(async move {
+            let entity = Entity::new("misbehaving", format!("{id}-{}", round % 100));
+            let options = Options { deadline: Duration::from_secs(5), ..Options::default() };
+            let body = bodies[(round % 2) as usize];
+            let _ = client.session().send(&entity, method, body, &options).await;
+        })
     })
 }
 
@@ -79,7 +82,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let settings = format!("{NEIGHBOURS} neighbours, {RATE} commands a second");
     let idle = neighbours(bench.time).await?.percentile(99.0);
     bench.line("zoo idle p99", (micros(idle), "us"), None, None, &settings);
-    for (name, attack) in ATTACKS {
+    for (name, attack) in attacks() {
         let before = node.resident_kib()? as f64;
         let attackers: Vec<_> = (0..ATTACKERS)
             .map(|_| async {
@@ -88,7 +91,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
             .collect();
         let mut tasks = tokio::task::JoinSet::new();
         for attacker in attackers {
-            let client = Arc::new(attacker.await?);
+            let (client, attack) = (Arc::new(attacker.await?), attack.clone());
             tasks.spawn(async move {
                 for round in 0.. {
                     attack(client.clone(), round).await;
