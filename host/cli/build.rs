@@ -11,7 +11,9 @@ const PARTS: [(&str, &str); 3] =
 const FILES: [&str; 2] = ["guest-sdk/Cargo.toml", "guest-sdk/macros/Cargo.toml"];
 
 fn main() -> io::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let manifest =
+        env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("no manifest"))?;
+    let root = Path::new(&manifest).join("../..").canonicalize()?;
     let mut files: Vec<PathBuf> = FILES.iter().map(|file| root.join(file)).collect();
     for (folder, ending) in PARTS {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
