@@ -8,7 +8,7 @@
 //!
 //! `ONLY=P1,P2` measures these; `SECONDS=n` (default 8) is how long each loop lasts, `SESSIONS=n`
 //! (default 16) over how many sessions the 64 commands in flight are spread; `ENTITIES=n` (default 50,000) is how
-//! many entities sleep for P5.
+//! many entities sleep for P5; `SETTLE=n` (default 60) how many seconds after an attack of the zoo memory is looked at.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 mod bare;
