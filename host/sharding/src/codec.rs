@@ -88,3 +88,19 @@ pub fn check_format(found: u8) -> Result<(), String> {
         "it has format {found}, and this release reads {OLDEST_FORMAT} to {FORMAT}: {help}"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_out_of_range_is_refused_with_what_to_do() {
+        for known in OLDEST_FORMAT..=FORMAT {
+            assert_eq!(check_format(known), Ok(()));
+        }
+        let newer = check_format(FORMAT + 1).expect_err("a later release's");
+        assert!(newer.contains("use a newer release"), "{newer}");
+        let older = check_format(OLDEST_FORMAT - 1).expect_err("never released");
+        assert!(older.contains("ostraca init"), "{older}");
+    }
+}

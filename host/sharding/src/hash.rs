@@ -90,4 +90,14 @@ mod tests {
         assert!(ShardKeyRule::parse("until:").is_err());
         assert!(ShardKeyRule::parse("ids").is_err());
     }
+
+    #[test]
+    fn a_shard_key_is_read_as_it_is_written() {
+        for (text, rule) in [("id", ShardKeyRule::Id), ("until:/", ShardKeyRule::Until("/".into()))]
+        {
+            assert_eq!(ShardKeyRule::parse(text), Ok(rule.clone()));
+            assert_eq!(rule.to_string(), text);
+        }
+        assert_eq!(ShardKeyRule::Id.part("cart/7"), "cart/7");
+    }
 }

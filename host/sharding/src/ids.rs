@@ -182,3 +182,23 @@ pub struct TurnId {
     /// Counts up within the shard's machine.
     pub number: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_written_as_operators_read_them() {
+        assert_eq!(ShardId(7).to_string(), "7");
+        assert_eq!(ClusterId(255).to_string(), "000000000000000000000000000000ff");
+        assert_eq!(format!("{:?}", ClusterId(255)), ClusterId(255).to_string());
+        let shard =
+            ShardKey { namespace: "default".into(), pool: "fast".into(), shard: ShardId(7) };
+        assert_eq!(shard.to_string(), "default/fast/7");
+        assert_eq!(Entity::new("counter", "alice").to_string(), "counter/alice");
+        let mut bytes = [0; 16];
+        bytes[14..].copy_from_slice(&[0x0a, 0xbc]);
+        let hex = "00000000000000000000000000000abc";
+        assert_eq!(format!("{:?} {:?}", Session(bytes), Digest(bytes)), format!("{hex} {hex}"));
+    }
+}

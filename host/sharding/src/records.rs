@@ -257,3 +257,52 @@ pub struct Loaded {
     /// The lanes beside it.
     pub lanes: Vec<Lane>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ShardId;
+
+    fn claim(epoch: u64, node: &str, life: u64, number: u64) -> Claim {
+        Claim {
+            cluster: ClusterId(1),
+            shard: ShardKey {
+                namespace: "default".into(),
+                pool: "default".into(),
+                shard: ShardId(1),
+            },
+            epoch: Epoch(epoch),
+            node: node.into(),
+            incarnation: Incarnation { counter: life, nonce: life },
+            number,
+            extensions: Extensions::default(),
+        }
+    }
+
+    #[test]
+    fn r1_a_claim_gives_way_to_later_epochs_and_its_owner() {
+        let standing = claim(5, "a", 1, 3);
+        for (higher, number) in [(6, 0), (6, 3), (7, 9)] {
+            assert!(claim(higher, "b", 2, number).supersedes(&standing));
+            assert!(!standing.supersedes(&claim(higher, "b", 2, number)));
+        }
+        // A lower epoch never, not even its own owner's, however high its number.
+        assert!(!claim(4, "a", 1, 9).supersedes(&standing));
+        // In the same epoch only the same life of the same node, and it does not go back.
+        assert!(claim(5, "a", 1, 3).supersedes(&standing));
+        assert!(claim(5, "a", 1, 4).supersedes(&standing));
+        assert!(!claim(5, "a", 1, 2).supersedes(&standing));
+        assert!(!claim(5, "a", 2, 4).supersedes(&standing));
+        assert!(!claim(5, "b", 1, 4).supersedes(&standing));
+    }
+
+    #[test]
+    fn an_answers_size_is_that_of_its_code_and_text() {
+        let error = Answer::Error { code: "full".into(), message: "no room".into() };
+        assert_eq!(error.len(), 11);
+        assert!(!error.is_empty());
+        assert_eq!(Answer::Result(Bytes::from_static(b"abc")).len(), 3);
+        assert!(Answer::Result(Bytes::new()).is_empty());
+        assert!(Answer::Dropped.is_empty());
+    }
+}

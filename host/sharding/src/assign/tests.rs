@@ -306,3 +306,19 @@ fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() 
         "`avarage` is no allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
     );
 }
+
+#[test]
+fn a_strategy_without_a_name_has_its_types() {
+    #[derive(Debug)]
+    struct Own;
+    impl AllocationStrategy for Own {
+        fn place(&self, _: &View) -> Vec<Move> {
+            Vec::new()
+        }
+        fn rebalance(&self, _: &View, _: usize) -> Vec<Move> {
+            Vec::new()
+        }
+    }
+    assert_eq!(Own.name(), std::any::type_name::<Own>());
+    assert!(Own.name().ends_with("::Own"), "{}", Own.name());
+}

@@ -103,6 +103,8 @@ fn a_block_has_a_bound_on_fields_and_on_bytes() {
         [9, count].into_iter().chain(block).collect::<Vec<u8>>()
     };
     old(&fields(60)).expect("few enough");
+    let most = [&fields(63)[2..], &[0x80, 1, 0]].concat();
+    old(&[&[9, 64][..], &most].concat()).expect("as many as a block may have");
     // Numbers from 128 on take two bytes.
     let mut many: Vec<u8> = vec![9, 65];
     (1..=65_u32).for_each(|number| {
@@ -122,4 +124,58 @@ fn a_block_has_a_bound_on_fields_and_on_bytes() {
     assert_eq!(it, before);
     let large = codec::encode(&vec![0_u8; MAX_BYTES + 1]).expect("encodes");
     assert_eq!(old(&[&[9, 1, 2][..], &large].concat()), Err(too_large));
+    let most = codec::encode(&vec![0_u8; MAX_BYTES]).expect("encodes");
+    old(&[&[9, 1, 2][..], &most].concat()).expect("as many as a block may have");
+}
+
+/// A struct with one field more than a block may have.
+#[derive(Clone, Debug)]
+struct Wide;
+
+impl Extensible for Wide {
+    const NAME: &'static str = "Wide";
+    const FIELDS: &'static [u32] = &{
+        let mut fields = [0; MAX_FIELDS + 1];
+        let mut at = 0;
+        while at < fields.len() {
+            fields[at] = 2 * (at as u32 + 1);
+            at += 1;
+        }
+        fields
+    };
+}
+
+#[test]
+fn a_block_takes_no_more_fields_than_it_is_read_with() {
+    let mut block = Extensions::<Wide>::default();
+    let (last, rest) = Wide::FIELDS.split_last().expect("many");
+    for number in rest {
+        block.set(*number, &0_u8).expect("as many as fit");
+    }
+    let before = block.clone();
+    assert_eq!(block.set(*last, &0_u8), Err(BlockError::TooLarge { of: "Wide" }.into()));
+    assert!(block == before);
+    block.set(rest[0], &1_u8).expect("it has the field already");
+}
+
+#[test]
+fn blocks_are_equal_and_hash_alike_only_with_equal_fields() {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+    let hash = |it: &Extensions<New>| BuildHasherDefault::<DefaultHasher>::default().hash_one(it);
+    let empty = Extensions::<New>::default();
+    let mut red = empty.clone();
+    red.set(COLOUR, &"red").expect("fits");
+    assert!(empty.is_empty() && !red.is_empty());
+    assert!(red != empty && red == red.clone());
+    assert_ne!(hash(&red), hash(&empty));
+    assert_eq!(hash(&red), hash(&red.clone()));
+    assert_eq!(format!("{red:?}"), r#"{2: b"\x03red"}"#);
+}
+
+#[test]
+fn another_thing_than_a_block_is_refused_by_its_name() {
+    let number = serde::de::value::U32Deserializer::<serde::de::value::Error>::new(5);
+    let error = Extensions::<Old>::deserialize(number).expect_err("no block");
+    assert_eq!(error.to_string(), "invalid type: integer `5`, expected the extensions of Thing");
 }

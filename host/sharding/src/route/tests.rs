@@ -307,3 +307,26 @@ fn nothing_held_is_dropped_when_its_shard_moves() {
     assert!(kept(Hand::new()));
     assert!(!kept(Hand::mutated(Mutation::DropHeld)), "the rule is looked at");
 }
+
+#[test]
+fn a_refusal_under_the_routes_own_epoch_names_no_new_owner() {
+    let mut hand = Hand::owned();
+    hand.route(1);
+    let other = Some(member("b", 1));
+    hand.answer(hand.last_tag(), Verdict::NotOwner { epoch: Epoch(1), hint: other });
+    assert_eq!(hand.router.route_of(ONE), Some((Epoch(1), Some(&member("a", 1)))));
+}
+
+#[test]
+fn a_newer_route_to_another_node_is_told_and_no_other() {
+    let mut hand = Hand::owned();
+    hand.update(3, Some(member("a", 1)), false);
+    let told = |than, node| hand.router.elsewhere(ONE, Epoch(than), node);
+    let hint = Hint { epoch: Epoch(3), owner: Some(member("a", 1)) };
+    assert_eq!(told(2, "b"), Some(hint.clone()));
+    assert_eq!(told(0, "b"), Some(hint));
+    assert_eq!(told(3, "b"), None, "it is as new as the sender's");
+    assert_eq!(told(4, "b"), None, "it is older than the sender's");
+    assert_eq!(told(2, "a"), None, "it is the asking node's own");
+    assert_eq!(hand.router.elsewhere(ShardId(2), Epoch(0), "b"), None, "nobody has it");
+}

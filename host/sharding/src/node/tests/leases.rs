@@ -393,3 +393,19 @@ fn settings_that_are_older_than_those_known_change_nothing() {
     cluster.run(2_000);
     assert_eq!(declared(&cluster, "a"), (5_000, 2));
 }
+
+#[test]
+fn a_row_says_when_its_life_registered_by_the_wall_clock() {
+    let registered = |cluster: &Cluster| match &cluster.rows[&Key::Node("a".into())].0 {
+        Row::Node(row) => row.registered(),
+        _ => unreachable!("a node's row"),
+    };
+    let mut cluster = Cluster::of(&["a"]);
+    assert_eq!(registered(&cluster), None, "no wall clock was told");
+    cluster.node("a").dead = true;
+    cluster.start("a");
+    cluster.node("a").machine.set_wall(1_700_000_000_000);
+    cluster.run(10_000);
+    assert_eq!(cluster.life("a"), 2);
+    assert_eq!(registered(&cluster), Some(1_700_000_000_000));
+}
