@@ -95,3 +95,37 @@ fn misproposal(view: &View, named: &[bool], step: Move, asked: Asked) -> Option<
         (owner == Some(step.to)).then_some(Misproposal::SameOwner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assign::{Host, Place};
+    use crate::ids::ShardId;
+
+    #[test]
+    fn wrong_moves_are_counted_by_what_is_wrong() {
+        let host = |name: &str| Host { node: name.into(), version: 1 };
+        // The owner of the third shard is no host of the view any more: it needs one.
+        let owners = [Some(0), None, Some(2)];
+        let shards = owners.map(|owner| Place { owner, busy: false }).to_vec();
+        let view = View { hosts: vec![host("a"), host("b")], shards, seed: 1 };
+        let to = |shard, to| Move { shard: ShardId(shard), to };
+        let proposed = vec![to(1, 1), to(9, 0), to(0, 0), to(2, 1), to(3, 0), to(4, 0), to(2, 2)];
+        let (moves, wrong) = checked(&view, proposed, Asked::Place);
+        assert_eq!(moves, [to(2, 1), to(3, 0)]);
+        let counts = [
+            (Misproposal::UnknownShard, 3),
+            (Misproposal::UnknownHost, 1),
+            (Misproposal::NotAsked, 1),
+        ];
+        assert_eq!(wrong, BTreeMap::from(counts));
+
+        let shards = vec![Place { owner: Some(0), busy: false }; 4];
+        let view = View { shards, ..view };
+        let proposed = (1..=4).map(|shard| to(shard, 1)).collect();
+        let (moves, wrong) = checked(&view, proposed, Asked::Rebalance(1));
+        assert_eq!(moves, [to(1, 1)]);
+        assert_eq!(wrong, BTreeMap::from([(Misproposal::BeyondLimit, 3)]));
+        assert_eq!(Misproposal::BeyondLimit.to_string(), "beyond the limit");
+    }
+}

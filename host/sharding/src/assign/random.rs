@@ -25,3 +25,23 @@ impl Random {
         Some(items.swap_remove(index))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_is_splitmix64() {
+        // As published with the algorithm.
+        let mut random = Random(1_234_567);
+        let numbers = [(); 5].map(|()| random.next());
+        let published: [u64; 5] = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!(numbers, published);
+    }
+}

@@ -299,6 +299,7 @@ fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
 fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() {
     for strategy in Strategy::ALL {
         assert_eq!(Strategy::named(strategy.name()), Ok(strategy));
+        assert_eq!(strategy.build().name(), strategy.name());
     }
     let error = Strategy::named("avarage").expect_err("no strategy").to_string();
     assert_eq!(
@@ -321,4 +322,13 @@ fn a_strategy_without_a_name_has_its_types() {
     }
     assert_eq!(Own.name(), std::any::type_name::<Own>());
     assert!(Own.name().ends_with("::Own"), "{}", Own.name());
+}
+
+#[test]
+fn rendezvous_gives_each_shard_the_same_host_in_every_release() {
+    let mut view = view(&[0; 8], 24);
+    let moves = Rendezvous.place(&view);
+    carry_out(&mut view, &moves, false);
+    let owners: Vec<_> = view.shards.iter().filter_map(|place| place.owner).collect();
+    assert_eq!(owners, [4, 3, 3, 0, 3, 0, 0, 4, 6, 1, 4, 0, 0, 1, 5, 0, 6, 3, 5, 1, 1, 1, 2, 3]);
 }

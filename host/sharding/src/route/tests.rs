@@ -330,3 +330,28 @@ fn a_newer_route_to_another_node_is_told_and_no_other() {
     assert_eq!(told(2, "a"), None, "it is the asking node's own");
     assert_eq!(hand.router.elsewhere(ShardId(2), Epoch(0), "b"), None, "nobody has it");
 }
+
+#[test]
+fn a_pause_ends_with_a_new_epoch_owner_or_hold_and_nothing_else() {
+    // Whether a bounced message leaves at once when its route is told so.
+    let leaves = |owner: Option<&str>, hold: bool, epoch, to: &str| {
+        let mut hand = Hand::new();
+        hand.update(1, owner.map(|owner| member(owner, 1)), false);
+        hand.route(1);
+        if owner.is_some() {
+            hand.answer(1, Verdict::Rebalancing);
+        } else {
+            hand.act(|router, now, _| router.retry_later(now, 0));
+        }
+        if hold {
+            hand.router.hold(hand.now, ONE, Epoch(1));
+        }
+        hand.sent();
+        hand.update(epoch, Some(member(to, 1)), false);
+        hand.sent() == [1]
+    };
+    assert!(!leaves(Some("a"), false, 1, "a"), "nothing changed");
+    assert!(leaves(Some("a"), false, 2, "a"), "a new epoch");
+    assert!(leaves(Some("a"), true, 1, "a"), "the end of a hand-off");
+    assert!(leaves(None, false, 1, "b"), "an owner where there was none");
+}

@@ -170,6 +170,48 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_that_refuses_to_be_evicted_leaves_it_to_the_next() {
+        let mut cap = LiveCap::new(2);
+        for id in ["a", "b"] {
+            cap.want(holder(id), 1);
+            assert!(cap.grant().is_some());
+            cap.idle(holder(id));
+        }
+        cap.want(holder("c"), 1);
+        assert_eq!(cap.evict(), Some(holder("a")));
+        assert_eq!(cap.evict(), None, "one wish, one eviction");
+        cap.refused(&holder("a"));
+        assert_eq!(cap.evict(), Some(holder("b")));
+    }
+
+    #[test]
+    fn nobody_is_evicted_while_there_is_room_or_who_holds_none() {
+        let mut cap = LiveCap::new(2);
+        cap.want(holder("a"), 1);
+        assert!(cap.grant().is_some());
+        cap.idle(holder("a"));
+        cap.want(holder("b"), 1);
+        assert_eq!(cap.evict(), None, "a slot is free");
+        let mut cap = LiveCap::new(1);
+        cap.want(holder("a"), 1);
+        assert!(cap.grant().is_some());
+        cap.want(holder("b"), 1);
+        cap.idle(holder("b"));
+        assert_eq!(cap.evict(), None, "it waits for a slot, and holds none");
+    }
+
+    #[test]
+    fn a_withdrawal_concerns_one_wish_of_one_holder() {
+        let mut cap = LiveCap::new(3);
+        for (id, generation) in [("a", 7), ("a", 8), ("b", 7)] {
+            cap.want(holder(id), generation);
+        }
+        cap.free(&holder("a"), 7);
+        assert_eq!(cap.grant(), Some((holder("a"), 8)));
+        assert_eq!(cap.grant(), Some((holder("b"), 7)));
+    }
+
+    #[test]
     fn a_wish_withdrawn_is_not_granted() {
         let mut cap = LiveCap::new(1);
         cap.want(holder("a"), 7);

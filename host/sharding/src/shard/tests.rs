@@ -20,7 +20,7 @@ use crate::ids::{
 };
 use crate::message::{Hint, Kind, Message, Now, Outcome, Token, codes};
 use crate::records::{
-    Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Refusal,
+    Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Refusal, Write,
 };
 
 /// A machine, a clock, and everything that it has said.

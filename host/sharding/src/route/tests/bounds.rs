@@ -23,7 +23,7 @@ fn a_full_buffer_refuses_by_name_and_keeps_what_it_has() {
     (1..=3).for_each(|item| hand.route(item));
     assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
     assert!(hand.refused[0].1.message.contains("`held-messages` (2)"));
-    assert!(hand.refused[0].1.retry_after.is_some());
+    assert_eq!(hand.refused[0].1.retry_after, Some(100), "after `retry`");
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 4, 31, None, out));
     assert!(hand.refused[1].1.message.contains("`held-bytes` (50)"));
     hand.update(1, Some(member("a", 1)), false);
@@ -99,6 +99,7 @@ fn a_message_that_waits_too_long_is_refused_by_what_it_waited_for() {
         "and what is in flight is its owner's to answer"
     );
     assert!(hand.refused.iter().all(|(_, r)| r.message.contains("`hold-wait`")));
+    assert!(hand.refused[0].1.message.starts_with("shard 1 has no live owner"));
     assert!(hand.refused[1].1.message.contains("`link-messages` (1)"));
     assert_eq!(hand.router.wake(), None);
 }
@@ -182,4 +183,32 @@ fn a_shard_that_is_not_there_is_refused() {
         hand.act(|router, now, out| router.route_into(now, ShardId(shard), 1, 1, None, out));
     }
     assert_eq!(codes_of(&hand), [(1, codes::NO_OWNER, false); 3]);
+}
+
+#[test]
+fn as_many_bytes_wait_as_the_bound_allows_and_no_more() {
+    let mut hand = Hand::with(small());
+    hand.route(1);
+    hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 40, None, out));
+    assert_eq!(hand.router.load(), Load { held: 2, held_bytes: 50, in_flight: 0 });
+    hand.act(|router, now, out| router.route_into(now, ShardId(2), 3, 1, None, out));
+    assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
+}
+
+#[test]
+fn a_shard_that_moves_leaves_the_others_their_turn() {
+    let mut hand = Hand::with(Settings { link_messages: 1, ..small() });
+    for shard in 1..=3 {
+        hand.act(|router, now, out| {
+            let a = Some(member("a", 1));
+            router.update(now, ShardId(shard), Epoch(1), a, false, out);
+            router.route_into(now, ShardId(shard), shard, 10, None, out);
+        });
+    }
+    assert_eq!(hand.sent(), [1]);
+    let b = Some(member("b", 1));
+    hand.act(|router, now, out| router.update(now, ShardId(2), Epoch(2), b, false, out));
+    assert_eq!(hand.sent(), [2], "to its new owner");
+    hand.answer(1, Verdict::Done);
+    assert_eq!(hand.sent(), [3], "shard 3 still waits for the window");
 }

@@ -271,3 +271,100 @@ fn r17_a_record_beside_a_lane_of_the_head_is_a_former_one() {
     assert_eq!(hand.run_one(b"c", 1, 904).as_deref(), Some("final 4"), "and again");
     assert_eq!(hand.lanes, []);
 }
+
+#[test]
+fn r17_the_record_of_a_former_lane_is_deleted_once() {
+    let mut hand = Hand::relying(settings());
+    hand.run_one(b"a", 1, 901);
+    hand.lanes.push(hand.head.as_ref().expect("it ran").lanes[0].clone());
+    let mut hand = hand.again(settings());
+    hand.post(message(&hand, "client/x", b"a", 2, 902));
+    hand.answer(Answer::Result(Bytes::new()));
+    let session = Session::of("client/x", b"a");
+    let deletes = |write: &&Write| write.key == RecordKey::Lane(session) && write.value.is_none();
+    assert_eq!(hand.commits[0].writes.iter().filter(deletes).count(), 1);
+}
+
+#[test]
+fn r17_a_lane_stays_in_the_head_as_long_as_it_fits() {
+    for (head_lane_bytes, beside) in [(81, 0), (80, 1)] {
+        let mut hand = Hand::relying(Settings { head_lane_bytes, ..settings() });
+        // 40 bytes for the lane, 40 for the reply, and its body.
+        hand.run_for("client/x", b"a", 1, 900, 1);
+        let head = hand.head.as_ref().expect("it ran");
+        assert_eq!((head.lanes_beside, hand.lanes.len()), (beside, beside as usize));
+        assert_eq!(head.lanes.len(), 1 - beside as usize);
+    }
+}
+
+#[test]
+fn r17_a_dropped_lane_counts_by_the_newest_that_ran_in_it() {
+    let mut hand = Hand::relying(settings());
+    for (sequence, created) in [(1, 901), (2, 910), (3, 905)] {
+        hand.run_one(b"a", sequence, created);
+    }
+    hand.run_one(b"b", 1, 920);
+    hand.run_one(b"c", 1, 921);
+    assert_eq!(hand.head.as_ref().map(|head| head.watermark), Some(910));
+    assert_eq!(hand.run_one(b"a", 4, 910), too_old());
+}
+
+#[test]
+fn r17_replies_of_a_loaded_lane_count_and_go_oldest_first() {
+    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let mut hand = Hand::relying(settings.clone());
+    hand.run_for("client/x", b"a", 1, 900, 800);
+    let mut hand = hand.again(settings);
+    hand.run_for("client/x", b"b", 1, 900, 800);
+    hand.run_for("client/x", b"c", 1, 900, 800);
+    let kept = |hand: &mut Hand, session: &[u8]| {
+        let token = hand.post(message(hand, "client/x", session, 1, 900));
+        hand.replies.iter().any(|(other, outcome)| {
+            let whole = matches!(outcome, Outcome::Final { answer: Answer::Result(_), .. });
+            *other == token && whole
+        })
+    };
+    assert_eq!([b"a", b"b", b"c"].map(|session| kept(&mut hand, session)), [false, true, true]);
+    let settles = Message { settled: 2, ..message(&hand, "client/x", b"b", 2, 900) };
+    hand.post(settles);
+    hand.run();
+    hand.settle(CommitOutcome::Done);
+    assert!(kept(&mut hand, b"c"), "what was settled made room");
+}
+
+#[test]
+fn r17_a_hundred_old_records_go_with_two_commits() {
+    let settings = Settings { lanes: 200, lane_life: 10_000, head_lane_bytes: 0, ..settings() };
+    let mut hand = Hand::relying(settings.clone());
+    for session in 0..100_u8 {
+        hand.run_one(&[session], 1, 900);
+    }
+    hand.now += 10_001;
+    let mut hand = hand.again(settings);
+    let left = |hand: &Hand| hand.head.as_ref().map_or(0, |head| head.lanes_beside as usize);
+    hand.run_one(b"new", 1, hand.now);
+    assert_eq!((hand.lanes.len(), left(&hand)), (37, 37), "64 are deleted, one is new");
+    hand.run_one(b"new", 2, hand.now);
+    assert_eq!((hand.lanes.len(), left(&hand)), (1, 1));
+}
+
+#[test]
+fn r17_notes_of_refused_messages_are_bounded() {
+    use super::super::lanes::{Lanes, Verdict};
+
+    let hand = Hand::serving();
+    let refused = |session: &[u8]| message(&hand, "client/x", session, 1, 900);
+    let judged = |lanes: &Lanes, session: &[u8]| {
+        let follower = Message { after: 1, ..message(&hand, "client/x", session, 2, 900) };
+        lanes.judge(&follower, true, true)
+    };
+    let mut lanes = Lanes::default();
+    for session in [b"a", b"b", b"a"] {
+        lanes.refused(&refused(session), 2);
+    }
+    assert_eq!(judged(&lanes, b"a"), Verdict::OutOfOrder);
+    assert_eq!(judged(&lanes, b"b"), Verdict::OutOfOrder, "room for both");
+    lanes.refused(&refused(b"c"), 2);
+    assert_eq!(judged(&lanes, b"c"), Verdict::OutOfOrder);
+    assert_eq!(judged(&lanes, b"a"), Verdict::Wait, "the notes before it are dropped");
+}

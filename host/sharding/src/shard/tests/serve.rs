@@ -80,3 +80,39 @@ fn r22_a_deadline_ends_the_waiting_behind_a_turn_that_runs_on() {
     hand.settle(CommitOutcome::Done);
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
 }
+
+#[test]
+fn r1_every_turn_has_an_id_of_its_own() {
+    let mut hand = Hand::serving();
+    for sequence in 1..=3 {
+        hand.send(sequence, sequence - 1, Kind::Command);
+        hand.run();
+    }
+    let numbers: Vec<_> = hand.commits.iter().map(|commit| commit.head.turn.number).collect();
+    let mut distinct = numbers.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 3, "{numbers:?}");
+}
+
+#[test]
+fn an_id_that_is_used_twice_is_named_to_its_sender() {
+    let mut hand = Hand::serving();
+    hand.send(7, 0, Kind::Command);
+    let token = hand.send_from(b"s", 7, 0, Kind::Command, "other");
+    let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token).expect("a reply");
+    let Outcome::NotRun { code, message, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(*code, codes::ID_REUSED);
+    assert!(message.contains("/7 was sent before with another target"), "{message}");
+}
+
+#[test]
+fn a_machine_says_what_waits_and_what_it_was_made_with() {
+    let mut hand = Hand::with(Settings { copies: 7, ..Settings::default() });
+    assert_eq!(hand.machine.waiting(&alice()), None);
+    hand.send(1, 0, Kind::Command);
+    hand.send(2, 1, Kind::Command);
+    hand.send(3, 2, Kind::Command);
+    assert_eq!(hand.machine.waiting(&alice()), Some(2), "one runs");
+    assert_eq!(hand.machine.settings().copies, 7);
+}

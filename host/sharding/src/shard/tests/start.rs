@@ -69,8 +69,11 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
         pause = expected;
     }
     // Nothing comes for long: nothing is left of it, and the next pause is a first one.
-    hand.now += 24_000;
+    hand.now += 23_999;
     hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::Tick);
+    assert_eq!(hand.machine.load(), (1, 0), "for twice the pause after it is over");
+    hand.now += 1;
     hand.tell(Event::Tick);
     assert_eq!(hand.machine.load(), (0, 0));
     let last = hand.send(50, 0, Kind::Command);

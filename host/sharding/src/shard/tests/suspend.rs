@@ -27,6 +27,7 @@ fn r9_a_suspended_shard_starts_no_turn_keeps_its_instances_and_goes_on_when_it_i
     assert_eq!((hand.dropped, hand.machine.load()), (0, (1, 2)), "the instance stays");
     hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
     hand.tell(Event::Resume);
+    assert!(!hand.machine.suspended());
     assert_eq!(hand.starts, 1, "the same instance goes on");
     hand.run();
     hand.settle(CommitOutcome::Done);
