@@ -11,6 +11,7 @@ mod leadership;
 mod leases;
 mod moves;
 mod renewals;
+mod rows;
 mod strategies;
 mod unfit;
 mod unheard;

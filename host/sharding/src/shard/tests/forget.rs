@@ -368,3 +368,93 @@ fn r17_notes_of_refused_messages_are_bounded() {
     assert_eq!(judged(&lanes, b"c"), Verdict::OutOfOrder);
     assert_eq!(judged(&lanes, b"a"), Verdict::Wait, "the notes before it are dropped");
 }
+
+/// Whether a message's answer is kept whole: a copy of it is answered with it.
+fn is_whole(hand: &mut Hand, session: &[u8], sequence: u64) -> bool {
+    let token = hand.post(message(hand, "client/x", session, sequence, 900));
+    hand.replies.iter().any(|(other, outcome)| {
+        let whole = matches!(outcome, Outcome::Final { answer: Answer::Result(_), .. });
+        *other == token && whole
+    })
+}
+
+#[test]
+fn r17_what_a_session_settled_is_forgotten_and_makes_room() {
+    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let mut hand = Hand::relying(settings);
+    hand.run_for("client/x", b"a", 1, 900, 400);
+    hand.run_for("client/x", b"a", 2, 900, 400);
+    hand.post(Message { settled: 2, ..message(&hand, "client/x", b"a", 3, 900) });
+    hand.answer(Answer::Result(Bytes::new()));
+    hand.settle(CommitOutcome::Done);
+    hand.run_for("client/x", b"b", 1, 900, 800);
+    hand.run_for("client/x", b"c", 1, 900, 600);
+    assert_eq!(hand.run_one(b"a", 1, 900), Some(codes::SUPERSEDED.into()), "it was settled");
+    for (session, sequence) in [(b"a", 2), (b"a", 3), (b"b", 1), (b"c", 1)] {
+        assert!(is_whole(&mut hand, session, sequence), "{session:?} {sequence}");
+    }
+}
+
+#[test]
+fn r17_half_of_the_bound_is_one_sessions() {
+    for (unsettled_bytes, whole) in [(1_680, true), (1_678, false)] {
+        let mut hand = Hand::relying(Settings { unsettled_bytes, ..settings() });
+        hand.run_for("client/x", b"a", 1, 900, 800);
+        assert_eq!(is_whole(&mut hand, b"a", 1), whole, "840 of {unsettled_bytes}");
+    }
+}
+
+#[test]
+fn r17_a_dropped_lane_leaves_its_room_and_the_other_lanes() {
+    let settings = Settings { unsettled_bytes: 2_000, head_lane_bytes: 10_000, ..settings() };
+    let mut hand = Hand::relying(settings);
+    for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903), (b"d", 904)] {
+        hand.run_for("client/x", session, 1, created, 800);
+    }
+    let head = hand.head.as_ref().expect("it ran");
+    let sessions: Vec<_> = head.lanes.iter().map(|lane| lane.session).collect();
+    assert_eq!(sessions, [b"c", b"d"].map(|session| Session::of("client/x", session)));
+    assert_eq!(head.lanes_beside, 0);
+    assert!(is_whole(&mut hand, b"c", 1) && is_whole(&mut hand, b"d", 1));
+}
+
+#[test]
+fn r17_old_lanes_go_together_when_room_is_needed() {
+    let lanes = |hand: &Hand| hand.head.as_ref().map_or(0, |head| head.lanes.len());
+    let settings = Settings { lanes: 3, lane_life: 6_400, ..settings() };
+    let mut hand = Hand::relying(settings);
+    hand.run_one(b"a", 1, 900);
+    hand.now += 1;
+    hand.run_one(b"b", 1, 900);
+    hand.now += 6_399;
+    // Its lane has been used for long, and there is room.
+    hand.run_one(b"c", 1, 950);
+    assert_eq!(lanes(&hand), 3);
+    hand.now += 2;
+    hand.run_one(b"d", 1, 940);
+    assert_eq!(lanes(&hand), 2, "both old ones went");
+    hand.run_one(b"e", 1, 960);
+    // All are looked at for age no sooner than after a 64th of a life.
+    hand.now += 6_401;
+    hand.run_one(b"f", 1, 970);
+    assert_eq!(lanes(&hand), 1);
+    for (session, created) in [(b"g", 990), (b"h", 980)] {
+        hand.run_one(session, 1, created);
+    }
+    hand.now += 100;
+    hand.run_one(b"i", 1, 999);
+    assert_eq!(hand.run_one(b"g", 1, 990).as_deref(), Some("final 7"));
+}
+
+#[test]
+fn r17_a_lane_lives_through_its_whole_life() {
+    for (age, runs_again) in [(10_000, false), (10_001, true)] {
+        let settings = Settings { lane_life: 10_000, ..settings() };
+        let mut hand = Hand::relying(settings.clone());
+        hand.run_one(b"a", 1, 900);
+        hand.now += age;
+        let mut hand = hand.again(settings);
+        let ran = hand.run_one(b"a", 1, 901);
+        assert_eq!(ran.as_deref(), Some(if runs_again { "final 2" } else { "final 1" }));
+    }
+}

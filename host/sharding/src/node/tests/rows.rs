@@ -1,0 +1,190 @@
+//! What a machine tells of the rows that it learns: notices for people, lives and routes for its node.
+
+use crate::assign::Strategy;
+use crate::extensions::Extensions;
+use crate::ids::{Epoch, Incarnation, ShardId};
+use crate::message::Now;
+use crate::node::{Action, Event, Identity, Machine, Notice, Settings};
+use crate::rows::{
+    HandOffId, Key, Member, Moving, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing,
+};
+
+/// A gateway's machine: it neither manages nor hosts, so that rows do nothing but be told.
+struct Reader {
+    machine: Machine,
+    revision: u64,
+    now: u64,
+}
+
+impl Reader {
+    fn new() -> Self {
+        let identity = Identity {
+            node: "me".into(),
+            roles: Roles { gateway: true, ..Roles::default() },
+            version: 1,
+            addresses: vec!["me:1".into()],
+            shards: 2,
+            seed: 1,
+        };
+        let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
+        let mut reader = Self { machine, revision: 0, now: 1_000 };
+        reader.tell(Event::Listed(Some(Vec::new())));
+        reader
+    }
+
+    /// The lives, routes and notices that an event has it tell.
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
+        let told = |it: &Action| {
+            matches!(it, Action::Node { .. } | Action::Route { .. } | Action::Note(_))
+        };
+        std::iter::from_fn(|| self.machine.poll()).filter(told).collect()
+    }
+
+    fn learn(&mut self, key: Key, row: Row) -> Vec<Action> {
+        self.revision += 1;
+        let value = Some((row, self.revision));
+        self.tell(Event::Row { key, value })
+    }
+
+    fn node(&mut self, row: &NodeRow) -> Vec<Action> {
+        self.learn(Key::Node("b".into()), Row::Node(row.clone()))
+    }
+
+    fn shards(&mut self, rows: &[ShardRow]) -> Vec<Action> {
+        let row = ShardsRow { term: 1, shards: rows.to_vec(), extensions: Extensions::default() };
+        self.learn(Key::Shards(0), Row::Shards(row))
+    }
+}
+
+fn life(counter: u64) -> Member {
+    Member { node: "b".into(), incarnation: Incarnation { counter, nonce: counter } }
+}
+
+fn row(counter: u64) -> NodeRow {
+    NodeRow {
+        incarnation: life(counter).incarnation,
+        renewals: 0,
+        standing: Standing::Live,
+        draining: false,
+        store_answers: true,
+        roles: Roles::ALL,
+        version: 1,
+        since: 1,
+        addresses: vec!["b:1".into()],
+        format: 3,
+        lease: 3_000,
+        settings: 0,
+        extensions: Extensions::default(),
+    }
+}
+
+fn told(counter: u64, alive: bool, address: &str) -> Action {
+    Action::Node { member: life(counter), alive, addresses: vec![address.into()] }
+}
+
+fn route(epoch: u64, owner: Option<u64>, moving: bool) -> Action {
+    Action::Route { shard: ShardId(1), epoch: Epoch(epoch), owner: owner.map(life), moving }
+}
+
+fn owned(epoch: u64, counter: u64) -> ShardRow {
+    ShardRow { epoch: Epoch(epoch), owner: Some(life(counter)), ..ShardRow::default() }
+}
+
+fn note(notice: Notice) -> Action {
+    Action::Note(notice)
+}
+
+#[test]
+fn a_life_is_told_when_it_begins_ends_or_moves() {
+    let mut reader = Reader::new();
+    let joined = [note(Notice::Joined(life(1))), told(1, true, "b:1")];
+    assert_eq!(reader.node(&row(1)), joined);
+    assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(1) }), [], "a renewal is none");
+    let moved = NodeRow { addresses: vec!["b:2".into()], ..row(1) };
+    assert_eq!(reader.node(&moved), [told(1, true, "b:2")]);
+    let dead = NodeRow { standing: Standing::Dead, ..moved };
+    let gone = note(Notice::Gone { member: life(1), stopped: false });
+    assert_eq!(reader.node(&dead), [gone, told(1, false, "b:2")]);
+    let stopped = NodeRow { standing: Standing::Stopped, ..dead };
+    assert_eq!(reader.node(&stopped), [], "it was gone before");
+    let joined = [note(Notice::Joined(life(2))), told(2, true, "b:1")];
+    assert_eq!(reader.node(&row(2)), joined);
+    let joined = [told(2, false, "b:1"), note(Notice::Joined(life(3))), told(3, true, "b:1")];
+    assert_eq!(reader.node(&row(3)), joined, "the end of the second was not seen");
+    let goodbye = NodeRow { standing: Standing::Stopped, ..row(3) };
+    let gone = note(Notice::Gone { member: life(3), stopped: true });
+    assert_eq!(reader.node(&goodbye), [gone, told(3, false, "b:1")]);
+}
+
+#[test]
+fn a_life_that_was_over_when_first_seen_is_told_without_notice() {
+    let dead = NodeRow { standing: Standing::Dead, draining: true, ..row(1) };
+    assert_eq!(Reader::new().node(&dead), [told(1, false, "b:1")]);
+}
+
+#[test]
+fn a_drain_mark_is_noted_when_it_changes_and_with_each_life() {
+    let mut reader = Reader::new();
+    reader.node(&row(1));
+    let drains = |on, counter| note(Notice::Draining(life(counter), on));
+    let marked = NodeRow { draining: true, ..row(1) };
+    assert_eq!(reader.node(&marked), [drains(true, 1)]);
+    assert_eq!(reader.node(&NodeRow { renewals: 1, ..marked.clone() }), []);
+    let joined = reader.node(&NodeRow { draining: true, ..row(2) });
+    assert!(joined.contains(&drains(true, 2)), "the mark outlives the node's restarts");
+    assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(2) }), [drains(false, 2)]);
+    reader.node(&NodeRow { standing: Standing::Stopped, ..row(2) });
+    let marked = NodeRow { standing: Standing::Stopped, draining: true, ..row(2) };
+    assert_eq!(reader.node(&marked), [], "a life that is over does not drain");
+}
+
+#[test]
+fn r13_a_route_names_its_owner_only_while_that_life_lives() {
+    let mut reader = Reader::new();
+    reader.node(&row(1));
+    assert!(reader.shards(&[owned(1, 1)]).contains(&route(1, Some(1), false)));
+    let dead = NodeRow { standing: Standing::Dead, ..row(1) };
+    assert!(reader.node(&dead).contains(&route(1, None, false)));
+    assert!(!reader.node(&row(2)).contains(&route(1, Some(2), false)), "another life");
+    assert!(reader.shards(&[owned(2, 2)]).contains(&route(2, Some(2), false)));
+    // A life that came and went unseen: its predecessor is over all the same.
+    let stopped = NodeRow { standing: Standing::Stopped, ..row(3) };
+    assert!(reader.node(&stopped).contains(&route(2, None, false)));
+    assert_eq!(reader.shards(&[owned(3, 2)])[1..], [route(3, None, false)]);
+}
+
+#[test]
+fn a_shard_is_noted_when_it_is_assigned_and_around_its_hand_off() {
+    let mut reader = Reader::new();
+    reader.node(&row(1));
+    let shard = ShardId(1);
+    let assigned = |epoch| note(Notice::Assigned { shard, epoch: Epoch(epoch), owner: life(1) });
+    assert_eq!(reader.shards(&[owned(1, 1)]), [assigned(1), route(1, Some(1), false)]);
+    assert_eq!(reader.shards(&[owned(1, 1)]), [], "written again");
+    let id = HandOffId { term: 1, number: 1 };
+    let moving = ShardRow { moving: Some(Moving { id, to: None }), ..owned(1, 1) };
+    let began = note(Notice::HandOffBegan { shard, from: life(1) });
+    assert_eq!(reader.shards(&[moving.clone()]), [began, route(1, Some(1), true)]);
+    assert_eq!(reader.shards(&[moving]), []);
+    let failed = note(Notice::HandOffFailed { shard, owner: life(1) });
+    assert_eq!(reader.shards(&[owned(1, 1)]), [failed, route(1, Some(1), false)]);
+    assert_eq!(reader.shards(&[owned(2, 1)]), [assigned(2), route(2, Some(1), false)]);
+}
+
+#[test]
+fn s8_cached_rows_tell_lives_and_routes_until_the_store_does() {
+    let mut reader = Reader::new();
+    reader.tell(Event::WatchLost);
+    let shards = ShardsRow { shards: vec![owned(4, 1)], ..ShardsRow::default() };
+    let cached = |row: NodeRow| {
+        let shards = (Key::Shards(0), Row::Shards(shards.clone()), 2);
+        Event::Cached(vec![(Key::Node("b".into()), Row::Node(row), 1), shards])
+    };
+    let live = reader.tell(cached(row(1)));
+    assert_eq!(live, [told(1, true, "b:1"), route(4, Some(1), false)]);
+    let dead = reader.tell(cached(NodeRow { standing: Standing::Dead, ..row(1) }));
+    assert_eq!(dead, [told(1, false, "b:1"), route(4, None, false)]);
+    reader.tell(Event::Listed(Some(Vec::new())));
+    assert_eq!(reader.tell(cached(row(1))), [], "the store tells better");
+}
