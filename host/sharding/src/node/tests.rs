@@ -2,6 +2,7 @@
 //!
 //! The simulator does the same with everything that can go wrong; here one can read what should happen.
 
+mod alone;
 mod cluster;
 mod costs;
 mod drains;

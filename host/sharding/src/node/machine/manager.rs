@@ -345,3 +345,57 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(counter: u64) -> Incarnation {
+        Incarnation { counter, nonce: counter }
+    }
+
+    #[test]
+    fn a_report_counts_unless_a_later_one_of_its_node_came() {
+        let mut manager = Manager::new(1, 4, 0, 0);
+        let mut newest = |counter, number| {
+            manager.is_newest(&Member { node: "b".into(), incarnation: life(counter) }, number)
+        };
+        assert!(newest(2, Some(5)), "the first");
+        assert!(newest(2, Some(5)), "a copy of it");
+        assert!(newest(2, Some(7)));
+        assert!(!newest(2, Some(6)), "overtaken");
+        assert!(!newest(1, Some(9)), "of a former life");
+        assert!(newest(3, Some(1)), "a new life counts anew");
+        assert!(newest(1, None), "of a release that does not number them");
+    }
+
+    #[test]
+    fn what_differs_between_two_reports_of_a_life_is_looked_at() {
+        let shard = |chunk| shard_at(chunk, 3);
+        let held = |chunk, epoch| Held { shard: shard(chunk), epoch: Epoch(epoch), serving: true };
+        let old = Report {
+            incarnation: life(1),
+            seen: vec![(0, 1), (1, 1), (2, 1)],
+            held: vec![held(0, 1), held(3, 1)],
+            refused: vec![(shard(0), Epoch(1), Epoch(1))],
+            ..Report::default()
+        };
+        let changed = |old: Option<&Report>, new: &Report| {
+            let mut undecided = Undecided::default();
+            undecided.add_changed(old, new, 10 * crate::rows::CHUNK);
+            undecided.0.into_iter().collect::<Vec<_>>()
+        };
+        let all: Vec<_> = (0..10).collect();
+        assert_eq!(changed(Some(&old), &old), []);
+        let new = Report {
+            seen: vec![(0, 1), (1, 2), (2, 1)],
+            held: vec![held(0, 1), held(3, 2)],
+            refused: vec![(shard(0), Epoch(1), Epoch(1)), (shard(5), Epoch(1), Epoch(2))],
+            ..old.clone()
+        };
+        assert_eq!(changed(Some(&old), &new), [1, 3, 5]);
+        assert_eq!(changed(Some(&new), &old), [1, 3, 5], "what is missing counts too");
+        assert_eq!(changed(None, &new), all);
+        assert_eq!(changed(Some(&old), &Report { incarnation: life(2), ..old.clone() }), all);
+    }
+}

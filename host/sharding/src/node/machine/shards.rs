@@ -304,3 +304,20 @@ impl Machine {
         self.say_manager(now, Talk::Report(Box::new(report)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r9_a_probation_doubles_only_soon_after_the_last() {
+        let last = |back| Some(Probation { since: 0, span: 400, back });
+        let span = |last, now| Probation::after(last, now, 100).span;
+        assert_eq!(span(None, 1_000), 4 * 100);
+        assert_eq!(span(last(None), 1_000), 800, "it held no shard since");
+        assert_eq!(span(last(Some(1_000)), 1_399), 800);
+        assert_eq!(span(last(Some(1_000)), 1_400), 400, "it held them for as long as that took");
+        let longest = Some(Probation { since: 0, span: 6_000, back: None });
+        assert_eq!(span(longest, 1), 64 * 100);
+    }
+}

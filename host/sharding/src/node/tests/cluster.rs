@@ -189,6 +189,8 @@ impl Cluster {
                 continue;
             }
             node.machine.handle(now, event);
+            let wake = node.machine.wake();
+            assert!(wake.is_none_or(|wake| wake > now.mono), "{name} would be busy: {wake:?}");
             self.carry_out(&name);
         }
     }

@@ -176,3 +176,70 @@ fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
     assert!(sealed_by_b_after(1), "what is of an earlier term is sealed");
     assert!(!sealed_by_b_after(3));
 }
+
+#[test]
+fn the_first_candidate_stands_at_once() {
+    let mut cluster = Cluster::new();
+    cluster.start("a");
+    assert!(cluster.rows.contains_key(&Key::Manager), "no time has passed");
+    cluster.run(1_000);
+    assert_eq!(cluster.node("a").machine.managing(), Some(1));
+}
+
+#[test]
+fn k21_candidates_stand_in_order_of_age_and_wait_for_no_others() {
+    let mut cluster = Cluster::new();
+    cluster.settings.candidate_step = 60_000;
+    let host = Roles { host: true, ..Roles::default() };
+    cluster.start_with("h", host, 1);
+    cluster.run(200);
+    for node in ["a", "z", "b"] {
+        cluster.start(node);
+        cluster.run(200);
+    }
+    cluster.run(3_000);
+    assert_eq!(cluster.manager().0, "a");
+    cluster.node("a").dead = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.manager().0, "z", "older than b, and h is no candidate");
+}
+
+#[test]
+fn who_leaves_does_not_stand_for_the_leadership() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.node("b").stuck = true;
+    cluster.tell("b", Event::Leave);
+    cluster.run(1_000);
+    cluster.node("a").dead = true;
+    cluster.run(8_000);
+    assert_eq!(cluster.manager().0, "c");
+}
+
+#[test]
+fn a_candidate_whose_write_failed_stands_again() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("a").dead = true;
+    cluster.run(2_800);
+    assert_eq!(cluster.manager().0, "a");
+    cluster.node("b").cut = true;
+    cluster.run(1_400);
+    assert_eq!(cluster.manager().0, "a", "it stood in vain");
+    cluster.node("b").cut = false;
+    cluster.run(3_000);
+    assert_eq!(cluster.manager().0, "b");
+}
+
+#[test]
+fn a_manager_at_rest_sleeps_and_goes_on_at_once_with_what_it_told_itself() {
+    let mut cluster = Cluster::of(&["a"]);
+    cluster.run(15_000);
+    for _ in 0..200 {
+        cluster.run(10);
+        let wake = cluster.node("a").machine.wake().expect("it renews");
+        assert!(wake > cluster.now + 1, "it would be busy");
+    }
+    let (shard, (epoch, _)) = cluster.node("a").owns.pop_first().expect("a shard");
+    cluster.tell("a", Event::Lost { shard, epoch, standing: None });
+    cluster.run(cluster.settings.report_delay);
+    assert_eq!(cluster.node("a").machine.wake(), Some(cluster.now + 1));
+}

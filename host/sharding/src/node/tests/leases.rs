@@ -409,3 +409,38 @@ fn a_row_says_when_its_life_registered_by_the_wall_clock() {
     assert_eq!(cluster.life("a"), 2);
     assert_eq!(registered(&cluster), Some(1_700_000_000_000));
 }
+
+#[test]
+fn r7_each_life_has_a_nonce_of_its_own() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let nonce = |cluster: &mut Cluster, node: &str| {
+        cluster.node(node).machine.member().expect("registered").incarnation
+    };
+    let (one, other) = (nonce(&mut cluster, "a"), nonce(&mut cluster, "b"));
+    assert_ne!(one.nonce, other.nonce);
+    cluster.node("a").paused = true;
+    cluster.run(8_000);
+    cluster.node("a").paused = false;
+    cluster.run(8_000);
+    let next = nonce(&mut cluster, "a");
+    assert_eq!((next.counter, next.nonce == one.nonce), (2, false), "of the same process");
+}
+
+#[test]
+fn r8_a_mark_on_a_row_is_no_renewal() {
+    let dies_after = |marked: bool| {
+        let mut cluster = Cluster::of(&["a", "b"]);
+        cluster.node("b").dead = true;
+        cluster.run(2_500);
+        if marked {
+            cluster.tell("a", Event::Drain { node: "b".into(), draining: true });
+        }
+        let mut after = 2_500;
+        while cluster.standing("b") == Some(Standing::Live) && after < 20_000 {
+            cluster.run(10);
+            after += 10;
+        }
+        after
+    };
+    assert_eq!(dies_after(true), dies_after(false));
+}
