@@ -3,6 +3,7 @@
 mod costs;
 mod forget;
 mod formats;
+mod late;
 mod passivate;
 mod serve;
 mod start;
@@ -36,6 +37,8 @@ struct Hand {
     loads: usize,
     claims: Vec<Arc<Claim>>,
     dropped: usize,
+    /// How often an instance that was to be given up was said to be busy.
+    busy: usize,
     /// Starts and stop hooks of instances.
     starts: usize,
     hooks: usize,
@@ -75,6 +78,7 @@ impl Hand {
             loads: 0,
             claims: Vec::new(),
             dropped: 0,
+            busy: 0,
             starts: 0,
             hooks: 0,
             runs: 0,
@@ -152,6 +156,7 @@ impl Hand {
                     self.asked.push(action);
                 }
                 Action::Drop { .. } => self.dropped += 1,
+                Action::Busy { .. } => self.busy += 1,
                 Action::FreeSlot { .. } => self.rooms -= 1,
                 Action::Stopped => self.stopped += 1,
                 Action::Lost { .. } => self.lost += 1,

@@ -458,3 +458,39 @@ fn r17_a_lane_lives_through_its_whole_life() {
         assert_eq!(ran.as_deref(), Some(if runs_again { "final 2" } else { "final 1" }));
     }
 }
+
+#[test]
+fn r17_as_many_answers_go_as_it_takes_and_then_the_replies() {
+    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let mut hand = Hand::relying(settings);
+    for session in [b"a", b"b", b"c", b"d"] {
+        hand.run_for("client/x", session, 1, 900, 400);
+    }
+    hand.run_for("client/x", b"e", 1, 900, 900);
+    let whole = [b"a", b"b", b"c", b"d", b"e"].map(|session| is_whole(&mut hand, session, 1));
+    assert_eq!(whole, [false, false, true, true, true]);
+
+    let mut hand = Hand::relying(Settings { unsettled_bytes: 100, ..super::forget::settings() });
+    for sequence in 1..=3 {
+        hand.run_one(b"a", sequence, 900);
+    }
+    assert_eq!(hand.run_one(b"a", 1, 900), Some(codes::SUPERSEDED.into()));
+    assert_eq!(hand.run_one(b"a", 3, 900).as_deref(), Some("final 3"));
+}
+
+#[test]
+fn r17_a_settled_reply_has_no_place_among_the_oldest() {
+    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let mut hand = Hand::relying(settings);
+    hand.run_for("client/x", b"a", 1, 900, 400);
+    hand.post(Message { settled: 2, ..message(&hand, "client/x", b"a", 2, 900) });
+    hand.answer(Answer::Result(Bytes::new()));
+    hand.settle(CommitOutcome::Done);
+    for (session, sequence, bytes) in
+        [(b"b", 1, 400), (b"c", 1, 400), (b"a", 3, 400), (b"d", 1, 900)]
+    {
+        hand.run_for("client/x", session, sequence, 900, bytes);
+    }
+    assert!(!is_whole(&mut hand, b"b", 1), "the oldest that is not settled");
+    assert!(is_whole(&mut hand, b"a", 3) && is_whole(&mut hand, b"c", 1));
+}

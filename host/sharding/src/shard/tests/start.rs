@@ -134,3 +134,40 @@ fn a_start_that_passivates_with_nothing_left_to_serve_is_given_up() {
     assert_eq!((hand.starts, hand.hooks, hand.rooms), (1, 1, 0));
     assert_eq!(hand.machine.load(), (0, 0));
 }
+
+#[test]
+fn a_pause_that_is_over_leaves_nothing_in_memory() {
+    let mut hand = hand();
+    let writes = turn(Answer::Result(Bytes::new()), true);
+    hand.send(1, 0, Kind::Command);
+    go_on(&mut hand, &writes);
+    hand.running = None;
+    hand.settle(full());
+    let waits = hand.send(2, 0, Kind::Query);
+    hand.now += 250;
+    hand.tell(Event::Tick);
+    go_on(&mut hand, &turn(Answer::Result(Bytes::new()), false));
+    hand.run();
+    assert_eq!(hand.code_of(waits).as_deref(), Some("final 0"));
+    hand.tell(Event::Evict { entity: alice() });
+    go_on(&mut hand, &writes);
+    assert_eq!(hand.machine.load(), (0, 0));
+}
+
+#[test]
+fn an_instance_is_told_whether_its_entity_is_new() {
+    for (version, reason) in [(0, StartReason::FirstMessage), (3, StartReason::Message)] {
+        let mut hand = hand();
+        hand.head = Some(Head { version, ..Head::default() });
+        hand.send(1, 0, Kind::Command);
+        let load = hand.ask();
+        hand.answer_load(&load);
+        let Action::WantSlot { entity, generation } = hand.ask() else { panic!("no room") };
+        hand.tell(Event::Slot { entity, generation });
+        let started = hand.ask();
+        assert!(
+            matches!(&started, Action::Activate { reason: told, .. } if *told == reason),
+            "{started:?}"
+        );
+    }
+}

@@ -437,3 +437,11 @@ fn a15_an_instance_that_fails_outside_a_stop_is_dropped_and_the_next_message_sta
     assert_eq!(hand.code_of(next).as_deref(), Some("final 1"));
     assert_eq!((hand.loads, hand.starts), (2, 2));
 }
+
+#[test]
+fn a13_a_shard_that_stops_wakes_at_its_deadline() {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    hand.stop();
+    assert_eq!(hand.machine.wake(), Some(hand.now + Settings::default().stop_deadline));
+}

@@ -144,3 +144,25 @@ fn r9_a_suspended_shard_stops_in_good_order_without_its_stop_hooks() {
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
     assert_eq!((hand.stopped, hand.hooks, hand.rooms), (1, 0, 0), "the hook is a turn");
 }
+
+#[test]
+fn r9_room_granted_before_is_taken_by_none_of_many_entities() {
+    let mut hand = Hand::serving();
+    hand.silent = true;
+    let mut wanted = Vec::new();
+    for target in [alice(), Entity::new("counter", "bob")] {
+        let session = Session::of("client/x", target.id.as_bytes());
+        let id = MessageId { session, sequence: 1 };
+        hand.post(Message { id, target, ..hand.template() });
+        let load = hand.ask();
+        hand.answer_load(&load);
+        wanted.push(hand.ask());
+    }
+    hand.tell(Event::Suspend);
+    hand.tell(Event::Resume);
+    for room in wanted {
+        let Action::WantSlot { entity, generation } = room else { panic!("{room:?}") };
+        hand.tell(Event::Slot { entity, generation });
+    }
+    assert_eq!(hand.starts, 0, "it was given back");
+}

@@ -109,7 +109,9 @@ fn a_claim_that_failed_is_asked_for_again() {
     let mut hand = Hand::new(Settings::default());
     for (asked, wait) in [(1, 250), (2, 500)] {
         hand.tell(Event::Claimed { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
+        assert_eq!(hand.machine.wake(), Some(hand.now + wait));
         hand.pass(wait - 1);
+        hand.tell(Event::Tick);
         assert_eq!(hand.claims.len(), asked);
         hand.pass(1);
         assert_eq!(hand.claims.len(), asked + 1);
@@ -382,6 +384,107 @@ fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
     assert_eq!(hand.starts, starts, "the pause goes on");
     hand.pass(150);
     assert_eq!(hand.starts, starts + 1);
+}
+
+#[test]
+fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
+    for suspended in [false, true] {
+        let mut hand = Hand::serving();
+        hand.silent = true;
+        hand.send(1, 0, Kind::Command);
+        let load = hand.ask();
+        hand.answer_load(&load);
+        hand.slot();
+        let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no start") };
+        let started = Activation::Started(turn(Answer::Result(Bytes::new()), true));
+        hand.tell(Event::Activated { entity, generation, result: started });
+        hand.running = None;
+        hand.settle(CommitOutcome::Refused(Refusal::Limit("the disk is full".into())));
+        hand.send(2, 0, Kind::Command);
+        if suspended {
+            hand.tell(Event::Suspend);
+        } else {
+            hand.silent = false;
+            for_bob(&mut hand, 1);
+            hand.run();
+            hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+            assert_eq!(hand.machine.phase(), Phase::Claiming);
+        }
+        hand.now += 250;
+        hand.tell(Event::Tick);
+        assert!(hand.machine.wake().is_none_or(|wake| wake > hand.now), "it would be busy");
+    }
+}
+
+#[test]
+fn r3_no_claim_is_asked_for_while_a_commit_that_was_held_is_under_way() {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    let alices = hand.running.take();
+    for_bob(&mut hand, 1);
+    hand.run();
+    let bobs = hand.running.take();
+    hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+    assert!(bobs.is_none());
+    hand.running = alices;
+    hand.run();
+    assert!(hand.commits.is_empty(), "it waits for the claim");
+    hand.grant();
+    assert_eq!(hand.commits.len(), 1);
+    for_bob(&mut hand, 2);
+    hand.run();
+    let bobs = hand.commits.pop().expect("bob's commit");
+    let unknown = CommitOutcome::Unknown("a failed sync".into());
+    hand.tell(Event::Committed(vec![(bobs.entity, bobs.head.turn, unknown)]));
+    assert_eq!(hand.claims.len(), 2, "alice's commit is under way");
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.claims.len(), 3);
+}
+
+#[test]
+fn a_refused_turn_takes_no_other_entitys_turn_along() {
+    let mut hand = Hand::serving();
+    // Alice's first turn is with the store; her second and bob's wait for the claim.
+    hand.send(1, 0, Kind::Command);
+    hand.run();
+    let third = Entity::new("counter", "carol");
+    let id = MessageId { session: Session::of("client/x", b"carol"), sequence: 1 };
+    hand.post(Message { id, target: third, ..hand.template() });
+    hand.run();
+    let carols = hand.commits.pop().expect("carol's commit");
+    let unknown = CommitOutcome::Unknown("a failed sync".into());
+    let bobs = for_bob(&mut hand, 1);
+    let running = hand.running.take();
+    let second = hand.send(2, 1, Kind::Command);
+    let alices = hand.running.take();
+    hand.tell(Event::Committed(vec![(carols.entity, carols.head.turn, unknown)]));
+    for turn in [running, alices] {
+        hand.running = turn;
+        hand.run();
+    }
+    assert_eq!(hand.commits.len(), 1, "only alice's first");
+    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    assert_eq!(hand.code_of(second).as_deref(), Some(codes::COMMIT_REFUSED));
+    hand.grant();
+    assert_eq!(hand.commits.len(), 1);
+    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(bobs).as_deref(), Some("final 1"));
+}
+
+#[test]
+fn what_comes_while_the_store_does_not_answer_is_told_so() {
+    let mut hand = Hand::new(Settings::default());
+    hand.tell(Event::Claimed { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
+    let token = hand.send(1, 0, Kind::Command);
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::STORE_UNAVAILABLE));
+}
+
+#[test]
+fn a_message_whose_deadline_has_passed_has_nothing_loaded() {
+    let mut hand = Hand::serving();
+    let token = hand.send_by(b"s", 0);
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE));
+    assert_eq!((hand.loads, hand.machine.load()), (0, (0, 0)));
 }
 
 #[test]
