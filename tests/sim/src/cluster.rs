@@ -19,6 +19,7 @@ mod keeper;
 mod kinds;
 mod leases;
 mod life;
+mod line_cuts;
 mod lines;
 mod net;
 mod orders;
@@ -56,6 +57,7 @@ use faults::{Fault, Trap};
 use guard::{Applied, Guard};
 use leases::{Late, Vigil};
 use life::Site;
+use line_cuts::{End, LineCut};
 use lines::{Line, LineId, Post};
 use net::{Conn, ConnId, Cut, Frame, Scope, Way};
 use process::{Pid, Process};
@@ -87,6 +89,10 @@ pub struct Options {
     pub client: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
     pub settings: bool,
+    /// The way between clients and gateways is cut in every run.
+    pub line_cuts: bool,
+    /// Clients take silence for proof: what was unanswered when a connection fell silent is sent under another id (R16).
+    pub anew_after_silence: bool,
     /// Messages in the run.
     pub messages: u64,
     /// Prints what happens.
@@ -105,6 +111,8 @@ impl Default for Options {
             slow_store: false,
             client: Vec::new(),
             settings: false,
+            line_cuts: false,
+            anew_after_silence: false,
             messages: 150,
             trace: false,
         }
@@ -144,6 +152,12 @@ enum Happening {
     LineLost {
         line: LineId,
     },
+    /// An end of a connection has heard nothing for long: of a cut, if it still stands, or of an end that is gone.
+    Silent {
+        line: LineId,
+        end: End,
+        cut: Option<usize>,
+    },
     Vigil {
         vigil: usize,
     },
@@ -157,6 +171,8 @@ enum Happening {
         line: LineId,
         session: usize,
         reply: Box<proto::Reply>,
+        /// A cut has swallowed it: it comes only if it is sent again.
+        cut: bool,
     },
     Pump {
         conn: ConnId,
@@ -335,6 +351,7 @@ struct World {
     clients: Vec<Client>,
     sessions: Vec<Session>,
     lines: Vec<Line>,
+    line_cuts: Vec<LineCut>,
     /// What the books take for the beginning of time.
     begun: Instant,
     entities: u64,
@@ -439,12 +456,15 @@ impl World {
             Happening::Issue { session } => self.issue(session),
             Happening::Session { session } => self.session_tick(session),
             Happening::Connect { client } => self.connect_client(client),
-            Happening::LineBreaks { line } => self.break_line(line),
+            Happening::LineBreaks { line } => self.line_breaks(line),
             Happening::LineLost { line } => self.line_lost(line),
+            Happening::Silent { line, end, cut } => self.silent(line, end, cut),
             Happening::Vigil { vigil } => self.vigil(vigil),
             Happening::Hush { site } => self.hush(site),
             Happening::Arrive { post } => self.arrive_at(post),
-            Happening::Reply { line, session, reply } => self.reply_came(line, session, *reply),
+            Happening::Reply { line, session, reply, cut } => {
+                self.reply_came(line, session, reply, cut);
+            }
             Happening::Pump { conn, from } => self.pump(conn, from),
             Happening::Late { conn, from, frame } => self.late(conn, from, frame),
             Happening::Broken { pid, conn } => self.broken(pid, conn),

@@ -286,6 +286,14 @@ fn r16_a_client_that_forgets_its_doubts_is_seen() {
 }
 
 #[test]
+fn r16_a_client_that_takes_silence_for_proof_runs_twice() {
+    // Its connection is cut: nobody refused anything, and the answer was on its way. Nothing else falls silent.
+    let options = Options { anew_after_silence: true, ..Options::default() };
+    breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 5);
+    breaks(&Options { line_cuts: true, ..options }, Broken::RanTwice, WRONG_VERSIONS, 10);
+}
+
+#[test]
 fn r16_a_client_that_takes_a_refusal_for_proof_is_seen() {
     client_without(Mutation::RefusalsAreProof, Broken::EffectAfterNotRun, WRONG_VERSIONS, 5);
 }

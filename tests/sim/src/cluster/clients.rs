@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::ledger::{ClusterTime, Intake, Ledger, Message, Patience, Window};
 use ostraca_client::{Answer, CallError, MessageId, SessionId};
 use ostraca_oracle::{Operation, Outcome as Seen};
-use ostraca_sharding::ids::{Entity, Session as SessionKey};
+use ostraca_sharding::ids::{Entity, MessageId as MessageKey, Session as SessionKey};
 use ostraca_sharding::message::{Kind, Token, codes};
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::problem;
@@ -51,6 +51,8 @@ pub(super) struct Session {
     pub(super) unresolved: BTreeMap<u64, Sent>,
     pub(super) ledger: Ledger<Called>,
     intake: Intake,
+    /// Where silence was taken for proof: the sequences under which messages were sent again.
+    renamed: BTreeMap<u64, u64>,
     /// When it is looked at next.
     armed: Option<u64>,
 }
@@ -75,6 +77,8 @@ pub(super) struct Called {
     pub(super) by: u64,
     /// When it was called.
     sent: u64,
+    /// When its caller stops waiting.
+    until: u64,
     /// It was given up once, and its caller asks again under its id.
     again: bool,
 }
@@ -82,7 +86,7 @@ pub(super) struct Called {
 impl Called {
     /// Command or query, method and argument.
     pub(super) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
-        Self { entity, kind, method, by, sent: 0, again: false }
+        Self { entity, kind, method, by, sent: 0, until: 0, again: false }
     }
 }
 
@@ -118,6 +122,7 @@ impl World {
             unresolved: BTreeMap::new(),
             ledger: ledger.without(self.options.client.clone()),
             intake: Intake::new(id, 1),
+            renamed: BTreeMap::new(),
             armed: None,
         };
         session.ledger.set_window(self.window());
@@ -182,10 +187,11 @@ impl World {
     fn take_call(
         &mut self,
         session: usize,
-        called: Called,
+        mut called: Called,
         deadline: u64,
         again: Option<MessageId>,
     ) {
+        called.until = self.now + deadline;
         let (now, body) = (self.instant(), called.by.to_le_bytes());
         let it = &mut self.sessions[session];
         let cluster_ms = self.clients[it.client].time.at(Duration::from_millis(self.now));
@@ -417,6 +423,35 @@ impl World {
             self.sessions[session].ledger.connection_lost();
             self.drive(session);
         }
+    }
+
+    /// A rule switched off: what has no outcome when a connection fell silent goes out under another id.
+    pub(super) fn anew(&mut self, client: usize) {
+        let (now, why) = (self.instant(), problem("silent", "nothing was heard for too long"));
+        for session in self.clients[client].sessions.clone() {
+            let it = &mut self.sessions[session];
+            it.ledger.end_all(&why, now);
+            let ended: Vec<_> = it.ledger.take_ended().collect();
+            it.intake.release(ended.len(), ended.len() * 8);
+            for (called, outcome) in ended {
+                let Err(error) = outcome else { continue };
+                let it = &mut self.sessions[session];
+                let (former, next) = (error.id().sequence, it.intake.next_sequence());
+                it.unresolved.remove(&former);
+                it.renamed.insert(former, next);
+                let left = called.until.saturating_sub(self.now);
+                self.take_call(session, called, left, None);
+            }
+        }
+    }
+
+    /// A message's id, or the one that it was sent under later: see [`Self::anew`].
+    pub(super) fn last_id(&self, mut id: MessageKey) -> MessageKey {
+        let session = self.sessions.iter().find(|it| it.key == id.session);
+        while let Some(next) = session.and_then(|it| it.renamed.get(&id.sequence)) {
+            id.sequence = *next;
+        }
+        id
     }
 
     /// All clients close: what has no outcome gets one.

@@ -2,6 +2,7 @@
 
 use ostraca_sharding::node::{Agreed, Event};
 
+use super::line_cuts::Silence;
 use super::net::{Cut, Scope, Way};
 use super::process::Pid;
 use super::{Happening, LEASE, RENEW, UNHEARD, World};
@@ -100,6 +101,8 @@ pub(super) enum Fault {
     Unfit {
         millis: Option<u64>,
     },
+    /// Clients from gateways.
+    LineCut(Silence),
     /// Another lease, which each node hears of at another time, or never.
     Settings {
         lease: u64,
@@ -297,6 +300,7 @@ impl World {
                 self.tell_awake(pid, Event::Rebalance);
             }
             Fault::Unfit { millis } => self.cannot_run(millis),
+            Fault::LineCut(cut) => self.cut_lines(cut),
             Fault::Settings { lease } => self.change_settings(lease),
             Fault::Redeploy => {
                 self.tally.count("operator: redeploy");

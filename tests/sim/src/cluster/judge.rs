@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::ids::{NodeId, ShardId};
+use ostraca_sharding::ids::{NodeId, ShardId, TurnId};
 use ostraca_sharding::node;
 use ostraca_sharding::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
 use ostraca_sharding::shard::Phase;
@@ -186,7 +186,9 @@ impl World {
         }
         let mut verdict = Verdict::default();
         for store in &self.stores {
-            verdict.durable(store.durable(), |turn| self.turns.get(turn).map(|message| message.id));
+            let message_of =
+                |turn: &TurnId| self.turns.get(turn).map(|message| self.last_id(message.id));
+            verdict.durable(store.durable(), message_of);
         }
         let seen = self.sessions.into_iter().map(|it| (it.key, it.history));
         let (broken, history) = verdict.of(seen.collect());

@@ -6,6 +6,7 @@
 
 use ostraca_wire::proto::{Envelope, Reply};
 
+use super::line_cuts::End;
 use super::process::Pid;
 use super::{Happening, World};
 
@@ -15,10 +16,23 @@ pub(super) type LineId = usize;
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Line {
-    client: usize,
-    site: usize,
+    pub(super) client: usize,
+    pub(super) site: usize,
     pid: Pid,
-    broken: bool,
+    /// Nothing passes.
+    pub(super) broken: bool,
+    /// Which ends have given it up.
+    ended: [bool; 2],
+}
+
+impl Line {
+    pub(super) fn ended(&self, end: End) -> bool {
+        self.ended[end as usize]
+    }
+
+    pub(super) fn end(&mut self, end: End) {
+        self.ended[end as usize] = true;
+    }
 }
 
 /// A message on its way to a gateway.
@@ -29,6 +43,8 @@ pub(super) struct Post {
     pub(super) envelope: Envelope,
     /// Its connection broke, and it comes all the same.
     late: bool,
+    /// A cut has swallowed it: it comes only if it is sent again.
+    cut: bool,
 }
 
 impl World {
@@ -39,6 +55,11 @@ impl World {
         }
         let home = self.clients[client].home;
         let site = if self.rng.chance(self.spread) { self.a_gateway() } else { home };
+        if let Some(delay) = self.handshake_fails(client, site) {
+            self.tally.count("client: a gateway did not answer its handshake");
+            self.clients[client].home = self.a_gateway();
+            return self.at(delay, Happening::Connect { client });
+        }
         if !self.open_line(client, site) {
             let gateway = self.a_gateway();
             let site = if self.rng.chance(50) { gateway } else { home };
@@ -55,7 +76,10 @@ impl World {
         else {
             return false;
         };
-        self.lines.push(Line { client, site, pid, broken: false });
+        if End::BOTH.iter().any(|to| self.cut_until(client, site, *to).is_some()) {
+            return false;
+        }
+        self.lines.push(Line { client, site, pid, broken: false, ended: [false; 2] });
         let line = self.lines.len() - 1;
         if !self.clients[client].tied {
             // Long enough for some messages to come through.
@@ -77,7 +101,7 @@ impl World {
     pub(super) fn put(&mut self, line: LineId, session: usize, envelope: Envelope) {
         let tied = self.clients[self.lines[line].client].tied;
         let delay = self.rng.range(1, if tied { 6 } else { 20 });
-        let post = Post { line, session, envelope, late: false };
+        let post = Post { line, session, envelope, late: false, cut: false };
         self.at(delay, Happening::Arrive { post: Box::new(post) });
     }
 
@@ -87,6 +111,9 @@ impl World {
         let paused = self.processes[pid].paused_until;
         if !self.processes[pid].alive {
             return self.lost(&post);
+        }
+        if !broken && !post.late && self.cut_swallows(&mut post) {
+            return;
         }
         if paused > self.now {
             return self.at(paused - self.now, Happening::Arrive { post });
@@ -101,11 +128,12 @@ impl World {
                     self.rng.range(500, 4_000)
                 }
             };
-            post.late = true;
-            self.late_copies += 1;
+            if !std::mem::replace(&mut post.late, true) && !post.cut {
+                self.late_copies += 1;
+            }
             return self.at(delay, Happening::Arrive { post });
         }
-        if post.late {
+        if post.late || post.cut {
             self.late_copies -= 1;
         }
         let (session, sequence) = (post.session, post.envelope.sequence);
@@ -116,8 +144,25 @@ impl World {
         self.arrive(pid, *post);
     }
 
+    /// A cut keeps a message from its gateway, or did so: then the client has to send it again, and may have given up.
+    fn cut_swallows(&mut self, post: &mut Box<Post>) -> bool {
+        let line = &self.lines[post.line];
+        if line.ended(End::Gateway) || (post.cut && line.ended(End::Client)) {
+            self.tally.count("fault: client message lost in a cut for good");
+            self.lost(post);
+            return true;
+        }
+        let Some(delay) = self.again_after_cut(post.line, End::Gateway) else { return false };
+        if !std::mem::replace(&mut post.cut, true) {
+            self.tally.count("fault: client message lost in a cut, and sent again");
+            self.late_copies += 1;
+        }
+        self.at(delay, Happening::Arrive { post: post.clone() });
+        true
+    }
+
     fn lost(&mut self, post: &Post) {
-        if post.late {
+        if post.late || post.cut {
             self.late_copies -= 1;
         }
         self.tally.count("fault: client message lost");
@@ -125,18 +170,43 @@ impl World {
 
     /// A gateway sends a reply, which its connection may not carry any more.
     pub(super) fn send_reply(&mut self, line: LineId, session: usize, reply: Reply) {
+        if self.lines[line].ended(End::Gateway) {
+            return self.tally.count("gateway: answered whom it does not reach");
+        }
         let tied = self.clients[self.lines[line].client].tied;
         let delay = self.rng.range(1, if tied { 6 } else { 20 });
         let reply = Box::new(reply);
-        self.at(delay, Happening::Reply { line, session, reply });
+        self.at(delay, Happening::Reply { line, session, reply, cut: false });
     }
 
-    pub(super) fn reply_came(&mut self, line: LineId, session: usize, reply: Reply) {
-        let Line { client, broken, .. } = self.lines[line];
-        if broken || self.clients[client].line != Some(line) {
+    pub(super) fn reply_came(
+        &mut self,
+        line: LineId,
+        session: usize,
+        reply: Box<Reply>,
+        cut: bool,
+    ) {
+        let it = &self.lines[line];
+        if it.broken || self.clients[it.client].line != Some(line) {
             return self.tally.count("fault: reply lost");
         }
-        self.replied(session, reply);
+        if cut && it.ended(End::Gateway) {
+            return self.tally.count("fault: reply lost in a cut for good");
+        }
+        if let Some(delay) = self.again_after_cut(line, End::Client) {
+            self.tally.count("fault: reply lost in a cut, and sent again");
+            return self.at(delay, Happening::Reply { line, session, reply, cut: true });
+        }
+        self.replied(session, *reply);
+    }
+
+    /// A connection is reset, unless a cut keeps that from being noticed.
+    pub(super) fn line_breaks(&mut self, line: LineId) {
+        let cut = End::BOTH.iter().find_map(|to| self.again_after_cut(line, *to));
+        match cut {
+            Some(delay) => self.at(delay, Happening::LineBreaks { line }),
+            None => self.break_line(line),
+        }
     }
 
     /// Nothing passes any more; the client notices later.
@@ -170,6 +240,15 @@ impl World {
             let delay = self.rng.range(5, 60);
             self.at(delay, Happening::Connect { client });
         }
+    }
+
+    /// A client has heard nothing on its connection for too long.
+    pub(super) fn line_silent(&mut self, line: LineId) {
+        let client = self.lines[line].client;
+        if self.clients[client].line == Some(line) && self.options.anew_after_silence {
+            self.anew(client);
+        }
+        self.line_lost(line);
     }
 
     /// A client closes its connection.

@@ -59,6 +59,7 @@ impl World {
             clients: Vec::new(),
             sessions: Vec::new(),
             lines: Vec::new(),
+            line_cuts: Vec::new(),
             begun: Instant::now(),
             entities: rng.range(3, 12),
             spread: if rng.chance(40) { 50 } else { 5 },
@@ -90,6 +91,7 @@ impl World {
         world.plan();
         world.plan_settings(seed);
         world.plan_unfit(seed);
+        world.plan_line_cuts(seed);
         world
     }
 
