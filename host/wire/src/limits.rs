@@ -38,10 +38,12 @@ pub struct Limits {
     pub reserved_connections: usize,
     /// Bytes of a component in a deploy. Default 64 MiB.
     pub max_component: u64,
-    /// Deploys of a node that are received at the same time. Default 2. Memory: `max_component` each.
+    /// Deploys of a node that are received at the same time. Default 4. Memory: `max_component` each.
     pub max_uploads: usize,
-    /// The same of a principal. Default 1.
+    /// The same of a principal. Default 2.
     pub principal_uploads: usize,
+    /// How long a deploy beyond those waits, unread, until one ends; then it is refused. Default 1 s.
+    pub upload_wait: Duration,
     /// From one piece of a component to the next. Default 20 s.
     pub chunk_deadline: Duration,
     /// From a deploy's request to the last piece of its component. Default 5 min.
@@ -131,6 +133,7 @@ impl Default for Limits {
             max_component: 64 << 20,
             max_uploads: 4,
             principal_uploads: 2,
+            upload_wait: Duration::from_secs(1),
             chunk_deadline: Duration::from_secs(20),
             upload_deadline: Duration::from_secs(300),
             hello_deadline: Duration::from_secs(10),

@@ -266,6 +266,35 @@ async fn answer(reader: &mut FrameReader) -> Result<AdminResponse, Error> {
     Ok(AdminResponse::decode(frame).expect("an answer"))
 }
 
+fn one_upload() -> Limits {
+    Limits { principal_uploads: 1, ..limits() }
+}
+
+#[tokio::test]
+async fn a_deploy_waits_for_a_place() {
+    in_time(async {
+        let upload_wait = Duration::from_secs(60);
+        let node = Node::start_with(Limits { upload_wait, ..one_upload() });
+        let link = node.link().await;
+        let (mut first, mut first_answer) = begin(&link).await;
+        let (mut second, mut second_answer) = begin(&link).await;
+        second.put(&Chunk { data: vec![1; 9].into() });
+        second.flush().await.expect("sent");
+        let early = tokio::time::timeout(Duration::from_millis(200), answer(&mut second_answer));
+        assert!(early.await.is_err(), "the first has the place");
+        first.put(&Chunk { data: vec![1; 9].into() });
+        first.flush().await.expect("sent");
+        for reader in [&mut first_answer, &mut second_answer] {
+            match answer(reader).await.expect("an answer").response {
+                Some(admin_response::Response::Problem(p)) => assert_eq!(p.code, "bad-digest"),
+                other => panic!("{other:?}"),
+            }
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_stalled_upload_ends_and_has_one_place() {
     in_time(async {
@@ -302,7 +331,7 @@ async fn a_stalled_upload_ends_and_has_one_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answered_deploy_has_given_its_place_back() {
     in_time(async {
-        let node = Node::start_with(Limits { principal_uploads: 1, ..limits() });
+        let node = Node::start_with(Limits { upload_wait: Duration::ZERO, ..one_upload() });
         let link = node.link().await;
         for round in 0..3_000 {
             let (mut writer, mut reader) = begin(&link).await;
@@ -323,7 +352,7 @@ async fn an_answered_deploy_has_given_its_place_back() {
 #[tokio::test]
 async fn an_upload_that_was_given_up_keeps_no_place() {
     in_time(async {
-        let node = Node::start_with(Limits { principal_uploads: 1, ..limits() });
+        let node = Node::start_with(Limits { upload_wait: Duration::ZERO, ..one_upload() });
         let link = node.link().await;
         let mut waiting = Vec::new();
         // What is left of each deploy waits; what was uploaded is gone.

@@ -125,6 +125,7 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["network", "reply-deadline"], network.reply_deadline, 100 * MS, HOUR),
         (["network", "chunk-deadline"], network.chunk_deadline, 100 * MS, HOUR),
         (["network", "upload-deadline"], network.upload_deadline, 100 * MS, 24 * HOUR),
+        (["network", "upload-wait"], network.upload_wait, Duration::ZERO, HOUR),
         (["network", "keep-alive"], network.keep_alive, 100 * MS, HOUR),
         (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
         (["peers", "keep-alive"], file.peers.keep_alive, 10 * MS, HOUR),

@@ -82,6 +82,8 @@ pub(super) struct Network {
     pub(super) max_uploads: u32,
     pub(super) principal_uploads: u32,
     #[serde(with = "units::time")]
+    pub(super) upload_wait: Duration,
+    #[serde(with = "units::time")]
     pub(super) chunk_deadline: Duration,
     #[serde(with = "units::time")]
     pub(super) upload_deadline: Duration,
@@ -223,6 +225,7 @@ impl Default for Network {
             reserved_connections: small(wire.reserved_connections),
             max_uploads: small(wire.max_uploads),
             principal_uploads: small(wire.principal_uploads),
+            upload_wait: wire.upload_wait,
             chunk_deadline: wire.chunk_deadline,
             upload_deadline: wire.upload_deadline,
             hello_deadline: wire.hello_deadline,
@@ -259,6 +262,7 @@ impl Network {
             max_component: component_limit,
             max_uploads: self.max_uploads as usize,
             principal_uploads: self.principal_uploads as usize,
+            upload_wait: self.upload_wait,
             chunk_deadline: self.chunk_deadline,
             upload_deadline: self.upload_deadline,
             hello_deadline: self.hello_deadline,

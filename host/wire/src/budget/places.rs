@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::account::Account;
 use super::principals::{Budgets, Principal};
@@ -9,6 +12,9 @@ use super::send_window;
 
 /// The part of `max_connections` that `reserved_connections` is at most.
 const MOST_RESERVED: usize = 4;
+
+/// Between two looks for a place.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// There is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,21 @@ impl Budgets {
         match open < most {
             true => Ok(place),
             false => Err(Refused { setting: "principal_streams", most }),
+        }
+    }
+
+    /// A place for one more component that is received, as soon as there is one, if that is within `upload_wait`. So who
+    /// deploys again and again at once is told to wait by waiting, and not by a refusal a round trip.
+    pub(crate) async fn upload_in_time(
+        self: &Arc<Self>,
+        account: &Account,
+    ) -> Result<Place, Refused> {
+        let end = Instant::now() + self.limits.upload_wait;
+        loop {
+            match self.upload(account) {
+                Err(_) if Instant::now() < end => tokio::time::sleep(LOOK).await,
+                place => return place,
+            }
         }
     }
 

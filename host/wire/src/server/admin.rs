@@ -141,7 +141,7 @@ pub(super) async fn serve<S: Service>(
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
     let admin = match request.request {
-        Some(Request::Deploy(deploy)) => match shared.budgets.upload(&peer.account) {
+        Some(Request::Deploy(deploy)) => match shared.budgets.upload_in_time(&peer.account).await {
             Ok(place) => {
                 let place = UploadPlace::taken(place);
                 receive(&shared.limits, deploy, place, reader).await?.map(Admin::Deploy)
