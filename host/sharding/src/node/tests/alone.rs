@@ -19,12 +19,16 @@ struct Alone {
 
 impl Alone {
     fn new(roles: Roles, settings: Settings) -> Self {
+        Self::of(roles, settings, 4)
+    }
+
+    fn of(roles: Roles, settings: Settings, shards: u32) -> Self {
         let identity = Identity {
             node: "me".into(),
             roles,
             version: 1,
             addresses: vec!["me:1".into()],
-            shards: 4,
+            shards,
             seed: 7,
         };
         let machine = Machine::new(settings, identity, Strategy::Average.build());
@@ -77,6 +81,15 @@ impl Alone {
     fn done(&mut self) -> Vec<Action> {
         self.revision += 1;
         self.written(Ok(self.revision))
+    }
+
+    /// Answers all writes until there are none.
+    fn all_done(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        while !self.writes.is_empty() {
+            actions.extend(self.done());
+        }
+        actions
     }
 
     fn me(&self) -> Member {
@@ -348,4 +361,254 @@ fn what_a_machine_knows_is_shown_and_what_it_would_move() {
     let (shard, from, to) = &moves[0];
     assert_eq!(*from, owners[shard.0 as usize - 1].1.as_ref().expect("an owner").node);
     assert_eq!(*to, NodeId::from("b"));
+}
+
+/// A node that leads, of which no row of assignments is written.
+fn leader(shards: u32, rows: Vec<(Key, Row, u64)>) -> Alone {
+    let mut alone = Alone::of(Roles::ALL, Settings::default(), shards);
+    alone.revision = 10;
+    alone.tell(Event::Listed(Some(rows)));
+    alone.done();
+    assert!(matches!(alone.writes[..], [(_, Row::Manager(_))]), "{:?}", alone.writes);
+    alone.done();
+    alone
+}
+
+fn sealed(shards: u32) -> Alone {
+    let mut alone = leader(shards, Vec::new());
+    alone.all_done();
+    assert_eq!(alone.machine.managing(), Some(1));
+    alone
+}
+
+#[test]
+fn r10_nothing_is_decided_before_every_row_is_sealed() {
+    let mut alone = leader(100, Vec::new());
+    let lengths = |alone: &Alone| {
+        let of = |(_, row): &(u64, Row)| match row {
+            Row::Shards(row) => (row.term, row.shards.len(), row.shards[0].owner.is_some()),
+            _ => panic!("{row:?}"),
+        };
+        alone.writes.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(&alone), [(1, 64, false), (1, 36, false)]);
+    alone.done();
+    assert_eq!(alone.machine.managing(), None);
+    assert_eq!(lengths(&alone), [(1, 36, false)], "the first has no owners yet");
+    alone.done();
+    assert_eq!(alone.machine.managing(), Some(1));
+    assert_eq!(lengths(&alone), [(1, 64, true), (1, 36, true)]);
+}
+
+#[test]
+fn r10_a_seal_without_an_answer_is_read_until_it_is_known() {
+    let retry = Settings::default().retry;
+    let read = Action::Read(Key::Shards(0));
+    let unanswered = || {
+        let mut alone = leader(4, Vec::new());
+        let row = alone.writes[0].1.clone();
+        assert!(alone.written(Err(WriteError::Unknown)).contains(&read));
+        assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
+        assert!(alone.wait(1).contains(&read));
+        assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+        (alone, row)
+    };
+    let (mut alone, row) = unanswered();
+    alone.learn(Key::Shards(0), row);
+    assert_eq!(alone.machine.managing(), Some(1), "it was written");
+
+    let (mut alone, _) = unanswered();
+    alone.tell(Event::Row { key: Key::Shards(0), value: None });
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 1), "it was not");
+
+    let (mut alone, _) = unanswered();
+    let later = ShardsRow { term: 2, ..ShardsRow::default() };
+    let actions = alone.learn(Key::Shards(0), Row::Shards(later));
+    assert!(actions.contains(&Action::Read(Key::Manager)), "another manages");
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+    assert!(!alone.wait(retry - 1).contains(&read));
+    assert!(alone.wait(1).contains(&read));
+    let earlier = ShardsRow { term: 0, ..ShardsRow::default() };
+    alone.learn(Key::Shards(0), Row::Shards(earlier));
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 1), "it is sealed anew");
+}
+
+#[test]
+fn r10_who_was_told_late_that_it_leads_seals_no_row_of_a_later_term() {
+    let retry = Settings::default().retry;
+    let later = ShardsRow { term: 5, ..ShardsRow::default() };
+    let mut alone = leader(4, vec![(Key::Shards(0), Row::Shards(later), 3)]);
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+    let read = Action::Read(Key::Shards(0));
+    assert!(!alone.wait(retry - 1).contains(&read));
+    assert!(alone.wait(1).contains(&read));
+    assert_eq!(alone.writes.len(), 0);
+}
+
+/// A leader that has just written a death, which is to be answered.
+fn marks_dead() -> Alone {
+    let Settings { lease, margin, renew, .. } = Settings::default();
+    let mut alone = sealed(4);
+    alone.learn(key("b"), row(1, HOST));
+    alone.all_done();
+    let mut waited = 0;
+    while !writes_death(&alone) {
+        alone.all_done();
+        alone.wait(10);
+        waited += 10;
+        assert!(waited < lease + margin + renew, "nobody marks it dead");
+    }
+    assert!(waited >= lease + margin);
+    let dead = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Dead);
+    alone.writes.retain(|(_, row)| dead(row));
+    alone
+}
+
+fn writes_death(alone: &Alone) -> bool {
+    let dead = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Dead);
+    alone.writes.iter().any(|(_, row)| dead(row))
+}
+
+#[test]
+fn r7_a_death_without_an_answer_is_written_again_after_a_while() {
+    let retry = Settings::default().retry;
+    for (waits, again) in [(retry - 1, false), (retry, true)] {
+        let mut alone = marks_dead();
+        let actions = alone.written(Err(WriteError::Unknown));
+        assert!(actions.contains(&Action::Read(key("b"))) && !writes_death(&alone));
+        alone.wait(waits);
+        assert_eq!(writes_death(&alone), again, "after {waits} ms");
+    }
+}
+
+#[test]
+fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
+    let claim = |node: &str, life: Incarnation, epoch| {
+        Some(crate::records::Claim {
+            cluster: crate::ids::ClusterId(1),
+            shard: crate::ids::ShardKey {
+                namespace: "d".into(),
+                pool: "d".into(),
+                shard: ShardId(1),
+            },
+            epoch: Epoch(epoch),
+            node: node.into(),
+            incarnation: life,
+            number: 1,
+            extensions: Extensions::default(),
+        })
+    };
+    let Settings { lease, renew, retry, .. } = Settings::default();
+    let mut alone = Alone::of(HOST, Settings::default(), 8);
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.done();
+    let me = alone.me();
+    let mine = |epoch| (epoch, Some(me.clone()));
+    alone.shards(&[mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5)]);
+    for shard in 1..=5 {
+        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(5) });
+    }
+    alone.wait(renew);
+    let answer = alone.writes.remove(0).0;
+    alone.wait(lease);
+    assert!(alone.machine.suspended());
+    // The answer to its next renewal.
+    alone.tell(Event::Written { number: answer, result: Err(WriteError::Unknown) });
+    let number = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::ReadClaims { number, shards } => {
+                assert_eq!(shards.len(), 8);
+                Some(*number)
+            }
+            _ => None,
+        })
+    };
+    let own = alone.machine.nodes().find(|(node, _)| node.0 == me.node.0);
+    let mut renewed = own.expect("its row").1.clone();
+    renewed.renewals += 1;
+    alone.writes.clear();
+    alone.learn(key("me"), Row::Node(renewed));
+    while alone.writes.is_empty() {
+        alone.wait(10);
+    }
+    let first = number(&alone.done()).expect("its claims are read");
+    alone.tell(Event::Claims { number: first, claims: None });
+    assert_eq!(number(&alone.wait(retry - 1)), None);
+    let second = number(&alone.wait(1)).expect("they are read again");
+    assert!(second > first);
+    let theirs = Incarnation { counter: 9, nonce: 9 };
+    let claims = vec![
+        claim("me", me.incarnation, 5),
+        claim("me", theirs, 5),
+        claim("b", me.incarnation, 5),
+        claim("me", me.incarnation, 4),
+        claim("b", theirs, 6),
+        // Those that claim: not yet granted, another's of the same epoch, and one above it.
+        None,
+        claim("b", theirs, 5),
+        claim("b", theirs, 6),
+    ];
+    let late = alone.tell(Event::Claims { number: first, claims: Some(vec![None; 8]) });
+    assert_eq!(forgot(&late), [], "an answer that was given up");
+    let actions = alone.tell(Event::Claims { number: second, claims: Some(claims) });
+    assert_eq!(forgot(&actions), [(2, 5), (3, 5), (4, 5), (5, 5), (8, 5)]);
+    assert!(!alone.machine.suspended());
+    let held: Vec<_> = alone.machine.held().map(|(shard, ..)| shard.0).collect();
+    assert_eq!(held, [1, 6, 7]);
+}
+
+/// The rows of its own that it writes for so long, each answered at once.
+fn own_rows(alone: &mut Alone, millis: u64) -> Vec<(u64, NodeRow)> {
+    let mut rows = Vec::new();
+    for _ in 0..millis / 10 {
+        alone.wait(10);
+        let now = alone.now;
+        rows.extend(alone.writes.iter().filter_map(|(_, row)| match row {
+            Row::Node(row) => Some((now, row.clone())),
+            _ => None,
+        }));
+        alone.all_done();
+    }
+    rows
+}
+
+#[test]
+fn r9_a_row_says_for_one_lease_that_the_store_answers() {
+    let mut alone = Alone::registered(HOST);
+    let joined = alone.now;
+    let lease = Settings::default().lease;
+    let rows = own_rows(&mut alone, 2 * lease);
+    assert!(rows.len() >= 7, "{rows:?}");
+    for (at, row) in rows {
+        assert_eq!(row.store_answers, at - joined < lease, "{}", at - joined);
+    }
+}
+
+#[test]
+fn r8_another_lease_is_said_when_nobody_relies_on_the_longer_one() {
+    let agreed = |revision, lease| crate::node::Agreed {
+        revision,
+        lease,
+        margin: 600,
+        renew: 250,
+        unheard: 6_000,
+    };
+    let counted =
+        |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Renewed { .. }));
+    let mut alone = Alone::registered(HOST);
+    let lease = Settings::default().lease;
+    assert!(!counted(&alone.tell(Event::Settings(agreed(1, lease)))), "the lease is the same");
+    alone.all_done();
+    assert!(counted(&alone.tell(Event::Settings(agreed(2, 1_000)))), "it relies on less at once");
+    let until = alone.now + lease;
+    alone.all_done();
+    let rows = own_rows(&mut alone, 2 * lease);
+    for (at, row) in &rows {
+        let says = if *at < until { (lease, 1) } else { (1_000, 2) };
+        assert_eq!((row.lease, row.settings), says, "{at}, {until}");
+    }
+    assert!(rows.len() > 20);
+    alone.tell(Event::Settings(agreed(3, 5_000)));
+    let (_, row) = own_rows(&mut alone, 300).remove(0);
+    assert_eq!((row.lease, row.settings), (5_000, 3), "a longer one at once");
 }

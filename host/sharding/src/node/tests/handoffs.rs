@@ -312,3 +312,106 @@ fn r11_a_late_hand_off_of_a_former_epoch_leaves_a_shard_alone_that_came_back() {
     cluster.run(5_000);
     assert_eq!(cluster.epochs(), epochs);
 }
+
+#[test]
+fn r5_a_new_epoch_goes_above_the_claim_that_stands() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    let lost: Vec<_> =
+        cluster.node("c").owns.iter().map(|(shard, (epoch, _))| (*shard, *epoch)).collect();
+    assert_eq!(lost.len(), 4);
+    for (shard, epoch) in &lost {
+        cluster.node("c").owns.remove(shard);
+        let standing = Some(crate::ids::Epoch(epoch.0 + 8));
+        cluster.tell("c", Event::Lost { shard: *shard, epoch: *epoch, standing });
+    }
+    cluster.run(3_000);
+    let epochs = cluster.epochs();
+    for (shard, epoch) in lost {
+        assert!(epochs[&shard].0 > epoch.0 + 8, "{shard}: {:?} after {epoch:?}", epochs[&shard]);
+    }
+}
+
+#[test]
+fn s15_no_hand_off_begins_where_another_row_was_found() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    // Somebody wrote the row, and the manager has not heard of it.
+    cluster.revision += 1;
+    let revision = cluster.revision;
+    cluster.rows.get_mut(&Key::Shards(0)).expect("a row").1 = revision;
+    cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
+    cluster.run(5_000);
+    assert_eq!(cluster.unannounced, [], "each was written ahead");
+    assert_eq!(cluster.spread().get("c"), None);
+}
+
+#[test]
+fn an_owner_that_does_not_stop_is_told_again_now_and_then() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.settings.drain_parallel = 1;
+    cluster.node("b").stuck = true;
+    cluster.tell("a", Event::Drain { node: "b".into(), draining: true });
+    cluster.run(500);
+    cluster.said.clear();
+    cluster.run(5_000);
+    let told = cluster.said.iter().filter(|(_, _, talk)| matches!(talk, Talk::HandOff { .. }));
+    let shards = cluster.moving();
+    let times = told.count() / shards;
+    assert!((7..=10).contains(&times), "{times} times in ten spans of `say_again`");
+}
+
+#[test]
+fn a_hand_off_that_was_taken_up_is_given_up_in_time() {
+    let mut cluster = Cluster::new();
+    cluster.settings.handoff_timeout = 8_000;
+    for node in ["a", "b", "c"] {
+        cluster.start(node);
+        cluster.run(200);
+    }
+    cluster.run(5_000);
+    cluster.node("c").stuck = true;
+    cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
+    cluster.run(1_000);
+    cluster.node("a").dead = true;
+    cluster.run(6_000);
+    assert_eq!(cluster.manager().0, "b");
+    assert!(cluster.moving() > 0, "the next manager goes on with it");
+    let failed = |cluster: &mut Cluster| {
+        let notices = &cluster.node("b").notices;
+        notices.iter().filter(|it| matches!(it, Notice::HandOffFailed { .. })).count()
+    };
+    assert_eq!(failed(&mut cluster), 0);
+    cluster.run(8_000);
+    assert_eq!(failed(&mut cluster), 4);
+}
+
+#[test]
+fn s15_a_shard_goes_to_the_node_that_its_intent_names() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.node("b").stuck = true;
+    cluster.node("a").stuck = true;
+    cluster.start("c");
+    cluster.run(2_000);
+    let moving = |cluster: &Cluster| match &cluster.rows[&Key::Shards(0)].0 {
+        Row::Shards(row) => row.shards.clone(),
+        row => panic!("{row:?}"),
+    };
+    let named: Vec<_> =
+        moving(&cluster).into_iter().map(|row| row.moving.and_then(|moving| moving.to)).collect();
+    assert_eq!(named.iter().flatten().count(), 4);
+    // One that has no shard at all comes before they are free.
+    cluster.start("d");
+    cluster.unstick("a");
+    cluster.unstick("b");
+    for (row, to) in moving(&cluster).iter().zip(named) {
+        let Some(to) = to else { continue };
+        assert_eq!(row.owner.as_ref().map(|owner| &owner.node), Some(&to));
+    }
+}
+
+#[test]
+fn a9_a_hand_off_goes_on_as_soon_as_all_hold_messages_back() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
+    cluster.run(100);
+    assert_eq!(cluster.spread().get("c"), None, "nothing waited for the next beat");
+}

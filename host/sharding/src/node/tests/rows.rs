@@ -188,3 +188,12 @@ fn s8_cached_rows_tell_lives_and_routes_until_the_store_does() {
     reader.tell(Event::Listed(Some(Vec::new())));
     assert_eq!(reader.tell(cached(row(1))), [], "the store tells better");
 }
+
+#[test]
+fn a_notice_reads_as_a_sentence() {
+    assert_eq!(Notice::Joined(life(3)).to_string(), "node b#3 joined");
+    let gone = Notice::Gone { member: life(3), stopped: true };
+    assert_eq!(gone.to_string(), "node b#3 said goodbye");
+    let assigned = Notice::Assigned { shard: ShardId(7), epoch: Epoch(2), owner: life(3) };
+    assert_eq!(assigned.to_string(), "shard 7 belongs to b#3, epoch 2");
+}

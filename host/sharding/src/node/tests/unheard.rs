@@ -333,3 +333,24 @@ fn a_manager_that_hears_no_host_balances_nothing() {
     cluster.run(3_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
 }
+
+#[test]
+fn a_manager_that_heard_a_host_begins_the_count_of_silent_terms_anew() {
+    let silent = |cluster: &Cluster| match &cluster.rows[&Key::Manager].0 {
+        Row::Manager(row) => (row.holder.node.to_string(), row.silent_terms()),
+        row => panic!("{row:?}"),
+    };
+    let mut cluster = Cluster::of(&["a", "b"]);
+    deafen(&mut cluster, "b", "a");
+    while cluster.manager().0 == "a" {
+        cluster.run(100);
+    }
+    assert_eq!(silent(&cluster), ("b".into(), 1));
+    cluster.unheard.clear();
+    cluster.run(2_000);
+    deafen(&mut cluster, "a", "b");
+    while cluster.manager().0 == "b" {
+        cluster.run(100);
+    }
+    assert_eq!(silent(&cluster), ("a".into(), 1));
+}
