@@ -11,6 +11,8 @@ mod handoffs;
 mod leadership;
 mod leases;
 mod moves;
+mod past;
+mod relative;
 mod renewals;
 mod rows;
 mod strategies;

@@ -7,22 +7,22 @@ use crate::message::Now;
 use crate::node::{Action, Event, Identity, Machine, Report, Settings, Talk, WriteError};
 use crate::rows::{Key, ManagerRow, Member, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing};
 
-const HOST: Roles = Roles { store: false, manager: false, host: true, gateway: false };
+pub(super) const HOST: Roles = Roles { store: false, manager: false, host: true, gateway: false };
 
-struct Alone {
-    machine: Machine,
-    now: u64,
-    revision: u64,
+pub(super) struct Alone {
+    pub(super) machine: Machine,
+    pub(super) now: u64,
+    pub(super) revision: u64,
     /// The writes that were not answered.
-    writes: Vec<(u64, Row)>,
+    pub(super) writes: Vec<(u64, Row)>,
 }
 
 impl Alone {
-    fn new(roles: Roles, settings: Settings) -> Self {
+    pub(super) fn new(roles: Roles, settings: Settings) -> Self {
         Self::of(roles, settings, 4)
     }
 
-    fn of(roles: Roles, settings: Settings, shards: u32) -> Self {
+    pub(super) fn of(roles: Roles, settings: Settings, shards: u32) -> Self {
         let identity = Identity {
             node: "me".into(),
             roles,
@@ -37,7 +37,7 @@ impl Alone {
         alone
     }
 
-    fn registered(roles: Roles) -> Self {
+    pub(super) fn registered(roles: Roles) -> Self {
         let mut alone = Self::new(roles, Settings::default());
         alone.tell(Event::Listed(Some(Vec::new())));
         alone.done();
@@ -48,7 +48,7 @@ impl Alone {
         std::iter::from_fn(|| self.machine.poll()).collect()
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Action> {
+    pub(super) fn tell(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
         let wake = self.machine.wake();
         assert!(wake.is_none_or(|wake| wake > self.now), "{wake:?} is not after {}", self.now);
@@ -61,30 +61,30 @@ impl Alone {
         actions
     }
 
-    fn wait(&mut self, millis: u64) -> Vec<Action> {
+    pub(super) fn wait(&mut self, millis: u64) -> Vec<Action> {
         self.now += millis;
         self.tell(Event::Tick)
     }
 
-    fn learn(&mut self, key: Key, row: Row) -> Vec<Action> {
+    pub(super) fn learn(&mut self, key: Key, row: Row) -> Vec<Action> {
         self.revision += 1;
         let value = Some((row, self.revision));
         self.tell(Event::Row { key, value })
     }
 
     /// Answers the oldest write.
-    fn written(&mut self, result: Result<u64, WriteError>) -> Vec<Action> {
+    pub(super) fn written(&mut self, result: Result<u64, WriteError>) -> Vec<Action> {
         let (number, _) = self.writes.remove(0);
         self.tell(Event::Written { number, result })
     }
 
-    fn done(&mut self) -> Vec<Action> {
+    pub(super) fn done(&mut self) -> Vec<Action> {
         self.revision += 1;
         self.written(Ok(self.revision))
     }
 
     /// Answers all writes until there are none.
-    fn all_done(&mut self) -> Vec<Action> {
+    pub(super) fn all_done(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         while !self.writes.is_empty() {
             actions.extend(self.done());
@@ -92,11 +92,11 @@ impl Alone {
         actions
     }
 
-    fn me(&self) -> Member {
+    pub(super) fn me(&self) -> Member {
         self.machine.member().expect("registered")
     }
 
-    fn shards(&mut self, rows: &[(u64, Option<Member>)]) -> Vec<Action> {
+    pub(super) fn shards(&mut self, rows: &[(u64, Option<Member>)]) -> Vec<Action> {
         let shard = |(epoch, owner): &(u64, Option<Member>)| ShardRow {
             epoch: Epoch(*epoch),
             owner: owner.clone(),
@@ -107,17 +107,17 @@ impl Alone {
         self.learn(Key::Shards(0), Row::Shards(row))
     }
 
-    fn manager(&mut self, term: u64, holder: Member) -> Vec<Action> {
+    pub(super) fn manager(&mut self, term: u64, holder: Member) -> Vec<Action> {
         let row = ManagerRow { term, holder, extensions: Extensions::default() };
         self.learn(Key::Manager, Row::Manager(row))
     }
 }
 
-fn member(node: &str, counter: u64) -> Member {
+pub(super) fn member(node: &str, counter: u64) -> Member {
     Member { node: node.into(), incarnation: Incarnation { counter, nonce: counter } }
 }
 
-fn row(counter: u64, roles: Roles) -> Row {
+pub(super) fn row(counter: u64, roles: Roles) -> Row {
     Row::Node(NodeRow {
         incarnation: Incarnation { counter, nonce: counter },
         renewals: 0,
@@ -135,7 +135,7 @@ fn row(counter: u64, roles: Roles) -> Row {
     })
 }
 
-fn key(node: &str) -> Key {
+pub(super) fn key(node: &str) -> Key {
     Key::Node(node.into())
 }
 
@@ -364,7 +364,7 @@ fn what_a_machine_knows_is_shown_and_what_it_would_move() {
 }
 
 /// A node that leads, of which no row of assignments is written.
-fn leader(shards: u32, rows: Vec<(Key, Row, u64)>) -> Alone {
+pub(super) fn leader(shards: u32, rows: Vec<(Key, Row, u64)>) -> Alone {
     let mut alone = Alone::of(Roles::ALL, Settings::default(), shards);
     alone.revision = 10;
     alone.tell(Event::Listed(Some(rows)));
@@ -374,7 +374,7 @@ fn leader(shards: u32, rows: Vec<(Key, Row, u64)>) -> Alone {
     alone
 }
 
-fn sealed(shards: u32) -> Alone {
+pub(super) fn sealed(shards: u32) -> Alone {
     let mut alone = leader(shards, Vec::new());
     alone.all_done();
     assert_eq!(alone.machine.managing(), Some(1));

@@ -1,0 +1,370 @@
+//! What a machine says will never matter again (`manager::past`): a model checker leaves it out.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+use super::alone::{Alone, HOST, key, leader, member, row, sealed};
+use crate::extensions::Extensions;
+use crate::ids::{Epoch, Incarnation, ShardId};
+use crate::node::{Event, Held, Machine, Mutation, Report, Settings, Talk, WriteError};
+use crate::rows::{
+    HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardRow, ShardsRow, Standing,
+};
+
+fn hash(machine: &Machine) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(machine)
+}
+
+const NONE: HandOffId = HandOffId { term: 0, number: 0 };
+
+/// A host that holds shard 1 under epoch 2; shard 2 is another's under epoch 4; `m` manages in term 3.
+fn host(mutations: Vec<Mutation>) -> Alone {
+    let mut alone = Alone::new(HOST, Settings { mutations, ..Settings::default() });
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.done();
+    let me = alone.me();
+    alone.learn(key("m"), row(1, crate::rows::Roles::ALL));
+    alone.learn(key("b"), row(1, HOST));
+    alone.manager(3, member("m", 1));
+    alone.shards(&[(2, Some(me)), (4, Some(member("b", 1))), (0, None), (0, None)]);
+    alone
+}
+
+fn stop(life: Incarnation, term: u64, shard: u32, epoch: u64) -> Talk {
+    let (shard, epoch) = (ShardId(shard), Epoch(epoch));
+    Talk::HandOff { term, shard, epoch, incarnation: life, id: NONE }
+}
+
+#[test]
+fn a_hand_off_is_past_when_its_term_life_or_epoch_is() {
+    let mut alone = host(Vec::new());
+    let (life, m) = (alone.me().incarnation, member("m", 1));
+    let past = |alone: &Alone, term, shard, epoch| {
+        alone.machine.is_past(&m, &stop(life, term, shard, epoch))
+    };
+    assert!(!past(&alone, 3, 1, 2), "it would be stopped");
+    assert!(!past(&alone, 4, 1, 2));
+    assert!(past(&alone, 2, 1, 2), "of a former term");
+    let former = Incarnation { nonce: life.nonce + 1, ..life };
+    assert!(alone.machine.is_past(&m, &stop(former, 3, 1, 2)), "for another life");
+    assert!(past(&alone, 3, 1, 1), "it holds a later epoch");
+    assert!(!past(&alone, 3, 1, 3), "an epoch that it has not seen yet");
+    assert_eq!([3, 4, 5].map(|epoch| past(&alone, 3, 2, epoch)), [true, false, false]);
+    alone.tell(Event::Heard { from: m.clone(), talk: stop(life, 3, 3, 6) });
+    assert_eq!([5, 6, 7].map(|epoch| past(&alone, 3, 3, epoch)), [true, true, false]);
+
+    let alone = host(vec![Mutation::NoMatching]);
+    let life = alone.me().incarnation;
+    assert!(!alone.machine.is_past(&m, &stop(life, 2, 1, 2)), "nothing is matched");
+    let unregistered = Alone::new(HOST, Settings::default());
+    assert!(!unregistered.machine.is_past(&m, &stop(life, 2, 1, 2)));
+}
+
+#[test]
+fn a_row_that_was_seen_is_past_and_a_begin_of_a_hand_off_always() {
+    let alone = host(Vec::new());
+    let m = member("m", 1);
+    let seen = alone.revision;
+    let wrote = |key, revision| {
+        let manager =
+            ManagerRow { term: 3, holder: member("m", 1), extensions: Extensions::default() };
+        alone.machine.is_past(&m, &Talk::Wrote { key, row: Row::Manager(manager), revision })
+    };
+    let past = |key: &Key| [seen - 2, seen - 1, seen, seen + 1].map(|at| wrote(key.clone(), at));
+    assert_eq!(past(&Key::Manager), [true, true, false, false]);
+    assert_eq!(past(&Key::Shards(0)), [true, true, true, false]);
+    assert_eq!(past(&Key::Shards(9)), [false; 4]);
+    assert_eq!(past(&key("x")), [false; 4]);
+    assert_eq!(alone.machine.seen_revision(&Key::Shards(0)), Some(seen));
+    assert_eq!(alone.machine.seen_revision(&Key::Manager), Some(seen - 1));
+    assert_eq!(alone.machine.seen_revision(&key("b")), Some(seen - 2));
+    assert_eq!(alone.machine.epoch_of(ShardId(2)), Some(Epoch(4)));
+    assert_eq!(alone.machine.epoch_of(ShardId(900)), None);
+    let life = alone.me().incarnation;
+    let (shard, epoch) = (ShardId(1), Epoch(2));
+    let begin =
+        Talk::BeginHandOff { term: 3, shard, epoch, incarnation: life, id: NONE, revision: 99 };
+    assert!(alone.machine.is_past(&m, &begin));
+    assert!(!alone.machine.is_past(&m, &Talk::Rebalance));
+}
+
+/// A leader with a host `b`, to which it hands two of its four shards off: the intents are being written.
+fn handing_off() -> (Alone, Vec<(ShardId, Epoch, HandOffId)>) {
+    let mut alone = sealed(4);
+    alone.all_done();
+    let me = alone.me();
+    for shard in 1..=4 {
+        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(1) });
+    }
+    alone.learn(key("b"), row(1, HOST));
+    for _ in 0..1_000 {
+        let intents: Vec<_> = alone
+            .writes
+            .iter()
+            .filter_map(|(_, row)| match row {
+                Row::Shards(row) => {
+                    Some(row.shards.iter().enumerate().filter_map(|(place, row)| {
+                        let moving = row.moving.as_ref()?;
+                        assert_eq!(row.owner.as_ref(), Some(&me));
+                        Some((ShardId(place as u32 + 1), row.epoch, moving.id))
+                    }))
+                }
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if !intents.is_empty() {
+            assert_eq!((intents.len(), alone.writes.len()), (2, 1));
+            return (alone, intents);
+        }
+        alone.all_done();
+        alone.wait(10);
+    }
+    panic!("nothing is handed off");
+}
+
+fn ack(of: (ShardId, Epoch, HandOffId), term: u64) -> Talk {
+    Talk::BeginHandOffAck { term, shard: of.0, epoch: of.1, id: of.2 }
+}
+
+fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> Talk {
+    let incarnation = from.incarnation;
+    Talk::ShardStopped { term, shard: of.0, epoch: of.1, incarnation, id: of.2 }
+}
+
+#[test]
+fn an_acknowledgement_is_past_when_its_hand_off_needs_it_no_more() {
+    let (mut alone, intents) = handing_off();
+    let (of, me, b) = (intents[0], alone.me(), member("b", 1));
+    let past = |alone: &Alone, from: &Member, of| alone.machine.is_past(from, &ack(of, 1));
+    assert!(!past(&alone, &b, of) && !past(&alone, &me, of), "the intent is being written");
+    alone.done();
+    assert!(!past(&alone, &b, of), "it is waited for");
+    assert!(past(&alone, &me, of), "its own came");
+    let other = HandOffId { number: of.2.number + 9, ..of.2 };
+    assert!(!past(&alone, &me, (of.0, of.1, other)), "of a hand-off that it does not know");
+    assert!(past(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch is over");
+    assert!(!past(&alone, &b, (of.0, Epoch(2), of.2)), "the epoch is to come");
+    assert!(alone.machine.is_past(&b, &ack(of, 0)), "of a term before its own");
+    assert!(!alone.machine.is_past(&b, &ack(of, 2)), "it may manage in that one too");
+    alone.tell(Event::Heard { from: b.clone(), talk: ack(of, 1) });
+    assert!(past(&alone, &b, of), "it has come");
+
+    // A shard that nobody hands off: only the death of its owner says that nobody will.
+    let free = (1..=4).map(ShardId).find(|shard| intents.iter().all(|it| it.0 != *shard));
+    assert!(!past(&alone, &b, (free.expect("two"), of.1, other)));
+}
+
+#[test]
+fn an_acknowledgement_is_past_where_the_owner_is_over() {
+    let mut alone = sealed(4);
+    alone.learn(key("b"), row(1, HOST));
+    let b = member("b", 1);
+    // Another manager's row, which gives `b` a shard; this node leads again after it.
+    let owned =
+        |node: Member| ShardRow { epoch: Epoch(3), owner: Some(node), ..ShardRow::default() };
+    let me = alone.me();
+    let shards = vec![owned(b.clone()), owned(me.clone()), owned(me.clone()), owned(me)];
+    let row_of = ShardsRow { term: 1, shards, extensions: Extensions::default() };
+    let revision = alone.revision + 1;
+    let result = Err(WriteError::Conflict(Some((Row::Shards(row_of), revision))));
+    alone.revision = revision;
+    let at = alone.writes.iter().position(|(_, row)| matches!(row, Row::Shards(_)));
+    let first = alone.writes.remove(at.expect("a row of assignments"));
+    alone.tell(Event::Written { number: first.0, result });
+    let of = (ShardId(1), Epoch(3), NONE);
+    assert!(!alone.machine.is_past(&b, &ack(of, 1)));
+    let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
+    let dead = NodeRow { standing: Standing::Dead, ..live };
+    alone.learn(key("b"), Row::Node(dead));
+    assert!(alone.machine.is_past(&b, &ack(of, 1)));
+    let of = (ShardId(2), Epoch(3), NONE);
+    assert!(!alone.machine.is_past(&b, &ack(of, 1)), "that one's owner lives");
+}
+
+#[test]
+fn word_of_a_stop_is_past_when_the_epoch_or_the_term_is() {
+    let (alone, intents) = handing_off();
+    let (of, me) = (intents[0], alone.me());
+    let past = |of, term| alone.machine.is_past(&me, &stopped(of, term, &me));
+    assert_eq!([0, 1, 2].map(|term| past(of, term)), [true, false, false]);
+    let at = |epoch| past((of.0, Epoch(epoch), of.2), 1);
+    assert_eq!([of.1.0 - 1, of.1.0, of.1.0 + 1].map(at), [true, false, false]);
+    assert!(past((of.0, Epoch(0), of.2), 0));
+    assert!(!past((of.0, Epoch(0), of.2), 2), "of a term that it does not manage in yet");
+
+    let host = host(Vec::new());
+    assert!(host.machine.is_past(&me, &stopped(of, 9, &me)), "it never manages");
+}
+
+#[test]
+fn a_candidate_never_manages_in_terms_of_others_and_before() {
+    let mut alone = Alone::registered(crate::rows::Roles::ALL);
+    alone.written(Err(WriteError::Unknown));
+    alone.learn(key("m"), row(1, HOST));
+    let of = (ShardId(1), Epoch(1), NONE);
+    let past = |alone: &Alone, term| alone.machine.is_past(&member("b", 1), &ack(of, term));
+    assert!(!past(&alone, 1), "nobody manages: it may");
+    alone.manager(5, member("m", 1));
+    assert_eq!([4, 5, 6].map(|term| past(&alone, term)), [true, true, false]);
+    let me = alone.me();
+    alone.tell(Event::WatchLost);
+    alone.manager(6, me);
+    assert_eq!([5, 6, 7].map(|term| past(&alone, term)), [true, false, false], "its own term");
+}
+
+#[test]
+fn a_hand_off_is_known_from_its_intent_or_its_row() {
+    let (mut alone, intents) = handing_off();
+    let (of, other) = (intents[0].2, HandOffId { term: 1, number: 99 });
+    let knows =
+        |alone: &Alone| (alone.machine.knows_hand_off(of), alone.machine.knows_hand_off(other));
+    assert_eq!(knows(&alone), (true, false), "it is being written");
+    alone.written(Err(WriteError::Unknown));
+    assert_eq!(knows(&alone), (true, false), "whether it was written is not known");
+
+    let mut host = host(Vec::new());
+    assert_eq!(knows(&host), (false, false));
+    let moving = Some(crate::rows::Moving { id: of, to: None });
+    let shard = ShardRow { epoch: Epoch(9), moving, ..ShardRow::default() };
+    let row = ShardsRow { term: 3, shards: vec![shard], extensions: Extensions::default() };
+    host.learn(Key::Shards(0), Row::Shards(row));
+    assert_eq!(knows(&host), (true, false), "the row names it");
+}
+
+/// What `b`, who has shard 2 under epoch 4, reports to a host that looks on.
+fn report(alone: &Alone) -> Report {
+    Report {
+        incarnation: member("b", 1).incarnation,
+        seen: vec![(0, alone.revision)],
+        held: vec![Held { shard: ShardId(2), epoch: Epoch(4), serving: true }],
+        store_answers: true,
+        ..Report::default()
+    }
+}
+
+#[test]
+fn a_report_agrees_with_the_rows_that_it_was_made_from() {
+    let mut alone = host(Vec::new());
+    let b = member("b", 1);
+    let base = report(&alone);
+    let agrees = |report: &Report| alone.machine.agrees(&b, report);
+    assert!(agrees(&base));
+    assert!(alone.machine.is_past(&b, &Talk::Report(Box::new(base.clone()))));
+    assert!(!agrees(&Report { store_answers: false, ..base.clone() }));
+    let mut unfit = base.clone();
+    unfit.set_unrunnable(&["x".into()]).expect("room");
+    assert!(!agrees(&unfit));
+    // What it does not hold counts if it had seen the row.
+    let silent = Report { held: Vec::new(), ..base.clone() };
+    assert!(!agrees(&silent));
+    assert!(agrees(&Report { seen: Vec::new(), ..silent.clone() }), "it had seen none");
+    let before = vec![(0, alone.revision - 1)];
+    assert!(agrees(&Report { seen: before, ..silent.clone() }), "it had seen a former one");
+    let after = vec![(0, alone.revision + 1)];
+    assert!(!agrees(&Report { seen: after, ..base.clone() }), "a row that is not known here");
+    assert!(alone.machine.agrees(&member("c", 1), &silent), "it has none of them");
+    let held =
+        |shard, epoch| vec![Held { shard: ShardId(shard), epoch: Epoch(epoch), serving: true }];
+    assert!(!agrees(&Report { held: held(2, 3), ..base.clone() }));
+    assert!(!agrees(&Report { held: held(1, 4), ..base.clone() }));
+    let refused = |shard, epoch| vec![(ShardId(shard), Epoch(epoch), Epoch(epoch))];
+    assert!(!agrees(&Report { refused: refused(2, 4), ..base.clone() }));
+    assert!(!agrees(&Report { refused: refused(2, 5), ..base.clone() }));
+    assert!(agrees(&Report { refused: refused(2, 3), ..base.clone() }), "of an epoch that is over");
+    assert!(agrees(&Report { refused: refused(900, 9), ..base.clone() }));
+
+    let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
+    let dead = NodeRow { standing: Standing::Dead, ..live };
+    alone.learn(key("b"), Row::Node(dead));
+    assert!(alone.machine.agrees(&b, &silent), "its life is over");
+    assert!(!Alone::registered(HOST).machine.agrees(&b, &base), "no row is known here");
+}
+
+#[test]
+fn a_managers_reports_are_forgotten_when_they_say_what_rows_do() {
+    let mut alone = sealed(4);
+    alone.all_done();
+    alone.learn(key("g"), row(1, crate::rows::Roles { gateway: true, ..Default::default() }));
+    let g = member("g", 1);
+    let base = Report { incarnation: g.incarnation, store_answers: true, ..Report::default() };
+    let talk = Talk::Report(Box::new(base.clone()));
+    let heard = |alone: &mut Alone, report: &Report| {
+        let talk = Talk::Report(Box::new(report.clone()));
+        alone.tell(Event::Heard { from: g.clone(), talk });
+    };
+    assert!(alone.machine.is_past(&g, &talk));
+    heard(&mut alone, &base);
+    assert!(!alone.machine.is_past(&g, &talk), "it may follow another");
+    alone.machine.forget();
+    assert!(alone.machine.is_past(&g, &talk));
+    let tells = Report { refused: vec![(ShardId(1), Epoch(9), Epoch(9))], ..base.clone() };
+    heard(&mut alone, &tells);
+    alone.machine.forget();
+    assert!(!alone.machine.is_past(&g, &talk), "that one says something");
+
+    let mute = Report { store_answers: false, ..base.clone() };
+    heard(&mut alone, &mute);
+    assert!(!alone.machine.agrees(&g, &base), "it says that the store answers again");
+    heard(&mut alone, &base);
+    assert!(alone.machine.agrees(&g, &base));
+    let mut unfit = base.clone();
+    unfit.set_unrunnable(&["x".into()]).expect("room");
+    heard(&mut alone, &unfit);
+    assert!(!alone.machine.agrees(&g, &base), "it says that it can run all types again");
+}
+
+#[test]
+fn epochs_that_ended_are_forgotten_once_the_row_is_above_them() {
+    let mut alone = host(Vec::new());
+    let me = alone.me();
+    let m = member("m", 1);
+    alone.tell(Event::Heard { from: m, talk: stop(me.incarnation, 3, 3, 6) });
+    let before = hash(&alone.machine);
+    alone.machine.forget();
+    assert_eq!(hash(&alone.machine), before, "a row may still come that names it");
+    let other = Some(member("b", 1));
+    alone.shards(&[(2, Some(me)), (4, other.clone()), (6, other.clone()), (0, None)]);
+    let before = hash(&alone.machine);
+    alone.machine.forget();
+    assert_eq!(hash(&alone.machine), before, "its epoch is the one that ended");
+    let me = alone.me();
+    alone.shards(&[(2, Some(me)), (4, other.clone()), (7, other), (0, None)]);
+    let before = hash(&alone.machine);
+    alone.machine.forget();
+    assert_ne!(hash(&alone.machine), before);
+}
+
+#[test]
+fn word_of_a_stop_is_kept_until_the_shard_has_an_owner() {
+    let (mut alone, intents) = handing_off();
+    let (of, me) = (intents[0], alone.me());
+    // The intent is being written, so that nothing is decided of the row.
+    alone.tell(Event::Heard { from: me.clone(), talk: stopped(of, 1, &me) });
+    let before = hash(&alone.machine);
+    alone.machine.forget();
+    assert_eq!(hash(&alone.machine), before);
+}
+
+#[test]
+fn only_a_node_that_manages_can_be_nudged() {
+    let nudged = |alone: &mut Alone| {
+        alone.machine.nudge(false);
+        let before = hash(&alone.machine);
+        alone.machine.nudge(true);
+        let changed = hash(&alone.machine) != before;
+        alone.machine.nudge(false);
+        assert_eq!(hash(&alone.machine), before);
+        changed
+    };
+    let mut alone = sealed(4);
+    alone.all_done();
+    assert!(nudged(&mut alone));
+    alone.tell(Event::WatchLost);
+    assert!(!nudged(&mut alone), "it misses rows");
+    let mut alone = sealed(4);
+    alone.all_done();
+    alone.wait(Settings::default().lease);
+    assert!(alone.machine.suspended() && !nudged(&mut alone));
+    assert!(!nudged(&mut leader(4, Vec::new())), "its rows are not sealed");
+    assert!(!nudged(&mut host(Vec::new())));
+}

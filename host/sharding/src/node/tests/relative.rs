@@ -1,0 +1,106 @@
+//! A cluster at rest looks the same after each beat, once its times and counts are taken relative to it.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+use super::cluster::Cluster;
+use crate::extensions::Extensions;
+use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+use crate::node::{Machine, Relative, Report, Talk};
+use crate::rows::{HandOffId, Key, ManagerRow, Member, Row};
+
+/// Times count from `now`, those of long ago alike; revisions and renewals from what they are in the rows.
+struct From<'a> {
+    now: u64,
+    cluster: &'a Cluster,
+}
+
+impl Relative for From<'_> {
+    fn time(&self, at: u64) -> u64 {
+        (20_000 + at).saturating_sub(self.now)
+    }
+
+    fn due(&self, at: u64) -> u64 {
+        at.saturating_sub(self.now)
+    }
+
+    fn revision(&self, key: &Key, at: u64) -> u64 {
+        self.cluster.rows.get(key).map_or(at, |(_, seen)| 1_000 + at - seen)
+    }
+
+    fn renewals(&self, node: &NodeId, count: u64) -> u64 {
+        match self.cluster.rows.get(&Key::Node(node.clone())) {
+            Some((Row::Node(row), _)) => 1_000 + count - row.renewals,
+            _ => count,
+        }
+    }
+}
+
+fn relative(cluster: &mut Cluster, node: &str) -> (u64, u64) {
+    let hash = |machine: &Machine| BuildHasherDefault::<DefaultHasher>::default().hash_one(machine);
+    let mut machine = cluster.node(node).machine.clone();
+    let absolute = hash(&machine);
+    machine.make_relative(&From { now: cluster.now, cluster });
+    (absolute, hash(&machine))
+}
+
+#[test]
+fn a_node_at_rest_looks_the_same_after_each_renewal() {
+    // One that manages alone, and one that is managed: a manager counts the reports of others.
+    for (nodes, node) in [(&["a"][..], "a"), (&["a", "b"], "b")] {
+        let mut cluster = Cluster::new();
+        // So that every beat falls on a step of the test's clock, and nothing but renewals happens.
+        cluster.settings.renew = 800;
+        cluster.settings.rebalance_interval = 800;
+        nodes.iter().for_each(|node| cluster.start(node));
+        cluster.run(40_000);
+        let first = relative(&mut cluster, node);
+        for beat in 1..4 {
+            cluster.run(800);
+            let (absolute, relative) = relative(&mut cluster, node);
+            assert_eq!(relative, first.1, "{node} after {beat} beats");
+            assert_ne!(absolute, first.0, "times and counts rise");
+        }
+    }
+}
+
+#[test]
+fn what_is_said_is_made_relative_too() {
+    struct Marks;
+    impl Relative for Marks {
+        fn time(&self, at: u64) -> u64 {
+            at
+        }
+        fn due(&self, at: u64) -> u64 {
+            at
+        }
+        fn revision(&self, _: &Key, at: u64) -> u64 {
+            at + 100
+        }
+        fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+            count + 100
+        }
+    }
+    assert!(!Marks.never(u64::MAX));
+    let (shard, epoch, id) = (ShardId(1), Epoch(1), HandOffId { term: 1, number: 1 });
+    let incarnation = Incarnation { counter: 1, nonce: 1 };
+    let relative = |mut talk: Talk| {
+        Marks.talk(&mut talk);
+        talk
+    };
+    let holder = Member { node: "a".into(), incarnation };
+    let row = Row::Manager(ManagerRow { term: 1, holder, extensions: Extensions::default() });
+    let wrote = |revision| Talk::Wrote { key: Key::Manager, row: row.clone(), revision };
+    assert_eq!(relative(wrote(7)), wrote(107));
+    let begin = |revision| Talk::BeginHandOff { term: 1, shard, epoch, incarnation, id, revision };
+    assert_eq!(relative(begin(7)), begin(107));
+    let report = |at| Talk::Report(Box::new(Report { seen: vec![(0, at)], ..Report::default() }));
+    assert_eq!(relative(report(7)), report(107));
+
+    let mut cluster = Cluster::of(&["a"]);
+    let key = Key::Node("a".into());
+    cluster.run(1);
+    let Some((Row::Node(node), _)) = cluster.rows.get(&key).cloned() else { panic!("a row") };
+    let renewed = crate::rows::NodeRow { renewals: node.renewals + 100, ..node.clone() };
+    let wrote = |row, revision| Talk::Wrote { key: key.clone(), row: Row::Node(row), revision };
+    assert_eq!(relative(wrote(node, 7)), wrote(renewed, 107));
+}
