@@ -214,7 +214,10 @@ fn r8_a_renewal_without_an_answer_is_read_and_not_written_again() {
     assert_eq!(writes(&alone.wait(renew)), Vec::<&Key>::new());
     assert!(alone.machine.wake().is_some_and(|wake| wake > alone.now + 1), "it would be busy");
     assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::Read(key("me"))]);
-    assert_eq!(alone.wait(retry), [Action::Read(key("me"))]);
+    for _ in 0..2 {
+        assert_eq!(alone.wait(retry - 1), []);
+        assert_eq!(alone.wait(1), [Action::Read(key("me"))]);
+    }
 }
 
 #[test]
@@ -608,7 +611,148 @@ fn r8_another_lease_is_said_when_nobody_relies_on_the_longer_one() {
         assert_eq!((row.lease, row.settings), says, "{at}, {until}");
     }
     assert!(rows.len() > 20);
-    alone.tell(Event::Settings(agreed(3, 5_000)));
-    let (_, row) = own_rows(&mut alone, 300).remove(0);
-    assert_eq!((row.lease, row.settings), (5_000, 3), "a longer one at once");
+    alone.now += 1;
+    assert!(!counted(&alone.tell(Event::Settings(agreed(3, 5_000)))));
+    let Row::Node(row) = &alone.writes[0].1 else { panic!("its own row") };
+    assert_eq!((row.lease, row.settings), (5_000, 3), "a longer one is said at once");
+    let relied =
+        alone.done().into_iter().any(|it| matches!(it, Action::Renewed { lease: 5_000, .. }));
+    assert!(relied, "and relied on when that is written");
+}
+
+/// Its own row as it was last told.
+fn own(alone: &Alone) -> NodeRow {
+    let own = alone.machine.nodes().find(|(node, _)| *node.0 == *"me");
+    own.expect("it registered").1.clone()
+}
+
+#[test]
+fn r8_a_mark_that_others_set_counts_as_no_renewal() {
+    let mut alone = Alone::registered(HOST);
+    alone.wait(Settings::default().renew);
+    let marked = NodeRow { draining: true, ..own(&alone) };
+    let actions = alone.learn(key("me"), Row::Node(marked.clone()));
+    let counted =
+        |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Renewed { .. }));
+    assert!(!counted(&actions), "its renewal was not made");
+    let revision = alone.revision;
+    let conflict = WriteError::Conflict(Some((Row::Node(marked), revision)));
+    assert!(!counted(&alone.written(Err(conflict))));
+    assert!(matches!(&alone.writes[0].1, Row::Node(row) if row.draining && row.renewals == 1));
+    assert!(counted(&alone.done()));
+}
+
+#[test]
+fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    alone.tell(Event::Listed(Some(Vec::new())));
+    let (number, row) = alone.writes.remove(0);
+    let Row::Node(row) = row else { panic!("its own row") };
+    // The watch tells its row, and the mark that somebody set on it, before the answer comes.
+    alone.learn(key("me"), Row::Node(row.clone()));
+    let registered = alone.revision;
+    let marked = NodeRow { draining: true, ..row };
+    alone.learn(key("me"), Row::Node(marked.clone()));
+    alone.tell(Event::Written { number, result: Ok(registered) });
+    // Its first renewal meets the mark, and the next one carries it on.
+    let expects = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Write { number, expected, row, .. } => {
+                assert!(matches!(row, Row::Node(row) if row.renewals == 1));
+                Some((*number, *expected))
+            }
+            _ => None,
+        })
+    };
+    let (number, expected) = expects(&alone.wait(Settings::default().renew)).expect("it renews");
+    if expected == Some(registered) {
+        let standing = Some((Row::Node(marked), registered + 1));
+        let result = Err(WriteError::Conflict(standing));
+        let (_, expected) = expects(&alone.tell(Event::Written { number, result })).expect("again");
+        assert_eq!(expected, Some(registered + 1), "it would lose its lease");
+    }
+}
+
+/// A host that has shard 1 and is told to leave, beside another node; its row says that it leaves.
+fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    let manager = Roles { manager: true, ..Roles::default() };
+    alone.learn(key("m"), row(1, manager));
+    alone.manager(1, member("m", 1));
+    alone.learn(key("b"), Row::Node(other));
+    alone.shards(&[(1, Some(me)), (1, Some(member("b", 1)))]);
+    alone.tell(Event::Serving { shard: ShardId(1), epoch: Epoch(1) });
+    let mut actions = alone.tell(Event::Leave);
+    actions.extend(alone.all_done());
+    assert!(own(&alone).is_leaving());
+    (alone, actions)
+}
+
+fn host_row() -> NodeRow {
+    match row(1, HOST) {
+        Row::Node(row) => row,
+        row => panic!("{row:?}"),
+    }
+}
+
+fn stops(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Stop { .. }))
+}
+
+fn goodbye(alone: &Alone) -> bool {
+    let stopped = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Stopped);
+    alone.writes.iter().any(|(_, row)| stopped(row))
+}
+
+#[test]
+fn s10_who_leaves_waits_for_hand_offs_while_another_can_have_its_shards() {
+    assert!(!stops(&leaves(host_row()).1));
+    let gateway = Roles { gateway: true, ..Roles::default() };
+    for other in [
+        NodeRow { roles: gateway, ..host_row() },
+        NodeRow { draining: true, ..host_row() },
+        NodeRow { store_answers: false, ..host_row() },
+        NodeRow { standing: Standing::Dead, ..host_row() },
+    ] {
+        assert!(stops(&leaves(other).1));
+    }
+}
+
+#[test]
+fn s10_goodbye_is_said_when_no_row_names_the_node() {
+    let (mut alone, _) = leaves(host_row());
+    let (shard, epoch) = (ShardId(1), Epoch(1));
+    alone.tell(Event::Stopped { shard, epoch });
+    alone.wait(10);
+    assert!(!goodbye(&alone), "its row names it, and the next owner may be another life of it");
+    let b = Some(member("b", 1));
+    alone.shards(&[(2, b.clone()), (1, b)]);
+    assert!(goodbye(&alone));
+    let actions = alone.done();
+    assert!(actions.contains(&Action::Left), "{actions:?}");
+}
+
+#[test]
+fn s10_no_goodbye_is_said_with_a_shard_that_has_not_stopped() {
+    let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
+    assert!(stops(&actions));
+    alone.wait(10);
+    assert!(!goodbye(&alone));
+    alone.tell(Event::Stopped { shard: ShardId(1), epoch: Epoch(1) });
+    assert!(goodbye(&alone));
+}
+
+#[test]
+fn s10_who_leaves_is_gone_with_its_goodbye_and_not_before() {
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::Leave);
+    let renewed = alone.writes[0].1.clone();
+    // The watch tells its renewal sooner than the answer comes.
+    let actions = alone.learn(key("me"), renewed);
+    assert!(!actions.contains(&Action::Left) && alone.machine.member().is_some());
+    let revision = alone.revision;
+    let actions = alone.written(Ok(revision));
+    assert!(!actions.contains(&Action::Left) && goodbye(&alone));
+    assert!(alone.done().contains(&Action::Left));
 }
