@@ -228,7 +228,7 @@ impl Config {
     }
 
     /// How long messages may have.
-    pub(crate) fn deadlines(&self) -> crate::gateway::Deadlines {
+    pub(crate) fn deadlines(&self) -> ostraca_wire::envelope::Deadlines {
         self.file.gateway.deadlines()
     }
 

@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::types::Types;
 use crate::worker::{Answered, Answers, Input};
 pub(crate) use links::Links;
-pub(crate) use open::{Deadlines, Opener};
+pub(crate) use open::Opener;
 pub(crate) use parcel::Parcel;
 
 /// How often held messages are looked at.
@@ -89,7 +89,7 @@ impl Gateway {
         let mut unknown = Vec::new();
         let mut parcels = Vec::with_capacity(batch.len());
         for mut request in batch.drain(..) {
-            self.opener.bound_deadline(&mut request.envelope);
+            self.opener.deadlines.bound(&mut request.envelope);
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {
@@ -105,10 +105,7 @@ impl Gateway {
         for parcel in parcels {
             let envelope = &parcel.0.envelope;
             let bytes = envelope.body.len() + 256;
-            let deadline = (envelope.remaining_ms > 0).then(|| {
-                let held = u64::try_from(parcel.0.received.elapsed().as_millis()).unwrap_or(0);
-                now.saturating_add(envelope.remaining_ms.saturating_sub(held))
-            });
+            let deadline = envelope.deadline(now, parcel.held());
             router.route_into(now, parcel.0.shard, parcel, bytes, deadline, &mut steps);
         }
         drop(router);
@@ -150,19 +147,16 @@ impl Gateway {
     /// The node stops: what is held is given back to its senders at once, what is in flight as soon as it is answered, and
     /// all the rest, in doubt, after `grace`.
     pub(crate) async fn close(&self, grace: Duration) {
-        let answered = async {
-            loop {
-                self.tell(|router, now, steps| router.turn_away(now, steps));
-                let Load { held, in_flight, .. } = self.load();
-                if (held, in_flight) == (0, 0) {
-                    return;
-                }
-                tokio::time::sleep(TICK).await;
+        let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let until = self.now().saturating_add(grace);
+        let mut done = false;
+        loop {
+            self.tell(|router, now, steps| done = router.wind_down(now, until, steps));
+            if done {
+                return;
             }
-        };
-        // What is too late for that is told below.
-        let _ = tokio::time::timeout(grace, answered).await;
-        self.tell(|router, now, steps| router.close(now, steps));
+            tokio::time::sleep(TICK).await;
+        }
     }
 
     /// Replies of other nodes.

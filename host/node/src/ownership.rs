@@ -10,7 +10,7 @@ use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
 
 /// The one namespace of 0.1.
-pub(crate) const NAMESPACE: &str = "default";
+pub(crate) use ostraca_wire::envelope::NAMESPACE;
 /// The one pool of 0.1.
 pub(crate) const POOL: &str = "default";
 /// A shard of the one pool.

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use ostraca_store_peer::{ClusterServer, EntityServer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
+use ostraca_wire::outcome::starting;
 use ostraca_wire::peer::messages::Messages;
 use ostraca_wire::peer::serve::serve_calls;
 use ostraca_wire::peer::{Alpn, PeerInfo, PeerService, StreamKind, look, messages};
@@ -16,7 +17,6 @@ use tokio::sync::mpsc;
 
 use crate::control;
 use crate::gateway::Gateway;
-use crate::service::problem;
 
 /// A node, as other nodes' streams see it.
 pub(crate) struct Peers {
@@ -126,16 +126,4 @@ impl Messages for Streams {
             }
         }
     }
-}
-
-/// The answer while a node starts.
-pub(crate) fn starting() -> ostraca_wire::proto::Problem {
-    let mut starting = problem(
-        ostraca_sharding::message::codes::REBALANCING,
-        "the node is starting",
-        "send it again, or to another node",
-    );
-    starting.retryable = true;
-    starting.retry_after_ms = 100;
-    starting
 }

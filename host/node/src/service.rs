@@ -4,14 +4,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_sharding::message::{Kind, codes};
-use ostraca_wire::outcome::wire_kind;
+use ostraca_wire::envelope::{self, Deployed, in_namespace};
+use ostraca_wire::outcome::{starting, wire_kind};
 use ostraca_wire::proto::{self, Envelope, Problem};
 use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Service, SessionInfo};
 
 use crate::admin::Desk;
 use crate::gateway::Gateway;
 use crate::input::nearest;
-use crate::peers::starting;
 use crate::types::{Table, Type};
 
 /// How long a message waits for its type to be known: rows travel for a moment after a deploy.
@@ -105,67 +105,47 @@ impl Service for Door {
     }
 }
 
-/// A type's manifest does not name a sender.
-pub(crate) fn access_denied(entry: &Type, principal: &str) -> Problem {
-    problem(
-        "access-denied",
-        format!("`{principal}` may not send to `{}`", entry.name),
-        "the type's manifest says who may, under `[access] send`",
-    )
-}
-
 /// The type and method that an envelope names, if its sender may use them so.
 pub(crate) fn resolve<'a>(
     types: &'a Table,
     principal: &str,
     envelope: &Envelope,
 ) -> Result<(&'a Arc<Type>, Arc<str>, Kind), Problem> {
-    if !matches!(envelope.namespace.as_str(), "" | crate::ownership::NAMESPACE) {
-        return Err(problem(
-            "unknown-namespace",
-            format!("there is no namespace `{}`; this cluster has `default`", envelope.namespace),
-            "leave the namespace empty",
-        ));
-    }
+    in_namespace(envelope)?;
     let entry =
         types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
-    if !entry.admits(principal) {
-        return Err(access_denied(entry, principal));
+    let (method, kind) = envelope::resolve(&**entry, principal, envelope)?;
+    Ok((entry, method, kind))
+}
+
+impl Deployed for Type {
+    fn name(&self) -> &Arc<str> {
+        &self.name
     }
-    let Some((method, kind)) = entry.method(&envelope.method) else {
-        let known = entry.methods();
-        let known: Vec<_> = known.iter().map(|(name, _)| &**name).collect();
-        let mut problem = problem(
-            "unknown-method",
-            format!("`{}` has no method `{}`", entry.name, envelope.method),
-            "",
-        );
-        problem.help = match nearest(&envelope.method, known.iter().copied()) {
+
+    fn admits(&self, principal: &str) -> bool {
+        self.manifest.access.allows(principal)
+    }
+
+    fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)> {
+        self.methods_by_name().get(name)
+    }
+
+    fn unknown_method(&self, name: &str) -> Problem {
+        let known: Vec<_> = self.methods().iter().map(|(name, _)| &**name).collect();
+        let mut problem =
+            problem("unknown-method", format!("`{}` has no method `{name}`", self.name), "");
+        problem.help = match nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`? it has: {}", known.join(", ")),
             None => format!("it has: {}", known.join(", ")),
         };
         problem.details.insert("methods".into(), known.join(","));
-        return Err(problem);
-    };
-    let asked = proto::Kind::try_from(envelope.kind).unwrap_or(proto::Kind::Unspecified);
-    if asked != proto::Kind::Unspecified && asked != wire_kind(*kind) {
-        return Err(problem(
-            "wrong-kind",
-            format!("`{}.{method}` is a {}", entry.name, word(*kind)),
-            "send it as what it is, or leave the kind open",
-        ));
+        problem
     }
-    let limit = entry.manifest.limits.message;
-    if envelope.body.len() as u64 > limit {
-        let text =
-            format!("a body of {} bytes; `{}` takes {limit}", envelope.body.len(), entry.name);
-        return Err(problem(
-            "message-too-large",
-            text,
-            "send less, or raise `limits.message` in the type's manifest",
-        ));
+
+    fn max_message(&self) -> u64 {
+        self.manifest.limits.message
     }
-    Ok((entry, method.clone(), *kind))
 }
 
 pub(crate) fn unknown_type(types: &Table, name: &str) -> Problem {
@@ -203,13 +183,6 @@ fn methods(entry: &Type) -> proto::Methods {
         r#type: entry.name.to_string(),
         revision: entry.revision,
         methods: methods.collect(),
-    }
-}
-
-fn word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Command => "command",
-        Kind::Query => "query",
     }
 }
 

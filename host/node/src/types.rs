@@ -76,19 +76,14 @@ impl Type {
         &self.summaries
     }
 
-    /// A method's shared name and its kind.
-    pub(crate) fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)> {
-        self.methods.get(name)
+    /// Each method's shared name and its kind.
+    pub(crate) fn methods_by_name(&self) -> &HashMap<Box<str>, (Arc<str>, Kind)> {
+        &self.methods
     }
 
     /// Its methods, in the order that the component gives them.
     pub(crate) fn methods(&self) -> &[(Arc<str>, Kind)] {
         &self.order
-    }
-
-    /// Whether the manifest lets `principal` send to this type.
-    pub(crate) fn admits(&self, principal: &str) -> bool {
-        self.manifest.access.allows(principal)
     }
 
     /// Whether this node can run it.
@@ -322,7 +317,7 @@ pub(crate) mod tests {
         tokio::task::yield_now().await;
         types.put(Arc::new(known("counter", 1)));
         let found = waits.await.expect("waited").expect("found");
-        assert_eq!(found.method("get").map(|(_, kind)| *kind), Some(Kind::Query));
+        assert_eq!(found.methods_by_name().get("get").map(|(_, kind)| *kind), Some(Kind::Query));
 
         assert!(types.wait("countr", Duration::from_millis(1)).await.is_none());
         let again = types.wait("countr", Duration::from_secs(3_600)).await;

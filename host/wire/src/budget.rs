@@ -17,11 +17,11 @@ mod principals;
 
 pub(crate) use account::LinkBudget;
 pub use account::{Account, Charge, Full};
-pub(crate) use places::{Place, Refused};
-pub(crate) use principals::Budgets;
+pub use places::{Place, Refused};
+pub use principals::Budgets;
 
 /// Charged for each message beside its frame: what it costs in queues and tables, and a short reply.
-pub(crate) const OVERHEAD: u64 = 1 << 10;
+pub const OVERHEAD: u64 = 1 << 10;
 
 /// The smallest send window of a connection.
 const LEAST_WINDOW: u64 = 64 << 10;

@@ -5,7 +5,6 @@ use ostraca_sharding::ids::Entity;
 use prost::Message;
 
 use crate::error::{problem, unreadable};
-use crate::flow::Refused;
 use crate::limits::Limits;
 use crate::proto::{Envelope, Forward, Kind, Problem};
 
@@ -18,6 +17,22 @@ const ID: usize = 512;
 const SESSION: usize = 16;
 /// How often nodes may pass a message on.
 const HOPS: u32 = 1;
+
+/// What is no message.
+#[derive(Clone, Debug)]
+pub enum Refused {
+    /// It can be told which one it was: it alone is refused.
+    Message {
+        /// What its answer is sent under: its sequence, or a node's tag.
+        tag: u64,
+        /// Its place in its session.
+        sequence: u64,
+        /// What is wrong.
+        problem: Box<Problem>,
+    },
+    /// It cannot: the connection ends.
+    Stream,
+}
 
 /// What can still be read of an envelope that as a whole cannot: whom to answer. It is read up to what cannot be read
 /// even here, such as an unknown field that is nested without end.
@@ -36,12 +51,12 @@ struct SalvageForward {
     envelope: Option<Salvage>,
 }
 
-/// The envelope of a client's frame.
-pub(crate) fn sent(
-    frame: &Bytes,
-    session: &[u8; SESSION],
-    limits: &Limits,
-) -> Result<Envelope, Refused> {
+/// The envelope of a client's frame, without a principal: the certificate says who it is.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn sent(frame: &Bytes, session: &[u8; SESSION], limits: &Limits) -> Result<Envelope, Refused> {
     let alone = |sequence, problem| Err(refused(sequence, sequence, problem));
     let mut envelope = match Envelope::decode(frame.clone()) {
         Ok(envelope) => envelope,
@@ -69,7 +84,11 @@ pub(crate) fn sent(
 }
 
 /// The envelope of a message that a node passes on, and its tag.
-pub(crate) fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Refused> {
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Refused> {
     let alone = |tag, sequence, problem| Err(refused(tag, sequence, problem));
     let bad = |text: String| problem("bad-message", text);
     let forward = match Forward::decode(frame.clone()) {

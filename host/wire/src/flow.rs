@@ -26,12 +26,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{Account, Charge, Full};
+use crate::budget::{Account, Charge};
+use crate::check::Refused;
 use crate::clock::Moment;
 use crate::code::Code;
 use crate::error::{Error, problem, within};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
-use crate::proto::{Envelope, Kind, Outcome, Problem, Reply};
+use crate::proto::{Envelope, Outcome, Problem, Reply};
 
 /// Replies that go into one write.
 const BATCH: usize = 512;
@@ -96,12 +97,9 @@ impl Ticket {
         });
     }
 
-    fn send(&mut self, mut reply: Reply) {
+    fn send(&mut self, reply: Reply) {
         self.answered = true;
-        let size = reply.encoded_len() as u64;
-        if let Err(full) = self.charge.answer(size) {
-            reply = given_up(&reply, size, &full);
-        }
+        let mut reply = self.charge.pay_for(reply);
         reply.sequence = self.sequence;
         let (tag, charge) = (self.tag, Arc::clone(&self.charge));
         let bytes = u64::from(self.bytes) + self.lane.window.made(reply.encoded_len() as u64);
@@ -145,15 +143,6 @@ pub(crate) trait Traffic: Sync {
     /// Takes messages in the order they were sent, and leaves the batch empty. While it waits, nothing
     /// more of the stream is read.
     fn deliver(&self, batch: &mut Vec<Request>) -> impl Future<Output = ()> + Send;
-}
-
-/// What is no message.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// It can be told which one it was: it alone is refused.
-    Message { tag: u64, sequence: u64, problem: Box<Problem> },
-    /// It cannot.
-    Stream,
 }
 
 /// How much of a stream may be in flight.
@@ -309,15 +298,15 @@ async fn read<T: Traffic>(
                 Ok((tag, envelope)) => {
                     let payer = traffic.payer(&envelope);
                     let payer = payer.as_ref().unwrap_or(account);
-                    // What was let in before all of it had come is not refused now.
-                    let full = if paid.is_none() { payer.full() } else { None };
-                    let charge = match paid {
-                        Some(paid) if paid.is_of(payer) => paid,
-                        _ => payer.charge(bytes.into()),
+                    let (charge, full) = match paid {
+                        // What was let in before all of it had come is not refused now.
+                        Some(paid) if paid.is_of(payer) => (paid, None),
+                        Some(_) => (payer.charge(bytes.into()), None),
+                        None => payer.admit(bytes.into()),
                     };
                     let ticket = ticket(tag, envelope.sequence, charge);
                     match full {
-                        Some(full) => ticket.not_run(full.problem("the message was not taken")),
+                        Some(full) => ticket.not_run(full),
                         None => batch.push(Request { envelope, received, ticket }),
                     }
                 }
@@ -447,20 +436,6 @@ impl Written<'_> {
     fn release(&mut self) {
         self.charges.clear();
         self.window.release(std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes));
-    }
-}
-
-/// A reply for which there is no room. A query may be asked again; of a command the outcome is on record, and its
-/// next copy is told.
-fn given_up(reply: &Reply, size: u64, full: &Full) -> Reply {
-    let query = reply.kind() == Kind::Query && reply.outcome() != Outcome::Unknown;
-    let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };
-    Reply {
-        outcome: outcome.into(),
-        problem: Some(full.problem(&format!("a reply of {size} bytes was given up"))),
-        epoch: reply.epoch,
-        kind: reply.kind,
-        ..Reply::default()
     }
 }
 

@@ -2,19 +2,21 @@
 //!
 //! `docs/protocol.md` says what crosses the wire; this crate is its implementation for both sides.
 //! From the bottom up: [`proto`] (generated messages), [`frame`] (bytes to frames, sans-IO),
-//! [`framed`] (the same over QUIC streams), [`outcome`] (how a message ends), [`identity`] and [`tls`] (who is who), [`endpoint`]
+//! [`framed`] (the same over QUIC streams), [`check`], [`budget`] and [`envelope`] (whether a message is taken, and as what),
+//! [`outcome`] (how it ends), [`identity`] and [`tls`] (who is who), [`endpoint`]
 //! (sockets and bounds), [`dial`] (a client's side of a connection), [`server`] (a node's side), [`peer`]
 //! (nodes among themselves).
 //!
 //! What is confusing: a *connection* is one QUIC connection; a *session* is a sender's series of
 //! numbered messages, which outlives connections (R17). On a connection, each session has a stream.
 
-mod budget;
-mod check;
+pub mod budget;
+pub mod check;
 pub mod clock;
 pub mod code;
 pub mod dial;
 pub mod endpoint;
+pub mod envelope;
 mod error;
 mod flow;
 pub mod frame;

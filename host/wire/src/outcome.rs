@@ -162,6 +162,13 @@ pub fn verdict_of(reply: &Reply) -> Verdict {
     }
 }
 
+/// The answer while a node starts.
+#[must_use]
+pub fn starting() -> Problem {
+    let help = "send it again, or to another node".into();
+    Problem { help, ..bounced(codes::REBALANCING, "the node is starting") }
+}
+
 /// A refusal that the sender's node acts on.
 #[must_use]
 pub fn bounced(code: &str, message: &str) -> Problem {

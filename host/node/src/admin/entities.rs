@@ -8,6 +8,7 @@ use ostraca_sharding::hash::shard_of;
 use ostraca_sharding::ids::Entity;
 use ostraca_sharding::rows::Member;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
+use ostraca_wire::envelope::{Deployed, access_denied};
 use ostraca_wire::proto::{
     Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, LastFailure, StateKey,
     Unanswered,
@@ -15,7 +16,7 @@ use ostraca_wire::proto::{
 
 use super::*;
 use crate::ownership::shard_key;
-use crate::service::{access_denied, unknown_type};
+use crate::service::unknown_type;
 
 /// Heads read from the store at a time, and bytes of them.
 const PAGE: (usize, usize) = (512, 1 << 20);
@@ -166,7 +167,7 @@ impl Desk {
         };
         // What an entity says it says to those who may send to it.
         if request.values && !entry.admits(principal) {
-            return Err(access_denied(entry, principal));
+            return Err(access_denied(&entry.name, principal));
         }
         let values = request.values;
         let shard = shard_of(entry.manifest.shard_key.part(&request.id), self.shards);

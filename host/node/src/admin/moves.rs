@@ -65,7 +65,7 @@ impl Desk {
         let (answer, heard) = oneshot::channel();
         // A control thread that has ended drops the answer.
         let _ = self.control.send(control::Input::Plan(answer));
-        let plan = heard.await.map_err(|_| crate::peers::starting())?;
+        let plan = heard.await.map_err(|_| ostraca_wire::outcome::starting())?;
         let moves = plan.into_iter().map(|(shard, from, to)| Move {
             shard: shard.0,
             from: from.to_string(),

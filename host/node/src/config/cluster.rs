@@ -7,11 +7,11 @@ use ostraca_sharding::assign::{AllocationStrategy, LeastShard, Strategy};
 use ostraca_sharding::rows::Roles;
 use ostraca_sharding::{node, route};
 use ostraca_wire::PeerLimits;
+use ostraca_wire::envelope::Deadlines;
 use serde::{Deserialize, Serialize};
 
 use super::file::{File, large, millis, small};
 use crate::control::WordBounds;
-use crate::gateway::Deadlines;
 use crate::input::units;
 
 /// How many leases a node's words may go unheard.

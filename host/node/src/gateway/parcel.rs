@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use ostraca_sharding::ids::{Epoch, Session, ShardId};
 use ostraca_sharding::rows::Member;
 use ostraca_wire::clock::Moment;
@@ -58,19 +57,14 @@ impl Parcel {
         lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_abandoned)
     }
 
-    /// The envelope as another node gets it: with what this one knows, and without the time that it was held.
+    /// For how many milliseconds this node has held it.
+    pub(super) fn held(&self) -> u64 {
+        u64::try_from(self.0.received.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The envelope as another node gets it.
     pub(super) fn forwarded(&self, node: &str, epoch: Epoch) -> Envelope {
-        let held = u64::try_from(self.0.received.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let mut envelope = self.0.envelope.clone();
-        envelope.session = Bytes::copy_from_slice(&self.0.session.0);
-        envelope.origin = node.to_owned();
-        envelope.hops = envelope.hops.saturating_add(1);
-        envelope.route_epoch = epoch.0;
-        if envelope.remaining_ms > 0 {
-            // A deadline that has passed on the way is told by the owner, which knows whether a copy ran.
-            envelope.remaining_ms = envelope.remaining_ms.saturating_sub(held).max(1);
-        }
-        envelope
+        self.0.envelope.passed_on(self.0.session, node, epoch, self.held())
     }
 }
 

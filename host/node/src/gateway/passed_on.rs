@@ -60,7 +60,7 @@ impl Gateway {
 
     /// Finds a message's shard; none: it was refused.
     fn place(&self, types: &Table, mut request: Request) -> Option<Placed> {
-        self.opener.bound_deadline(&mut request.envelope);
+        self.opener.deadlines.bound(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(Session);
         let Ok(session) = session else {
             let missing = problem("bad-message", "a session of 16 bytes is missing", "");

@@ -60,7 +60,7 @@ async fn a_node_that_runs_no_entities_knows_types_by_their_rows_alone() {
     assert_eq!(types.reached("counter", 1, LONG).await, Ok(()));
     assert_eq!(types.reached("account", 1, LONG).await, Ok(()));
     let entry = types.get("counter").expect("known");
-    assert!(entry.method("get").is_some() && !entry.runs_here());
+    assert!(entry.methods_by_name().contains_key("get") && !entry.runs_here());
     assert_eq!(told.load(Ordering::SeqCst), 0, "workers are told of what can be run");
 
     loader.row(row(9, "counter", 3, [0; 32]));

@@ -44,6 +44,8 @@ impl Default for Settings {
 pub enum Mutation {
     /// A message whose former copy may have run is told as not run (R16).
     ForgetDoubt,
+    /// What is in flight when the node stops is told as not run (R16).
+    CloseWithoutDoubt,
     /// What is held for a shard is dropped when its route moves, and never answered (A11).
     DropHeld,
     /// A route moves to lower epochs too (R13).

@@ -1,7 +1,7 @@
 //! What ends by time, and how it is refused.
 
 use super::table::{Entry, shard_of};
-use super::{Refusal, Router, Step};
+use super::{Mutation, Refusal, Router, Step};
 use crate::message::codes;
 
 impl<T> Entry<T> {
@@ -62,6 +62,18 @@ impl<T: Clone> Router<T> {
         }
     }
 
+    /// A round of a node's stop: gives back what waits, and from `until` on everything, see [`Self::close`]. Whether nothing
+    /// is left: until then, it is called again and again.
+    pub fn wind_down(&mut self, now: u64, until: u64, out: &mut Vec<Step<T>>) -> bool {
+        self.turn_away(now, out);
+        let left = self.held > 0 || !self.flights.is_empty();
+        if left && now < until {
+            return false;
+        }
+        self.close(now, out);
+        true
+    }
+
     /// The node stops: gives everything back. What is in flight is in doubt.
     pub fn close(&mut self, now: u64, out: &mut Vec<Step<T>>) {
         for index in 0..self.slots.len() {
@@ -69,7 +81,9 @@ impl<T: Clone> Router<T> {
             let tags: Vec<u64> = self.slots[index].flying.values().copied().collect();
             for mut flight in tags.into_iter().filter_map(|tag| self.take(tag)).collect::<Vec<_>>()
             {
-                self.doubt(&mut flight.entry);
+                if !self.mutated(Mutation::CloseWithoutDoubt) {
+                    self.doubt(&mut flight.entry);
+                }
                 self.hold_entry(now, index, flight.place, flight.entry);
             }
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::OVERHEAD;
 use super::principals::{Budgets, Principal};
 use crate::error::problem;
 use crate::limits::Limits;
-use crate::proto::Problem;
+use crate::proto::{Kind, Outcome, Problem, Reply};
 
 /// Replies that wait on one link between nodes, of all principals together.
 #[derive(Debug)]
@@ -175,8 +176,9 @@ impl Account {
         self.connection.iter().chain([&self.principal.bytes, &*self.node])
     }
 
-    /// Whether the connection's own budget is used up.
-    pub(crate) fn connection_is_full(&self) -> bool {
+    /// Whether the connection's own budget is used up: then nothing more of it is read.
+    #[must_use]
+    pub fn connection_is_full(&self) -> bool {
         self.connection.as_ref().is_some_and(Level::is_full)
     }
 
@@ -208,6 +210,13 @@ impl Account {
             level.messages.fetch_add(message, Ordering::AcqRel);
         }
         Arc::new(Charge { account: Arc::clone(self), message, reply: AtomicU64::new(0) })
+    }
+
+    /// Charges a message of so many bytes; and why it is not taken, if there is no room for it.
+    #[must_use]
+    pub fn admit(self: &Arc<Self>, bytes: u64) -> (Arc<Charge>, Option<Problem>) {
+        let full = self.full();
+        (self.charge(bytes), full.map(|full| full.problem("the message was not taken")))
     }
 
     /// Whose.
@@ -261,6 +270,16 @@ impl Charge {
         }
     }
 
+    /// The reply as it is sent, which is told to have been given up if there is no room for it.
+    #[must_use]
+    pub fn pay_for(&self, reply: Reply) -> Reply {
+        let size = reply.encoded_len() as u64;
+        match self.answer(size) {
+            Ok(()) => reply,
+            Err(full) => given_up(&reply, size, &full),
+        }
+    }
+
     /// The reply is about to wait for its sender. One that was not charged when it was made needs room.
     ///
     /// # Errors
@@ -290,6 +309,20 @@ impl Drop for Charge {
         for level in self.account.levels() {
             level.release(self.message, reply);
         }
+    }
+}
+
+/// A reply for which there is no room. A query may be asked again; of a command the outcome is on record, and its
+/// next copy is told.
+fn given_up(reply: &Reply, size: u64, full: &Full) -> Reply {
+    let query = reply.kind() == Kind::Query && reply.outcome() != Outcome::Unknown;
+    let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };
+    Reply {
+        outcome: outcome.into(),
+        problem: Some(full.problem(&format!("a reply of {size} bytes was given up"))),
+        epoch: reply.epoch,
+        kind: reply.kind,
+        ..Reply::default()
     }
 }
 

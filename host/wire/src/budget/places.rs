@@ -18,14 +18,16 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// There is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) setting: &'static str,
-    pub(crate) most: usize,
+pub struct Refused {
+    /// Which bound was met.
+    pub setting: &'static str,
+    /// What it is.
+    pub most: usize,
 }
 
 /// One of something of the node and of a principal, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     budgets: Arc<Budgets>,
     principal: Arc<Principal>,
     of_node: Option<fn(&Budgets) -> &AtomicUsize>,
@@ -44,10 +46,11 @@ impl Drop for Place {
 impl Budgets {
     /// A place for one more connection of a principal, its account, and its send window. The last
     /// `reserved_connections` places are for principals that have none: whatever one client does, an operator gets in.
-    pub(crate) fn connect(
-        self: &Arc<Self>,
-        name: &str,
-    ) -> Result<(Place, Arc<Account>, u64), Refused> {
+    ///
+    /// # Errors
+    ///
+    /// Which bound leaves no place.
+    pub fn connect(self: &Arc<Self>, name: &str) -> Result<(Place, Arc<Account>, u64), Refused> {
         let limits = &self.limits;
         let principal = self.principal(name);
         let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.connections;

@@ -35,7 +35,7 @@ struct Known {
 
 /// All budgets of a node.
 #[derive(Debug)]
-pub(crate) struct Budgets {
+pub struct Budgets {
     pub(super) limits: Limits,
     node: Arc<Level>,
     known: Mutex<Known>,
@@ -45,7 +45,9 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+    /// Those of a node with these limits, which holds nothing yet.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             limits: limits.clone(),
             node: Arc::new(Level::new(
@@ -99,7 +101,8 @@ impl Budgets {
     }
 
     /// The account of what another node passes on for a principal.
-    pub(crate) fn passed_on(&self, principal: &str) -> Arc<Account> {
+    #[must_use]
+    pub fn passed_on(&self, principal: &str) -> Arc<Account> {
         Account::new(None, self.principal(principal), self.node.clone())
     }
 
@@ -110,7 +113,8 @@ impl Budgets {
     }
 
     /// Bytes that are held for all clients.
-    pub(crate) fn held(&self) -> u64 {
+    #[must_use]
+    pub fn held(&self) -> u64 {
         self.node.held()
     }
 }

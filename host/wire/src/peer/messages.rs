@@ -21,11 +21,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::pending::{Most, Pending};
 use super::{Bounds, HEAD, PeerInfo};
 use crate::budget::{Account, Budgets, LinkBudget};
-use crate::check;
+use crate::check::{self, Refused};
 use crate::clock::Moment;
 use crate::code::Code;
 use crate::error::{Error, unreadable};
-use crate::flow::{self, Bound, Refused, Request, Traffic};
+use crate::flow::{self, Bound, Request, Traffic};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
 use crate::proto::{self, Envelope, Forwarded, Reply};
 

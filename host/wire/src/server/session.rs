@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use super::{Service, SessionInfo, Shared};
 use crate::budget::Account;
-use crate::check;
+use crate::check::{self, Refused};
 use crate::error::Error;
-use crate::flow::{self, Bound, Refused, Request, Traffic};
+use crate::flow::{self, Bound, Request, Traffic};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::{Envelope, Reply};
 

@@ -164,6 +164,32 @@ fn a_node_that_stops_gives_everything_back() {
 }
 
 #[test]
+fn a_stop_waits_for_what_is_in_flight_and_not_for_ever() {
+    let mut hand = Hand::with(Settings::default());
+    hand.update(1, Some(member("a", 1)), false);
+    hand.route(1);
+    hand.route(2);
+    let until = hand.now + 50;
+    let mut done = false;
+    let mut round = |hand: &mut Hand| {
+        hand.act(|router, now, out| done = router.wind_down(now, until, out));
+        done
+    };
+    assert!(!round(&mut hand));
+    hand.act(|router, now, out| router.route_into(now, ShardId(2), 3, 10, None, out));
+    assert!(!round(&mut hand));
+    assert_eq!(codes_of(&hand), [(3, codes::REBALANCING, false)]);
+    let tag = hand.sent[0].2;
+    assert_eq!(hand.answer(tag, Verdict::Done), Some((1, false)));
+    hand.wait(49);
+    assert!(!round(&mut hand));
+    hand.wait(1);
+    assert!(round(&mut hand));
+    assert_eq!(codes_of(&hand)[1..], [(2, codes::REBALANCING, true)]);
+    assert!(round(&mut hand), "nothing is left");
+}
+
+#[test]
 fn what_waits_is_turned_away_and_what_is_in_flight_is_still_answered() {
     let mut hand = Hand::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);

@@ -1,0 +1,184 @@
+//! What gateways and owners make of an envelope: how long its message may take, whether its type takes it so, what
+//! another node gets, and the message of the core. Sans-IO: the simulator's nodes go by it too.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::{Digest, Entity, Epoch, MessageId, Session};
+use ostraca_sharding::message::{Context, Kind, Message, Token};
+
+use crate::outcome::wire_kind;
+use crate::problem;
+use crate::proto::{self, Envelope, Problem};
+
+/// The one namespace; an empty one stands for it.
+pub const NAMESPACE: &str = "default";
+
+/// How long messages may have, in milliseconds: no message is kept for ever because its sender forgot to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Of a message that names none (`gateway.default-deadline`).
+    pub unless_named: u64,
+    /// The longest; more is cut to it (`gateway.max-deadline`).
+    pub longest: u64,
+}
+
+impl Deadlines {
+    /// Sees to it that the message has a deadline, and none that is too long.
+    pub fn bound(&self, envelope: &mut Envelope) {
+        envelope.remaining_ms = match envelope.remaining_ms {
+            0 => self.unless_named,
+            named => named.min(self.longest),
+        };
+    }
+}
+
+/// What a deployed type says of messages to it.
+pub trait Deployed {
+    /// Its name.
+    fn name(&self) -> &Arc<str>;
+
+    /// Whether its manifest lets a principal send to it.
+    fn admits(&self, principal: &str) -> bool;
+
+    /// A method's shared name and its kind.
+    fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)>;
+
+    /// The answer to whoever names a method that it does not have.
+    fn unknown_method(&self, name: &str) -> Problem;
+
+    /// Bytes of a body that it takes.
+    fn max_message(&self) -> u64;
+}
+
+/// Refuses a message to another namespace.
+///
+/// # Errors
+///
+/// The refusal.
+pub fn in_namespace(envelope: &Envelope) -> Result<(), Problem> {
+    if matches!(envelope.namespace.as_str(), "" | NAMESPACE) {
+        return Ok(());
+    }
+    let text =
+        format!("there is no namespace `{}`; this cluster has `{NAMESPACE}`", envelope.namespace);
+    Err(Problem { help: "leave the namespace empty".into(), ..problem("unknown-namespace", text) })
+}
+
+/// The method that an envelope to a type names, if its sender may use it so.
+///
+/// # Errors
+///
+/// The refusal.
+pub fn resolve<T: Deployed>(
+    entry: &T,
+    principal: &str,
+    envelope: &Envelope,
+) -> Result<(Arc<str>, Kind), Problem> {
+    let name = entry.name();
+    if !entry.admits(principal) {
+        return Err(access_denied(name, principal));
+    }
+    let Some((method, kind)) = entry.method(&envelope.method) else {
+        return Err(entry.unknown_method(&envelope.method));
+    };
+    let asked = proto::Kind::try_from(envelope.kind).unwrap_or(proto::Kind::Unspecified);
+    if asked != proto::Kind::Unspecified && asked != wire_kind(*kind) {
+        return Err(Problem {
+            help: "send it as what it is, or leave the kind open".into(),
+            ..problem("wrong-kind", format!("`{name}.{method}` is a {}", word(*kind)))
+        });
+    }
+    let (limit, size) = (entry.max_message(), envelope.body.len());
+    if size as u64 > limit {
+        let text = format!("a body of {size} bytes; `{name}` takes {limit}");
+        return Err(Problem {
+            help: "send less, or raise `limits.message` in the type's manifest".into(),
+            ..problem("message-too-large", text)
+        });
+    }
+    Ok((method.clone(), *kind))
+}
+
+/// A type's manifest does not name a sender.
+#[must_use]
+pub fn access_denied(name: &str, principal: &str) -> Problem {
+    Problem {
+        help: "the type's manifest says who may, under `[access] send`".into(),
+        ..problem("access-denied", format!("`{principal}` may not send to `{name}`"))
+    }
+}
+
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Command => "command",
+        Kind::Query => "query",
+    }
+}
+
+impl Envelope {
+    /// When its sender stops waiting, on the clock that shows `now`, after the node has held it for so many milliseconds.
+    #[must_use]
+    pub fn deadline(&self, now: u64, held: u64) -> Option<u64> {
+        let left = self.remaining_ms.saturating_sub(held);
+        (self.remaining_ms > 0).then(|| now.saturating_add(left))
+    }
+
+    /// The same as another node gets it: with what this one knows, and without the milliseconds that it was held.
+    #[must_use]
+    pub fn passed_on(&self, session: Session, node: &str, epoch: Epoch, held: u64) -> Self {
+        let mut envelope = self.clone();
+        envelope.session = Bytes::copy_from_slice(&session.0);
+        envelope.origin = node.to_owned();
+        envelope.hops = envelope.hops.saturating_add(1);
+        envelope.route_epoch = epoch.0;
+        if envelope.remaining_ms > 0 {
+            // A deadline that has passed on the way is told by the owner, which knows whether a copy ran.
+            envelope.remaining_ms = envelope.remaining_ms.saturating_sub(held).max(1);
+        }
+        envelope
+    }
+
+    /// The message of the core, which came at `now` after the node had held it for so many milliseconds.
+    #[must_use]
+    pub fn message(
+        &self,
+        token: Token,
+        session: Session,
+        (name, method, kind): (Arc<str>, Arc<str>, Kind),
+        (now, held): (u64, u64),
+        context: Context,
+    ) -> Message {
+        let target = Entity { kind: name, id: self.id.as_str().into() };
+        Message {
+            token,
+            digest: Digest::of(&target, &method, &self.body),
+            target,
+            id: MessageId { session, sequence: self.sequence },
+            after: self.after,
+            settled: self.settled,
+            kind,
+            method,
+            body: self.body.clone(),
+            created: self.created_ms,
+            arrived: now,
+            deadline: self.deadline(now, held),
+            context: Arc::new(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_has_a_deadline_within_bounds() {
+        let deadlines = Deadlines { unless_named: 60, longest: 600 };
+        for (named, bounded) in [(0, 60), (1, 1), (600, 600), (601, 600), (u64::MAX, 600)] {
+            let mut envelope = Envelope { remaining_ms: named, ..Envelope::default() };
+            deadlines.bound(&mut envelope);
+            assert_eq!(envelope.remaining_ms, bounded, "{named}");
+        }
+    }
+}
