@@ -48,6 +48,9 @@ pub struct Operation {
     pub sent: u64,
     /// When its outcome came.
     pub received: u64,
+    /// When its sender gave up, if it asked again under the id: what it had sent by then did not wait for this one.
+    #[serde(default)]
+    pub given_up: Option<u64>,
     /// The outcome.
     pub outcome: Outcome,
 }

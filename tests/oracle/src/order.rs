@@ -36,19 +36,55 @@ pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Finding>) {
     }
 }
 
+/// The commands of a session so far.
+#[derive(Default)]
+struct Session<'a> {
+    /// The one with the highest version.
+    latest: Option<(u64, &'a Operation)>,
+    /// The same of those that were never given up.
+    firm: Option<(u64, &'a Operation)>,
+    given_up: Vec<(u64, &'a Operation)>,
+}
+
+impl<'a> Session<'a> {
+    fn add(&mut self, version: u64, operation: &'a Operation) {
+        let raise = |slot: &mut Option<(u64, &'a Operation)>| {
+            if slot.is_none_or(|(highest, _)| version > highest) {
+                *slot = Some((version, operation));
+            }
+        };
+        raise(&mut self.latest);
+        match operation.given_up {
+            None => raise(&mut self.firm),
+            Some(_) => self.given_up.push((version, operation)),
+        }
+    }
+
+    /// What a query must not read less than. What was given up when it was sent holds nobody.
+    fn before(&self, query: &Operation) -> Option<(u64, &'a Operation)> {
+        let held = |(_, it): &&(u64, &Operation)| it.given_up.is_none_or(|at| at < query.sent);
+        let given_up = self.given_up.iter().filter(held).copied();
+        self.firm.into_iter().chain(given_up).max_by_key(|(version, _)| *version)
+    }
+}
+
 /// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it made.
 /// That a later command ran before a query is no breach: an answer that was lost is read again.
 pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Finding>) {
-    // The highest version among the commands of each session so far.
-    let mut sessions: BTreeMap<&str, (u64, &Operation)> = BTreeMap::new();
+    let mut sessions: BTreeMap<&str, Session<'_>> = BTreeMap::new();
     let mut ordered: Vec<&Operation> = operations.to_vec();
     ordered.sort_by_key(|operation| operation.sequence);
     for operation in ordered {
         let Some(version) = version_of(operation) else { continue };
-        if let Some((highest, before)) = sessions.get(operation.session.as_str()) {
+        let session = sessions.entry(&operation.session).or_default();
+        let before = match operation.command {
+            true => session.latest,
+            false => session.before(operation),
+        };
+        if let Some((highest, before)) = before {
             let (early, broken) = match operation.command {
-                true => (version <= *highest, Broken::SessionOrder),
-                false => (version < *highest, Broken::QueryOvertook),
+                true => (version <= highest, Broken::SessionOrder),
+                false => (version < highest, Broken::QueryOvertook),
             };
             if early {
                 let (name, before) = (name(operation), name(before));
@@ -60,10 +96,7 @@ pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Finding>) {
             }
         }
         if operation.command {
-            let last = sessions.entry(&operation.session).or_insert((version, operation));
-            if version > last.0 {
-                *last = (version, operation);
-            }
+            session.add(version, operation);
         }
     }
 }

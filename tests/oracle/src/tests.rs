@@ -12,6 +12,7 @@ fn add(sequence: u64, by: u64, sent: u64, received: u64, version: u64, value: u6
         arguments: by.into(),
         sent,
         received,
+        given_up: None,
         outcome: Outcome::Final { version, value: Ok(value.into()) },
     }
 }
@@ -197,6 +198,21 @@ fn a_query_does_not_overtake_a_command_of_its_session() {
     assert_eq!(broken(&[add(1, 5, 0, 10, 1, 5), query.clone()], 1), only(Broken::QueryOvertook));
     let other = of("t", query);
     assert_eq!(broken(&[add(1, 5, 0, 10, 1, 5), other], 1), BTreeSet::new());
+}
+
+#[test]
+fn a_query_overtakes_only_what_was_given_up_when_it_was_sent() {
+    let mut command = add(1, 5, 0, 40, 1, 5);
+    let mut query = get(10, 20, 0, 0);
+    query.sequence = 2;
+    command.given_up = Some(10);
+    assert_eq!(broken(&[command.clone(), query.clone()], 1), BTreeSet::new());
+    command.given_up = Some(9);
+    assert_eq!(broken(&[command.clone(), query], 1), only(Broken::QueryOvertook));
+    let later = add(2, 5, 10, 20, 1, 5);
+    command.outcome = Outcome::Final { version: 2, value: Ok(10.into()) };
+    command.given_up = Some(10);
+    assert_eq!(broken(&[command, later], 2), only(Broken::SessionOrder));
 }
 
 #[test]

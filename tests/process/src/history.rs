@@ -52,6 +52,7 @@ impl Recorder {
             arguments,
             sent,
             received: 0,
+            given_up: None,
             outcome: Outcome::Unknown,
         };
         let recorder = Arc::clone(self);

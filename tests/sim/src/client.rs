@@ -234,6 +234,7 @@ impl Client {
             arguments: pending.by.into(),
             sent: pending.sent,
             received: now,
+            given_up: None,
             outcome: seen,
         });
         None

@@ -12,6 +12,7 @@ mod clients;
 mod control;
 mod door;
 mod faults;
+mod gateway;
 mod guard;
 mod guard_shards;
 mod judge;
@@ -54,6 +55,7 @@ use crate::store::{Breach, Store};
 use crate::tally::Tally;
 use clients::{Client, Session};
 use faults::{Fault, Trap};
+use gateway::{Bounds, SimType};
 use guard::{Applied, Guard};
 use leases::{Late, Vigil};
 use life::Site;
@@ -66,6 +68,7 @@ use shards::Running;
 use slow::Slow;
 use storage::{Asked, Call, Reply, Watcher};
 
+pub use gateway::Mutation as GatewayMutation;
 pub use kinds::KINDS;
 
 /// What a run does differently from the rules.
@@ -89,6 +92,12 @@ pub struct Options {
     pub client: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
     pub settings: bool,
+    /// Rules of the gateways switched off.
+    pub gateway: Vec<GatewayMutation>,
+    /// Gateways have little room for messages, and give them little time, in every run.
+    pub tight: bool,
+    /// Nodes leave in every run, at once, and most callers do not wait for long.
+    pub leaves: bool,
     /// The way between clients and gateways is cut in every run.
     pub line_cuts: bool,
     /// Clients take silence for proof: what was unanswered when a connection fell silent is sent under another id (R16).
@@ -111,6 +120,9 @@ impl Default for Options {
             slow_store: false,
             client: Vec::new(),
             settings: false,
+            gateway: Vec::new(),
+            tight: false,
+            leaves: false,
             line_cuts: false,
             anew_after_silence: false,
             messages: 150,
@@ -262,6 +274,14 @@ enum Happening {
     Up {
         site: usize,
     },
+    /// A node that stops looks whether its gateway has answered all.
+    WindDown {
+        pid: Pid,
+    },
+    /// It has.
+    Closed {
+        pid: Pid,
+    },
     Strike(Fault),
     Look,
 }
@@ -282,6 +302,8 @@ impl Happening {
             | Self::RouterTick { pid }
             | Self::Order { pid }
             | Self::Tiding { pid }
+            | Self::WindDown { pid }
+            | Self::Closed { pid }
             | Self::Ran { pid, .. } => Some(*pid),
             _ => None,
         }
@@ -352,6 +374,10 @@ struct World {
     sessions: Vec<Session>,
     lines: Vec<Line>,
     line_cuts: Vec<LineCut>,
+    /// What gateways have room and time for.
+    bounds: Bounds,
+    /// What is deployed.
+    types: [SimType; 2],
     /// What the books take for the beginning of time.
     begun: Instant,
     entities: u64,
@@ -500,6 +526,8 @@ impl World {
             Happening::CutFelt { from, to, what } => self.cut_ends(from, to, what),
             Happening::Crash { site, back, power } => self.crash(site, back, power),
             Happening::Up { site } => self.up(site),
+            Happening::WindDown { pid } => self.wind_down(pid),
+            Happening::Closed { pid } => self.closed(pid),
             Happening::Strike(fault) => self.strike(fault),
             Happening::Look => self.look(),
         }

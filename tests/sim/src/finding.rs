@@ -69,6 +69,12 @@ pub enum Broken {
     RouterSpins,
     /// The oracle could not compare all values: too many choices of unknown commands explain them.
     NotCompared,
+    /// A node took a message though it held as much as it may (K19).
+    OverBudget,
+    /// A turn started for a message that no gateway may let in (S11.6).
+    BadMessageRan,
+    /// A message may take longer than its gateway's bound (R22).
+    DeadlineUnbound,
     /// A row holds a record of another kind.
     RowKind,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ostraca_client::ledger::Mutation;
 use ostraca_oracle::Broken as History;
 use ostraca_sharding::{node, route, shard};
-use ostraca_sim::cluster::{Options, run};
+use ostraca_sim::cluster::{GatewayMutation, Options, run};
 use ostraca_sim::store::Breach;
 use ostraca_sim::{Broken, WRONG_VERSIONS};
 
@@ -312,4 +312,33 @@ fn r17_a_client_that_settles_unread_replies_is_seen() {
 #[test]
 fn promise_5_a_client_that_does_not_say_after_is_overtaken() {
     client_without(Mutation::NoAfter, Broken::Overtaken, WRONG_VERSIONS, 50);
+}
+
+#[test]
+fn k19_a_gateway_that_takes_messages_without_room_is_seen() {
+    let gateway = vec![GatewayMutation::TakeWithoutRoom];
+    let options = Options { gateway, tight: true, ..Options::default() };
+    breaks(&options, Broken::OverBudget, &[], 40);
+}
+
+#[test]
+fn r22_a_gateway_that_does_not_bound_deadlines_is_seen() {
+    let gateway = vec![GatewayMutation::UnboundDeadlines];
+    let options = Options { gateway, ..Options::default() };
+    breaks(&options, Broken::DeadlineUnbound, &[], 15);
+}
+
+#[test]
+fn s11_6_a_gateway_that_does_not_look_at_messages_is_seen() {
+    let gateway = vec![GatewayMutation::DontCheck];
+    let options = Options { gateway, ..Options::default() };
+    breaks(&options, Broken::BadMessageRan, WRONG_VERSIONS, 15);
+}
+
+#[test]
+fn r16_a_node_that_stops_and_forgets_what_is_in_flight_is_seen() {
+    // Its clients mostly send it again under its id: what they were told is the end only of those who cannot wait.
+    let route = vec![route::Mutation::CloseWithoutDoubt];
+    let options = Options { route, leaves: true, ..Options::default() };
+    breaks(&options, Broken::EffectAfterNotRun, WRONG_VERSIONS, 0);
 }

@@ -15,6 +15,7 @@ use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 
+use super::gateway::PRINCIPAL;
 use super::lines::LineId;
 use super::process::Pid;
 use super::{Happening, LEASE, World};
@@ -45,6 +46,7 @@ pub(super) struct Client {
 /// A session: its books, and what its callers saw.
 pub(super) struct Session {
     pub(super) client: usize,
+    pub(super) id: SessionId,
     pub(super) key: SessionKey,
     pub(super) history: Vec<Operation>,
     /// What has no outcome yet.
@@ -79,14 +81,14 @@ pub(super) struct Called {
     sent: u64,
     /// When its caller stops waiting.
     until: u64,
-    /// It was given up once, and its caller asks again under its id.
-    again: bool,
+    /// When it was given up, if its caller asks again under its id.
+    given_up: Option<u64>,
 }
 
 impl Called {
     /// Command or query, method and argument.
     pub(super) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
-        Self { entity, kind, method, by, sent: 0, until: 0, again: false }
+        Self { entity, kind, method, by, sent: 0, until: 0, given_up: None }
     }
 }
 
@@ -117,7 +119,8 @@ impl World {
         let ledger = Ledger::new(id, 1, self.rng.draw());
         let mut session = Session {
             client,
-            key: SessionKey::of("client", &id.0),
+            id,
+            key: SessionKey::of(PRINCIPAL, &id.0),
             history: Vec::new(),
             unresolved: BTreeMap::new(),
             ledger: ledger.without(self.options.client.clone()),
@@ -158,8 +161,8 @@ impl World {
                 _ => (Kind::Command, "add", self.rng.range(1, 10)),
             };
             let deadline = match self.rng.range(0, 100) {
-                0..=9 => self.rng.range(5, 300),
-                10..=15 => self.rng.range(50, 3_000),
+                of if of < if self.options.leaves { 90 } else { 10 } => self.rng.range(5, 300),
+                ..=15 => self.rng.range(50, 3_000),
                 _ => PATIENT,
             };
             let called = Called::new(Entity::new(kind, format!("e{id}")), call);
@@ -210,7 +213,7 @@ impl World {
             called: now,
             created: id.created,
             deadline: now + Duration::from_millis(deadline),
-            again: called.again,
+            again: called.given_up.is_some(),
         };
         let entity = called.entity.clone();
         let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created };
@@ -302,14 +305,14 @@ impl World {
             });
             let it = &mut self.sessions[session];
             it.unresolved.remove(&sequence);
-            let patient = !over && !called.again && !self.clients[it.client].tied;
+            let patient = !over && called.given_up.is_none() && !self.clients[it.client].tied;
             if let Err(CallError::Unknown { id, .. }) = &outcome
                 && patient
                 && self.rng.chance(40)
             {
                 self.tally.count("client: asked again under the id of what was given up");
                 let deadline = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
-                let called = Called { again: true, ..called };
+                let called = Called { given_up: Some(self.now), ..called };
                 self.take_call(session, called, deadline, Some(*id));
                 self.arm_session(session, 1);
                 continue;
@@ -324,6 +327,7 @@ impl World {
                 arguments: called.by.into(),
                 sent: called.sent,
                 received: self.now,
+                given_up: called.given_up,
                 outcome: seen(outcome),
             });
         }
@@ -334,7 +338,7 @@ impl World {
     fn overtaken(&mut self, sequence: u64, called: &Called, outcome: &Result<Answer, CallError>) {
         let Err(error) = outcome else { return };
         let may_have_run = matches!(error, CallError::Unknown { .. });
-        let first = called.kind == Kind::Command && !called.again;
+        let first = called.kind == Kind::Command && called.given_up.is_none();
         let overtaken = error.code() == codes::SUPERSEDED && first;
         if overtaken && !(may_have_run && self.forgetful) {
             let why = format!("{sequence} was overtaken in its lane, and never ran");
@@ -359,12 +363,13 @@ impl World {
     }
 
     /// A gateway answers a request.
-    pub(super) fn reply(&mut self, pid: Pid, token: Token, mut reply: Reply) {
+    pub(super) fn reply(&mut self, pid: Pid, token: Token, reply: Reply) {
         let Some(open) = self.processes[pid].door.open.remove(&token) else {
             return self.breaches.push(
                 Broken::SecondReply.because(format!("a second answer to {token:?}: {reply:?}")),
             );
         };
+        let mut reply = open.charge.pay_for(reply);
         reply.sequence = open.sequence;
         let outcome = reply.outcome();
         match outcome {

@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Digest, Entity, Epoch, MessageId, ShardId};
-use ostraca_sharding::message::{Kind, Message, Outcome, Token, codes};
+use ostraca_sharding::ids::{Epoch, Session as SessionKey, ShardId};
+use ostraca_sharding::message::{Kind, Outcome, Token, codes};
 use ostraca_sharding::node::Event;
 use ostraca_sharding::route::{Router, Settings, Step, Verdict};
 use ostraca_sharding::rows::Member;
 use ostraca_sharding::shard;
+use ostraca_wire::Limits;
+use ostraca_wire::budget::{Budgets, Charge};
 use ostraca_wire::outcome;
-use ostraca_wire::proto::{self, Problem, Reply};
+use ostraca_wire::proto::{Envelope, Problem, Reply};
 
 use super::lines::{LineId, Post};
 use super::net::{ConnId, Frame, Way};
@@ -22,66 +24,76 @@ use super::process::{Asker, Pid};
 use super::{Happening, World};
 use crate::finding::Broken;
 
+/// A message as it came.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    token: Token,
+    pub(super) session: SessionKey,
+    pub(super) envelope: Envelope,
+    /// When, on this node's clock.
+    pub(super) received: u64,
+}
+
 /// A request of a client.
 #[derive(Clone, Debug)]
 pub(super) struct Open {
     pub(super) line: LineId,
     pub(super) session: usize,
     pub(super) sequence: u64,
+    /// What it costs its sender.
+    pub(super) charge: Arc<Charge>,
     attempts: u32,
     held: bool,
 }
 
 /// The door of one process.
 pub(super) struct Door {
-    pub(super) router: Router<Arc<Message>>,
+    pub(super) router: Router<Arc<Parcel>>,
     /// Requests that are not answered.
     pub(super) open: BTreeMap<Token, Open>,
     /// When a tick of the router is due, in the world's time.
     pub(super) armed: Option<u64>,
+    pub(super) budgets: Arc<Budgets>,
+    /// What messages cost that other nodes passed on.
+    pub(super) passed_on: BTreeMap<Token, Arc<Charge>>,
+    /// The node has begun; before, it says that it starts.
+    pub(super) opened: bool,
+    /// The node stops: by then, on its clock, everything is given back.
+    pub(super) closing: Option<u64>,
 }
 
 impl Door {
-    pub(super) fn new(settings: Settings, shards: u32) -> Self {
-        Self { router: Router::new(settings, shards), open: BTreeMap::new(), armed: None }
+    pub(super) fn new(settings: Settings, shards: u32, limits: &Limits) -> Self {
+        Self {
+            router: Router::new(settings, shards),
+            open: BTreeMap::new(),
+            armed: None,
+            budgets: Budgets::new(limits),
+            passed_on: BTreeMap::new(),
+            opened: false,
+            closing: None,
+        }
     }
 }
 
 impl World {
     /// A client's message arrives at a gateway.
     pub(super) fn arrive(&mut self, pid: Pid, post: Post) {
-        let Post { line, session, envelope, .. } = post;
+        let Some((envelope, charge)) = self.read_message(pid, &post) else { return };
+        let Post { line, session, .. } = post;
         self.tokens += 1;
         let token = Token(self.tokens);
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
-        let target = Entity::new(envelope.r#type.as_str(), envelope.id.as_str());
-        let digest = Digest::of(&target, &envelope.method, &envelope.body);
         let sequence = envelope.sequence;
-        let message = Message {
-            token,
-            target,
-            id: MessageId { session: self.sessions[session].key, sequence },
-            after: envelope.after,
-            settled: envelope.settled,
-            kind: match envelope.kind() {
-                proto::Kind::Query => Kind::Query,
-                _ => Kind::Command,
-            },
-            method: envelope.method.as_str().into(),
-            body: envelope.body,
-            digest,
-            created: envelope.created_ms,
-            arrived: now,
-            deadline: Some(now + envelope.remaining_ms),
-            context: Default::default(),
-        };
-        let open = Open { line, session, sequence, attempts: 0, held: false };
+        let open = Open { line, session, sequence, charge, attempts: 0, held: false };
         it.door.open.insert(token, open);
-        let shard = shard_of(&message.target.id, self.shards);
-        let (deadline, bytes) = (message.deadline, 100 + message.body.len());
-        let step = it.door.router.route(now, shard, Arc::new(message), bytes, deadline);
-        if step == Step::Held {
+        let shard = shard_of(&envelope.id, self.shards);
+        let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());
+        let session = self.sessions[session].key;
+        let parcel = Parcel { token, session, envelope, received: now };
+        let step = it.door.router.route(now, shard, Arc::new(parcel), bytes, deadline);
+        if matches!(step, Step::Held) {
             self.tally.count("route: held");
             if let Some(open) = self.processes[pid].door.open.get_mut(&token) {
                 open.held = true;
@@ -91,7 +103,7 @@ impl World {
     }
 
     /// Does what the router says, and has it woken when it wants to be.
-    pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Step<Arc<Message>>>) {
+    pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Step<Arc<Parcel>>>) {
         for step in steps {
             match step {
                 Step::Held => {}
@@ -162,32 +174,35 @@ impl World {
     }
 
     /// Hands a message to this node's own machine of the shard.
-    fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &Message) {
+    fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &Parcel) {
         if !self.processes[pid].identity.roles.host {
             return self.not_sent(pid, tag);
         }
-        let Some(hosted) = self.processes[pid].shards.get(&shard) else {
-            return self.ended(pid, tag, not_here(shard), Epoch(0));
+        let message = match self.open_parcel(pid, item) {
+            Ok(message) => message,
+            Err(problem) => {
+                let reply = outcome::not_run(problem);
+                return self.answered(pid, tag, Verdict::Done, || Some(reply));
+            }
         };
-        let epoch = hosted.epoch;
-        self.tokens += 1;
-        let token = Token(self.tokens);
-        self.processes[pid].askers.insert(token, (Asker::Door(Token(tag)), shard, epoch));
-        let message = Message { token, ..item.clone() };
+        let Some(hosted) = self.processes[pid].shards.get(&shard) else {
+            return self.ended(pid, tag, message.kind, not_here(shard), Epoch(0));
+        };
+        let asker = (Asker::Door(Token(tag), message.kind), shard, hosted.epoch);
+        self.processes[pid].askers.insert(message.token, asker);
         self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
     }
 
     /// Sends a message to another node's present life, if there is a way to it.
-    fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &Message) {
+    fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &Parcel) {
         let Some(conn) = self.link(pid, &to) else {
             let delay = self.rng.range(1, 60);
             return self.at(delay, Happening::NotSent { pid, tag });
         };
-        let now = self.processes[pid].mono(self.now);
-        let mut message = item.clone();
-        // One that has passed on the way is told by the owner, which knows whether a copy ran.
-        message.deadline = message.deadline.map(|deadline| deadline.saturating_sub(now).max(1));
-        self.frame(conn, 0, Frame::Forward(tag, epoch, Box::new(message)));
+        let it = &self.processes[pid];
+        let held = it.mono(self.now).saturating_sub(item.received);
+        let envelope = item.envelope.passed_on(item.session, &it.node.0, epoch, held);
+        self.frame(conn, 0, Frame::Forward(tag, Box::new(envelope)));
     }
 
     /// The link to a life of a node; made if there is none. What goes into one that broke, before that is known, is lost.
@@ -231,50 +246,59 @@ impl World {
     }
 
     /// A message comes from another node: this one runs it or says that it does not (S11.6).
-    pub(super) fn forward_came(
+    pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, envelope: Envelope) {
+        if let Err(problem) = self.run_passed_on(pid, conn, tag, envelope) {
+            let reply = outcome::not_run(problem);
+            self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+        }
+    }
+
+    fn run_passed_on(
         &mut self,
         pid: Pid,
         conn: ConnId,
-        (tag, route): (u64, Epoch),
-        mut message: Message,
-    ) {
-        let it = &mut self.processes[pid];
-        let now = it.mono(self.now);
-        let shard = shard_of(&message.target.id, self.shards);
-        let hint = it.door.router.elsewhere(shard, route, &it.node.0);
+        tag: u64,
+        envelope: Envelope,
+    ) -> Result<(), Problem> {
+        let (envelope, session, charge) = self.read_passed_on(pid, tag, envelope)?;
+        let it = &self.processes[pid];
+        let received = it.mono(self.now);
+        let shard = shard_of(&envelope.id, self.shards);
+        let hint = it.door.router.elsewhere(shard, Epoch(envelope.route_epoch), &it.node.0);
         if hint.is_some() || !it.identity.roles.host {
             let details = hint.as_ref().map(outcome::hint_details).unwrap_or_default();
             let bounced = outcome::bounced(codes::NOT_OWNER, "the shard is another's");
-            let reply = outcome::not_run(Problem { details, ..bounced });
-            return self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+            return Err(Problem { details, ..bounced });
         }
+        let token = Token(0);
+        let message = self.open_parcel(pid, &Parcel { token, session, envelope, received })?;
+        let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.get(&shard) else {
             let reply = outcome::reply(not_here(shard), message.kind, Epoch(0));
-            return self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+            self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+            return Ok(());
         };
-        let epoch = hosted.epoch;
-        self.tokens += 1;
-        message.token = Token(self.tokens);
-        message.arrived = now;
-        message.deadline = message.deadline.map(|left| now + left);
-        it.askers.insert(message.token, (Asker::Peer(conn, tag, message.kind), shard, epoch));
+        let asker = (Asker::Peer(conn, tag, message.kind), shard, hosted.epoch);
+        it.askers.insert(message.token, asker);
+        it.door.passed_on.insert(message.token, charge);
         self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
+        Ok(())
     }
 
     /// Another node's answer.
     pub(super) fn forwarded_came(&mut self, pid: Pid, tag: u64, reply: Reply) {
-        self.answered(pid, tag, outcome::verdict_of(&reply), |_| Some(reply));
+        self.answered(pid, tag, outcome::verdict_of(&reply), || Some(reply));
     }
 
     /// An attempt ended at this node's own machine of the shard.
-    pub(super) fn ended(&mut self, pid: Pid, tag: u64, outcome: Outcome, epoch: Epoch) {
+    pub(super) fn ended(&mut self, pid: Pid, tag: u64, kind: Kind, outcome: Outcome, epoch: Epoch) {
         let verdict = outcome::verdict_on(&outcome, epoch);
-        self.answered(pid, tag, verdict, |kind| Some(outcome::reply(outcome, kind, epoch)));
+        self.answered(pid, tag, verdict, || Some(outcome::reply(outcome, kind, epoch)));
     }
 
     /// An attempt found no way.
     pub(super) fn not_sent(&mut self, pid: Pid, tag: u64) {
-        self.answered(pid, tag, Verdict::NotSent, |_| None);
+        self.answered(pid, tag, Verdict::NotSent, || None);
     }
 
     fn answered(
@@ -282,7 +306,7 @@ impl World {
         pid: Pid,
         tag: u64,
         verdict: Verdict,
-        reply: impl FnOnce(Kind) -> Option<Reply>,
+        reply: impl FnOnce() -> Option<Reply>,
     ) {
         match &verdict {
             Verdict::NotOwner { .. } => self.tally.count("route: bounced, not-owner"),
@@ -293,7 +317,7 @@ impl World {
         let now = it.mono(self.now);
         let mut out = Vec::new();
         if let Some((item, in_doubt)) = it.door.router.answered(now, tag, verdict, &mut out)
-            && let Some(reply) = reply(item.kind)
+            && let Some(reply) = reply()
         {
             if in_doubt {
                 self.tally.count("route: resent in doubt");

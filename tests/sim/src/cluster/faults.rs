@@ -103,6 +103,11 @@ pub(super) enum Fault {
     },
     /// Clients from gateways.
     LineCut(Silence),
+    /// Somebody sends what no gateway may let in.
+    BadMessage {
+        which: u64,
+        pick: u64,
+    },
     /// Another lease, which each node hears of at another time, or never.
     Settings {
         lease: u64,
@@ -301,6 +306,7 @@ impl World {
             }
             Fault::Unfit { millis } => self.cannot_run(millis),
             Fault::LineCut(cut) => self.cut_lines(cut),
+            Fault::BadMessage { which, pick } => self.send_bad(which, pick),
             Fault::Settings { lease } => self.change_settings(lease),
             Fault::Redeploy => {
                 self.tally.count("operator: redeploy");

@@ -136,7 +136,7 @@ impl World {
             lease_sent: None,
             lease: LEASE,
             shards_suspended: false,
-            door: Door::new(routes, self.shards),
+            door: Door::new(routes, self.shards, &self.bounds.limits),
             askers: BTreeMap::new(),
             control: None,
             bulk: None,
@@ -170,6 +170,7 @@ impl World {
             // It waits for the store before it asks.
             return self.at(20, Happening::Begin { pid });
         }
+        self.processes[pid].door.opened = true;
         self.tell_node(pid, Event::Tick);
     }
 
@@ -218,24 +219,27 @@ impl World {
         it.shards.clear();
         it.askers.clear();
         it.door.open.clear();
+        it.door.passed_on.clear();
     }
 
-    /// A node said goodbye: its process answers what it still holds, and ends.
+    /// A node said goodbye: its process answers what it still holds, and ends then.
     pub(super) fn left(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
-        let now = it.mono(self.now);
         if !it.leaving {
             let why = format!("{} left, and nobody asked it to", it.node);
             self.breaches.push(Broken::LeftUnasked.because(why));
         }
         let it = &mut self.processes[pid];
-        let mut out = Vec::new();
-        it.door.router.close(now, &mut out);
-        self.steps(pid, out);
-        let site = self.processes[pid].site;
-        self.processes[pid].alive = false;
+        let site = it.site;
         self.sites[site].pid = None;
         self.sites[site].over = true;
+        self.close_gateway(pid);
+    }
+
+    /// A node that said goodbye has answered what it held: its process ends, and its clients are told.
+    pub(super) fn closed(&mut self, pid: Pid) {
+        self.close_lines(pid);
+        self.processes[pid].alive = false;
         self.end(pid);
     }
 

@@ -6,6 +6,7 @@
 
 use ostraca_wire::proto::{Envelope, Reply};
 
+use super::gateway::Taken;
 use super::line_cuts::End;
 use super::process::Pid;
 use super::{Happening, World};
@@ -23,6 +24,8 @@ pub(super) struct Line {
     pub(super) broken: bool,
     /// Which ends have given it up.
     ended: [bool; 2],
+    /// What the client has at the gateway, until that end is closed.
+    pub(super) taken: Option<Taken>,
 }
 
 impl Line {
@@ -32,6 +35,9 @@ impl Line {
 
     pub(super) fn end(&mut self, end: End) {
         self.ended[end as usize] = true;
+        if end == End::Gateway {
+            self.taken = None;
+        }
     }
 }
 
@@ -79,7 +85,9 @@ impl World {
         if End::BOTH.iter().any(|to| self.cut_until(client, site, *to).is_some()) {
             return false;
         }
-        self.lines.push(Line { client, site, pid, broken: false, ended: [false; 2] });
+        let Some(taken) = self.take_connection(pid) else { return false };
+        let taken = Some(taken);
+        self.lines.push(Line { client, site, pid, broken: false, ended: [false; 2], taken });
         let line = self.lines.len() - 1;
         if !self.clients[client].tied {
             // Long enough for some messages to come through.
@@ -117,6 +125,14 @@ impl World {
         }
         if paused > self.now {
             return self.at(paused - self.now, Happening::Arrive { post });
+        }
+        if self.processes[pid].door.closing.is_some() {
+            self.tally.count("gateway: left unread, its node stops");
+            return self.lost(&post);
+        }
+        if !broken && self.left_unread(pid, &post) {
+            let delay = self.rng.range(5, 40);
+            return self.at(delay, Happening::Arrive { post });
         }
         if broken && !post.late {
             let delay = match self.rng.range(0, 10) {
@@ -214,6 +230,7 @@ impl World {
         if std::mem::replace(&mut self.lines[line].broken, true) {
             return;
         }
+        self.lines[line].taken = None;
         self.tally.count("fault: client connection broken");
         let quick = self.rng.chance(70);
         let delay = if quick { self.rng.range(1, 250) } else { self.rng.range(250, 1_500) };
@@ -225,6 +242,20 @@ impl World {
         for line in 0..self.lines.len() {
             if self.lines[line].pid == pid {
                 self.break_line(line);
+            }
+        }
+    }
+
+    /// A gateway closes its connections in good order: their clients are told, if they are reached.
+    pub(super) fn close_lines(&mut self, pid: Pid) {
+        for line in 0..self.lines.len() {
+            let Line { client, site, .. } = self.lines[line];
+            let told = self.cut_until(client, site, End::Client).is_none();
+            if self.lines[line].pid == pid && !self.lines[line].broken && told {
+                self.lines[line].broken = true;
+                self.lines[line].taken = None;
+                let delay = self.rng.range(1, 20);
+                self.at(delay, Happening::LineLost { line });
             }
         }
     }
@@ -255,6 +286,7 @@ impl World {
     pub(super) fn hang_up(&mut self, client: usize) {
         if let Some(line) = self.clients[client].line {
             self.lines[line].broken = true;
+            self.lines[line].taken = None;
             self.disconnected(client);
         }
     }

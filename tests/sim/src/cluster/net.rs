@@ -5,8 +5,7 @@
 
 use std::collections::VecDeque;
 
-use ostraca_sharding::ids::{Epoch, NodeId};
-use ostraca_sharding::message::Message;
+use ostraca_sharding::ids::NodeId;
 use ostraca_sharding::node::Talk;
 use ostraca_wire::proto;
 
@@ -38,8 +37,8 @@ pub(super) enum Frame {
     Reply(u64, Reply),
     Changes(Vec<Change>),
     WatchLost,
-    /// A message for its owner, by a route: its deadline is relative, and corrected at each hop.
-    Forward(u64, Epoch, Box<Message>),
+    /// A message for its owner, as its gateway passes it on.
+    Forward(u64, Box<proto::Envelope>),
     Forwarded(u64, Box<proto::Reply>),
 }
 
@@ -234,9 +233,7 @@ impl World {
             Frame::Reply(tag, reply) => self.store_replied(pid, tag, reply),
             Frame::Changes(changes) => self.watched(pid, conn, Some(changes)),
             Frame::WatchLost => self.watched(pid, conn, None),
-            Frame::Forward(tag, route, message) => {
-                self.forward_came(pid, conn, (tag, route), *message);
-            }
+            Frame::Forward(tag, envelope) => self.forward_came(pid, conn, tag, *envelope),
             Frame::Forwarded(tag, reply) => self.forwarded_came(pid, tag, *reply),
         }
     }

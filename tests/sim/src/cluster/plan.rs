@@ -6,6 +6,7 @@ use std::time::Instant;
 use ostraca_sharding::rows::Roles;
 
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
+use super::gateway::{Bounds, SimType};
 use super::guard::Guard;
 use super::rows::Rows;
 use super::{Happening, LEASE, Options, World};
@@ -60,6 +61,8 @@ impl World {
             sessions: Vec::new(),
             lines: Vec::new(),
             line_cuts: Vec::new(),
+            bounds: Bounds::wide(),
+            types: [SimType::new("counter"), SimType::new("starter")],
             begun: Instant::now(),
             entities: rng.range(3, 12),
             spread: if rng.chance(40) { 50 } else { 5 },
@@ -86,6 +89,7 @@ impl World {
             steps_taken: 0,
             rng,
         };
+        world.plan_gateways(seed);
         world.found();
         world.found_clients(sessions);
         world.plan();

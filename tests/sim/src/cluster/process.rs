@@ -31,8 +31,8 @@ pub(super) struct Hosted {
 /// Who waits for a shard machine's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// This process's own door, which holds the message under this token.
-    Door(Token),
+    /// This process's own door, which sent the message under this tag, and its kind.
+    Door(Token, Kind),
     /// A peer, by the link that its message came through, the peer's own name for it, and its kind.
     Peer(ConnId, u64, Kind),
 }

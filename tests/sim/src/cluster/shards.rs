@@ -9,7 +9,7 @@ use ostraca_sharding::records::{ClaimOutcome, Commit};
 use ostraca_sharding::shard::{Action, Activation, Event, Phase, Turn, TurnResult};
 
 use super::net::Frame;
-use super::process::{Asker, Order, Pid};
+use super::process::{Asker, Order, Pid, Process};
 use super::storage::{Call, shard_key};
 use super::{Happening, World};
 use crate::finding::Broken;
@@ -148,6 +148,7 @@ impl World {
             Action::Run { generation, turn, message, .. } => {
                 it.cap.busy(&(key, message.target.clone()));
                 self.check_lease(pid, shard);
+                self.check_message(pid, &message);
                 self.turns.insert(turn, message.clone());
                 let entity = message.target.clone();
                 let running = Running { entity, generation, turn, run: Some(message) };
@@ -207,7 +208,9 @@ impl World {
 
     /// A node whose lease lapsed by its own clock knows it, and is suspended (R9).
     pub(super) fn check_lapses(&mut self) {
-        for it in self.processes.iter().filter(|it| it.awake(self.now) && it.member.is_some()) {
+        // One that has said goodbye has neither shards nor a lease.
+        let serves = |it: &&Process| it.member.is_some() && it.door.closing.is_none();
+        for it in self.processes.iter().filter(|it| it.awake(self.now)).filter(serves) {
             let Some(sent) = it.lease_sent else { continue };
             let since = it.mono(self.now).saturating_sub(sent);
             // Registered only now, by a write that was long under way; or just awake.
@@ -266,8 +269,9 @@ impl World {
                 Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
             );
         };
+        self.processes[pid].door.passed_on.remove(&token);
         match asker {
-            Asker::Door(tag) => self.ended(pid, tag.0, outcome, epoch),
+            Asker::Door(tag, kind) => self.ended(pid, tag.0, kind, outcome, epoch),
             Asker::Peer(conn, tag, kind) => {
                 let reply = ostraca_wire::outcome::reply(outcome, kind, epoch);
                 self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));

@@ -1,0 +1,390 @@
+//! What a gateway decides of a message before the router sees it, and after its answer: by the product's own checks,
+//! budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). What a node does in its sockets' place
+//! is here: it reads no more of a full connection, and of none once it stops.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_sharding::ids::Session as SessionKey;
+use ostraca_sharding::message::{Kind, Message, Token, codes};
+use ostraca_sharding::route::Step;
+use ostraca_wire::budget::{Account, Charge, OVERHEAD, Place};
+use ostraca_wire::check::{self, Refused};
+use ostraca_wire::envelope::{Deadlines, Deployed, in_namespace, resolve};
+use ostraca_wire::outcome::{not_run, starting};
+use ostraca_wire::proto::{self, Envelope, Problem};
+use ostraca_wire::{Limits, problem};
+use prost::Message as _;
+
+use super::door::Parcel;
+use super::faults::Fault;
+use super::line_cuts::End;
+use super::lines::{LineId, Post};
+use super::plan::{FROM, TO};
+use super::process::Pid;
+use super::{Happening, World};
+use crate::finding::Broken;
+use crate::rng::Rng;
+
+/// Who all clients are, to budgets and types.
+pub(super) const PRINCIPAL: &str = "client/any";
+/// Bytes of a body that the types take.
+const BODY: u64 = 64;
+/// How often a node that stops looks whether all is answered.
+const ROUND: u64 = 5;
+/// Within this the last answers have arrived.
+const LINGER: u64 = 25;
+
+/// A rule of gateways that a test can switch off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// Messages are taken though there is no room for them (K19).
+    TakeWithoutRoom,
+    /// A message has as long as its sender says (R22).
+    UnboundDeadlines,
+    /// Messages are not looked at before they are taken (S11.6).
+    DontCheck,
+}
+
+/// What a client has at the gateway that it is connected to.
+#[derive(Debug)]
+pub(super) struct Taken {
+    account: Arc<Account>,
+    _place: Place,
+}
+
+/// Bounds of every gateway in a run.
+#[derive(Clone, Debug)]
+pub(super) struct Bounds {
+    pub(super) limits: Limits,
+    pub(super) deadlines: Deadlines,
+}
+
+impl Bounds {
+    pub(super) fn wide() -> Self {
+        let limits = Limits { max_message: 4 << 10, ..Limits::default() };
+        Self { limits, deadlines: Deadlines { unless_named: 60_000, longest: 600_000 } }
+    }
+}
+
+/// A deployed type.
+pub(super) struct SimType {
+    name: Arc<str>,
+    methods: [(Arc<str>, Kind); 3],
+}
+
+impl SimType {
+    pub(super) fn new(name: &str) -> Self {
+        let methods = [
+            ("add".into(), Kind::Command),
+            ("take".into(), Kind::Command),
+            ("get".into(), Kind::Query),
+        ];
+        Self { name: name.into(), methods }
+    }
+}
+
+impl Deployed for SimType {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn admits(&self, principal: &str) -> bool {
+        principal == PRINCIPAL
+    }
+
+    fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)> {
+        self.methods.iter().find(|(known, _)| **known == *name)
+    }
+
+    fn unknown_method(&self, name: &str) -> Problem {
+        problem("unknown-method", format!("`{}` has no method `{name}`", self.name))
+    }
+
+    fn max_message(&self) -> u64 {
+        BODY
+    }
+}
+
+impl World {
+    /// By dice of their own, so that other seeds stay what they were.
+    pub(super) fn plan_gateways(&mut self, seed: u64) {
+        let mut dice = Rng::new(seed ^ 0x6a7e_3a75);
+        if self.options.pauses || self.options.slow_store {
+            return;
+        }
+        if self.options.tight || dice.chance(25) {
+            let limits = &mut self.bounds.limits;
+            limits.connection_bytes = dice.range(3 << 10, 12 << 10);
+            limits.principal_bytes = dice.range(3 << 10, 12 << 10);
+            limits.node_bytes = dice.range(4 << 10, 16 << 10);
+        }
+        if self.options.tight || dice.chance(25) {
+            self.bounds.deadlines.longest = dice.range(100, 3_000);
+        }
+        for _ in 0..if self.options.leaves { 6 } else { 0 } {
+            let when = dice.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, Happening::Strike(Fault::Leave { now: true }));
+        }
+        if dice.chance(40) {
+            for _ in 0..dice.range(4, 20) {
+                let fault = Fault::BadMessage { which: dice.range(0, 11), pick: dice.draw() };
+                let when = dice.range(FROM, TO);
+                self.at(when, Happening::Strike(fault));
+            }
+        }
+    }
+
+    fn lets(&self, mutation: Mutation) -> bool {
+        self.options.gateway.contains(&mutation)
+    }
+
+    /// What a client that connects has at the node, unless the node takes no more connections.
+    pub(super) fn take_connection(&self, pid: Pid) -> Option<Taken> {
+        let (place, account, _) = self.processes[pid].door.budgets.connect(PRINCIPAL).ok()?;
+        Some(Taken { account, _place: place })
+    }
+
+    /// Whether a message is left unread for now, or for ever.
+    pub(super) fn left_unread(&mut self, pid: Pid, post: &Post) -> bool {
+        let Some(taken) = &self.lines[post.line].taken else { return false };
+        let full = taken.account.connection_is_full() && !self.lets(Mutation::TakeWithoutRoom);
+        if full && self.processes[pid].door.closing.is_none() {
+            self.tally.count("gateway: left a full connection unread for a while");
+        }
+        full
+    }
+
+    /// Reads a client's message; none: it was refused, or ended its stream.
+    pub(super) fn read_message(
+        &mut self,
+        pid: Pid,
+        post: &Post,
+    ) -> Option<(Envelope, Arc<Charge>)> {
+        let session = &self.sessions[post.session];
+        let id = session.id.0;
+        let frame = Bytes::from(post.envelope.encode_to_vec());
+        let mut envelope = match check::sent(&frame, &id, &self.bounds.limits) {
+            Ok(envelope) => envelope,
+            Err(_) if self.lets(Mutation::DontCheck) => post.envelope.clone(),
+            Err(Refused::Message { problem, .. }) => {
+                self.refuse(post, *problem);
+                return None;
+            }
+            Err(Refused::Stream) => {
+                self.tally.count("gateway: ended a stream for a frame that is no message");
+                return None;
+            }
+        };
+        let bytes = frame.len() as u64;
+        let charge = match &self.lines[post.line].taken {
+            Some(taken) => taken.account.admit(bytes),
+            // The connection is gone: what comes of it late is the node's to bear.
+            None => self.processes[pid].door.budgets.passed_on(PRINCIPAL).admit(bytes),
+        };
+        let charge = self.admitted(pid, bytes, charge);
+        let charge = charge.map_err(|full| self.refuse(post, full)).ok()?;
+        if !self.processes[pid].door.opened {
+            self.tally.count("gateway: refused, its node starts");
+            self.answer_post(post, not_run(starting()));
+            return None;
+        }
+        // The certificate says who it is.
+        envelope.principal = PRINCIPAL.into();
+        self.bound(&mut envelope);
+        Some((envelope, charge))
+    }
+
+    /// Whether there is room for a message of so many bytes, and that what is held stays within the node's budget.
+    fn admitted(
+        &mut self,
+        pid: Pid,
+        bytes: u64,
+        (charge, full): (Arc<Charge>, Option<Problem>),
+    ) -> Result<Arc<Charge>, Problem> {
+        if let Some(full) = full.filter(|_| !self.lets(Mutation::TakeWithoutRoom)) {
+            return Err(full);
+        }
+        let held = self.processes[pid].door.budgets.held() - bytes - OVERHEAD;
+        let most = self.bounds.limits.node_bytes;
+        if held >= most {
+            let node = &self.processes[pid].node;
+            let why = format!("{node} took a message while it held {held} bytes of {most}");
+            self.breaches.push(Broken::OverBudget.because(why));
+        }
+        Ok(charge)
+    }
+
+    fn bound(&mut self, envelope: &mut Envelope) {
+        let named = envelope.remaining_ms;
+        if !self.lets(Mutation::UnboundDeadlines) {
+            self.bounds.deadlines.bound(envelope);
+        }
+        if envelope.remaining_ms < named {
+            self.tally.count("gateway: cut a deadline to its bound");
+        }
+    }
+
+    fn refuse(&mut self, post: &Post, problem: Problem) {
+        self.count_refusal(&problem.code);
+        self.answer_post(post, not_run(problem));
+    }
+
+    fn count_refusal(&mut self, code: &str) {
+        let known =
+            super::KINDS.iter().find(|kind| kind.strip_prefix("gateway: refused, ") == Some(code));
+        self.tally.count(known.copied().unwrap_or("gateway: refused, for another reason"));
+    }
+
+    fn answer_post(&mut self, post: &Post, reply: proto::Reply) {
+        let reply = proto::Reply { sequence: post.envelope.sequence, ..reply };
+        self.send_reply(post.line, post.session, reply);
+    }
+
+    /// Reads what another node passed on.
+    pub(super) fn read_passed_on(
+        &mut self,
+        pid: Pid,
+        tag: u64,
+        envelope: Envelope,
+    ) -> Result<(Envelope, SessionKey, Arc<Charge>), Problem> {
+        let frame = proto::Forward { tag, envelope: Some(envelope) }.encode_to_vec();
+        let bytes = frame.len() as u64;
+        let read = check::forwarded(&Bytes::from(frame), self.bounds.limits.max_message);
+        let (_, mut envelope) = read.map_err(|refused| match refused {
+            Refused::Message { problem, .. } => *problem,
+            Refused::Stream => problem("bad-message", "a node sent what is no message"),
+        })?;
+        let account = self.processes[pid].door.budgets.passed_on(&envelope.principal);
+        let charge = self.admitted(pid, bytes, account.admit(bytes));
+        let charge = charge.inspect_err(|_| {
+            self.tally.count("owner: refused what was passed on, overloaded");
+        })?;
+        self.bound(&mut envelope);
+        let session = <[u8; 16]>::try_from(&envelope.session[..]).map(SessionKey);
+        let session = session.map_err(|_| problem("bad-message", "a session is missing"))?;
+        Ok((envelope, session, charge))
+    }
+
+    /// The message of the core, if its type takes it so.
+    pub(super) fn open_parcel(&mut self, pid: Pid, parcel: &Parcel) -> Result<Message, Problem> {
+        let envelope = &parcel.envelope;
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        let resolved = in_namespace(envelope).and_then(|()| {
+            let entry = self.types.iter().find(|it| *it.name == *envelope.r#type);
+            let entry = entry.ok_or_else(|| problem(codes::UNKNOWN_TYPE, "no such type"))?;
+            let (method, kind) = resolve(entry, &envelope.principal, envelope)?;
+            Ok((entry.name.clone(), method, kind))
+        });
+        let resolved = match resolved {
+            Ok(resolved) => resolved,
+            Err(problem) if self.lets(Mutation::DontCheck) => {
+                let kind = match envelope.kind() {
+                    proto::Kind::Query => Kind::Query,
+                    _ => Kind::Command,
+                };
+                drop(problem);
+                (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind)
+            }
+            Err(problem) => {
+                self.count_refusal(&problem.code);
+                return Err(problem);
+            }
+        };
+        let now = self.processes[pid].mono(self.now);
+        let held = now.saturating_sub(parcel.received);
+        let context = ostraca_sharding::message::Context {
+            principal: envelope.principal.as_str().into(),
+            ..Default::default()
+        };
+        Ok(envelope.message(token, parcel.session, resolved, (now, held), context))
+    }
+
+    /// No turn starts for a message that no gateway may let in, or that may take longer than any.
+    pub(super) fn check_message(&mut self, pid: Pid, message: &Message) {
+        let id = message.id;
+        let known = self.types.iter().find(|it| *it.name == *message.target.kind);
+        let method = known.and_then(|it| it.method(&message.method));
+        let fits = message.after < id.sequence && message.settled <= id.sequence;
+        let small = message.body.len() as u64 <= BODY && !message.target.id.is_empty();
+        if !fits || !small || message.created == 0 || method.is_none_or(|(_, k)| *k != message.kind)
+        {
+            self.breaches.push(Broken::BadMessageRan.because(format!("{message:?}")));
+        }
+        let longest = self.processes[pid].mono(self.now) + self.bounds.deadlines.longest;
+        if message.deadline.is_none_or(|deadline| deadline > longest) {
+            let why = format!("{id:?} has until {:?}, beyond {longest}", message.deadline);
+            self.breaches.push(Broken::DeadlineUnbound.because(why));
+        }
+    }
+
+    /// Somebody sends what is no message, or none that its type takes; on a stream of its own.
+    pub(super) fn send_bad(&mut self, which: u64, pick: u64) {
+        let standing = |line: &LineId| {
+            let it = &self.lines[*line];
+            it.taken.is_some() && !it.broken && !it.ended(End::Gateway)
+        };
+        let standing: Vec<LineId> = (0..self.lines.len()).filter(standing).collect();
+        let Some(line) = standing.get(pick as usize % standing.len().max(1)).copied() else {
+            return;
+        };
+        let session = self.a_session(self.lines[line].client);
+        let good = Envelope {
+            r#type: "counter".into(),
+            id: "e0".into(),
+            sequence: 5,
+            created_ms: self.now,
+            kind: proto::Kind::Command.into(),
+            method: "add".into(),
+            body: 777_u64.to_le_bytes().to_vec().into(),
+            remaining_ms: 1_000,
+            ..Envelope::default()
+        };
+        let envelope = match which {
+            0 => Envelope { after: 5, ..good },
+            1 => Envelope { settled: 6, ..good },
+            2 => Envelope { created_ms: 0, ..good },
+            3 => Envelope { id: String::new(), ..good },
+            4 => Envelope { method: "x".repeat(300), ..good },
+            5 => Envelope { session: vec![7; 16].into(), ..good },
+            6 => Envelope { body: vec![1; 5 << 10].into(), ..good },
+            7 => Envelope { method: "drop".into(), ..good },
+            8 => Envelope { kind: proto::Kind::Query.into(), ..good },
+            9 => Envelope { namespace: "other".into(), ..good },
+            _ => Envelope { sequence: 0, ..good },
+        };
+        self.put(line, session, envelope);
+    }
+
+    /// A node said goodbye: its gateway takes nothing new, and is closed once all is answered, or after a while.
+    pub(super) fn close_gateway(&mut self, pid: Pid) {
+        let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
+        let it = &mut self.processes[pid];
+        it.door.closing = Some(it.mono(self.now) + grace);
+        self.wind_down(pid);
+    }
+
+    /// A round of that.
+    pub(super) fn wind_down(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let Some(until) = it.door.closing else { return };
+        let mut out = Vec::new();
+        let done = it.door.router.wind_down(now, until, &mut out);
+        for step in &out {
+            if let Step::Refuse { refusal, .. } = step {
+                self.tally.count(match refusal.in_doubt {
+                    true => "gateway: gave up in doubt, its node stops",
+                    false => "gateway: turned away, its node stops",
+                });
+            }
+        }
+        self.steps(pid, out);
+        match done {
+            true => self.at(LINGER, Happening::Closed { pid }),
+            false => self.at(ROUND, Happening::WindDown { pid }),
+        }
+    }
+}
