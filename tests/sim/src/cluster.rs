@@ -2,8 +2,9 @@
 //! that go to any gateway, and operators. A run is named by its seed.
 //!
 //! Each process has a node's machine, a machine for each shard that it holds, and a router; their threads are
-//! modelled by short delays between them. What carries frames is `net`, what keeps rows and entities is `rows` and
-//! `storage`; `guard` sees all at once and judges every write of a row; `judge` has the last word.
+//! modelled by short delays between them. What carries frames is `net`, between clients and gateways `lines`; what
+//! gateways take, and how they answer, is the product's own code, which `gateway` and `door` call; what keeps rows and
+//! entities is `rows` and `storage`; `guard` sees all at once and judges every write of a row; `judge` has the last word.
 //!
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
 //! balanced within [`SETTLED`].

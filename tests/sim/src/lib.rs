@@ -7,7 +7,7 @@
 //! In the small one two nodes take turns at one shard. A stand-in for the manager assigns it: it is as strict as the rules ask
 //! (R7: nobody is assigned before the incarnation is known dead or has said that it stopped) and no cleverer.
 
-pub mod client;
+mod books;
 pub mod cluster;
 mod finding;
 pub mod guest;

@@ -3,10 +3,22 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ostraca_sharding::ids::{Entity, Incarnation};
-use ostraca_sharding::message::{Now, Token};
+use ostraca_sharding::message::{Kind, Now, Token};
 use ostraca_sharding::shard::{LiveCap, Machine};
 
 use crate::guest::Instance;
+
+/// Who waits for a reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(crate) client: usize,
+    /// The connection that the copy came on; none: nobody gets the reply.
+    pub(crate) line: Option<u64>,
+    /// It is the probe of a reused id.
+    pub(crate) probe: bool,
+    pub(crate) sequence: u64,
+    pub(crate) kind: Kind,
+}
 
 /// One process.
 #[derive(Debug)]
@@ -34,8 +46,8 @@ pub(crate) struct Node {
     pub(crate) asked: BTreeMap<u64, crate::store::Request>,
     /// Activations that wait for the entity's state.
     pub(crate) starting: HashMap<Entity, u64>,
-    /// Who waits for which reply: client, sequence, whether it is the probe of a reused id.
-    pub(crate) tokens: BTreeMap<Token, (usize, u64, bool)>,
+    /// Who waits for which reply.
+    pub(crate) tokens: BTreeMap<Token, Asker>,
     /// When a tick is due.
     pub(crate) armed: Option<u64>,
     /// Everything that the machine was told and did, for the replay.

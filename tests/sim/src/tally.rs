@@ -21,6 +21,7 @@ pub const KINDS: &[&str] = &[
     "fault: owner paused past its lease",
     "fault: renewals lost",
     "fault: message lost",
+    "fault: connection broken",
     "fault: message doubled",
     "fault: copy held long by another gateway",
     "fault: reply lost",

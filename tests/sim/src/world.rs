@@ -11,10 +11,12 @@ mod storage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use ostraca_client::ledger;
 use ostraca_oracle::Operation;
 use ostraca_sharding::ids::{
-    ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
+    ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
 };
 use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token};
 use ostraca_sharding::records::{Claim, Commit, CommitOutcome, Refusal};
@@ -23,11 +25,11 @@ use ostraca_sharding::shard::{
     TurnResult, TypeSettings,
 };
 
+use self::clients::{Client, Parcel};
 use self::happening::{Fault, Happening};
-use crate::client::{Client, Pending};
 use crate::finding::{Broken, Finding};
 use crate::guest::Instance;
-use crate::node::Node;
+use crate::node::{Asker, Node};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::store::{self, Answer, Breach, Request, Store};
@@ -45,8 +47,8 @@ pub struct Options {
     pub keep_errors: bool,
     /// A deploy changes where entities live, though there are some (R23).
     pub rebind: bool,
-    /// Clients stamp messages anew whose copies may have run (R17).
-    pub restamps_in_doubt: bool,
+    /// Rules of the clients' books switched off.
+    pub client: Vec<ledger::Mutation>,
     /// Every strike loses renewals, and who watches a lease may be late: zombies answer for long (R8).
     pub zombies: bool,
     /// Of ten messages so many are queries.
@@ -68,7 +70,7 @@ impl Default for Options {
             breaches: Vec::new(),
             keep_errors: false,
             rebind: false,
-            restamps_in_doubt: false,
+            client: Vec::new(),
             zombies: false,
             queries: 3,
             impatient: 15,
@@ -102,6 +104,8 @@ struct World {
     queue: Queue<Happening>,
     nodes: Vec<Node>,
     clients: Vec<Client>,
+    /// What the books take for the beginning of time.
+    begun: Instant,
     store: Store,
     store_up: bool,
     sync_fails: bool,
@@ -141,6 +145,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         queue: Queue::new(),
         nodes: Vec::new(),
         clients: Vec::new(),
+        begun: Instant::now(),
         store_up: true,
         sync_fails: false,
         asked: BTreeMap::new(),
@@ -164,9 +169,8 @@ pub fn run(seed: u64, options: Options) -> Report {
         tally: Tally::default(),
         rng,
     };
-    for number in 0..clients {
-        let client = world.a_client(number);
-        world.clients.push(client);
+    for _ in 0..clients {
+        world.a_client();
     }
     world.start();
     world.live();
@@ -189,12 +193,12 @@ impl World {
             }
             self.happen(happening);
             let done = self.issued >= self.options.messages
-                && self.clients.iter().all(|client| client.pending.is_empty());
+                && self.clients.iter().all(|client| client.books.unresolved.is_empty());
             if done && self.now > 2_600 && self.held_copies == 0 {
                 return;
             }
             if self.now > last_fault.max(3_000) + SETTLE || steps > 2_000_000 {
-                let left: usize = self.clients.iter().map(|client| client.pending.len()).sum();
+                let left: usize = self.clients.iter().map(|it| it.books.unresolved.len()).sum();
                 self.breaches.push(Broken::Unanswered.because(format!(
                     "{left} messages were not resolved in time after the last fault"
                 )));
@@ -206,30 +210,20 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Issue { client } => self.issue(client),
-            Happening::Arrive { node, client, probe, message } => {
-                self.arrive(node, client, probe, message);
-            }
-            Happening::Release { client, message } => self.release(client, message),
-            Happening::Reply { client, sequence, probe, outcome } => {
-                if probe {
-                    if matches!(outcome, Outcome::Final { .. }) {
-                        self.breaches.push(
-                            Broken::ReusedIdAnswered
-                                .because(format!("a reused id was answered: {outcome:?}")),
-                        );
-                    }
-                    return;
-                }
-                self.breaches.extend(self.clients[client].overtaken(sequence, &outcome));
-                if let Some(delay) = self.clients[client].reply(sequence, self.now, outcome) {
-                    self.again(delay, client, sequence);
+            Happening::Session { client } => self.session_tick(client),
+            Happening::Arrive { node, copy } => self.arrive(node, copy),
+            Happening::Release { copy } => self.release(copy),
+            Happening::Reply { asker, epoch, outcome } => {
+                let Asker { client, line, probe, sequence, kind } = asker;
+                if !probe {
+                    self.replied(client, line, (sequence, kind, epoch), outcome);
+                } else if matches!(outcome, Outcome::Final { .. }) {
+                    let why = format!("a reused id was answered: {outcome:?}");
+                    self.breaches.push(Broken::ReusedIdAnswered.because(why));
                 }
             }
-            Happening::Again { client, sequence, copies } => {
-                let pending = self.clients[client].pending.get(&sequence);
-                if pending.is_some_and(|pending| pending.copies == copies) {
-                    self.send(client, sequence);
-                }
+            Happening::Missed { client, line, sequence, copies } => {
+                self.missed(client, line, sequence, copies);
             }
             Happening::AtStore { node, incarnation, connection, tag, request } => {
                 self.at_store(node, incarnation, connection, tag, request);
@@ -302,12 +296,8 @@ impl World {
         let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| message.id);
         verdict.durable(self.store.durable(), message_of);
         // A run that ends early leaves messages without an outcome.
-        for client in &mut self.clients {
-            for sequence in client.pending.keys().copied().collect::<Vec<_>>() {
-                client.give_up(sequence, self.now);
-            }
-        }
-        let seen = self.clients.into_iter().map(|client| (client.session, client.history));
+        self.close_clients();
+        let seen = self.clients.into_iter().map(|it| (it.books.key, it.books.history));
         let (broken, history) = verdict.of(seen.collect());
         self.breaches.extend(broken);
         Report { breaches: self.breaches, tally: self.tally, history }

@@ -2,6 +2,7 @@
 //!
 //! Every test names the breach that must follow, and what may follow from that. Any other breach fails the test.
 
+use ostraca_client::ledger;
 use ostraca_oracle::Broken as History;
 use ostraca_sharding::shard::Mutation;
 use ostraca_sim::store::Breach;
@@ -154,8 +155,16 @@ fn r17_a_watermark_not_committed_with_the_head_is_seen() {
 
 #[test]
 fn r17_a_message_stamped_anew_while_in_doubt_is_seen() {
-    let options = Options { restamps_in_doubt: true, ..Options::default() };
+    let client = vec![ledger::Mutation::RestampInDoubt];
+    let options = Options { client, ..Options::default() };
     breaks(&options, Broken::RanTwice, &wrong_versions());
+}
+
+#[test]
+fn r16_clients_of_a_shard_that_forget_their_doubts_are_seen() {
+    let client = vec![ledger::Mutation::ForgetDoubt];
+    let options = Options { client, ..Options::default() };
+    breaks(&options, Broken::EffectAfterNotRun, &wrong_versions());
 }
 
 #[test]

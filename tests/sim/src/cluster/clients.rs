@@ -6,12 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{ClusterTime, Intake, Ledger, Message, Patience, Window};
-use ostraca_client::{Answer, CallError, MessageId, SessionId};
-use ostraca_oracle::{Operation, Outcome as Seen};
-use ostraca_sharding::ids::{Entity, MessageId as MessageKey, Session as SessionKey};
-use ostraca_sharding::message::{Kind, Token, codes};
-use ostraca_wire::outcome::wire_kind;
+use ostraca_client::ledger::{ClusterTime, Patience, Window};
+use ostraca_client::{CallError, MessageId};
+use ostraca_sharding::ids::{Entity, MessageId as MessageKey};
+use ostraca_sharding::message::{Kind, Token};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 
@@ -19,12 +17,11 @@ use super::gateway::PRINCIPAL;
 use super::lines::LineId;
 use super::process::Pid;
 use super::{Happening, LEASE, World};
+use crate::books::{Books, Called, PATIENT, overtaken};
 use crate::finding::Broken;
 
 /// How long messages only wait or bounce before a client tries another gateway.
 const LEAVE_AFTER: Duration = Duration::from_millis(LEASE * 5 / 2);
-/// The deadline of whoever waits until it is answered.
-const PATIENT: u64 = 600_000;
 /// Messages without an outcome that a session has at most.
 const UNRESOLVED: usize = 8;
 
@@ -43,53 +40,14 @@ pub(super) struct Client {
     skew: i64,
 }
 
-/// A session: its books, and what its callers saw.
+/// A session: its books, and what is done with them.
 pub(super) struct Session {
     pub(super) client: usize,
-    pub(super) id: SessionId,
-    pub(super) key: SessionKey,
-    pub(super) history: Vec<Operation>,
-    /// What has no outcome yet.
-    pub(super) unresolved: BTreeMap<u64, Sent>,
-    pub(super) ledger: Ledger<Called>,
-    intake: Intake,
+    pub(super) books: Books,
     /// Where silence was taken for proof: the sequences under which messages were sent again.
     renamed: BTreeMap<u64, u64>,
     /// When it is looked at next.
     armed: Option<u64>,
-}
-
-/// A message without an outcome, and its copies so far.
-#[derive(Clone, Debug)]
-pub(super) struct Sent {
-    pub(super) entity: Entity,
-    pub(super) kind: Kind,
-    copies: u32,
-    created: u64,
-}
-
-/// A call, as its caller remembers it.
-#[derive(Clone, Debug)]
-pub(super) struct Called {
-    pub(super) entity: Entity,
-    pub(super) kind: Kind,
-    /// `add`, `take` or `get`.
-    pub(super) method: &'static str,
-    /// The argument.
-    pub(super) by: u64,
-    /// When it was called.
-    sent: u64,
-    /// When its caller stops waiting.
-    until: u64,
-    /// When it was given up, if its caller asks again under its id.
-    given_up: Option<u64>,
-}
-
-impl Called {
-    /// Command or query, method and argument.
-    pub(super) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
-        Self { entity, kind, method, by, sent: 0, until: 0, given_up: None }
-    }
 }
 
 impl World {
@@ -115,21 +73,10 @@ impl World {
 
     pub(super) fn a_session(&mut self, client: usize) -> usize {
         let number = self.sessions.len();
-        let id = SessionId((number as u128 + 1).to_be_bytes());
-        let ledger = Ledger::new(id, 1, self.rng.draw());
-        let mut session = Session {
-            client,
-            id,
-            key: SessionKey::of(PRINCIPAL, &id.0),
-            history: Vec::new(),
-            unresolved: BTreeMap::new(),
-            ledger: ledger.without(self.options.client.clone()),
-            intake: Intake::new(id, 1),
-            renamed: BTreeMap::new(),
-            armed: None,
-        };
-        session.ledger.set_window(self.window());
-        self.sessions.push(session);
+        let (seed, off) = (self.rng.draw(), self.options.client.clone());
+        let mut books = Books::new(number, PRINCIPAL, seed, off);
+        books.ledger.set_window(self.window());
+        self.sessions.push(Session { client, books, renamed: BTreeMap::new(), armed: None });
         self.clients[client].sessions.push(number);
         number
     }
@@ -146,7 +93,7 @@ impl World {
         let session = self.maybe_another(session);
         let delay = self.rng.range(10, 260);
         self.at(delay, Happening::Issue { session });
-        if self.sessions[session].unresolved.len() >= UNRESOLVED {
+        if self.sessions[session].books.unresolved.len() >= UNRESOLVED {
             return;
         }
         for _ in 0..self.rng.range(1, 4) {
@@ -174,8 +121,8 @@ impl World {
     /// A session whose messages all have their outcome may be another one from then on: many are short.
     fn maybe_another(&mut self, session: usize) -> usize {
         let it = &self.sessions[session];
-        let (client, used) = (it.client, it.intake.next_sequence() > 1);
-        if !used || !it.unresolved.is_empty() || !self.rng.chance(30) {
+        let (client, used) = (it.client, it.books.intake.next_sequence() > 1);
+        if !used || !it.books.unresolved.is_empty() || !self.rng.chance(30) {
             return session;
         }
         self.a_session(client)
@@ -195,30 +142,9 @@ impl World {
         again: Option<MessageId>,
     ) {
         called.until = self.now + deadline;
-        let (now, body) = (self.instant(), called.by.to_le_bytes());
         let it = &mut self.sessions[session];
         let cluster_ms = self.clients[it.client].time.at(Duration::from_millis(self.now));
-        // The bound on what a session holds is far.
-        let Ok(id) = it.intake.take(again, cluster_ms, body.len()) else { return };
-        let message = Message {
-            entity: called.entity.clone(),
-            envelope: Envelope {
-                r#type: called.entity.kind.to_string(),
-                id: called.entity.id.to_string(),
-                kind: wire_kind(called.kind).into(),
-                method: called.method.into(),
-                body: body.to_vec().into(),
-                ..Envelope::default()
-            },
-            called: now,
-            created: id.created,
-            deadline: now + Duration::from_millis(deadline),
-            again: called.given_up.is_some(),
-        };
-        let entity = called.entity.clone();
-        let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created };
-        it.unresolved.insert(id.sequence, sent);
-        it.ledger.push(id.sequence, message, called);
+        it.books.take((self.begun, self.now), cluster_ms, called, again);
     }
 
     /// A session's round, as the client's task takes it: time passes, what may go out goes, callers hear their outcomes.
@@ -227,25 +153,27 @@ impl World {
         let it = &mut self.sessions[session];
         let client = it.client;
         let line = self.clients[client].line;
-        it.intake.stamped(it.ledger.latest_stamp());
-        it.ledger.set_absent(line.is_none().then(|| {
+        it.books.intake.stamped(it.books.ledger.latest_stamp());
+        it.books.ledger.set_absent(line.is_none().then(|| {
             let mut absent = problem("not-connected", "there is no connection");
             absent.retryable = true;
             absent
         }));
-        it.ledger.tick(now);
+        it.books.ledger.tick(now);
         if let Some(line) = line {
-            while let Some(envelope) = self.sessions[session].ledger.next_to_send(now).cloned() {
+            while let Some(envelope) =
+                self.sessions[session].books.ledger.next_to_send(now).cloned()
+            {
                 self.count_copy(session, &envelope);
                 self.put(line, session, envelope);
             }
         }
         self.hand_out(session, false);
         let it = &mut self.sessions[session];
-        let stuck = line.and_then(|_| it.ledger.stuck());
+        let stuck = line.and_then(|_| it.books.ledger.stuck());
         let patience = &mut self.clients[client].patience;
         let ends = stuck.map(|stuck| patience.ends(stuck));
-        let wake = it.ledger.next_wake().into_iter().chain(ends).min();
+        let wake = it.books.ledger.next_wake().into_iter().chain(ends).min();
         let left = stuck.is_some_and(|stuck| patience.is_lost(stuck, now));
         if let Some(wake) = wake {
             let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
@@ -273,7 +201,7 @@ impl World {
     }
 
     fn count_copy(&mut self, session: usize, envelope: &Envelope) {
-        let it = self.sessions[session].unresolved.get_mut(&envelope.sequence);
+        let it = self.sessions[session].books.unresolved.get_mut(&envelope.sequence);
         let Some(sent) = it else { return };
         sent.copies += 1;
         let again = sent.copies > 1;
@@ -288,23 +216,17 @@ impl World {
 
     /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
     fn hand_out(&mut self, session: usize, over: bool) {
-        let ended: Vec<_> = self.sessions[session].ledger.take_ended().collect();
-        self.sessions[session].intake.release(ended.len(), ended.len() * 8);
-        for (called, outcome) in ended {
-            let sequence = match &outcome {
-                Ok(answer) => answer.id.sequence,
-                Err(error) => error.id().sequence,
-            };
+        let ended = self.sessions[session].books.take_ended();
+        for (sequence, called, outcome) in ended {
             self.print(|| format!("session {session}: {sequence} ended {outcome:?}"));
-            self.overtaken(sequence, &called, &outcome);
+            self.breaches.extend(overtaken(sequence, &called, &outcome, self.forgetful));
             self.tally.count(match &outcome {
                 Err(CallError::NotRun { .. }) => "client: told not run",
                 Err(CallError::Unknown { .. }) => "client: gave up a command",
                 Err(CallError::Unanswered { .. }) => "client: gave up a query",
                 _ => "client: answered",
             });
-            let it = &mut self.sessions[session];
-            it.unresolved.remove(&sequence);
+            let it = &self.sessions[session];
             let patient = !over && called.given_up.is_none() && !self.clients[it.client].tied;
             if let Err(CallError::Unknown { id, .. }) = &outcome
                 && patient
@@ -317,32 +239,7 @@ impl World {
                 self.arm_session(session, 1);
                 continue;
             }
-            let it = &mut self.sessions[session];
-            it.history.push(Operation {
-                entity: called.entity.to_string(),
-                session: format!("{:?}", it.key),
-                sequence,
-                command: called.kind == Kind::Command,
-                method: called.method.into(),
-                arguments: called.by.into(),
-                sent: called.sent,
-                received: self.now,
-                given_up: called.given_up,
-                outcome: seen(outcome),
-            });
-        }
-    }
-
-    /// No command may be overtaken in its lane, unless its entity forgets soon, and then only one of which a copy may
-    /// have run. A query whose answer was lost may be, and what was given up: later ones do not wait for that.
-    fn overtaken(&mut self, sequence: u64, called: &Called, outcome: &Result<Answer, CallError>) {
-        let Err(error) = outcome else { return };
-        let may_have_run = matches!(error, CallError::Unknown { .. });
-        let first = called.kind == Kind::Command && called.given_up.is_none();
-        let overtaken = error.code() == codes::SUPERSEDED && first;
-        if overtaken && !(may_have_run && self.forgetful) {
-            let why = format!("{sequence} was overtaken in its lane, and never ran");
-            self.breaches.push(Broken::Overtaken.because(why));
+            self.sessions[session].books.seen(self.now, sequence, &called, outcome);
         }
     }
 
@@ -381,7 +278,7 @@ impl World {
                 if outcome == Outcome::Ran {
                     self.tally.count("reply: no longer kept");
                 }
-                match self.sessions[open.session].unresolved.get(&open.sequence) {
+                match self.sessions[open.session].books.unresolved.get(&open.sequence) {
                     Some(sent) if sent.kind == Kind::Query => self.tally.count("reply: query"),
                     Some(_) => {}
                     None => self.tally.count("reply: recorded outcome"),
@@ -404,8 +301,8 @@ impl World {
         let it = &mut self.sessions[session];
         let client = &mut self.clients[it.client];
         client.time.hear(&reply, Duration::from_millis(self.now));
-        it.ledger.reply(reply, now);
-        client.patience.heard(it.ledger.is_answered(), now);
+        it.books.ledger.reply(reply, now);
+        client.patience.heard(it.books.ledger.is_answered(), now);
         self.drive(session);
     }
 
@@ -416,7 +313,7 @@ impl World {
         it.time.at_least(hello, Duration::from_millis(self.now));
         for session in it.sessions.clone() {
             let window = self.window();
-            self.sessions[session].ledger.set_window(window);
+            self.sessions[session].books.ledger.set_window(window);
             self.drive(session);
         }
     }
@@ -425,7 +322,7 @@ impl World {
     pub(super) fn disconnected(&mut self, client: usize) {
         self.clients[client].line = None;
         for session in self.clients[client].sessions.clone() {
-            self.sessions[session].ledger.connection_lost();
+            self.sessions[session].books.ledger.connection_lost();
             self.drive(session);
         }
     }
@@ -435,15 +332,10 @@ impl World {
         let (now, why) = (self.instant(), problem("silent", "nothing was heard for too long"));
         for session in self.clients[client].sessions.clone() {
             let it = &mut self.sessions[session];
-            it.ledger.end_all(&why, now);
-            let ended: Vec<_> = it.ledger.take_ended().collect();
-            it.intake.release(ended.len(), ended.len() * 8);
-            for (called, outcome) in ended {
-                let Err(error) = outcome else { continue };
+            it.books.ledger.end_all(&why, now);
+            for (former, called, _) in it.books.take_ended() {
                 let it = &mut self.sessions[session];
-                let (former, next) = (error.id().sequence, it.intake.next_sequence());
-                it.unresolved.remove(&former);
-                it.renamed.insert(former, next);
+                it.renamed.insert(former, it.books.intake.next_sequence());
                 let left = called.until.saturating_sub(self.now);
                 self.take_call(session, called, left, None);
             }
@@ -452,7 +344,7 @@ impl World {
 
     /// A message's id, or the one that it was sent under later: see [`Self::anew`].
     pub(super) fn last_id(&self, mut id: MessageKey) -> MessageKey {
-        let session = self.sessions.iter().find(|it| it.key == id.session);
+        let session = self.sessions.iter().find(|it| it.books.key == id.session);
         while let Some(next) = session.and_then(|it| it.renamed.get(&id.sequence)) {
             id.sequence = *next;
         }
@@ -463,28 +355,8 @@ impl World {
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
         for session in 0..self.sessions.len() {
-            self.sessions[session].ledger.end_all(&why, now);
+            self.sessions[session].books.ledger.end_all(&why, now);
             self.hand_out(session, true);
         }
-    }
-}
-
-/// An outcome, as the oracle takes it.
-fn seen(outcome: Result<Answer, CallError>) -> Seen {
-    match outcome {
-        Ok(answer) => {
-            let number = answer.body.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes);
-            Seen::Final { version: answer.version, value: Ok(number.into()) }
-        }
-        Err(CallError::Application { code, version, .. }) => {
-            Seen::Final { version, value: Err(code.into()) }
-        }
-        Err(CallError::NotRun { .. }) => Seen::NotRun,
-        // Of the first it is known that it ran; what came of it is not told.
-        Err(
-            CallError::ReplyDropped { .. }
-            | CallError::Unanswered { .. }
-            | CallError::Unknown { .. },
-        ) => Seen::Unknown,
     }
 }

@@ -90,7 +90,7 @@ impl World {
         it.door.open.insert(token, open);
         let shard = shard_of(&envelope.id, self.shards);
         let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());
-        let session = self.sessions[session].key;
+        let session = self.sessions[session].books.key;
         let parcel = Parcel { token, session, envelope, received: now };
         let step = it.door.router.route(now, shard, Arc::new(parcel), bytes, deadline);
         if matches!(step, Step::Held) {

@@ -163,7 +163,7 @@ impl World {
         post: &Post,
     ) -> Option<(Envelope, Arc<Charge>)> {
         let session = &self.sessions[post.session];
-        let id = session.id.0;
+        let id = session.books.id.0;
         let frame = Bytes::from(post.envelope.encode_to_vec());
         let mut envelope = match check::sent(&frame, &id, &self.bounds.limits) {
             Ok(envelope) => envelope,

@@ -137,7 +137,9 @@ impl World {
             let left: Vec<_> = self
                 .sessions
                 .iter()
-                .flat_map(|it| it.unresolved.iter().map(|(at, sent)| (*at, sent.entity.clone())))
+                .flat_map(|it| {
+                    it.books.unresolved.iter().map(|(at, sent)| (*at, sent.entity.clone()))
+                })
                 .collect();
             self.trace_stuck();
             self.breaches.push(Broken::Unanswered.because(format!(
@@ -166,7 +168,7 @@ impl World {
         // Whoever is not heard keeps what it has, and is given no more.
         let unheard = self.cuts.iter().any(|cut| cut.what == Scope::Words);
         let owned: usize = counts.values().sum();
-        self.sessions.iter().all(|session| session.unresolved.is_empty())
+        self.sessions.iter().all(|session| session.books.unresolved.is_empty())
             && self.open() == 0
             && self.late_copies == 0
             && (balanced || unheard)
@@ -190,7 +192,7 @@ impl World {
                 |turn: &TurnId| self.turns.get(turn).map(|message| self.last_id(message.id));
             verdict.durable(store.durable(), message_of);
         }
-        let seen = self.sessions.into_iter().map(|it| (it.key, it.history));
+        let seen = self.sessions.into_iter().map(|it| (it.books.key, it.books.history));
         let (broken, history) = verdict.of(seen.collect());
         self.breaches.extend(broken);
         Report {

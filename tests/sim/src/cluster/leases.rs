@@ -13,10 +13,10 @@ use ostraca_sharding::message::Kind;
 use ostraca_sharding::node::Event;
 use ostraca_sharding::rows::{Key, Row, chunk_of, place_of, shard_at};
 
-use super::clients::Called;
 use super::guard::Applied;
 use super::net::{Cut, Scope};
 use super::{Happening, LEASE, World};
+use crate::books::Called;
 
 /// How often readers ask at first, to keep the entities awake, and then, to catch a stale answer.
 const SELDOM: u64 = 80;
@@ -237,7 +237,7 @@ impl World {
 
     /// A writer sends a command to the next owner, or to a gateway that is not the former one.
     fn write_at(&mut self, writer: usize, owner: usize, not: usize, entity: Entity) {
-        if !self.sessions[writer].unresolved.is_empty() {
+        if !self.sessions[writer].books.unresolved.is_empty() {
             return;
         }
         let others = (0..8).map(|_| self.a_gateway()).find(|site| *site != not);

@@ -1,6 +1,50 @@
-//! Clients: what they send, when they send it again, and where it arrives.
+//! Clients, by the product's own books: what they send, over a connection that may fall silent, and where it arrives.
+//!
+//! There are no gateways: each copy goes straight to a node, and its answer comes back only on the connection that it
+//! went out on. A client that misses an answer for long takes its connection for broken, as over a silent network. Then
+//! all that was in flight is in doubt, and only of such messages do other copies arrive, whose answers nobody gets.
+
+use ostraca_client::CallError;
+use ostraca_client::ledger::ClusterTime;
+use ostraca_sharding::message::Context;
+use ostraca_wire::outcome;
+use ostraca_wire::problem;
+use ostraca_wire::proto::{self, Envelope};
 
 use super::*;
+use crate::books::{Books, Called, PATIENT, overtaken};
+
+/// Who all clients are.
+const PRINCIPAL: &str = "client/any";
+/// Messages without an outcome that a client has at most.
+const UNRESOLVED: usize = 8;
+
+/// One session, on a connection of its own.
+pub(super) struct Client {
+    pub(super) books: Books,
+    time: ClusterTime,
+    /// Raised when its connection breaks.
+    line: u64,
+    /// Copies of which the answer came, or will not.
+    heard: BTreeMap<u64, u32>,
+    /// What is in doubt: a connection broke under it.
+    doubts: BTreeSet<u64>,
+    /// The creation time of every message that was sent.
+    stamps: BTreeMap<u64, u64>,
+    /// When it is looked at next.
+    armed: Option<u64>,
+}
+
+/// A copy on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    pub(super) client: usize,
+    /// Where its answer goes; none: nobody gets it.
+    pub(super) line: Option<u64>,
+    /// It bears an id that another message had used.
+    pub(super) probe: bool,
+    pub(super) envelope: Envelope,
+}
 
 impl World {
     pub(super) fn issue(&mut self, client: usize) {
@@ -10,111 +54,240 @@ impl World {
         let client = self.maybe_another(client);
         let delay = self.rng.range(1, 40);
         self.at(delay, Happening::Issue { client });
-        if self.clients[client].pending.len() >= 8 {
+        if self.clients[client].books.unresolved.len() >= UNRESOLVED {
             return;
         }
         for _ in 0..self.rng.range(1, 4) {
             self.issued += 1;
             let id = self.rng.range(0, 4);
             let kind = if id == 3 { "starter" } else { "counter" };
-            let (kind_of, method, by) = match self.rng.range(0, 10) {
+            let call = match self.rng.range(0, 10) {
                 of_ten if of_ten < self.options.queries => (Kind::Query, "get", 0),
                 0..=4 => (Kind::Command, "take", self.rng.range(1, 20)),
                 _ => (Kind::Command, "add", self.rng.range(1, 10)),
             };
-            let patience = self.rng.chance(self.options.impatient).then(|| self.rng.range(5, 200));
-            let entity = Entity::new(kind, format!("{id}"));
-            let pending = Pending::new(entity, (kind_of, method, by), self.now, patience);
-            let sequence = self.clients[client].begin(pending);
-            self.send(client, sequence);
+            let impatient = self.rng.chance(self.options.impatient);
+            let patience = if impatient { self.rng.range(5, 200) } else { PATIENT };
+            let mut called = Called::new(Entity::new(kind, format!("{id}")), call);
+            called.sent = self.now;
+            self.call(client, called, patience, None);
+        }
+        self.drive(client);
+    }
+
+    fn call(
+        &mut self,
+        client: usize,
+        called: Called,
+        patience: u64,
+        again: Option<ostraca_client::MessageId>,
+    ) {
+        let called = Called { until: self.now + patience, ..called };
+        let it = &mut self.clients[client];
+        let cluster_ms = it.time.at(Duration::from_millis(self.now));
+        it.books.take((self.begun, self.now), cluster_ms, called, again);
+    }
+
+    fn instant(&self) -> Instant {
+        self.begun + Duration::from_millis(self.now)
+    }
+
+    /// A round of a session: time passes, what may go out goes, callers hear their outcomes.
+    pub(super) fn drive(&mut self, client: usize) {
+        let now = self.instant();
+        let it = &mut self.clients[client].books;
+        it.intake.stamped(it.ledger.latest_stamp());
+        it.ledger.tick(now);
+        while let Some(envelope) = self.clients[client].books.ledger.next_to_send(now).cloned() {
+            self.send(client, envelope);
+        }
+        self.hand_out(client, false);
+        let Some(wake) = self.clients[client].books.ledger.next_wake() else { return };
+        let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
+        let when = self.now.saturating_add(u64::try_from(after).unwrap_or(u64::MAX).max(1));
+        if self.clients[client].armed.is_none_or(|armed| armed > when) {
+            self.clients[client].armed = Some(when);
+            self.at(when - self.now, Happening::Session { client });
         }
     }
 
-    pub(super) fn send(&mut self, client: usize, sequence: u64) {
-        let Some(message) = self.clients[client].copy(sequence) else { return };
-        let doubled = self.rng.chance(4);
-        if doubled {
-            self.tally.count("fault: message doubled");
+    pub(super) fn session_tick(&mut self, client: usize) {
+        if self.clients[client].armed.is_some_and(|armed| armed <= self.now) {
+            self.clients[client].armed = None;
+            self.drive(client);
         }
-        let burst = if self.rng.chance(1) { 20 } else { 1 };
-        for _ in 0..if doubled { 1 + burst } else { 1 } {
-            if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
-                pending.copies += 1;
-            }
-            self.post(client, false, message.clone());
-        }
+    }
+
+    fn send(&mut self, client: usize, envelope: Envelope) {
+        let sequence = envelope.sequence;
+        let it = &mut self.clients[client];
+        it.stamps.insert(sequence, envelope.created_ms);
+        let (line, in_doubt) = (it.line, it.doubts.contains(&sequence));
+        let Some(sent) = it.books.unresolved.get_mut(&sequence) else { return };
+        sent.copies += 1;
+        let copies = sent.copies;
+        let copy = Parcel { client, line: Some(line), probe: false, envelope };
+        let mut timeout = self.rng.range(150, 600);
         if self.rng.chance(3) {
             // A gateway that stands still passes it on when it goes on.
             self.tally.count("fault: copy held long by another gateway");
-            if let Some(pending) = self.clients[client].pending.get_mut(&sequence) {
-                pending.copies += 1;
-            }
             self.held_copies += 1;
             let delay = self.rng.range(200, 2_000);
-            let message = Box::new(message.clone());
-            self.at(delay, Happening::Release { client, message });
+            self.at(delay, Happening::Release { copy: Box::new(copy.clone()) });
+        } else {
+            self.post(copy.clone());
+        }
+        let burst = if self.rng.chance(1) { 20 } else { 1 };
+        if in_doubt && self.rng.chance(25) {
+            self.tally.count("fault: message doubled");
+            for _ in 0..burst {
+                self.post(Parcel { line: None, ..copy.clone() });
+            }
+        } else if self.rng.chance(2) {
+            // Its connection breaks while the message is on its way.
+            timeout = self.rng.range(1, 30);
         }
         if self.rng.chance(2) {
-            // Somebody uses the same id for something else, after it was answered or long before it is settled.
-            let sequences: Vec<u64> =
-                self.clients[client].history.iter().rev().take(3).map(|o| o.sequence).collect();
-            if let Some(sequence) = sequences.first() {
-                let mut probe = message;
-                probe.id.sequence = *sequence;
-                probe.created = self.clients[client].stamps.get(sequence).copied().unwrap_or(1);
-                probe.after = 0;
-                probe.settled = 0;
-                probe.kind = Kind::Command;
-                probe.method = "add".into();
-                probe.body = 777_u64.to_le_bytes().to_vec().into();
-                if let Some(o) =
-                    self.clients[client].history.iter().rev().find(|o| o.sequence == *sequence)
-                    && let Some((kind, id)) = o.entity.split_once('/')
-                    && o.command
-                    && matches!(o.outcome, ostraca_oracle::Outcome::Final { .. })
-                {
-                    probe.target = Entity::new(kind, id);
-                    probe.digest = Digest::of(&probe.target, "add", &probe.body);
-                    self.post(client, true, probe);
-                }
+            self.probe(client, &copy.envelope);
+        }
+        self.at(timeout, Happening::Missed { client, line, sequence, copies });
+    }
+
+    /// Somebody uses an id for something else, after it was answered or long before it is settled.
+    fn probe(&mut self, client: usize, envelope: &Envelope) {
+        let it = &self.clients[client];
+        let Some(operation) = it.books.history.last() else { return };
+        let (Some((kind, id)), true, ostraca_oracle::Outcome::Final { .. }) =
+            (operation.entity.split_once('/'), operation.command, &operation.outcome)
+        else {
+            return;
+        };
+        let envelope = Envelope {
+            r#type: kind.into(),
+            id: id.into(),
+            sequence: operation.sequence,
+            created_ms: it.stamps.get(&operation.sequence).copied().unwrap_or(1),
+            after: 0,
+            settled: 0,
+            kind: proto::Kind::Command.into(),
+            method: "add".into(),
+            body: 777_u64.to_le_bytes().to_vec().into(),
+            ..envelope.clone()
+        };
+        self.post(Parcel { client, line: None, probe: true, envelope });
+    }
+
+    /// No answer for long: if none has come since, the client takes its connection for broken.
+    pub(super) fn missed(&mut self, client: usize, line: u64, sequence: u64, copies: u32) {
+        let it = &self.clients[client];
+        let waits = it.books.unresolved.get(&sequence).is_some_and(|sent| sent.copies == copies);
+        let heard = it.heard.get(&sequence).is_some_and(|heard| *heard >= copies);
+        if it.line != line || !waits || heard {
+            return;
+        }
+        self.tally.count("fault: connection broken");
+        let it = &mut self.clients[client];
+        it.line += 1;
+        for (sequence, sent) in &it.books.unresolved {
+            // What waited to be sent again had its answer: it is no more in doubt than before.
+            if it.heard.insert(*sequence, sent.copies).unwrap_or(0) < sent.copies {
+                it.doubts.insert(*sequence);
             }
         }
-        let timeout = self.rng.range(150, 600);
-        self.again(timeout, client, sequence);
+        it.books.ledger.connection_lost();
+        self.drive(client);
+    }
+
+    /// A reply comes back, if its connection still stands.
+    pub(super) fn replied(
+        &mut self,
+        client: usize,
+        line: Option<u64>,
+        (sequence, kind, epoch): (u64, Kind, Epoch),
+        outcome: Outcome,
+    ) {
+        let now = self.instant();
+        let it = &mut self.clients[client];
+        if line != Some(it.line) {
+            return;
+        }
+        if let Some(sent) = it.books.unresolved.get(&sequence) {
+            it.heard.insert(sequence, sent.copies);
+        }
+        let reply = proto::Reply { sequence, ..outcome::reply(outcome, kind, epoch) };
+        it.time.hear(&reply, Duration::from_millis(self.now));
+        it.books.ledger.reply(reply, now);
+        self.drive(client);
+    }
+
+    /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
+    fn hand_out(&mut self, client: usize, over: bool) {
+        for (sequence, called, outcome) in self.clients[client].books.take_ended() {
+            self.breaches.extend(overtaken(sequence, &called, &outcome, self.forgetful));
+            self.clients[client].heard.remove(&sequence);
+            if let Err(CallError::Unknown { id, .. }) = &outcome
+                && !over
+                && called.given_up.is_none()
+                && self.rng.chance(40)
+            {
+                let called = Called { given_up: Some(self.now), ..called };
+                let patience = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
+                self.call(client, called, patience, Some(*id));
+                self.clients[client].doubts.insert(sequence);
+                self.at(1, Happening::Session { client });
+                self.clients[client].armed = Some(self.now + 1);
+                continue;
+            }
+            self.clients[client].doubts.remove(&sequence);
+            self.clients[client].books.seen(self.now, sequence, &called, outcome);
+        }
+    }
+
+    /// All clients close: what has no outcome gets one.
+    pub(super) fn close_clients(&mut self) {
+        let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
+        for client in 0..self.clients.len() {
+            self.clients[client].books.ledger.end_all(&why, now);
+            self.hand_out(client, true);
+        }
     }
 
     /// A client that has its answers may be another session from then on: many are short.
     fn maybe_another(&mut self, client: usize) -> usize {
-        let ended = self.clients[client].pending.is_empty() && self.clients[client].last > 0;
+        let it = &self.clients[client].books;
+        let ended = it.unresolved.is_empty() && it.intake.next_sequence() > 1;
         if !ended || !self.rng.chance(30) {
             return client;
         }
-        let fresh = self.a_client(self.clients.len());
-        self.clients.push(fresh);
+        self.a_client()
+    }
+
+    pub(super) fn a_client(&mut self) -> usize {
+        let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
+        let mut time = ClusterTime::default();
+        let hello = self.now.saturating_add_signed(skew).max(1);
+        time.at_least(hello, Duration::from_millis(self.now));
+        let (seed, off) = (self.rng.draw(), self.options.client.clone());
+        self.clients.push(Client {
+            books: Books::new(self.clients.len(), PRINCIPAL, seed, off),
+            time,
+            line: 0,
+            heard: BTreeMap::new(),
+            doubts: BTreeSet::new(),
+            stamps: BTreeMap::new(),
+            armed: None,
+        });
         self.clients.len() - 1
     }
 
-    pub(super) fn a_client(&mut self, number: usize) -> Client {
-        let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
-        let client = Client::new(number as u64).with(skew, self.options.restamps_in_doubt);
-        client.of_forgetful(self.forgetful)
-    }
-
     /// A held copy goes on, to whom its gateway now takes for the owner.
-    pub(super) fn release(&mut self, client: usize, message: Box<Message>) {
+    pub(super) fn release(&mut self, copy: Box<Parcel>) {
         self.held_copies -= 1;
         let node = self.owner.map_or(0, |(node, _)| node);
-        self.arrive(node, client, false, message);
+        self.arrive(node, copy);
     }
 
-    pub(super) fn again(&mut self, delay: u64, client: usize, sequence: u64) {
-        if let Some(pending) = self.clients[client].pending.get(&sequence) {
-            let copies = pending.copies;
-            self.at(delay, Happening::Again { client, sequence, copies });
-        }
-    }
-
-    pub(super) fn post(&mut self, client: usize, probe: bool, message: Message) {
+    fn post(&mut self, copy: Parcel) {
         if self.rng.chance(self.loss) {
             self.tally.count("fault: message lost");
             return;
@@ -122,32 +295,34 @@ impl World {
         let routed = self.owner.map_or(0, |(node, _)| node);
         let node = if self.rng.chance(85) { routed } else { 1 - routed };
         let delay = self.rng.range(1, 30);
-        self.at(delay, Happening::Arrive { node, client, probe, message: Box::new(message) });
+        self.at(delay, Happening::Arrive { node, copy: Box::new(copy) });
     }
 
-    pub(super) fn arrive(
-        &mut self,
-        node: usize,
-        client: usize,
-        probe: bool,
-        mut message: Box<Message>,
-    ) {
+    pub(super) fn arrive(&mut self, node: usize, copy: Box<Parcel>) {
         let it = &mut self.nodes[node];
         if !it.alive || it.machine.is_none() {
             return;
         }
         if it.paused_until > self.now {
             let delay = it.paused_until - self.now;
-            return self.at(delay, Happening::Arrive { node, client, probe, message });
+            return self.at(delay, Happening::Arrive { node, copy });
         }
         self.tokens += 1;
-        message.token = Token(self.tokens);
-        message.arrived = it.mono(self.now);
-        message.deadline = message.deadline.map(|patience| message.arrived + patience);
-        it.tokens.insert(message.token, (client, message.id.sequence, probe));
+        let Parcel { client, line, probe, envelope } = *copy;
+        let kind = match envelope.kind() {
+            proto::Kind::Query => Kind::Query,
+            _ => Kind::Command,
+        };
+        let resolved = (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind);
+        let (token, session) = (Token(self.tokens), self.clients[client].books.key);
+        let arrived = it.mono(self.now);
+        let context = Context::default();
+        let message = envelope.message(token, session, resolved, (arrived, 0), context);
+        let asker = Asker { client, line, probe, sequence: message.id.sequence, kind };
+        it.tokens.insert(token, asker);
         // Copies share a turn: it may start while one of them still waits.
         let latest = self.deadlines.entry((node, message.id)).or_insert(message.deadline);
         *latest = latest.zip(message.deadline).map(|(one, other)| one.max(other));
-        self.tell(node, Event::Message(Arc::new(*message)));
+        self.tell(node, Event::Message(Arc::new(message)));
     }
 }

@@ -19,25 +19,26 @@ pub(super) enum Happening {
     Issue {
         client: usize,
     },
-    Release {
+    /// A client's books have something to do.
+    Session {
         client: usize,
-        message: Box<Message>,
+    },
+    Release {
+        copy: Box<Parcel>,
     },
     Arrive {
         node: usize,
-        client: usize,
-        probe: bool,
-        message: Box<Message>,
+        copy: Box<Parcel>,
     },
     Reply {
-        client: usize,
-        sequence: u64,
-        probe: bool,
+        asker: Asker,
+        epoch: Epoch,
         outcome: Outcome,
     },
-    /// Sends again, unless a copy went out since.
-    Again {
+    /// Whether an answer has come to a message that was sent so often, on that connection.
+    Missed {
         client: usize,
+        line: u64,
         sequence: u64,
         copies: u32,
     },

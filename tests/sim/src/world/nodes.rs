@@ -252,7 +252,7 @@ impl World {
     }
 
     pub(super) fn reply(&mut self, node: usize, token: Token, outcome: Outcome) {
-        let Some((client, sequence, probe)) = self.nodes[node].tokens.remove(&token) else {
+        let Some(asker) = self.nodes[node].tokens.remove(&token) else {
             self.breaches.push(
                 Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
             );
@@ -267,15 +267,13 @@ impl World {
                 if *answer == ostraca_sharding::records::Answer::Dropped {
                     self.tally.count("reply: no longer kept");
                 }
-                if let Some(pending) = self.clients[client].pending.get(&sequence) {
-                    if pending.kind == Kind::Query {
+                let Asker { client, sequence, .. } = asker;
+                let books = &self.clients[client].books;
+                if let Some(sent) = books.unresolved.get(&sequence) {
+                    if sent.kind == Kind::Query {
                         self.tally.count("reply: query");
                     }
-                } else if self.clients[client]
-                    .history
-                    .iter()
-                    .any(|o| o.sequence == sequence && o.command)
-                {
+                } else if books.history.iter().any(|o| o.sequence == sequence && o.command) {
                     self.tally.count("reply: recorded outcome");
                 }
             }
@@ -294,6 +292,8 @@ impl World {
             return;
         }
         let delay = self.rng.range(1, 25);
-        self.at(delay, Happening::Reply { client, sequence, probe, outcome });
+        let machine = self.nodes[node].machine.as_ref();
+        let epoch = machine.map_or(Epoch(0), |machine| machine.owner().epoch);
+        self.at(delay, Happening::Reply { asker, epoch, outcome });
     }
 }

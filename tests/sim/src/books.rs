@@ -1,0 +1,181 @@
+//! A client's session by the product's own books: what is sent when, sent again, in doubt, given up or stamped anew is
+//! what [`ostraca_client::ledger`] says. What is here stands for the callers, in both worlds.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ostraca_client::ledger::{Intake, Ledger, Message, Mutation};
+use ostraca_client::{Answer, CallError, MessageId, SessionId};
+use ostraca_oracle::{Operation, Outcome as Seen};
+use ostraca_sharding::ids::{Entity, Session as SessionKey};
+use ostraca_sharding::message::{Kind, codes};
+use ostraca_wire::outcome::wire_kind;
+use ostraca_wire::proto::Envelope;
+
+use crate::finding::{Broken, Finding};
+
+/// The deadline of whoever waits until it is answered.
+pub(crate) const PATIENT: u64 = 600_000;
+
+/// A message without an outcome, and its copies so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) entity: Entity,
+    pub(crate) kind: Kind,
+    pub(crate) copies: u32,
+    pub(crate) created: u64,
+}
+
+/// A call, as its caller remembers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Called {
+    pub(crate) entity: Entity,
+    pub(crate) kind: Kind,
+    /// `add`, `take` or `get`.
+    pub(crate) method: &'static str,
+    /// The argument.
+    pub(crate) by: u64,
+    /// When it was called.
+    pub(crate) sent: u64,
+    /// When its caller stops waiting.
+    pub(crate) until: u64,
+    /// When it was given up, if its caller asks again under its id.
+    pub(crate) given_up: Option<u64>,
+}
+
+impl Called {
+    /// Command or query, method and argument.
+    pub(crate) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
+        Self { entity, kind, method, by, sent: 0, until: 0, given_up: None }
+    }
+}
+
+/// How a call ended.
+pub(crate) type Ended = Result<Answer, CallError>;
+
+/// A session: its books, and what its callers saw.
+pub(crate) struct Books {
+    pub(crate) id: SessionId,
+    pub(crate) key: SessionKey,
+    pub(crate) history: Vec<Operation>,
+    /// What has no outcome yet.
+    pub(crate) unresolved: BTreeMap<u64, Sent>,
+    pub(crate) ledger: Ledger<Called>,
+    pub(crate) intake: Intake,
+}
+
+impl Books {
+    /// The books of the session with that number, of a principal; with rules switched off or not.
+    pub(crate) fn new(number: usize, principal: &str, seed: u64, off: Vec<Mutation>) -> Self {
+        let id = SessionId((number as u128 + 1).to_be_bytes());
+        Self {
+            id,
+            key: SessionKey::of(principal, &id.0),
+            history: Vec::new(),
+            unresolved: BTreeMap::new(),
+            ledger: Ledger::new(id, 1, seed).without(off),
+            intake: Intake::new(id, 1),
+        }
+    }
+
+    /// A caller gives a message to its session, which is stamped with this cluster time, or sends one `again`.
+    pub(crate) fn take(
+        &mut self,
+        (begun, now): (Instant, u64),
+        cluster_ms: u64,
+        called: Called,
+        again: Option<MessageId>,
+    ) {
+        let body = called.by.to_le_bytes();
+        // The bound on what a session holds is far.
+        let Ok(id) = self.intake.take(again, cluster_ms, body.len()) else { return };
+        let at = |millis| begun + Duration::from_millis(millis);
+        let message = Message {
+            entity: called.entity.clone(),
+            envelope: Envelope {
+                r#type: called.entity.kind.to_string(),
+                id: called.entity.id.to_string(),
+                kind: wire_kind(called.kind).into(),
+                method: called.method.into(),
+                body: body.to_vec().into(),
+                ..Envelope::default()
+            },
+            called: at(now),
+            created: id.created,
+            deadline: at(called.until),
+            again: called.given_up.is_some(),
+        };
+        let entity = called.entity.clone();
+        let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created };
+        self.unresolved.insert(id.sequence, sent);
+        self.ledger.push(id.sequence, message, called);
+    }
+
+    /// What has ended since the last time, by its sequence.
+    pub(crate) fn take_ended(&mut self) -> Vec<(u64, Called, Ended)> {
+        let ended: Vec<_> = self.ledger.take_ended().collect();
+        self.intake.release(ended.len(), ended.len() * 8);
+        let ended = ended.into_iter().map(|(called, outcome)| {
+            let sequence = match &outcome {
+                Ok(answer) => answer.id.sequence,
+                Err(error) => error.id().sequence,
+            };
+            self.unresolved.remove(&sequence);
+            (sequence, called, outcome)
+        });
+        ended.collect()
+    }
+
+    /// A caller has heard how its call ended.
+    pub(crate) fn seen(&mut self, now: u64, sequence: u64, called: &Called, outcome: Ended) {
+        self.history.push(Operation {
+            entity: called.entity.to_string(),
+            session: format!("{:?}", self.key),
+            sequence,
+            command: called.kind == Kind::Command,
+            method: called.method.into(),
+            arguments: called.by.into(),
+            sent: called.sent,
+            received: now,
+            given_up: called.given_up,
+            outcome: seen(outcome),
+        });
+    }
+}
+
+/// No command may be overtaken in its lane, unless its entity forgets soon, and then only one of which a copy may
+/// have run. A query whose answer was lost may be, and what was given up: later ones do not wait for that.
+pub(crate) fn overtaken(
+    sequence: u64,
+    called: &Called,
+    outcome: &Ended,
+    forgetful: bool,
+) -> Option<Finding> {
+    let Err(error) = outcome else { return None };
+    let may_have_run = matches!(error, CallError::Unknown { .. });
+    let first = called.kind == Kind::Command && called.given_up.is_none();
+    let overtaken = error.code() == codes::SUPERSEDED && first;
+    (overtaken && !(may_have_run && forgetful)).then(|| {
+        Broken::Overtaken.because(format!("{sequence} was overtaken in its lane, and never ran"))
+    })
+}
+
+/// An outcome, as the oracle takes it.
+fn seen(outcome: Ended) -> Seen {
+    match outcome {
+        Ok(answer) => {
+            let number = answer.body.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes);
+            Seen::Final { version: answer.version, value: Ok(number.into()) }
+        }
+        Err(CallError::Application { code, version, .. }) => {
+            Seen::Final { version, value: Err(code.into()) }
+        }
+        Err(CallError::NotRun { .. }) => Seen::NotRun,
+        // Of the first it is known that it ran; what came of it is not told.
+        Err(
+            CallError::ReplyDropped { .. }
+            | CallError::Unanswered { .. }
+            | CallError::Unknown { .. },
+        ) => Seen::Unknown,
+    }
+}
