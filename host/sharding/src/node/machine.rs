@@ -339,7 +339,7 @@ impl Machine {
         let beat = if again { 1 } else { beat };
         // One that is due and may not be made is no reason to wake.
         let reports = self.membership.member().is_some() && !self.suspended();
-        let report = self.report_at.filter(|_| reports).map_or(u64::MAX, |at| at.max(now.mono + 1));
+        let report = self.report_at.filter(|_| reports).unwrap_or(u64::MAX);
         self.wake = (!matches!(self.membership, Membership::Left))
             .then(|| self.membership.due().max(now.mono + 1).min(now.mono + beat).min(report));
     }
@@ -369,7 +369,7 @@ impl Machine {
     }
 
     fn off(&self, mutation: Mutation) -> bool {
-        !self.settings.mutations.is_empty() && self.settings.mutations.contains(&mutation)
+        self.settings.mutations.contains(&mutation)
     }
 
     /// A number that nobody can guess and that the same seed gives again.

@@ -255,7 +255,7 @@ impl Machine {
     }
 
     fn off(&self, mutation: Mutation) -> bool {
-        !self.settings.mutations.is_empty() && self.settings.mutations.contains(&mutation)
+        self.settings.mutations.contains(&mutation)
     }
 
     fn lease_good(&self, now: Now) -> bool {

@@ -22,9 +22,6 @@ impl Machine {
             return;
         };
         self.watching = true;
-        if self.store_answered == 0 {
-            self.store_answered = now.mono;
-        }
         for (key, row, revision) in rows {
             self.learn(now, key, row, revision);
         }

@@ -43,7 +43,6 @@ impl Machine {
             revision: state.revision,
             turn,
             state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
-            lanes: Vec::new(),
             lanes_beside,
             watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
             ..state.head.clone()
