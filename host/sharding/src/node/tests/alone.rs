@@ -756,3 +756,174 @@ fn s10_who_leaves_is_gone_with_its_goodbye_and_not_before() {
     assert!(!actions.contains(&Action::Left) && goodbye(&alone));
     assert!(alone.done().contains(&Action::Left));
 }
+
+#[test]
+fn who_leaves_takes_no_shard_once_its_row_says_so() {
+    let given = |alone: &mut Alone| {
+        let me = alone.me();
+        adopted(&alone.shards(&[(1, Some(me))]))
+    };
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::Leave);
+    assert_eq!(given(&mut alone), [(1, 1)], "nobody can know yet");
+    let (mut alone, _) = leaves(host_row());
+    let me = alone.me();
+    let both = [(1, Some(me.clone())), (2, Some(me))];
+    assert_eq!(adopted(&alone.shards(&both)), []);
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::LeaveNow);
+    assert_eq!(given(&mut alone), []);
+    // One that an operator drains serves what it is given, as there may be no other.
+    let mut alone = Alone::registered(HOST);
+    let marked = NodeRow { draining: true, ..own(&alone) };
+    alone.learn(key("me"), Row::Node(marked));
+    assert_eq!(given(&mut alone), [(1, 1)]);
+}
+
+#[test]
+fn a8_messages_are_held_for_a_hand_off_that_is_news_or_under_way() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    let id = |number| crate::rows::HandOffId { term: 1, number };
+    let moving = Some(crate::rows::Moving { id: id(1), to: None });
+    let shard = ShardRow { epoch: Epoch(2), owner: Some(me), moving, ..ShardRow::default() };
+    let rows = ShardsRow { term: 1, shards: vec![shard], extensions: Extensions::default() };
+    alone.learn(Key::Shards(0), Row::Shards(rows));
+    let known = alone.revision;
+    let mut held = |epoch, number, revision| {
+        let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), alone.me().incarnation);
+        let talk =
+            Talk::BeginHandOff { term: 1, shard, epoch, incarnation, id: id(number), revision };
+        let actions = alone.tell(Event::Heard { from: member("m", 1), talk });
+        let acked =
+            |it: &Action| matches!(it, Action::Say { talk: Talk::BeginHandOffAck { .. }, .. });
+        assert!(actions.iter().any(acked), "whether or not it holds any");
+        actions.contains(&Action::Hold { shard, epoch })
+    };
+    assert!(held(2, 1, known), "its row names it");
+    assert!(held(2, 9, known + 1), "its row is on its way");
+    assert!(!held(2, 9, known), "its row does not name it");
+    assert!(!held(1, 1, known), "of an epoch that is over");
+    assert!(!held(2, 9, known - 1), "it is late");
+}
+
+#[test]
+fn a11_a_hand_off_of_a_later_epoch_ends_the_one_that_is_held() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    alone.manager(1, member("m", 1));
+    alone.shards(&[(2, Some(me.clone()))]);
+    let mut stop = |epoch| {
+        let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), me.incarnation);
+        let id = crate::rows::HandOffId { term: 1, number: 1 };
+        let talk = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
+        let actions = alone.tell(Event::Heard { from: member("m", 1), talk });
+        let stopped = Talk::ShardStopped { term: 1, shard, epoch, incarnation, id };
+        let said = Action::Say { to: "m".into(), talk: stopped };
+        (forgot(&actions), actions.contains(&said))
+    };
+    assert_eq!(stop(1), (vec![], false), "it is late");
+    assert_eq!(stop(5), (vec![(1, 2)], true));
+}
+
+#[test]
+fn a_report_says_which_shards_serve() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    alone.manager(1, member("m", 1));
+    let mine = (1, Some(me.clone()));
+    alone.shards(&[mine.clone(), mine.clone(), mine]);
+    for shard in [2, 3] {
+        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(1) });
+    }
+    let id = crate::rows::HandOffId { term: 1, number: 1 };
+    let (shard, epoch, incarnation) = (ShardId(3), Epoch(1), me.incarnation);
+    let talk = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
+    alone.tell(Event::Heard { from: member("m", 1), talk });
+    let report = reported(&alone.wait(20)).expect("a report");
+    let serving: Vec<_> = report.held.iter().map(|held| held.serving).collect();
+    assert_eq!(serving, [false, true, false], "it claims, it serves, it stops");
+}
+
+#[test]
+fn r8_a_judge_that_looks_once_a_margin_is_awake() {
+    let Settings { lease, margin, .. } = Settings::default();
+    let mut alone = sealed(4);
+    alone.learn(key("b"), row(1, HOST));
+    let mut looks = 0;
+    while !writes_death(&alone) {
+        alone.all_done();
+        alone.wait(margin);
+        looks += 1;
+        assert!(looks < 3 * lease / margin, "it takes itself for one that slept");
+    }
+}
+
+#[test]
+fn r8_rows_listed_anew_count_as_just_renewed() {
+    let Settings { lease, margin, .. } = Settings::default();
+    let dies_after = |listed: bool| {
+        let mut alone = sealed(4);
+        alone.learn(key("b"), row(1, HOST));
+        let began = alone.now;
+        while !writes_death(&alone) {
+            alone.all_done();
+            alone.wait(100);
+            if listed && alone.now == began + lease {
+                alone.tell(Event::WatchLost);
+                alone.tell(Event::Listed(Some(Vec::new())));
+            }
+            assert!(alone.now < began + 10 * lease);
+        }
+        alone.now - began
+    };
+    assert!((lease + margin..2 * lease).contains(&dies_after(false)));
+    assert!((2 * lease + margin..3 * lease).contains(&dies_after(true)));
+}
+
+#[test]
+fn rows_that_cannot_be_listed_are_asked_for_after_a_while() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    let retry = Settings::default().retry;
+    assert_eq!(alone.tell(Event::Listed(None)), []);
+    assert_eq!(alone.wait(retry - 1), []);
+    assert_eq!(alone.wait(1), [Action::List]);
+}
+
+#[test]
+fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
+    let retry = Settings::default().retry;
+    let drains = |alone: &Alone| {
+        let of_b = |row: &Row| matches!(row, Row::Node(row) if row.incarnation.counter == 9);
+        alone.writes.iter().filter(|(_, row)| of_b(row)).count()
+    };
+    let mut alone = Alone::registered(HOST);
+    alone.learn(key("b"), row(9, HOST));
+    // A renewal of its own is under way, which has nothing to do with it.
+    alone.wait(Settings::default().renew);
+    alone.tell(Event::Drain { node: "b".into(), draining: true });
+    alone.wait(1);
+    assert_eq!((drains(&alone), alone.writes.len()), (1, 2));
+    let (number, _) = alone.writes.pop().expect("the drain");
+    alone.tell(Event::Written { number, result: Err(WriteError::Unknown) });
+    alone.wait(retry - 1);
+    assert_eq!(drains(&alone), 0, "not again at once");
+    alone.wait(1);
+    assert_eq!(drains(&alone), 1);
+}
+
+#[test]
+fn a_manager_that_was_followed_still_hears_of_its_own_renewal() {
+    let mut alone = sealed(4);
+    alone.all_done();
+    alone.wait(Settings::default().renew);
+    let of_me = |row: &Row| matches!(row, Row::Node(row) if row.renewals > 0);
+    assert!(alone.writes.iter().any(|(_, row)| of_me(row)));
+    alone.manager(2, member("b", 1));
+    assert_eq!(alone.machine.managing(), None);
+    alone.writes.retain(|(_, row)| of_me(row));
+    assert!(alone.done().iter().any(|action| matches!(action, Action::Renewed { .. })));
+}

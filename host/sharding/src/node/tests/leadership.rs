@@ -193,7 +193,7 @@ fn k21_candidates_stand_in_order_of_age_and_wait_for_no_others() {
     let host = Roles { host: true, ..Roles::default() };
     cluster.start_with("h", host, 1);
     cluster.run(200);
-    for node in ["a", "z", "b"] {
+    for node in ["a", "z", "b", "c", "d", "e"] {
         cluster.start(node);
         cluster.run(200);
     }
@@ -201,7 +201,7 @@ fn k21_candidates_stand_in_order_of_age_and_wait_for_no_others() {
     assert_eq!(cluster.manager().0, "a");
     cluster.node("a").dead = true;
     cluster.run(8_000);
-    assert_eq!(cluster.manager().0, "z", "older than b, and h is no candidate");
+    assert_eq!(cluster.manager().0, "z", "the eldest, and h is no candidate");
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn k35_a_goodbye_that_the_watch_tells_before_its_answer_comes_is_a_goodbye() {
 #[test]
 fn s12_a_node_that_nobody_counts_on_holds_nothing_up() {
     let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.tell("b", Event::Unreachable { node: "ghost".into() });
     cluster.start("c");
     for _ in 0..12 {
         cluster.tell("b", Event::Unreachable { node: "ghost".into() });

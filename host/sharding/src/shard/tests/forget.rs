@@ -401,6 +401,10 @@ fn r17_half_of_the_bound_is_one_sessions() {
         let mut hand = Hand::relying(Settings { unsettled_bytes, ..settings() });
         hand.run_for("client/x", b"a", 1, 900, 800);
         assert_eq!(is_whole(&mut hand, b"a", 1), whole, "840 of {unsettled_bytes}");
+        if whole {
+            hand.run_for("client/x", b"b", 1, 900, 800);
+            assert!(is_whole(&mut hand, b"a", 1) && is_whole(&mut hand, b"b", 1), "all of it");
+        }
     }
 }
 
@@ -424,26 +428,29 @@ fn r17_old_lanes_go_together_when_room_is_needed() {
     let settings = Settings { lanes: 3, lane_life: 6_400, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_one(b"a", 1, 900);
-    hand.now += 1;
-    hand.run_one(b"b", 1, 900);
-    hand.now += 6_399;
-    // Its lane has been used for long, and there is room.
-    hand.run_one(b"c", 1, 950);
-    assert_eq!(lanes(&hand), 3);
-    hand.now += 2;
-    hand.run_one(b"d", 1, 940);
-    assert_eq!(lanes(&hand), 2, "both old ones went");
-    hand.run_one(b"e", 1, 960);
-    // All are looked at for age no sooner than after a 64th of a life.
+    hand.run_one(b"b", 1, 901);
     hand.now += 6_401;
-    hand.run_one(b"f", 1, 970);
-    assert_eq!(lanes(&hand), 1);
-    for (session, created) in [(b"g", 990), (b"h", 980)] {
-        hand.run_one(session, 1, created);
-    }
+    hand.run_one(b"c", 1, 950);
+    assert_eq!(lanes(&hand), 3, "there is room for one more");
+    hand.run_one(b"d", 1, 960);
+    assert_eq!(lanes(&hand), 2, "both old ones went");
+}
+
+#[test]
+fn r17_lanes_are_looked_at_for_age_now_and_then() {
+    let settings = Settings { lanes: 3, lane_life: 6_400, ..settings() };
+    let mut hand = Hand::relying(settings);
+    hand.run_one(b"a", 1, 900);
+    hand.now += 51;
+    hand.run_one(b"x", 1, 999);
+    hand.now += 6_350;
+    hand.run_one(b"y", 1, 950);
+    hand.run_one(b"z", 1, 960);
+    // A 64th of a life after that look: the oldest by its messages goes, and not the one that was used longest ago.
     hand.now += 100;
-    hand.run_one(b"i", 1, 999);
-    assert_eq!(hand.run_one(b"g", 1, 990).as_deref(), Some("final 7"));
+    hand.run_one(b"w", 1, 970);
+    assert_eq!(hand.run_one(b"x", 1, 999).as_deref(), Some("final 2"));
+    assert_eq!(hand.run_one(b"y", 1, 950), too_old());
 }
 
 #[test]

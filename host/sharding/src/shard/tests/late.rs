@@ -198,3 +198,41 @@ fn a_limit_of_the_store_delays_no_turn_after_the_refused_one() {
     hand.settle(CommitOutcome::Done);
     assert_eq!(hand.code_of(next).as_deref(), Some("final 1"));
 }
+
+#[test]
+fn r3_an_outcome_of_another_machines_turn_lets_nobody_claim() {
+    let mut hand = Hand::serving();
+    hand.send(1, 0, Kind::Command);
+    hand.run();
+    let turn = hand.commits[0].head.turn;
+    hand.send(2, 1, Kind::Command);
+    hand.run();
+    hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+    for foreign in [TurnId { epoch: Epoch(2), ..turn }, TurnId { nonce: turn.nonce + 1, ..turn }] {
+        hand.tell(Event::Committed(vec![(alice(), foreign, CommitOutcome::Done)]));
+        assert_eq!(hand.claims.len(), 1, "a commit of its own is under way");
+    }
+    hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+    assert_eq!(hand.claims.len(), 2);
+}
+
+#[test]
+fn the_rules_of_gate_lanes_and_lease_are_looked_at() {
+    let without =
+        |mutation| Hand::with(Settings { mutations: vec![mutation], ..Settings::default() });
+    let mut hand = without(Mutation::NoGate);
+    let token = hand.send(1, 0, Kind::Command);
+    hand.run();
+    assert_eq!(hand.code_of(token).as_deref(), Some("final 1"), "before its commit");
+
+    let mut hand = without(Mutation::NoLanes);
+    hand.send(1, 0, Kind::Command);
+    hand.run();
+    assert!(hand.commits[0].head.lanes.is_empty(), "nothing is remembered");
+
+    let mut hand = without(Mutation::LongLease);
+    hand.now += 5_900;
+    let query = hand.send(1, 0, Kind::Query);
+    hand.run();
+    assert_eq!(hand.code_of(query).as_deref(), Some("final 0"), "to twice the lease");
+}
