@@ -140,11 +140,11 @@ pub(super) fn key(node: &str) -> Key {
 }
 
 fn writes(actions: &[Action]) -> Vec<&Key> {
-    let written = |action| match action {
-        &Action::Write { ref key, .. } => Some(key),
+    let written = actions.iter().filter_map(|action| match action {
+        Action::Write { key, .. } => Some(key),
         _ => None,
-    };
-    actions.iter().filter_map(written).collect()
+    });
+    written.collect()
 }
 
 fn adopted(actions: &[Action]) -> Vec<(u32, u64)> {

@@ -165,7 +165,7 @@ fn a_shard_is_noted_when_it_is_assigned_and_around_its_hand_off() {
     let id = HandOffId { term: 1, number: 1 };
     let moving = ShardRow { moving: Some(Moving { id, to: None }), ..owned(1, 1) };
     let began = note(Notice::HandOffBegan { shard, from: life(1) });
-    assert_eq!(reader.shards(&[moving.clone()]), [began, route(1, Some(1), true)]);
+    assert_eq!(reader.shards(std::slice::from_ref(&moving)), [began, route(1, Some(1), true)]);
     assert_eq!(reader.shards(&[moving]), []);
     let failed = note(Notice::HandOffFailed { shard, owner: life(1) });
     assert_eq!(reader.shards(&[owned(1, 1)]), [failed, route(1, Some(1), false)]);
