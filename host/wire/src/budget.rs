@@ -1,9 +1,9 @@
 //! Budgets: the bytes that a node holds for those who send to it.
 //!
 //! A message is charged from its reading until its reply was handed to QUIC; the reply is charged from its making.
-//! What QUIC then holds unacknowledged is bounded by each connection's send window, which [`send_window`] sizes. A
+//! What QUIC then holds unacknowledged is bounded by each connection's send window, sized by how many there are. A
 //! charge counts on three levels: the connection, the principal and the node. (A session has a window of its own,
-//! in [`flow`](crate::flow).) Messages that another node passes on count for the principal that sent them and for
+//! in `flow`.) Messages that another node passes on count for the principal that sent them and for
 //! the node; a share of the link's replies takes the connection's place.
 //!
 //! Confusing at first: there are two ways to be over a budget. A level is *full* when its messages and replies
