@@ -428,6 +428,7 @@ fn r10_a_seal_without_an_answer_is_read_until_it_is_known() {
     let later = ShardsRow { term: 2, ..ShardsRow::default() };
     let actions = alone.learn(Key::Shards(0), Row::Shards(later));
     assert!(actions.contains(&Action::Read(Key::Manager)), "another manages");
+    assert!(!actions.contains(&read), "it is known for now");
     assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
     assert!(!alone.wait(retry - 1).contains(&read));
     assert!(alone.wait(1).contains(&read));
@@ -926,4 +927,36 @@ fn a_manager_that_was_followed_still_hears_of_its_own_renewal() {
     assert_eq!(alone.machine.managing(), None);
     alone.writes.retain(|(_, row)| of_me(row));
     assert!(alone.done().iter().any(|action| matches!(action, Action::Renewed { .. })));
+}
+
+#[test]
+fn a_manager_that_slept_counts_every_node_as_just_heard() {
+    let manager = Roles { manager: true, ..Roles::default() };
+    let mut alone = Alone::new(manager, Settings::default());
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.all_done();
+    let renewed = |roles, renewals| match row(1, roles) {
+        Row::Node(row) => Row::Node(NodeRow { renewals, ..row }),
+        row => row,
+    };
+    let mut renewals = 0;
+    let mut renew = |alone: &mut Alone| {
+        renewals += 1;
+        alone.learn(key("b"), renewed(HOST, renewals));
+        alone.learn(key("c"), renewed(manager, renewals));
+        alone.all_done();
+    };
+    renew(&mut alone);
+    let from = member("b", 1);
+    let report = Report { incarnation: from.incarnation, store_answers: true, ..Report::default() };
+    alone.tell(Event::Heard { from, talk: Talk::Report(Box::new(report)) });
+    let unheard = Settings::default().unheard;
+    alone.wait(unheard + 1_000);
+    let woke = alone.now;
+    while alone.machine.manager_row().is_some_and(|row| row.holder.node == alone.me().node) {
+        renew(&mut alone);
+        alone.wait(100);
+        assert!(alone.now < woke + 2 * unheard, "nobody else hears the host either");
+    }
+    assert!(alone.now >= woke + unheard, "it gives the leadership on after {}", alone.now - woke);
 }

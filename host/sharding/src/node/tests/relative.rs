@@ -104,3 +104,59 @@ fn what_is_said_is_made_relative_too() {
     let wrote = |row, revision| Talk::Wrote { key: key.clone(), row: Row::Node(row), revision };
     assert_eq!(relative(wrote(node, 7)), wrote(renewed, 107));
 }
+
+/// Everything stays as it is.
+struct Same;
+
+impl Relative for Same {
+    fn time(&self, at: u64) -> u64 {
+        at
+    }
+    fn due(&self, at: u64) -> u64 {
+        at
+    }
+    fn revision(&self, _: &Key, at: u64) -> u64 {
+        at
+    }
+    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+        count
+    }
+}
+
+#[test]
+fn nothing_but_numbers_changes_when_a_machine_is_made_relative() {
+    use super::alone::{Alone, HOST, key, member, row, sealed};
+    use crate::node::{Event, Settings};
+
+    let hash = |machine: &Machine| BuildHasherDefault::<DefaultHasher>::default().hash_one(machine);
+    let stays = |alone: &Alone| {
+        let mut machine = alone.machine.clone();
+        machine.make_relative(&Same);
+        hash(&machine) == hash(&alone.machine)
+    };
+    // A manager that waits for reports, with a write under way.
+    let mut manager = sealed(4);
+    manager.learn(key("b"), row(1, HOST));
+    assert!(!manager.writes.is_empty() && stays(&manager));
+
+    // A host whose manager is to hear that it gave a shard up.
+    let mut host = Alone::registered(HOST);
+    let me = host.me();
+    host.learn(key("m"), row(1, crate::rows::Roles::ALL));
+    host.manager(1, member("m", 1));
+    host.shards(&[(1, Some(me.clone())), (1, Some(me))]);
+    host.tell(Event::Stopped { shard: ShardId(1), epoch: Epoch(1) });
+    let at_rest = host.machine.clone();
+    host.wait(Settings::default().renew);
+    assert!(!host.writes.is_empty() && stays(&host));
+
+    // The same, while its claims are read after a lapse.
+    host.writes.clear();
+    host.machine = at_rest;
+    host.wait(Settings::default().lease);
+    while host.writes.is_empty() {
+        host.wait(10);
+    }
+    host.done();
+    assert!(host.machine.suspended() && host.writes.is_empty() && stays(&host));
+}
