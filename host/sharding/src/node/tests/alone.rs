@@ -960,3 +960,32 @@ fn a_manager_that_slept_counts_every_node_as_just_heard() {
     }
     assert!(alone.now >= woke + unheard, "it gives the leadership on after {}", alone.now - woke);
 }
+
+#[test]
+fn r8_a_longer_lease_is_said_at_once_after_a_shorter_one() {
+    let agreed = |revision, lease| crate::node::Agreed {
+        revision,
+        lease,
+        margin: 600,
+        renew: 250,
+        unheard: 6_000,
+    };
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::Settings(agreed(1, 1_000)));
+    alone.all_done();
+    assert_eq!(own(&alone).lease, Settings::default().lease, "somebody may rely on it");
+    alone.now += 1;
+    alone.tell(Event::Settings(agreed(2, 5_000)));
+    alone.all_done();
+    assert_eq!((own(&alone).lease, own(&alone).settings), (5_000, 2));
+}
+
+#[test]
+fn s10_a_manager_says_goodbye_whatever_row_it_is_writing() {
+    let mut alone = leader(4, Vec::new());
+    let seals = alone.writes.remove(0);
+    alone.tell(Event::LeaveNow);
+    assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it leaves");
+    alone.done();
+    assert!(goodbye(&alone), "{seals:?} is not answered");
+}

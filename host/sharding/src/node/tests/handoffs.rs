@@ -349,13 +349,17 @@ fn an_owner_that_does_not_stop_is_told_again_now_and_then() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.settings.drain_parallel = 1;
     cluster.node("b").stuck = true;
+    let told = |cluster: &Cluster| {
+        let told = |(_, _, talk): &&(NodeId, NodeId, Talk)| matches!(talk, Talk::HandOff { .. });
+        cluster.said.iter().filter(told).count()
+    };
+    cluster.said.clear();
     cluster.tell("a", Event::Drain { node: "b".into(), draining: true });
     cluster.run(500);
+    assert_eq!(told(&cluster), cluster.moving(), "each once at first");
     cluster.said.clear();
     cluster.run(5_000);
-    let told = cluster.said.iter().filter(|(_, _, talk)| matches!(talk, Talk::HandOff { .. }));
-    let shards = cluster.moving();
-    let times = told.count() / shards;
+    let times = told(&cluster) / cluster.moving();
     assert!((7..=10).contains(&times), "{times} times in ten spans of `say_again`");
 }
 

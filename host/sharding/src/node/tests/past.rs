@@ -146,8 +146,10 @@ fn an_acknowledgement_is_past_when_its_hand_off_needs_it_no_more() {
     assert!(!past(&alone, &b, (of.0, Epoch(2), of.2)), "the epoch is to come");
     assert!(alone.machine.is_past(&b, &ack(of, 0)), "of a term before its own");
     assert!(!alone.machine.is_past(&b, &ack(of, 2)), "it may manage in that one too");
-    alone.tell(Event::Heard { from: b.clone(), talk: ack(of, 1) });
+    let actions = alone.tell(Event::Heard { from: b.clone(), talk: ack(of, 1) });
     assert!(past(&alone, &b, of), "it has come");
+    let stops = |it: &crate::node::Action| matches!(it, crate::node::Action::Stop { shard, .. } if *shard == of.0);
+    assert!(actions.iter().any(stops), "A9: nothing else is waited for");
 
     // A shard that nobody hands off: only the death of its owner says that nobody will.
     let free = (1..=4).map(ShardId).find(|shard| intents.iter().all(|it| it.0 != *shard));
