@@ -1,0 +1,163 @@
+//! The books of a session, condition by condition: waits, windows, sizes and what ends a call.
+
+use std::time::{Duration, Instant};
+
+use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Window};
+use ostraca_client::{CallError, Entity, SessionId};
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Envelope, Outcome, Reply};
+
+const DEADLINE: Duration = Duration::from_secs(100);
+
+fn message(body: usize, now: Instant) -> Message {
+    let entity = Entity::new("counter", "a");
+    let envelope =
+        Envelope { id: entity.id.to_string(), body: vec![7; body].into(), ..Envelope::default() };
+    let deadline = now + DEADLINE;
+    Message { entity, envelope, called: now, created: 100, deadline, again: false }
+}
+
+fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u64) -> Reply {
+    let mut said = problem("overloaded", "");
+    (said.retryable, said.retry_after_ms) = (retryable, retry_after_ms);
+    let problem = (outcome != Outcome::Result).then_some(said);
+    Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
+}
+
+/// A ledger with one message that is out.
+fn out(seed: u64, now: Instant) -> Ledger<u64> {
+    let mut ledger = Ledger::new(SessionId([1; 16]), 1, seed);
+    ledger.push(1, message(10, now), 1);
+    assert!(ledger.next_to_send(now).is_some());
+    ledger
+}
+
+fn ended(ledger: &mut Ledger<u64>) -> Vec<u64> {
+    ledger.take_ended().map(|(waiter, _)| waiter).collect()
+}
+
+#[test]
+fn what_did_not_run_is_sent_again_if_the_node_says_when_or_that_it_may() {
+    let now = Instant::now();
+    for (retryable, after, again) in
+        [(false, 0, false), (true, 0, true), (false, 1, true), (false, 500, true)]
+    {
+        let mut ledger = out(1, now);
+        ledger.reply(reply(1, Outcome::NotRun, retryable, after), now);
+        assert_eq!(ledger.next_wake().is_some() && !ledger.is_empty(), again, "{after}");
+        assert_eq!(ended(&mut ledger).is_empty(), again);
+    }
+}
+
+#[test]
+fn waits_double_up_to_a_second_and_spread_over_their_second_half() {
+    let now = Instant::now();
+    let mut shares = Vec::new();
+    for seed in 1..200 {
+        let mut ledger = out(seed, now);
+        let mut at = now;
+        for full in [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000] {
+            ledger.reply(reply(1, Outcome::NotRun, true, 0), at);
+            let due = ledger.next_wake().expect("it waits");
+            let (wait, full) = (due - at, Duration::from_millis(full));
+            assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
+            shares.push((wait - full / 2).as_secs_f64() / (full / 2).as_secs_f64());
+            at = due;
+            ledger.tick(at);
+            assert!(ledger.next_to_send(at).is_some());
+        }
+        ledger.reply(reply(1, Outcome::NotRun, true, 5_000), at);
+        assert_eq!(ledger.next_wake(), Some(at + Duration::from_secs(5)), "not before it is asked");
+    }
+    for tenth in 0..10 {
+        let (from, to) = (f64::from(tenth) / 10.0, f64::from(tenth + 1) / 10.0);
+        let share = shares.iter().filter(|share| (from..to).contains(*share)).count();
+        let even = shares.len() / 10;
+        assert!((even / 2..2 * even).contains(&share), "{share} of {} from {from}", shares.len());
+    }
+}
+
+#[test]
+fn a_body_and_a_message_may_be_as_large_as_the_node_says() {
+    let now = Instant::now();
+    let sent = |body: usize, window: Window| {
+        let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
+        ledger.set_window(window);
+        ledger.push(1, message(body, now), 1_u64);
+        let sent = ledger.next_to_send(now).is_some();
+        assert_eq!(ended(&mut ledger).is_empty(), sent, "it goes, or ends");
+        sent
+    };
+    let bodies = Window { max_message: 1_000, ..Window::default() };
+    assert_eq!(
+        [999, 1_000, 1_001, 5_000].map(|body| sent(body, bodies)),
+        [true, true, false, false]
+    );
+    // The envelope takes some bytes, and 64 are kept for what is filled in.
+    let frames = Window { max_frame: 1_000, ..Window::default() };
+    let most = (0..1_000).rev().find(|body| sent(*body, frames)).expect("small ones go");
+    assert!((900..=936).contains(&most), "{most}");
+    assert!(!sent(most + 1, frames) && !sent(5_000, frames) && sent(0, frames));
+    let tight = Window { max_frame: 64, ..Window::default() };
+    assert!(!sent(0, tight), "nothing is left for the message");
+}
+
+#[test]
+fn a_reply_to_a_copy_counts_only_if_it_is_final() {
+    let now = Instant::now();
+    let mut ledger = out(1, now);
+    ledger.connection_lost();
+    ledger.reply(reply(1, Outcome::NotRun, false, 0), now);
+    assert_eq!(ended(&mut ledger), [0_u64; 0], "of a copy that does not matter any more");
+    assert!(!ledger.is_empty());
+    ledger.reply(reply(1, Outcome::Result, false, 0), now);
+    assert_eq!(ended(&mut ledger), [1]);
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn all_that_is_open_ends_when_the_client_closes() {
+    let now = Instant::now();
+    let mut ledger = out(1, now);
+    ledger.push(2, message(10, now), 2);
+    assert!(!ledger.is_empty());
+    ledger.end_all(&problem("closed", "the client closes"), now);
+    assert_eq!(ended(&mut ledger), [1, 2]);
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn what_never_left_ends_for_the_reason_that_nothing_could() {
+    let now = Instant::now();
+    let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
+    ledger.push(1, message(10, now), 1_u64);
+    ledger.set_absent(Some(problem("no-gateway", "nobody answers")));
+    ledger.tick(now + DEADLINE);
+    let (_, outcome) = ledger.take_ended().next().expect("its deadline passed");
+    assert!(
+        matches!(&outcome, Err(CallError::NotRun { code, .. }) if &**code == "no-gateway"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_message_given_up_holds_settled_for_a_time_or_a_number_of_messages() {
+    let now = Instant::now();
+    let settled = |passed: Duration, pushed: u64| {
+        let mut ledger = out(1, now);
+        ledger.connection_lost();
+        ledger.tick(now + DEADLINE);
+        let at = now + DEADLINE + passed;
+        ledger.set_window(Window { messages: 10_000, ..Window::default() });
+        for sequence in 2..2 + pushed {
+            let deadline = at + DEADLINE;
+            ledger.push(sequence, Message { deadline, ..message(1, at) }, sequence);
+        }
+        ledger.tick(at);
+        ledger.next_to_send(at).expect("it goes").settled
+    };
+    assert_eq!(settled(DOUBT_TIME - Duration::from_millis(1), 5), 1);
+    assert_eq!(settled(DOUBT_TIME, 5), 2);
+    assert_eq!(settled(Duration::ZERO, 1_023), 1);
+    assert_eq!(settled(Duration::ZERO, 1_024), 2);
+}
