@@ -98,6 +98,7 @@ fn bytes_behind_the_end_and_cut_blocks_are_refused() {
 
 #[test]
 fn a_block_has_a_bound_on_fields_and_on_bytes() {
+    assert_eq!((MAX_FIELDS, MAX_BYTES), (64, 65_536), "as every release has it");
     let fields = |count: u8| {
         let block = (1..=count).flat_map(|number| [number * 2, 0]);
         [9, count].into_iter().chain(block).collect::<Vec<u8>>()

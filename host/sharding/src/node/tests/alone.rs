@@ -989,3 +989,13 @@ fn s10_a_manager_says_goodbye_whatever_row_it_is_writing() {
     alone.done();
     assert!(goodbye(&alone), "{seals:?} is not answered");
 }
+
+#[test]
+fn s10_a_goodbye_in_its_name_ends_a_life_that_still_has_shards() {
+    let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
+    assert!(stops(&actions));
+    let stopped = NodeRow { standing: Standing::Stopped, ..own(&alone) };
+    let actions = alone.learn(key("me"), Row::Node(stopped));
+    assert_eq!(forgot(&actions), [(1, 1)], "others may have it");
+    assert!(actions.contains(&Action::Left));
+}
