@@ -127,6 +127,7 @@ pub(super) struct Entities {
     pub(super) activation_wait: Duration,
     #[serde(with = "units::time")]
     pub(super) claim_retry: Duration,
+    #[serde(with = "units::time")]
     pub(super) start_retry: Duration,
     #[serde(with = "units::time")]
     pub(super) stop_deadline: Duration,
