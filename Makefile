@@ -105,7 +105,7 @@ mutants_core = --package ostraca-sharding --cargo-arg=--package=ostraca-sim
 tested_core = --lib --test seeds --test cluster_seeds
 mutants_client = --package ostraca-client --file host/client/src/ledger.rs --file 'host/client/src/ledger/*.rs' \
   --cargo-arg=--package=ostraca-sim
-tested_client = --lib --test ledger --test books --test leaving --test outcomes --test cluster_seeds
+tested_client = --lib --test ledger --test books --test intake --test leaving --test outcomes --test cluster_seeds
 mutants_store = --package ostraca-store-sled --file host/store-sled/src/judge.rs --file host/store-sled/src/committer.rs
 tested_store = --lib --tests
 mutants: setup

@@ -6,6 +6,7 @@ use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Window};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use prost::Message as _;
 
 const DEADLINE: Duration = Duration::from_secs(100);
 
@@ -100,6 +101,71 @@ fn a_body_and_a_message_may_be_as_large_as_the_node_says() {
     assert!(!sent(most + 1, frames) && !sent(5_000, frames) && sent(0, frames));
     let tight = Window { max_frame: 64, ..Window::default() };
     assert!(!sent(0, tight), "nothing is left for the message");
+}
+
+#[test]
+fn what_is_answered_makes_room_in_the_window() {
+    let now = Instant::now();
+    let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
+    // Full with any one message.
+    ledger.set_window(Window { bytes: 1, ..Window::default() });
+    for sequence in 1..=3 {
+        ledger.push(sequence, message(10, now), sequence);
+    }
+    for sequence in 1..=3 {
+        assert_eq!(ledger.next_to_send(now).map(|sent| sent.sequence), Some(sequence));
+        assert!(ledger.next_to_send(now).is_none(), "the window is full");
+        ledger.reply(reply(sequence, Outcome::Result, false, 0), now);
+    }
+}
+
+#[test]
+fn a_message_of_just_the_size_of_a_frame_goes() {
+    let now = Instant::now();
+    let envelope = message(10, now).envelope;
+    let most = u32::try_from(envelope.encoded_len()).expect("small") + 64;
+    for (max_frame, goes) in [(most, true), (most - 1, false)] {
+        let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
+        ledger.set_window(Window { max_frame, ..Window::default() });
+        ledger.push(1, message(10, now), 1_u64);
+        assert_eq!(ledger.next_to_send(now).is_some(), goes);
+    }
+}
+
+/// A refusal of a creation time, with one that would pass.
+fn too_old(sequence: u64, stamp: u64) -> Reply {
+    let mut refused = reply(sequence, Outcome::NotRun, false, 0);
+    let mut said = problem("too-old", "");
+    said.details.insert("created_ms".into(), stamp.to_string());
+    refused.problem = Some(said);
+    refused
+}
+
+#[test]
+fn r17_only_a_later_stamp_is_taken() {
+    let now = Instant::now();
+    for (stamp, again) in [(99, false), (100, false), (101, true)] {
+        let mut ledger = out(1, now);
+        ledger.reply(too_old(1, stamp), now);
+        assert_eq!(ended(&mut ledger).is_empty(), again, "{stamp}");
+    }
+}
+
+#[test]
+fn r17_what_was_given_up_before_keeps_no_later_stamp_back() {
+    let now = Instant::now();
+    let mut ledger = out(1, now);
+    ledger.connection_lost();
+    let later = now + DEADLINE;
+    ledger.tick(later);
+    assert_eq!(ended(&mut ledger), [1], "given up");
+    ledger.push(2, Message { deadline: later + DEADLINE, ..message(10, later) }, 2);
+    assert_eq!(ledger.next_to_send(later).map(|sent| sent.sequence), Some(2));
+    ledger.reply(too_old(2, 500), later);
+    let later = later + Duration::from_secs(1);
+    ledger.tick(later);
+    let sent = ledger.next_to_send(later).map(|sent| (sent.sequence, sent.created_ms));
+    assert_eq!(sent, Some((2, 500)));
 }
 
 #[test]

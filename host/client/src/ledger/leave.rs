@@ -107,6 +107,32 @@ mod tests {
     }
 
     #[test]
+    fn clients_differ_in_their_patience_by_a_quarter() {
+        let (bound, now) = (Duration::from_secs(1), Instant::now());
+        let stuck = Stuck { since: now, bounced: true };
+        // A client's own changes at each leave, too.
+        let first = |seed: u64| Patience::new(bound, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), now);
+        let mut same = first(1);
+        let later = (0..2_000).map(|_| {
+            let end = same.ends(stuck);
+            assert!(same.is_lost(stuck, end));
+            let share = same.share;
+            same.heard(true, end);
+            share
+        });
+        let all: [Vec<f64>; 2] =
+            [(1..2_000).map(|seed| first(seed).share).collect(), later.collect()];
+        for shares in all {
+            assert!(shares.iter().all(|share| (0.75..1.25).contains(share)));
+            for tenth in 0..10 {
+                let from = 0.75 + f64::from(tenth) / 20.0;
+                let within = shares.iter().filter(|share| (from..from + 0.05).contains(*share));
+                assert!((100..300).contains(&within.count()), "from {from}");
+            }
+        }
+    }
+
+    #[test]
     fn a_session_that_hears_nothing_waits_while_others_are_answered() {
         let since = Instant::now();
         let mut patience = Patience::new(Duration::from_secs(8), 7, since);

@@ -1,0 +1,98 @@
+//! What a session takes, and what a client knows of cluster time.
+
+use std::time::Duration;
+
+use ostraca_client::ledger::{ClusterTime, Intake};
+use ostraca_client::{MessageId, SessionId};
+use ostraca_wire::problem;
+use ostraca_wire::proto::{Outcome, Reply};
+
+const SESSION: SessionId = SessionId([1; 16]);
+/// Messages, and bytes, that a session holds.
+const MESSAGES: usize = 65_536;
+const BYTES: usize = 64 << 20;
+
+fn code(intake: &mut Intake, size: usize) -> Option<String> {
+    intake.take(None, 100, size).err().map(|refused| refused.why.code)
+}
+
+#[test]
+fn a_session_is_full_at_its_number_of_messages() {
+    let mut intake = Intake::new(SESSION, 1);
+    for _ in 0..MESSAGES {
+        assert_eq!(code(&mut intake, 0), None);
+    }
+    assert_eq!(code(&mut intake, 0).as_deref(), Some("session-full"));
+    intake.release(1, 0);
+    assert_eq!(code(&mut intake, 0), None);
+    assert_eq!(code(&mut intake, 0).as_deref(), Some("session-full"));
+}
+
+#[test]
+fn a_session_is_full_at_its_number_of_bytes() {
+    let mut intake = Intake::new(SESSION, 1);
+    assert_eq!(code(&mut intake, BYTES + 1).as_deref(), Some("session-full"));
+    assert_eq!(code(&mut intake, BYTES), None);
+    for size in [1, 2] {
+        assert_eq!(code(&mut intake, size).as_deref(), Some("session-full"));
+    }
+    intake.release(1, BYTES);
+    assert_eq!(code(&mut intake, 2), None);
+}
+
+#[test]
+fn an_id_has_a_sequence_and_a_creation_time() {
+    let mut intake = Intake::new(SESSION, 1);
+    for (sequence, created) in [(0, 5), (5, 0), (0, 0)] {
+        let id = MessageId { session: SESSION, sequence, created };
+        let refused = intake.take(Some(id), 100, 0).expect_err("no such id");
+        assert_eq!(refused.why.code, "bad-message");
+    }
+    let id = MessageId { session: SESSION, sequence: 5, created: 5 };
+    assert_eq!(intake.take(Some(id), 100, 0), Ok(id));
+}
+
+#[test]
+fn r17_creation_times_never_fall_within_a_session() {
+    let mut intake = Intake::new(SESSION, 1);
+    let created = |intake: &mut Intake, at| intake.take(None, at, 0).map(|id| id.created);
+    assert_eq!(created(&mut intake, 100), Ok(100));
+    intake.stamped(500);
+    assert_eq!(created(&mut intake, 200), Ok(500));
+    intake.stamped(300);
+    assert_eq!(created(&mut intake, 501), Ok(501));
+}
+
+fn refused(code: &str, time: u64) -> Reply {
+    let mut said = problem(code, "");
+    said.details.insert("created_ms".into(), time.to_string());
+    Reply { outcome: Outcome::NotRun.into(), problem: Some(said), ..Reply::default() }
+}
+
+#[test]
+fn cluster_time_follows_who_knows_and_the_local_clock() {
+    let mut time = ClusterTime::default();
+    let local = Duration::from_micros;
+    assert_eq!(time.at(local(0)), 1);
+    time.at_least(100, local(0));
+    assert_eq!((time.at(local(0)), time.at(local(10_000))), (100, 110));
+    time.at_least(50, local(0));
+    assert_eq!(time.at(local(0)), 100, "it is later than that");
+    // What is known already begins no reading anew: the half millisecond counts.
+    time.at_least(100, local(500));
+    assert_eq!(time.at(local(1_000)), 101);
+}
+
+#[test]
+fn r17_a_refused_stamp_says_what_time_it_is() {
+    let mut time = ClusterTime::default();
+    let local = Duration::from_secs(1);
+    time.hear(&refused("too-old", 900), local);
+    assert_eq!(time.at(local), 900);
+    time.hear(&refused("too-old", 800), local);
+    assert_eq!(time.at(local), 900, "an earlier one is no news");
+    time.hear(&refused("stamped-ahead", 50), local);
+    assert_eq!(time.at(local), 50, "this clock was ahead");
+    time.hear(&refused("overloaded", 5_000), local);
+    assert_eq!(time.at(local), 50);
+}
