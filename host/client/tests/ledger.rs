@@ -113,6 +113,31 @@ fn r17_a_message_refused_by_its_stamp_is_stamped_anew() {
 }
 
 #[test]
+fn r17_what_was_stamped_anew_is_sent_again_as_it_is() {
+    let (mut ledger, now) = (books(), Instant::now());
+    ledger.push(1, message("a", now), 1);
+    stamps(&mut ledger, now);
+    ledger.reply(too_old(1, 500), now);
+    let later = now + Duration::from_secs(1);
+    assert_eq!(stamps(&mut ledger, later), [(1, 500)]);
+    ledger.connection_lost();
+    assert_eq!(stamps(&mut ledger, later), [(1, 500)], "in doubt, it keeps its stamp");
+    assert_eq!(ledger.take_ended().count(), 0);
+}
+
+#[test]
+fn r17_each_message_gets_the_stamp_that_it_needs() {
+    let (mut ledger, now) = (books(), Instant::now());
+    for sequence in 1..=2 {
+        ledger.push(sequence, message("a", now), sequence);
+    }
+    assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100)]);
+    ledger.reply(too_old(2, 700), now);
+    ledger.reply(too_old(1, 500), now);
+    assert_eq!(stamps(&mut ledger, now + Duration::from_secs(1)), [(1, 500), (2, 700)]);
+}
+
+#[test]
 fn r17_a_message_in_doubt_is_never_stamped_anew() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
