@@ -5,6 +5,7 @@
 mod alone;
 mod cluster;
 mod costs;
+mod decisions;
 mod drains;
 mod formats;
 mod handoffs;

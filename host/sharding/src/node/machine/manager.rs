@@ -367,6 +367,9 @@ mod tests {
         assert!(!newest(1, Some(9)), "of a former life");
         assert!(newest(3, Some(1)), "a new life counts anew");
         assert!(newest(1, None), "of a release that does not number them");
+        let other = Incarnation { nonce: 99, ..life(3) };
+        let other = Member { node: "b".into(), incarnation: other };
+        assert!(manager.is_newest(&other, Some(1)), "two processes may take one counter");
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn forgot(actions: &[Action]) -> Vec<(u32, u64)> {
     actions.iter().filter_map(forgot).collect()
 }
 
-fn reported(actions: &[Action]) -> Option<Report> {
+pub(super) fn reported(actions: &[Action]) -> Option<Report> {
     actions.iter().rev().find_map(|action| match action {
         Action::Say { talk: Talk::Report(report), .. } => Some(Report::clone(report)),
         _ => None,
@@ -622,7 +622,7 @@ fn r8_another_lease_is_said_when_nobody_relies_on_the_longer_one() {
 }
 
 /// Its own row as it was last told.
-fn own(alone: &Alone) -> NodeRow {
+pub(super) fn own(alone: &Alone) -> NodeRow {
     let own = alone.machine.nodes().find(|(node, _)| *node.0 == *"me");
     own.expect("it registered").1.clone()
 }
@@ -690,7 +690,7 @@ fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
     (alone, actions)
 }
 
-fn host_row() -> NodeRow {
+pub(super) fn host_row() -> NodeRow {
     match row(1, HOST) {
         Row::Node(row) => row,
         row => panic!("{row:?}"),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::{AllocationStrategy, Average, Move, View};
+use crate::assign::{AllocationStrategy, Average, Move, Strategy, View};
 use crate::ids::NodeId;
 use crate::node::{Action, Event, Notice, Talk};
 use crate::rows::{Roles, Row, Standing};
@@ -187,4 +187,19 @@ fn s12_a_node_that_nobody_counts_on_holds_nothing_up() {
         cluster.run(250);
     }
     assert_eq!(counts(&cluster), [4, 4, 4]);
+}
+
+#[test]
+fn the_next_few_shards_are_moved_soon_after_the_last() {
+    let mut cluster = Cluster::new();
+    cluster.shards = 40;
+    // It moves three at once, and none while three are under way.
+    cluster.strategy = || Strategy::LeastShard.build();
+    cluster.start("a");
+    cluster.run(5_000);
+    cluster.start("b");
+    cluster.run(100);
+    assert_eq!(cluster.node("b").owns.len(), 3, "not at once");
+    cluster.run(3_000);
+    assert_eq!(cluster.node("b").owns.len(), 15, "sooner than three a renewal");
 }

@@ -4,8 +4,11 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use super::alone::{Alone, HOST, key, leader, member, row, sealed};
 use crate::extensions::Extensions;
-use crate::ids::{Epoch, Incarnation, ShardId};
-use crate::node::{Event, Held, Machine, Mutation, Report, Settings, Talk, WriteError};
+use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+use crate::message::Now;
+use crate::node::{
+    Action, Event, Held, Machine, Mutation, Relative, Report, Settings, Talk, WriteError,
+};
 use crate::rows::{
     HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardRow, ShardsRow, Standing,
 };
@@ -369,4 +372,82 @@ fn only_a_node_that_manages_can_be_nudged() {
     assert!(alone.machine.suspended() && !nudged(&mut alone));
     assert!(!nudged(&mut leader(4, Vec::new())), "its rows are not sealed");
     assert!(!nudged(&mut host(Vec::new())));
+}
+
+/// All times so much earlier.
+struct Back(u64);
+
+impl Relative for Back {
+    fn time(&self, at: u64) -> u64 {
+        at.saturating_sub(self.0)
+    }
+
+    fn due(&self, at: u64) -> u64 {
+        at.saturating_sub(self.0)
+    }
+
+    fn revision(&self, _: &Key, at: u64) -> u64 {
+        at
+    }
+
+    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+        count
+    }
+}
+
+#[test]
+fn a_hand_off_is_moved_in_time_with_its_machine() {
+    let (mut alone, _) = handing_off();
+    // It begins, and `b` does not acknowledge it.
+    alone.done();
+    let until = alone.now + Settings::default().ack_wait;
+    let stops = |back: u64, at: u64| {
+        let mut machine = alone.machine.clone();
+        machine.make_relative(&Back(back));
+        machine.handle(Now { mono: at, cluster: at }, Event::Tick);
+        let actions = std::iter::from_fn(|| machine.poll());
+        actions.filter(|it| matches!(it, Action::Stop { .. })).count()
+    };
+    for back in [0, 5_000] {
+        assert_eq!(stops(back, until - back - 1), 0);
+        assert_eq!(stops(back, until - back), 2);
+    }
+}
+
+#[test]
+fn a_hand_off_is_over_when_its_shard_has_another_epoch() {
+    let (mut alone, intents) = handing_off();
+    alone.done();
+    // Nobody is left to wait for: this node is told to stop them.
+    let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
+    alone.learn(key("b"), Row::Node(NodeRow { standing: Standing::Dead, ..live }));
+    for (shard, epoch, _) in &intents {
+        alone.tell(Event::Stopped { shard: *shard, epoch: *epoch });
+    }
+    // It has them again: there is no other.
+    alone.all_done();
+    assert!(intents.iter().all(|(shard, ..)| alone.machine.epoch_of(*shard) == Some(Epoch(2))));
+    alone.learn(key("b"), row(2, HOST));
+    let moving = alone.writes.iter().find_map(|(_, row)| match row {
+        Row::Shards(row) => Some(row.shards.iter().filter(|it| it.moving.is_some()).count()),
+        _ => None,
+    });
+    assert_eq!(moving, Some(2), "balanced at once");
+}
+
+#[test]
+fn a_hand_off_is_known_until_it_is_heard_that_a_seal_stands() {
+    let id = HandOffId { term: 0, number: 7 };
+    let of = |epoch, moving| {
+        let owner = Some(member("b", 1));
+        let shard = ShardRow { epoch: Epoch(epoch), owner, moving, ..ShardRow::default() };
+        Row::Shards(ShardsRow { term: 0, shards: vec![shard], extensions: Extensions::default() })
+    };
+    let moving = Some(crate::rows::Moving { id, to: None });
+    let mut alone = leader(4, vec![(Key::Shards(0), of(1, moving), 3)]);
+    alone.written(Err(WriteError::Unknown));
+    // The former manager ended it meanwhile.
+    let talk = Talk::Wrote { key: Key::Shards(0), row: of(2, None), revision: 20 };
+    alone.tell(Event::Heard { from: member("b", 1), talk });
+    assert!(alone.machine.knows_hand_off(id), "it has not heard whether its seal stands");
 }
