@@ -19,9 +19,9 @@ fn message(body: usize, now: Instant) -> Message {
 }
 
 fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u64) -> Reply {
-    let mut said = problem("overloaded", "");
-    (said.retryable, said.retry_after_ms) = (retryable, retry_after_ms);
-    let problem = (outcome != Outcome::Result).then_some(said);
+    let mut refusal = problem("overloaded", "");
+    (refusal.retryable, refusal.retry_after_ms) = (retryable, retry_after_ms);
+    let problem = (outcome != Outcome::Result).then_some(refusal);
     Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
 }
 
@@ -38,7 +38,7 @@ fn ended(ledger: &mut Ledger<u64>) -> Vec<u64> {
 }
 
 #[test]
-fn what_did_not_run_is_sent_again_if_the_node_says_when_or_that_it_may() {
+fn what_did_not_run_is_sent_again_if_it_is_retryable() {
     let now = Instant::now();
     for (retryable, after, again) in
         [(false, 0, false), (true, 0, true), (false, 1, true), (false, 500, true)]
@@ -51,7 +51,7 @@ fn what_did_not_run_is_sent_again_if_the_node_says_when_or_that_it_may() {
 }
 
 #[test]
-fn waits_double_up_to_a_second_and_spread_over_their_second_half() {
+fn retry_waits_double_up_to_a_second_and_spread() {
     let now = Instant::now();
     let mut shares = Vec::new();
     for seed in 1..200 {
@@ -135,9 +135,9 @@ fn a_message_of_just_the_size_of_a_frame_goes() {
 /// A refusal of a creation time, with one that would pass.
 fn too_old(sequence: u64, stamp: u64) -> Reply {
     let mut refused = reply(sequence, Outcome::NotRun, false, 0);
-    let mut said = problem("too-old", "");
-    said.details.insert("created_ms".into(), stamp.to_string());
-    refused.problem = Some(said);
+    let mut problem = problem("too-old", "");
+    problem.details.insert("created_ms".into(), stamp.to_string());
+    refused.problem = Some(problem);
     refused
 }
 
@@ -207,7 +207,7 @@ fn what_never_left_ends_for_the_reason_that_nothing_could() {
 }
 
 #[test]
-fn a_message_given_up_holds_settled_for_a_time_or_a_number_of_messages() {
+fn a_message_given_up_bounds_settled_for_a_while() {
     let now = Instant::now();
     let settled = |passed: Duration, pushed: u64| {
         let mut ledger = out(1, now);

@@ -64,9 +64,9 @@ fn r17_creation_times_never_fall_within_a_session() {
 }
 
 fn refused(code: &str, time: u64) -> Reply {
-    let mut said = problem(code, "");
-    said.details.insert("created_ms".into(), time.to_string());
-    Reply { outcome: Outcome::NotRun.into(), problem: Some(said), ..Reply::default() }
+    let mut problem = problem(code, "");
+    problem.details.insert("created_ms".into(), time.to_string());
+    Reply { outcome: Outcome::NotRun.into(), problem: Some(problem), ..Reply::default() }
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn cluster_time_follows_who_knows_and_the_local_clock() {
     assert_eq!((time.at(local(0)), time.at(local(10_000))), (100, 110));
     time.at_least(50, local(0));
     assert_eq!(time.at(local(0)), 100, "it is later than that");
-    // What is known already begins no reading anew: the half millisecond counts.
+    // A time that is already known does not reset the reading: the half millisecond counts.
     time.at_least(100, local(500));
     assert_eq!(time.at(local(1_000)), 101);
 }

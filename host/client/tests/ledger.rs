@@ -106,6 +106,7 @@ fn r17_a_message_refused_by_its_stamp_is_stamped_anew() {
     ledger.reply(too_old(1, 500), now);
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [], "3 may still run, with a lower stamp");
+    assert_eq!(ledger.next_wake(), Some(later + Duration::from_millis(20)), "not at once");
     ledger.reply(reply(3, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500), (3, 500)], "b is another entity");

@@ -156,7 +156,7 @@ impl Extensible for ManagerRow {
 impl ManagerRow {
     const SILENT_TERMS: u32 = 2;
 
-    /// How many managers in a row, the last one included, gave the leadership on because they heard no other host.
+    /// How many managers in a row, the last one included, gave the leadership on because no other host reported to them.
     #[must_use]
     pub fn silent_terms(&self) -> u32 {
         // Bytes that are no number say nothing.

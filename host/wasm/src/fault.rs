@@ -4,6 +4,7 @@ use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
 
 use crate::entity::Entity;
+use crate::program::METHODS_BYTES;
 use crate::text::told;
 use crate::wasi::RESOURCES;
 use crate::{Failure, FailureKind, Limits};
@@ -184,14 +185,16 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
             Some(trap) => {
                 guest("trap", format!("{} trapped: {trap}{}", stage.name(), denied(entity)))
             }
-            None if copies_too_much(error) => limit(
-                "value-too-large",
-                format!(
-                    "{} passed more than {} bytes at once, which is what the largest of state, turn-bytes and reply allows",
-                    stage.name(),
-                    limits.most_passed()
-                ),
-            ),
+            None if copies_too_much(error) => {
+                let (most, of) = match stage {
+                    Stage::Methods => (METHODS_BYTES, "names and summaries of methods"),
+                    _ => (limits.most_passed(), "the largest of state, turn-bytes and reply"),
+                };
+                let stage = stage.name();
+                let text =
+                    format!("{stage} passed more than {most} bytes at once, the limit of {of}");
+                limit("value-too-large", text)
+            }
             None => guest(
                 "bad-value",
                 format!(

@@ -26,7 +26,7 @@ const METHODS: usize = 1_000;
 /// Bytes of a method's name.
 const METHOD_NAME: usize = 128;
 /// What `methods` may return, in bytes as the host holds it.
-const METHODS_BYTES: usize = 4 << 20;
+pub(crate) const METHODS_BYTES: usize = 4 << 20;
 
 /// What does not depend on a deployment's limits: shared by all programs of one component.
 pub(crate) struct Compiled {

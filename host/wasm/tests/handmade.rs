@@ -204,3 +204,17 @@ async fn wasi_handles_end_at_their_limit() {
     let turn = send(&mut started(&program, "e").await, "hold", "").await;
     assert_eq!((failed(&turn).code, failed(&turn).kind), ("handle-limit", FailureKind::Limit));
 }
+
+#[test]
+fn names_and_summaries_of_methods_end_at_their_own_limit() {
+    // 80 methods whose names are the same 60,000 bytes.
+    let method = r"\00\10\00\00\60\ea\00\00\00\00\00\00\00\00\00\00\00\00\00\00".repeat(80);
+    let parts = format!(
+        r#"(func $start) (func $message)
+        (data (i32.const 1024) "\00\08\00\00\50\00\00\00") (data (i32.const 2048) "{method}")"#
+    );
+    let limits = Limits { state: 64 << 20, ..Limits::default() };
+    let error = host().prepare_blocking(&guest("", "", &parts), limits).err().unwrap();
+    assert_eq!(error.code(), "bad-methods");
+    assert!(error.to_string().contains("4194304 bytes"), "{error}");
+}

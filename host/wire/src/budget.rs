@@ -17,7 +17,7 @@ mod principals;
 
 pub(crate) use account::LinkBudget;
 pub use account::{Account, Charge, Full};
-pub use places::{Place, Refused};
+pub use places::{NoPlace, Place};
 pub use principals::Budgets;
 
 /// Charged for each message beside its frame: what it costs in queues and tables, and a short reply.

@@ -9,7 +9,9 @@ use ostraca_wire::code::Code;
 use ostraca_wire::dial::Link;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
-use ostraca_wire::proto::{AdminRequest, AdminResponse, Chunk, Deploy, Outcome, admin_response};
+use ostraca_wire::proto::{
+    AdminRequest, AdminResponse, Chunk, Deploy, Outcome, Problem, admin_response,
+};
 use ostraca_wire::{Error, Limits};
 use prost::Message;
 
@@ -270,6 +272,13 @@ fn one_upload() -> Limits {
     Limits { principal_uploads: 1, ..limits() }
 }
 
+async fn refusal(reader: &mut FrameReader) -> Problem {
+    match answer(reader).await.expect("an answer").response {
+        Some(admin_response::Response::Problem(problem)) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_deploy_waits_for_a_place() {
     in_time(async {
@@ -285,10 +294,7 @@ async fn a_deploy_waits_for_a_place() {
         first.put(&Chunk { data: vec![1; 9].into() });
         first.flush().await.expect("sent");
         for reader in [&mut first_answer, &mut second_answer] {
-            match answer(reader).await.expect("an answer").response {
-                Some(admin_response::Response::Problem(p)) => assert_eq!(p.code, "bad-digest"),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(refusal(reader).await.code, "bad-digest");
         }
         node.stop().await;
     })
@@ -304,23 +310,16 @@ async fn a_stalled_upload_ends_and_has_one_place() {
         let mallory = node.link_of("mallory").await;
         let (_first, mut stalled) = begin(&mallory).await;
         let (_second, mut refused) = begin(&mallory).await;
-        match answer(&mut refused).await.expect("an answer").response {
-            Some(admin_response::Response::Problem(problem)) => {
-                assert_eq!(problem.code, "overloaded");
-                assert_eq!(problem.details["setting"], "principal_uploads");
-                assert!(problem.retryable);
-            }
-            other => panic!("{other:?}"),
-        }
+        let problem = refusal(&mut refused).await;
+        assert_eq!(problem.code, "overloaded");
+        assert_eq!(problem.details["setting"], "principal_uploads");
+        assert!(problem.retryable);
         // The other place is others'.
         let alice = node.link().await;
         let (mut writer, mut reader) = begin(&alice).await;
         writer.put(&Chunk { data: vec![1; 9].into() });
         writer.flush().await.expect("sent");
-        match answer(&mut reader).await.expect("an answer").response {
-            Some(admin_response::Response::Problem(p)) => assert_eq!(p.code, "bad-digest"),
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(refusal(&mut reader).await.code, "bad-digest");
         let ended = answer(&mut stalled).await.expect_err("it stalled");
         assert!(matches!(ended, Error::Reset(Code::UploadDeadline)), "{ended:?}");
         node.stop().await;
@@ -337,12 +336,8 @@ async fn an_answered_deploy_has_given_its_place_back() {
             let (mut writer, mut reader) = begin(&link).await;
             writer.put(&Chunk { data: vec![1; 9].into() });
             writer.flush().await.expect("sent");
-            match answer(&mut reader).await.expect("an answer").response {
-                Some(admin_response::Response::Problem(p)) => {
-                    assert_eq!(p.code, "bad-digest", "round {round}: {}", p.message);
-                }
-                other => panic!("{other:?}"),
-            }
+            let problem = refusal(&mut reader).await;
+            assert_eq!(problem.code, "bad-digest", "round {round}: {}", problem.message);
         }
         node.stop().await;
     })

@@ -25,7 +25,7 @@ impl<W> Ledger<W> {
             }
         };
         let after = self.after(sequence);
-        // No gateway takes more than its own; only without the rule of `SettleUnread` it would be more.
+        // Gateways refuse more than the message's own sequence. Only `Mutation::SettleUnread` gets there.
         let settled = self.settled().min(sequence);
         let call = self.calls.get_mut(&sequence)?;
         call.state = State::InFlight;

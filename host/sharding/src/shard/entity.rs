@@ -116,7 +116,7 @@ pub(super) struct StartPause {
 }
 
 impl StartPause {
-    /// Milliseconds of the first pause.
+    /// The next pause: `first` milliseconds, doubled each time, up to 32 times that.
     pub(super) fn after(last: Option<Self>, now: u64, first: u64) -> Self {
         let span = last.map_or(first, |last| (last.span * 2).min(first * 32));
         Self { until: now + span, span, over: false }

@@ -13,12 +13,12 @@ use super::send_window;
 /// The part of `max_connections` that `reserved_connections` is at most.
 const MOST_RESERVED: usize = 4;
 
-/// Between two looks for a place.
+/// The pause between two attempts to get a place.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// There is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct NoPlace {
     /// Which bound was met.
     pub setting: &'static str,
     /// What it is.
@@ -50,7 +50,7 @@ impl Budgets {
     /// # Errors
     ///
     /// Which bound leaves no place.
-    pub fn connect(self: &Arc<Self>, name: &str) -> Result<(Place, Arc<Account>, u64), Refused> {
+    pub fn connect(self: &Arc<Self>, name: &str) -> Result<(Place, Arc<Account>, u64), NoPlace> {
         let limits = &self.limits;
         let principal = self.principal(name);
         let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.connections;
@@ -62,7 +62,7 @@ impl Budgets {
         let place = Place { budgets, principal: Arc::clone(&principal), of_node, of_principal };
         let most = limits.max_connections;
         let reserved = limits.reserved_connections.min(most / MOST_RESERVED);
-        let refused = |setting, most| Err(Refused { setting, most });
+        let refused = |setting, most| Err(NoPlace { setting, most });
         if mine >= limits.principal_connections {
             return refused("principal_connections", limits.principal_connections);
         }
@@ -77,7 +77,7 @@ impl Budgets {
     }
 
     /// A place for one more stream of a principal.
-    pub(crate) fn open(self: &Arc<Self>, account: &Account) -> Result<Place, Refused> {
+    pub(crate) fn open(self: &Arc<Self>, account: &Account) -> Result<Place, NoPlace> {
         let most = self.limits.principal_streams;
         let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.streams;
         let principal = Arc::clone(&account.principal);
@@ -85,16 +85,16 @@ impl Budgets {
         let place = Place { budgets: Arc::clone(self), principal, of_node: None, of_principal };
         match open < most {
             true => Ok(place),
-            false => Err(Refused { setting: "principal_streams", most }),
+            false => Err(NoPlace { setting: "principal_streams", most }),
         }
     }
 
-    /// A place for one more component that is received, as soon as there is one, if that is within `upload_wait`. So who
-    /// deploys again and again at once is told to wait by waiting, and not by a refusal a round trip.
+    /// A place for one more component that is received, as soon as there is one, if that is within `upload_wait`. A client
+    /// that deploys in a loop is slowed down by the wait, instead of being refused once a round trip.
     pub(crate) async fn upload_in_time(
         self: &Arc<Self>,
         account: &Account,
-    ) -> Result<Place, Refused> {
+    ) -> Result<Place, NoPlace> {
         let end = Instant::now() + self.limits.upload_wait;
         loop {
             match self.upload(account) {
@@ -105,7 +105,7 @@ impl Budgets {
     }
 
     /// A place for one more component that is received.
-    pub(crate) fn upload(self: &Arc<Self>, account: &Account) -> Result<Place, Refused> {
+    pub(crate) fn upload(self: &Arc<Self>, account: &Account) -> Result<Place, NoPlace> {
         let limits = &self.limits;
         let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.uploads;
         let of_node: fn(&Self) -> &AtomicUsize = |budgets| &budgets.uploads;
@@ -115,10 +115,10 @@ impl Budgets {
         let place =
             Place { budgets: Arc::clone(self), principal, of_node: Some(of_node), of_principal };
         if mine >= limits.principal_uploads {
-            return Err(Refused { setting: "principal_uploads", most: limits.principal_uploads });
+            return Err(NoPlace { setting: "principal_uploads", most: limits.principal_uploads });
         }
         if all >= limits.max_uploads {
-            return Err(Refused { setting: "max_uploads", most: limits.max_uploads });
+            return Err(NoPlace { setting: "max_uploads", most: limits.max_uploads });
         }
         Ok(place)
     }

@@ -12,7 +12,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use super::{Peer, Service, Shared, stopping};
-use crate::budget::Refused;
+use crate::budget::NoPlace;
 use crate::code::Code;
 use crate::error::{Error, problem, within};
 use crate::framed::{FrameReader, FrameWriter};
@@ -146,7 +146,7 @@ pub(super) async fn serve<S: Service>(
                 let place = UploadPlace::taken(place);
                 receive(&shared.limits, deploy, place, reader).await?.map(Admin::Deploy)
             }
-            Err(Refused { setting, most }) => {
+            Err(NoPlace { setting, most }) => {
                 let text = format!("{most} other deploys are being received (`{setting}`)");
                 let mut busy = problem("overloaded", text);
                 busy.help = "send it again when they are done".into();

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::{Peer, Service, SessionInfo, Shared, admin, peers, session};
-use crate::budget::{Account, Refused};
+use crate::budget::{Account, NoPlace};
 use crate::code::Code;
 use crate::error::{Error, unreadable};
 use crate::framed::{FrameReader, FrameWriter};
@@ -74,7 +74,7 @@ impl<S: Service> Shared<S> {
         let identity = tls::peer(&connection)?;
         let (_place, account, send_window) = match self.budgets.connect(&identity.to_string()) {
             Ok(taken) => taken,
-            Err(Refused { setting, most }) => {
+            Err(NoPlace { setting, most }) => {
                 return Err(self.no_place(&connection, setting, most));
             }
         };
@@ -199,7 +199,7 @@ impl<S: Service> Shared<S> {
         let mut writer = FrameWriter::new(send);
         let served = match self.budgets.open(&peer.account) {
             Ok(_place) => self.serve(peer, &mut reader, &mut writer).await,
-            Err(Refused { setting, most }) => {
+            Err(NoPlace { setting, most }) => {
                 let text = format!("{} has {most} streams (`{setting}`)", peer.principal);
                 Err(Error::violation(Code::TooManyStreams, text))
             }

@@ -350,7 +350,7 @@ impl Machine {
 mod tests {
     use super::*;
 
-    fn life(counter: u64) -> Incarnation {
+    fn incarnation(counter: u64) -> Incarnation {
         Incarnation { counter, nonce: counter }
     }
 
@@ -358,16 +358,17 @@ mod tests {
     fn a_report_counts_unless_a_later_one_of_its_node_came() {
         let mut manager = Manager::new(1, 4, 0, 0);
         let mut newest = |counter, number| {
-            manager.is_newest(&Member { node: "b".into(), incarnation: life(counter) }, number)
+            manager
+                .is_newest(&Member { node: "b".into(), incarnation: incarnation(counter) }, number)
         };
         assert!(newest(2, Some(5)), "the first");
         assert!(newest(2, Some(5)), "a copy of it");
         assert!(newest(2, Some(7)));
         assert!(!newest(2, Some(6)), "overtaken");
-        assert!(!newest(1, Some(9)), "of a former life");
-        assert!(newest(3, Some(1)), "a new life counts anew");
+        assert!(!newest(1, Some(9)), "of a former incarnation");
+        assert!(newest(3, Some(1)), "a new incarnation starts its own count");
         assert!(newest(1, None), "of a release that does not number them");
-        let other = Incarnation { nonce: 99, ..life(3) };
+        let other = Incarnation { nonce: 99, ..incarnation(3) };
         let other = Member { node: "b".into(), incarnation: other };
         assert!(manager.is_newest(&other, Some(1)), "two processes may take one counter");
     }
@@ -377,7 +378,7 @@ mod tests {
         let shard = |chunk| shard_at(chunk, 3);
         let held = |chunk, epoch| Held { shard: shard(chunk), epoch: Epoch(epoch), serving: true };
         let old = Report {
-            incarnation: life(1),
+            incarnation: incarnation(1),
             seen: vec![(0, 1), (1, 1), (2, 1)],
             held: vec![held(0, 1), held(3, 1)],
             refused: vec![(shard(0), Epoch(1), Epoch(1))],
@@ -399,6 +400,9 @@ mod tests {
         assert_eq!(changed(Some(&old), &new), [1, 3, 5]);
         assert_eq!(changed(Some(&new), &old), [1, 3, 5], "what is missing counts too");
         assert_eq!(changed(None, &new), all);
-        assert_eq!(changed(Some(&old), &Report { incarnation: life(2), ..old.clone() }), all);
+        assert_eq!(
+            changed(Some(&old), &Report { incarnation: incarnation(2), ..old.clone() }),
+            all
+        );
     }
 }

@@ -214,7 +214,7 @@ impl Machine {
         self.actions.push_back(Action::Registered(member));
         self.actions.push_back(Action::Renewed { sent, lease });
         self.learn(now, Key::Node(node.clone()), Row::Node(row), revision);
-        // What others wrote into the row may have been told sooner than the registration was answered.
+        // The watch may have delivered a later change of the row before the registration was answered.
         let newer = self.view.nodes.get(&node).filter(|(_, at)| *at > revision).cloned();
         if let Some((row, at)) = newer {
             self.learn_own(now, row, at);

@@ -230,7 +230,7 @@ fn a_candidate_whose_write_failed_stands_again() {
 }
 
 #[test]
-fn a_manager_at_rest_sleeps_and_goes_on_at_once_with_what_it_told_itself() {
+fn a_manager_at_rest_sleeps_until_there_is_work() {
     let mut cluster = Cluster::of(&["a"]);
     cluster.run(15_000);
     for _ in 0..200 {

@@ -135,7 +135,7 @@ fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> Talk {
 }
 
 #[test]
-fn an_acknowledgement_is_past_when_its_hand_off_needs_it_no_more() {
+fn an_acknowledgement_is_obsolete_after_its_hand_off() {
     let (mut alone, intents) = handing_off();
     let (of, me, b) = (intents[0], alone.me(), member("b", 1));
     let past = |alone: &Alone, from: &Member, of| alone.machine.is_past(from, &ack(of, 1));

@@ -335,7 +335,7 @@ fn a_manager_that_hears_no_host_balances_nothing() {
 }
 
 #[test]
-fn a_manager_that_heard_a_host_begins_the_count_of_silent_terms_anew() {
+fn a_manager_with_reports_resets_the_silent_terms() {
     let silent = |cluster: &Cluster| match &cluster.rows[&Key::Manager].0 {
         Row::Manager(row) => (row.holder.node.to_string(), row.silent_terms()),
         row => panic!("{row:?}"),

@@ -352,8 +352,8 @@ fn a_stop_hook_that_hangs_keeps_messages_for_its_time_only() {
     assert!(hand.running.is_some());
 }
 
-#[test]
-fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
+/// An entity whose start turn wrote, and whose commit is under way.
+fn waits_for_its_start() -> Hand {
     let mut hand = Hand::serving();
     hand.silent = true;
     hand.send(1, 0, Kind::Command);
@@ -364,6 +364,12 @@ fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
     let started = Activation::Started(turn(Answer::Result(Bytes::new()), true));
     hand.tell(Event::Activated { entity, generation, result: started });
     hand.running = None;
+    hand
+}
+
+#[test]
+fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
+    let mut hand = waits_for_its_start();
     for_bob(&mut hand, 1);
     hand.silent = false;
     let load = hand.ask();
@@ -389,16 +395,7 @@ fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
 #[test]
 fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
     for suspended in [false, true] {
-        let mut hand = Hand::serving();
-        hand.silent = true;
-        hand.send(1, 0, Kind::Command);
-        let load = hand.ask();
-        hand.answer_load(&load);
-        hand.slot();
-        let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no start") };
-        let started = Activation::Started(turn(Answer::Result(Bytes::new()), true));
-        hand.tell(Event::Activated { entity, generation, result: started });
-        hand.running = None;
+        let mut hand = waits_for_its_start();
         hand.settle(CommitOutcome::Refused(Refusal::Limit("the disk is full".into())));
         hand.send(2, 0, Kind::Command);
         if suspended {
@@ -417,7 +414,7 @@ fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
 }
 
 #[test]
-fn r3_no_claim_is_asked_for_while_a_commit_that_was_held_is_under_way() {
+fn r3_no_claim_is_made_while_a_held_commit_runs() {
     let mut hand = Hand::serving();
     hand.send(1, 0, Kind::Command);
     let alices = hand.running.take();

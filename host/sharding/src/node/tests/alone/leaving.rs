@@ -1,0 +1,141 @@
+//! How a node leaves: hand-offs first, then its goodbye.
+
+use super::*;
+
+#[test]
+fn who_leaves_before_it_registered_never_registers() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    assert_eq!(alone.tell(Event::Leave), [Action::Left]);
+    assert_eq!(alone.tell(Event::Listed(Some(Vec::new()))), []);
+    assert_eq!(alone.wait(1_000), []);
+}
+
+#[test]
+fn who_leaves_with_the_rows_listed_does_not_register_either() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    // The first life registers in vain, and the rows are listed anew.
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::Leave);
+    alone.written(Err(WriteError::Conflict(None)));
+    assert_eq!(writes(&alone.wait(1_000)), Vec::<&Key>::new());
+}
+
+/// A host that has shard 1 and is told to leave, beside another node; its row says that it leaves.
+fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    let manager = Roles { manager: true, ..Roles::default() };
+    alone.learn(key("m"), row(1, manager));
+    alone.manager(1, member("m", 1));
+    alone.learn(key("b"), Row::Node(other));
+    alone.shards(&[(1, Some(me)), (1, Some(member("b", 1)))]);
+    alone.tell(Event::Serving { shard: ShardId(1), epoch: Epoch(1) });
+    let mut actions = alone.tell(Event::Leave);
+    actions.extend(alone.all_done());
+    assert!(own(&alone).is_leaving());
+    (alone, actions)
+}
+
+fn stops(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Stop { .. }))
+}
+
+fn goodbye(alone: &Alone) -> bool {
+    let stopped = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Stopped);
+    alone.writes.iter().any(|(_, row)| stopped(row))
+}
+
+#[test]
+fn s10_a_leaving_node_waits_for_its_hand_offs() {
+    assert!(!stops(&leaves(host_row()).1));
+    let gateway = Roles { gateway: true, ..Roles::default() };
+    for other in [
+        NodeRow { roles: gateway, ..host_row() },
+        NodeRow { draining: true, ..host_row() },
+        NodeRow { store_answers: false, ..host_row() },
+        NodeRow { standing: Standing::Dead, ..host_row() },
+    ] {
+        assert!(stops(&leaves(other).1));
+    }
+}
+
+#[test]
+fn s10_goodbye_is_said_when_no_row_names_the_node() {
+    let (mut alone, _) = leaves(host_row());
+    let (shard, epoch) = (ShardId(1), Epoch(1));
+    alone.tell(Event::Stopped { shard, epoch });
+    alone.wait(10);
+    assert!(!goodbye(&alone), "its row names it, and the next owner may be another life of it");
+    let b = Some(member("b", 1));
+    alone.shards(&[(2, b.clone()), (1, b)]);
+    assert!(goodbye(&alone));
+    let actions = alone.done();
+    assert!(actions.contains(&Action::Left), "{actions:?}");
+}
+
+#[test]
+fn s10_no_goodbye_is_said_with_a_shard_that_has_not_stopped() {
+    let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
+    assert!(stops(&actions));
+    alone.wait(10);
+    assert!(!goodbye(&alone));
+    alone.tell(Event::Stopped { shard: ShardId(1), epoch: Epoch(1) });
+    assert!(goodbye(&alone));
+}
+
+#[test]
+fn s10_who_leaves_is_gone_with_its_goodbye_and_not_before() {
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::Leave);
+    let renewed = alone.writes[0].1.clone();
+    // The watch tells its renewal sooner than the answer comes.
+    let actions = alone.learn(key("me"), renewed);
+    assert!(!actions.contains(&Action::Left) && alone.machine.member().is_some());
+    let revision = alone.revision;
+    let actions = alone.written(Ok(revision));
+    assert!(!actions.contains(&Action::Left) && goodbye(&alone));
+    assert!(alone.done().contains(&Action::Left));
+}
+
+#[test]
+fn who_leaves_takes_no_shard_once_its_row_says_so() {
+    let given = |alone: &mut Alone| {
+        let me = alone.me();
+        adopted(&alone.shards(&[(1, Some(me))]))
+    };
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::Leave);
+    assert_eq!(given(&mut alone), [(1, 1)], "nobody can know yet");
+    let (mut alone, _) = leaves(host_row());
+    let me = alone.me();
+    let both = [(1, Some(me.clone())), (2, Some(me))];
+    assert_eq!(adopted(&alone.shards(&both)), []);
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::LeaveNow);
+    assert_eq!(given(&mut alone), []);
+    // One that an operator drains serves what it is given, as there may be no other.
+    let mut alone = Alone::registered(HOST);
+    let marked = NodeRow { draining: true, ..own(&alone) };
+    alone.learn(key("me"), Row::Node(marked));
+    assert_eq!(given(&mut alone), [(1, 1)]);
+}
+
+#[test]
+fn s10_a_manager_says_goodbye_whatever_row_it_is_writing() {
+    let mut alone = leader(4, Vec::new());
+    let seals = alone.writes.remove(0);
+    alone.tell(Event::LeaveNow);
+    assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it leaves");
+    alone.done();
+    assert!(goodbye(&alone), "{seals:?} is not answered");
+}
+
+#[test]
+fn s10_a_goodbye_in_its_name_ends_a_life_that_still_has_shards() {
+    let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
+    assert!(stops(&actions));
+    let stopped = NodeRow { standing: Standing::Stopped, ..own(&alone) };
+    let actions = alone.learn(key("me"), Row::Node(stopped));
+    assert_eq!(forgot(&actions), [(1, 1)], "others may have it");
+    assert!(actions.contains(&Action::Left));
+}

@@ -1,0 +1,262 @@
+//! What a manager seals and writes, and who asks it.
+
+use super::*;
+
+#[test]
+fn r10_a_life_that_was_not_seen_is_looked_for_and_not_followed() {
+    let mut alone = candidate(member("x", 2));
+    let read = Action::Read(key("x"));
+    let retry = Settings::default().retry;
+    // It was asked for when the node registered.
+    assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
+    assert!(alone.wait(1).contains(&read));
+    // A row of the life before it says nothing; nor does one that took the same counter.
+    alone.learn(key("x"), row(1, Roles::ALL));
+    let mut other = row(2, Roles::ALL);
+    if let Row::Node(row) = &mut other {
+        row.incarnation.nonce = 9;
+    }
+    alone.learn(key("x"), other);
+    alone.wait(retry);
+    assert_eq!(alone.writes.iter().filter(|(_, row)| matches!(row, Row::Manager(_))).count(), 0);
+    // A later life: the one that managed is over.
+    let actions = alone.learn(key("x"), row(3, Roles::ALL));
+    assert_eq!(writes(&actions), [&Key::Manager]);
+}
+
+#[test]
+fn no_rebalance_is_sent_to_a_former_incarnation() {
+    let mut alone = Alone::registered(HOST);
+    alone.manager(3, member("me", 9));
+    let said = |actions: Vec<Action>| {
+        actions.into_iter().any(|action| matches!(action, Action::Say { .. }))
+    };
+    assert!(!said(alone.tell(Event::Rebalance)));
+    alone.manager(4, member("m", 1));
+    assert!(said(alone.tell(Event::Rebalance)));
+}
+
+#[test]
+fn what_a_machine_knows_is_shown_and_what_it_would_move() {
+    let mut alone = Alone::registered(Roles { gateway: true, ..Roles::default() });
+    for node in ["a", "b", "c"] {
+        alone.learn(key(node), row(1, Roles::ALL));
+    }
+    alone.manager(1, member("a", 1));
+    let owners = ["a", "c", "a", "c"].map(|node| (1, Some(member(node, 1))));
+    alone.shards(&owners);
+    let nodes: Vec<_> = alone.machine.nodes().map(|(node, _)| node.to_string()).collect();
+    assert_eq!(nodes, ["a", "b", "c", "me"]);
+    assert_eq!(alone.machine.manager_row().map(|row| row.term), Some(1));
+    let chunks: Vec<_> = alone.machine.assignments().map(|(at, _, rev)| (at, rev)).collect();
+    assert_eq!(chunks, [(0, alone.revision)]);
+    let moves = alone.machine.would_move();
+    assert_eq!(moves.len(), 1, "{moves:?}");
+    let (shard, from, to) = &moves[0];
+    assert_eq!(*from, owners[shard.0 as usize - 1].1.as_ref().expect("an owner").node);
+    assert_eq!(*to, NodeId::from("b"));
+}
+
+#[test]
+fn r10_nothing_is_decided_before_every_row_is_sealed() {
+    let mut alone = leader(100, Vec::new());
+    let lengths = |alone: &Alone| {
+        let of = |(_, row): &(u64, Row)| match row {
+            Row::Shards(row) => (row.term, row.shards.len(), row.shards[0].owner.is_some()),
+            _ => panic!("{row:?}"),
+        };
+        alone.writes.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(&alone), [(1, 64, false), (1, 36, false)]);
+    alone.done();
+    assert_eq!(alone.machine.managing(), None);
+    assert_eq!(lengths(&alone), [(1, 36, false)], "the first has no owners yet");
+    alone.done();
+    assert_eq!(alone.machine.managing(), Some(1));
+    assert_eq!(lengths(&alone), [(1, 64, true), (1, 36, true)]);
+}
+
+#[test]
+fn r10_a_seal_without_an_answer_is_read_until_it_is_known() {
+    let retry = Settings::default().retry;
+    let read = Action::Read(Key::Shards(0));
+    let unanswered = || {
+        let mut alone = leader(4, Vec::new());
+        let row = alone.writes[0].1.clone();
+        assert!(alone.written(Err(WriteError::Unknown)).contains(&read));
+        assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
+        assert!(alone.wait(1).contains(&read));
+        assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+        (alone, row)
+    };
+    let (mut alone, row) = unanswered();
+    alone.learn(Key::Shards(0), row);
+    assert_eq!(alone.machine.managing(), Some(1), "it was written");
+
+    let (mut alone, _) = unanswered();
+    alone.tell(Event::Row { key: Key::Shards(0), value: None });
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 1), "it was not");
+
+    let (mut alone, _) = unanswered();
+    let later = ShardsRow { term: 2, ..ShardsRow::default() };
+    let actions = alone.learn(Key::Shards(0), Row::Shards(later));
+    assert!(actions.contains(&Action::Read(Key::Manager)), "another manages");
+    assert!(!actions.contains(&read), "it is known for now");
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+    assert!(!alone.wait(retry - 1).contains(&read));
+    assert!(alone.wait(1).contains(&read));
+    let earlier = ShardsRow { term: 0, ..ShardsRow::default() };
+    alone.learn(Key::Shards(0), Row::Shards(earlier));
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 1), "it is sealed anew");
+}
+
+#[test]
+fn r10_a_late_leader_seals_no_row_of_a_later_term() {
+    let retry = Settings::default().retry;
+    let later = ShardsRow { term: 5, ..ShardsRow::default() };
+    let mut alone = leader(4, vec![(Key::Shards(0), Row::Shards(later), 3)]);
+    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+    let read = Action::Read(Key::Shards(0));
+    assert!(!alone.wait(retry - 1).contains(&read));
+    assert!(alone.wait(1).contains(&read));
+    assert_eq!(alone.writes.len(), 0);
+}
+
+/// A leader that has just written a death, which is to be answered.
+fn marks_dead() -> Alone {
+    let Settings { lease, margin, renew, .. } = Settings::default();
+    let mut alone = sealed(4);
+    alone.learn(key("b"), row(1, HOST));
+    alone.all_done();
+    let mut waited = 0;
+    while !writes_death(&alone) {
+        alone.all_done();
+        alone.wait(10);
+        waited += 10;
+        assert!(waited < lease + margin + renew, "nobody marks it dead");
+    }
+    assert!(waited >= lease + margin);
+    let dead = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Dead);
+    alone.writes.retain(|(_, row)| dead(row));
+    alone
+}
+
+fn writes_death(alone: &Alone) -> bool {
+    let dead = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Dead);
+    alone.writes.iter().any(|(_, row)| dead(row))
+}
+
+#[test]
+fn r7_a_death_without_an_answer_is_written_again_after_a_while() {
+    let retry = Settings::default().retry;
+    for (waits, again) in [(retry - 1, false), (retry, true)] {
+        let mut alone = marks_dead();
+        let actions = alone.written(Err(WriteError::Unknown));
+        assert!(actions.contains(&Action::Read(key("b"))) && !writes_death(&alone));
+        alone.wait(waits);
+        assert_eq!(writes_death(&alone), again, "after {waits} ms");
+    }
+}
+
+#[test]
+fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
+    let retry = Settings::default().retry;
+    let drains = |alone: &Alone| {
+        let of_b = |row: &Row| matches!(row, Row::Node(row) if row.incarnation.counter == 9);
+        alone.writes.iter().filter(|(_, row)| of_b(row)).count()
+    };
+    let mut alone = Alone::registered(HOST);
+    alone.learn(key("b"), row(9, HOST));
+    // A renewal of its own is under way, which has nothing to do with it.
+    alone.wait(Settings::default().renew);
+    alone.tell(Event::Drain { node: "b".into(), draining: true });
+    alone.wait(1);
+    assert_eq!((drains(&alone), alone.writes.len()), (1, 2));
+    let (number, _) = alone.writes.pop().expect("the drain");
+    alone.tell(Event::Written { number, result: Err(WriteError::Unknown) });
+    alone.wait(retry - 1);
+    assert_eq!(drains(&alone), 0, "not again at once");
+    alone.wait(1);
+    assert_eq!(drains(&alone), 1);
+}
+
+#[test]
+fn a_manager_that_was_followed_still_hears_of_its_own_renewal() {
+    let mut alone = sealed(4);
+    alone.all_done();
+    alone.wait(Settings::default().renew);
+    let of_me = |row: &Row| matches!(row, Row::Node(row) if row.renewals > 0);
+    assert!(alone.writes.iter().any(|(_, row)| of_me(row)));
+    alone.manager(2, member("b", 1));
+    assert_eq!(alone.machine.managing(), None);
+    alone.writes.retain(|(_, row)| of_me(row));
+    assert!(alone.done().iter().any(|action| matches!(action, Action::Renewed { .. })));
+}
+
+#[test]
+fn a_manager_that_slept_counts_every_node_as_just_heard() {
+    let manager = Roles { manager: true, ..Roles::default() };
+    let mut alone = Alone::new(manager, Settings::default());
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.all_done();
+    let renewed = |roles, renewals| match row(1, roles) {
+        Row::Node(row) => Row::Node(NodeRow { renewals, ..row }),
+        row => row,
+    };
+    let mut renewals = 0;
+    let mut renew = |alone: &mut Alone| {
+        renewals += 1;
+        alone.learn(key("b"), renewed(HOST, renewals));
+        alone.learn(key("c"), renewed(manager, renewals));
+        alone.all_done();
+    };
+    renew(&mut alone);
+    let from = member("b", 1);
+    let report = Report { incarnation: from.incarnation, store_answers: true, ..Report::default() };
+    alone.tell(Event::Heard { from, talk: Talk::Report(Box::new(report)) });
+    let unheard = Settings::default().unheard;
+    alone.wait(unheard + 1_000);
+    let woke = alone.now;
+    while alone.machine.manager_row().is_some_and(|row| row.holder.node == alone.me().node) {
+        renew(&mut alone);
+        alone.wait(100);
+        assert!(alone.now < woke + 2 * unheard, "nobody else hears the host either");
+    }
+    assert!(alone.now >= woke + unheard, "it gives the leadership on after {}", alone.now - woke);
+}
+
+#[test]
+fn r8_a_judge_that_looks_once_a_margin_is_awake() {
+    let Settings { lease, margin, .. } = Settings::default();
+    let mut alone = sealed(4);
+    alone.learn(key("b"), row(1, HOST));
+    let mut looks = 0;
+    while !writes_death(&alone) {
+        alone.all_done();
+        alone.wait(margin);
+        looks += 1;
+        assert!(looks < 3 * lease / margin, "it takes itself for one that slept");
+    }
+}
+
+#[test]
+fn r8_rows_listed_anew_count_as_just_renewed() {
+    let Settings { lease, margin, .. } = Settings::default();
+    let dies_after = |listed: bool| {
+        let mut alone = sealed(4);
+        alone.learn(key("b"), row(1, HOST));
+        let began = alone.now;
+        while !writes_death(&alone) {
+            alone.all_done();
+            alone.wait(100);
+            if listed && alone.now == began + lease {
+                alone.tell(Event::WatchLost);
+                alone.tell(Event::Listed(Some(Vec::new())));
+            }
+            assert!(alone.now < began + 10 * lease);
+        }
+        alone.now - began
+    };
+    assert!((lease + margin..2 * lease).contains(&dies_after(false)));
+    assert!((2 * lease + margin..3 * lease).contains(&dies_after(true)));
+}

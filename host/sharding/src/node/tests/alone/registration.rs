@@ -1,0 +1,201 @@
+//! How a node registers, renews its lease, and learns its own row.
+
+use super::*;
+
+#[test]
+fn r7_nobody_registers_before_the_rows_were_listed() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    assert_eq!(alone.wait(1_000), []);
+    assert_eq!(writes(&alone.tell(Event::Listed(Some(Vec::new())))), [&key("me")]);
+}
+
+#[test]
+fn rows_are_listed_again_after_an_unanswered_registration() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    alone.tell(Event::Listed(Some(Vec::new())));
+    assert_eq!(alone.written(Err(WriteError::Unknown)), []);
+    let retry = Settings::default().retry;
+    assert_eq!(alone.wait(retry - 1), []);
+    assert_eq!(alone.wait(1), [Action::List]);
+}
+
+#[test]
+fn r8_a_renewal_without_an_answer_is_read_and_not_written_again() {
+    let mut alone = Alone::registered(HOST);
+    let Settings { renew, retry, .. } = Settings::default();
+    assert_eq!(writes(&alone.wait(renew)), [&key("me")]);
+    // While the answer may still come there is nothing to do, and nothing to wake for.
+    assert_eq!(writes(&alone.wait(renew)), Vec::<&Key>::new());
+    assert!(alone.machine.wake().is_some_and(|wake| wake > alone.now + 1), "it would be busy");
+    assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::Read(key("me"))]);
+    for _ in 0..2 {
+        assert_eq!(alone.wait(retry - 1), []);
+        assert_eq!(alone.wait(1), [Action::Read(key("me"))]);
+    }
+}
+
+#[test]
+fn a_node_wakes_for_its_renewals() {
+    let mut alone = Alone::registered(HOST);
+    let began = alone.now;
+    for renewals in 1..=10 {
+        while alone.writes.is_empty() {
+            let wake = alone.machine.wake().expect("it renews");
+            alone.wait(wake - alone.now);
+        }
+        alone.done();
+        assert_eq!(alone.now - began, renewals * Settings::default().renew);
+    }
+}
+
+#[test]
+fn a_report_that_is_due_does_not_keep_the_node_awake() {
+    let settings = Settings { report_delay: 0, ..Settings::default() };
+    let mut alone = Alone::new(HOST, settings);
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.done();
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    alone.manager(1, member("m", 1));
+    let actions = alone.shards(&[(1, Some(me))]);
+    assert_eq!(adopted(&actions), [(1, 1)]);
+    let report = reported(&actions).expect("a report at once");
+    assert_eq!(report.held.len(), 1);
+    let woken = alone.machine.wake().expect("it renews") - alone.now;
+    alone.wait(woken);
+}
+
+/// The rows of its own that it writes for so long, each answered at once.
+fn own_rows(alone: &mut Alone, millis: u64) -> Vec<(u64, NodeRow)> {
+    let mut rows = Vec::new();
+    for _ in 0..millis / 10 {
+        alone.wait(10);
+        let now = alone.now;
+        rows.extend(alone.writes.iter().filter_map(|(_, row)| match row {
+            Row::Node(row) => Some((now, row.clone())),
+            _ => None,
+        }));
+        alone.all_done();
+    }
+    rows
+}
+
+#[test]
+fn r9_a_row_says_for_one_lease_that_the_store_answers() {
+    let mut alone = Alone::registered(HOST);
+    let joined = alone.now;
+    let lease = Settings::default().lease;
+    let rows = own_rows(&mut alone, 2 * lease);
+    assert!(rows.len() >= 7, "{rows:?}");
+    for (at, row) in rows {
+        assert_eq!(row.store_answers, at - joined < lease, "{}", at - joined);
+    }
+}
+
+#[test]
+fn r8_a_shorter_lease_waits_until_nobody_relies_on_more() {
+    let agreed = |revision, lease| crate::node::Agreed {
+        revision,
+        lease,
+        margin: 600,
+        renew: 250,
+        unheard: 6_000,
+    };
+    let counted =
+        |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Renewed { .. }));
+    let mut alone = Alone::registered(HOST);
+    let lease = Settings::default().lease;
+    assert!(!counted(&alone.tell(Event::Settings(agreed(1, lease)))), "the lease is the same");
+    alone.all_done();
+    assert!(counted(&alone.tell(Event::Settings(agreed(2, 1_000)))), "it relies on less at once");
+    let until = alone.now + lease;
+    alone.all_done();
+    let rows = own_rows(&mut alone, 2 * lease);
+    for (at, row) in &rows {
+        let says = if *at < until { (lease, 1) } else { (1_000, 2) };
+        assert_eq!((row.lease, row.settings), says, "{at}, {until}");
+    }
+    assert!(rows.len() > 20);
+    alone.now += 1;
+    assert!(!counted(&alone.tell(Event::Settings(agreed(3, 5_000)))));
+    let Row::Node(row) = &alone.writes[0].1 else { panic!("its own row") };
+    assert_eq!((row.lease, row.settings), (5_000, 3), "a longer one is said at once");
+    let relied =
+        alone.done().into_iter().any(|it| matches!(it, Action::Renewed { lease: 5_000, .. }));
+    assert!(relied, "and relied on when that is written");
+}
+
+#[test]
+fn r8_a_mark_that_others_set_counts_as_no_renewal() {
+    let mut alone = Alone::registered(HOST);
+    alone.wait(Settings::default().renew);
+    let marked = NodeRow { draining: true, ..own(&alone) };
+    let actions = alone.learn(key("me"), Row::Node(marked.clone()));
+    let counted =
+        |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Renewed { .. }));
+    assert!(!counted(&actions), "its renewal was not made");
+    let revision = alone.revision;
+    let conflict = WriteError::Conflict(Some((Row::Node(marked), revision)));
+    assert!(!counted(&alone.written(Err(conflict))));
+    assert!(matches!(&alone.writes[0].1, Row::Node(row) if row.draining && row.renewals == 1));
+    assert!(counted(&alone.done()));
+}
+
+#[test]
+fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    alone.tell(Event::Listed(Some(Vec::new())));
+    let (number, row) = alone.writes.remove(0);
+    let Row::Node(row) = row else { panic!("its own row") };
+    // The watch tells its row, and the mark that somebody set on it, before the answer comes.
+    alone.learn(key("me"), Row::Node(row.clone()));
+    let registered = alone.revision;
+    let marked = NodeRow { draining: true, ..row };
+    alone.learn(key("me"), Row::Node(marked.clone()));
+    alone.tell(Event::Written { number, result: Ok(registered) });
+    // Its first renewal meets the mark, and the next one carries it on.
+    let expects = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Write { number, expected, row, .. } => {
+                assert!(matches!(row, Row::Node(row) if row.renewals == 1));
+                Some((*number, *expected))
+            }
+            _ => None,
+        })
+    };
+    let (number, expected) = expects(&alone.wait(Settings::default().renew)).expect("it renews");
+    if expected == Some(registered) {
+        let standing = Some((Row::Node(marked), registered + 1));
+        let result = Err(WriteError::Conflict(standing));
+        let (_, expected) = expects(&alone.tell(Event::Written { number, result })).expect("again");
+        assert_eq!(expected, Some(registered + 1), "it would lose its lease");
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_listed_are_asked_for_after_a_while() {
+    let mut alone = Alone::new(HOST, Settings::default());
+    let retry = Settings::default().retry;
+    assert_eq!(alone.tell(Event::Listed(None)), []);
+    assert_eq!(alone.wait(retry - 1), []);
+    assert_eq!(alone.wait(1), [Action::List]);
+}
+
+#[test]
+fn r8_a_longer_lease_is_said_at_once_after_a_shorter_one() {
+    let agreed = |revision, lease| crate::node::Agreed {
+        revision,
+        lease,
+        margin: 600,
+        renew: 250,
+        unheard: 6_000,
+    };
+    let mut alone = Alone::registered(HOST);
+    alone.tell(Event::Settings(agreed(1, 1_000)));
+    alone.all_done();
+    assert_eq!(own(&alone).lease, Settings::default().lease, "somebody may rely on it");
+    alone.now += 1;
+    alone.tell(Event::Settings(agreed(2, 5_000)));
+    alone.all_done();
+    assert_eq!((own(&alone).lease, own(&alone).settings), (5_000, 2));
+}

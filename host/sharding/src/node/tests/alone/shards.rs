@@ -1,0 +1,196 @@
+//! Which shards a machine takes, holds back and gives up.
+
+use super::*;
+
+#[test]
+fn r11_a_shard_is_held_under_the_epoch_of_its_row() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), [(1, 1)]);
+    assert_eq!(alone.machine.held().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), false)]);
+    alone.tell(Event::Serving { shard: ShardId(1), epoch: Epoch(1) });
+    assert_eq!(alone.machine.held().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), true)]);
+    let actions = alone.shards(&[(3, Some(me))]);
+    assert_eq!((forgot(&actions), adopted(&actions)), (vec![(1, 1)], vec![(1, 3)]));
+    let actions = alone.shards(&[(4, Some(member("b", 1)))]);
+    assert_eq!((forgot(&actions), adopted(&actions)), (vec![(1, 3)], vec![]));
+    assert_eq!(alone.machine.held().count(), 0);
+}
+
+#[test]
+fn r5_a_refused_claim_is_reported_until_its_row_goes_above_it() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    alone.manager(1, member("m", 1));
+    alone.shards(&[(2, Some(me.clone())), (1, None)]);
+    let (shard, epoch) = (ShardId(1), Epoch(2));
+    alone.tell(Event::Lost { shard, epoch, standing: Some(Epoch(5)) });
+    let refused = [(shard, epoch, Epoch(5))];
+    assert_eq!(reported(&alone.wait(20)).expect("a report").refused, refused);
+    // The same chunk is written again, for another shard.
+    alone.shards(&[(2, Some(me.clone())), (2, None)]);
+    assert_eq!(reported(&alone.wait(20)).expect("a report").refused, refused);
+    alone.shards(&[(6, Some(me)), (2, None)]);
+    assert_eq!(reported(&alone.wait(20)).expect("a report").refused, []);
+}
+
+#[test]
+fn r9_no_shard_is_adopted_after_a_lapse_or_without_rows() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.tell(Event::WatchLost);
+    assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), []);
+    assert_eq!(adopted(&alone.tell(Event::Listed(Some(Vec::new())))), [(1, 1)]);
+    alone.wait(Settings::default().lease);
+    assert!(alone.machine.suspended());
+    assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone())), (1, Some(me))])), []);
+
+    let mut alone = Alone::registered(Roles { manager: true, ..Roles::default() });
+    let me = alone.me();
+    assert_eq!(adopted(&alone.shards(&[(1, Some(me))])), [], "it hosts nothing");
+}
+
+#[test]
+fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
+    let claim = |node: &str, life: Incarnation, epoch| {
+        Some(crate::records::Claim {
+            cluster: crate::ids::ClusterId(1),
+            shard: crate::ids::ShardKey {
+                namespace: "d".into(),
+                pool: "d".into(),
+                shard: ShardId(1),
+            },
+            epoch: Epoch(epoch),
+            node: node.into(),
+            incarnation: life,
+            number: 1,
+            extensions: Extensions::default(),
+        })
+    };
+    let Settings { lease, renew, retry, .. } = Settings::default();
+    let mut alone = Alone::of(HOST, Settings::default(), 8);
+    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.done();
+    let me = alone.me();
+    let mine = |epoch| (epoch, Some(me.clone()));
+    alone.shards(&[mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5)]);
+    for shard in 1..=5 {
+        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(5) });
+    }
+    alone.wait(renew);
+    let answer = alone.writes.remove(0).0;
+    alone.wait(lease);
+    assert!(alone.machine.suspended());
+    // The answer to its next renewal.
+    alone.tell(Event::Written { number: answer, result: Err(WriteError::Unknown) });
+    let number = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::ReadClaims { number, shards } => {
+                assert_eq!(shards.len(), 8);
+                Some(*number)
+            }
+            _ => None,
+        })
+    };
+    let own = alone.machine.nodes().find(|(node, _)| node.0 == me.node.0);
+    let mut renewed = own.expect("its row").1.clone();
+    renewed.renewals += 1;
+    alone.writes.clear();
+    alone.learn(key("me"), Row::Node(renewed));
+    while alone.writes.is_empty() {
+        alone.wait(10);
+    }
+    let first = number(&alone.done()).expect("its claims are read");
+    alone.tell(Event::Claims { number: first, claims: None });
+    assert_eq!(number(&alone.wait(retry - 1)), None);
+    let second = number(&alone.wait(1)).expect("they are read again");
+    assert!(second > first);
+    let theirs = Incarnation { counter: 9, nonce: 9 };
+    let claims = vec![
+        claim("me", me.incarnation, 5),
+        claim("me", theirs, 5),
+        claim("b", me.incarnation, 5),
+        claim("me", me.incarnation, 4),
+        claim("b", theirs, 6),
+        // Those that claim: not yet granted, another's of the same epoch, and one above it.
+        None,
+        claim("b", theirs, 5),
+        claim("b", theirs, 6),
+    ];
+    let late = alone.tell(Event::Claims { number: first, claims: Some(vec![None; 8]) });
+    assert_eq!(forgot(&late), [], "an answer that was given up");
+    let actions = alone.tell(Event::Claims { number: second, claims: Some(claims) });
+    assert_eq!(forgot(&actions), [(2, 5), (3, 5), (4, 5), (5, 5), (8, 5)]);
+    assert!(!alone.machine.suspended());
+    let held: Vec<_> = alone.machine.held().map(|(shard, ..)| shard.0).collect();
+    assert_eq!(held, [1, 6, 7]);
+}
+
+#[test]
+fn a8_a_new_hand_off_holds_messages_back() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    let id = |number| crate::rows::HandOffId { term: 1, number };
+    let moving = Some(crate::rows::Moving { id: id(1), to: None });
+    let shard = ShardRow { epoch: Epoch(2), owner: Some(me), moving, ..ShardRow::default() };
+    let rows = ShardsRow { term: 1, shards: vec![shard], extensions: Extensions::default() };
+    alone.learn(Key::Shards(0), Row::Shards(rows));
+    let known = alone.revision;
+    let mut held = |epoch, number, revision| {
+        let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), alone.me().incarnation);
+        let talk =
+            Talk::BeginHandOff { term: 1, shard, epoch, incarnation, id: id(number), revision };
+        let actions = alone.tell(Event::Heard { from: member("m", 1), talk });
+        let acked =
+            |it: &Action| matches!(it, Action::Say { talk: Talk::BeginHandOffAck { .. }, .. });
+        assert!(actions.iter().any(acked), "whether or not it holds any");
+        actions.contains(&Action::Hold { shard, epoch })
+    };
+    assert!(held(2, 1, known), "its row names it");
+    assert!(held(2, 9, known + 1), "its row is on its way");
+    assert!(!held(2, 9, known), "its row does not name it");
+    assert!(!held(1, 1, known), "of an epoch that is over");
+    assert!(!held(2, 9, known - 1), "it is late");
+}
+
+#[test]
+fn a11_a_hand_off_of_a_later_epoch_ends_the_one_that_is_held() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    alone.manager(1, member("m", 1));
+    alone.shards(&[(2, Some(me.clone()))]);
+    let mut stop = |epoch| {
+        let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), me.incarnation);
+        let id = crate::rows::HandOffId { term: 1, number: 1 };
+        let talk = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
+        let actions = alone.tell(Event::Heard { from: member("m", 1), talk });
+        let stopped = Talk::ShardStopped { term: 1, shard, epoch, incarnation, id };
+        let said = Action::Say { to: "m".into(), talk: stopped };
+        (forgot(&actions), actions.contains(&said))
+    };
+    assert_eq!(stop(1), (vec![], false), "it is late");
+    assert_eq!(stop(5), (vec![(1, 2)], true));
+}
+
+#[test]
+fn a_report_says_which_shards_serve() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    alone.learn(key("m"), row(1, Roles::ALL));
+    alone.manager(1, member("m", 1));
+    let mine = (1, Some(me.clone()));
+    alone.shards(&[mine.clone(), mine.clone(), mine]);
+    for shard in [2, 3] {
+        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(1) });
+    }
+    let id = crate::rows::HandOffId { term: 1, number: 1 };
+    let (shard, epoch, incarnation) = (ShardId(3), Epoch(1), me.incarnation);
+    let talk = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
+    alone.tell(Event::Heard { from: member("m", 1), talk });
+    let report = reported(&alone.wait(20)).expect("a report");
+    let serving: Vec<_> = report.held.iter().map(|held| held.serving).collect();
+    assert_eq!(serving, [false, true, false], "it claims, it serves, it stops");
+}
