@@ -41,6 +41,9 @@ const ARRIVAL: Duration = Duration::from_millis(150);
 /// Answers that a load has given before it is struck.
 const WARM: u64 = 200;
 
+/// The longest that a host may wait until it is given shards again, after attacks on its store (64 leases, R9), and more.
+const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
+
 /// Where a fault fell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fell {
@@ -305,7 +308,7 @@ impl Scene {
             }
         }
         let balanced = |view: &View| view.balanced() && view.settled(shards);
-        self.cluster.wait("the shards are balanced", balanced).await?;
+        self.cluster.wait_for(PROBATION, "the shards are balanced", balanced).await?;
         Ok(())
     }
 

@@ -125,17 +125,30 @@ impl Cluster {
     ///
     /// # Errors
     /// After [`PATIENCE`], with what was seen last.
-    pub async fn wait(&mut self, what: &str, mut found: impl FnMut(&View) -> bool) -> Result<View> {
-        let until = Instant::now() + PATIENCE;
+    pub async fn wait(&mut self, what: &str, found: impl FnMut(&View) -> bool) -> Result<View> {
+        self.wait_for(PATIENCE, what, found).await
+    }
+
+    /// The same, for so long.
+    ///
+    /// # Errors
+    /// After `patience`, with what was seen last.
+    pub async fn wait_for(
+        &mut self,
+        patience: Duration,
+        what: &str,
+        mut found: impl FnMut(&View) -> bool,
+    ) -> Result<View> {
+        let until = Instant::now() + patience;
         loop {
             let view = self.view().await;
             match view {
                 Ok(view) if found(&view) => return Ok(view),
                 Ok(view) if Instant::now() > until => {
-                    bail!("waited for {PATIENCE:?} until {what}; at last:\n{view}")
+                    bail!("waited for {patience:?} until {what}; at last:\n{view}")
                 }
                 Err(error) if Instant::now() > until => {
-                    return Err(error.context(format!("waited for {PATIENCE:?} until {what}")));
+                    return Err(error.context(format!("waited for {patience:?} until {what}")));
                 }
                 _ => tokio::time::sleep(Duration::from_millis(50)).await,
             }
