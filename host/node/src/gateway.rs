@@ -68,8 +68,10 @@ impl Gateway {
         self.clock.now().mono
     }
 
-    fn router(&self) -> MutexGuard<'_, Router<Parcel>> {
-        lock(&self.router)
+    /// The router, unless it panicked: then nothing that it knows can be relied on. Messages that need it are dropped, which
+    /// tells their senders `unknown`, and [`Gateway::run`] ends, which ends the node (decision 0052).
+    fn router(&self) -> Option<MutexGuard<'_, Router<Parcel>>> {
+        self.router.lock().ok()
     }
 
     /// The worker that a shard is pinned to.
@@ -79,7 +81,7 @@ impl Gateway {
 
     /// What is held and in flight.
     pub(crate) fn load(&self) -> Load {
-        self.router().load()
+        self.router().map_or_else(Load::default, |router| router.load())
     }
 
     /// Takes messages of one session, in their order; those of types that are not known yet stay in the batch.
@@ -101,7 +103,7 @@ impl Gateway {
         }
         *batch = unknown;
         let mut steps = Vec::with_capacity(parcels.len());
-        let mut router = self.router();
+        let Some(mut router) = self.router() else { return };
         for parcel in parcels {
             let envelope = &parcel.0.envelope;
             let bytes = envelope.body.len() + 256;
@@ -116,7 +118,9 @@ impl Gateway {
     fn tell(&self, change: impl FnOnce(&mut Router<Parcel>, u64, &mut Vec<Step<Parcel>>)) {
         let mut steps = Vec::new();
         let now = self.now();
-        change(&mut self.router(), now, &mut steps);
+        let Some(mut router) = self.router() else { return };
+        change(&mut router, now, &mut steps);
+        drop(router);
         self.carry_out(steps);
     }
 
@@ -150,7 +154,7 @@ impl Gateway {
         let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let until = self.now().saturating_add(grace);
         let mut done = false;
-        loop {
+        while !self.router.is_poisoned() {
             self.tell(|router, now, steps| done = router.wind_down(now, until, steps));
             if done {
                 return;
@@ -164,7 +168,7 @@ impl Gateway {
         let mut answers = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
         let now = self.now();
-        let mut router = self.router();
+        let Some(mut router) = self.router() else { return };
         for (tag, reply) in batch.drain(..) {
             let given = router.answered(now, tag, verdict_of(&reply), &mut steps);
             answers.extend(given.map(|(parcel, in_doubt)| (parcel, doubtful(reply, in_doubt))));
@@ -176,14 +180,21 @@ impl Gateway {
         self.carry_out(steps);
     }
 
-    /// Sees to what is held, until the gateway is gone.
+    /// Has the router panic.
+    #[cfg(test)]
+    pub(crate) fn panic(&self) {
+        self.tell(|_, _, _| panic!("as the test wants it"));
+    }
+
+    /// Sees to what is held, until the router panics.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = self.now();
-            if self.router().wake().is_some_and(|wake| wake <= now) {
+            let Some(wake) = self.router().map(|router| router.wake()) else { return };
+            if wake.is_some_and(|wake| wake <= now) {
                 self.tell(|router, now, steps| router.tick(now, steps));
             }
         }
@@ -195,7 +206,7 @@ impl Answers for Gateway {
         let mut answers = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
         let now = self.now();
-        let mut router = self.router();
+        let Some(mut router) = self.router() else { return };
         for Answered { tag, outcome, kind, epoch } in batch.drain(..) {
             if let Some((parcel, in_doubt)) =
                 router.answered(now, tag, verdict_on(&outcome, epoch), &mut steps)

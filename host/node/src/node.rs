@@ -10,6 +10,8 @@ mod joining;
 mod network;
 mod parts;
 mod settled;
+#[cfg(test)]
+mod tests;
 mod workers;
 
 use std::net::SocketAddr;

@@ -35,7 +35,7 @@ impl Gateway {
             }
             let now = self.now();
             let mut answers = Vec::with_capacity(refused.len());
-            let mut router = self.router();
+            let Some(mut router) = self.router() else { return };
             for (tag, verdict) in failed {
                 // What was not sent is held.
                 router.answered(now, tag, verdict, &mut steps);

@@ -30,7 +30,7 @@ impl Gateway {
             batch.drain(..).filter_map(|request| self.place(&types, request)).collect();
         // Whatever takes long is done without the router.
         let hints: Vec<_> = {
-            let router = self.router();
+            let Some(router) = self.router() else { return };
             let hint = |Placed { shard, request, .. }: &Placed| {
                 router.elsewhere(*shard, Epoch(request.envelope.route_epoch), &self.node)
             };

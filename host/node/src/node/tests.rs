@@ -1,0 +1,36 @@
+//! A whole node, and what its own panics come to.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::*;
+use crate::config::ClusterSettings;
+use crate::{InitOptions, init};
+
+/// How long anything may take that has to come about.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_inside_the_router_ends_the_node() {
+    let home = tempfile::tempdir().expect("a folder");
+    let options = InitOptions {
+        cluster_name: "test".into(),
+        node: "n1".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        shards: 8,
+        settings: ClusterSettings::default(),
+    };
+    init(home.path(), &options).expect("a new node");
+    let config = Config::load(&home.path().join("ostraca.toml")).expect("a configuration");
+    let mut node = Node::start(config).await.expect("a node that serves");
+
+    let gateway = node.gateway.clone();
+    catch_unwind(AssertUnwindSafe(|| gateway.panic())).expect_err("a panic");
+    let ended = tokio::time::timeout(PATIENCE, node.ended()).await.expect("it ends");
+    assert!(matches!(ended, NodeError::Ended(_)), "{ended}");
+
+    // What still comes is dropped, and a stop does not wait for the router.
+    gateway.set_me(None);
+    assert_eq!(gateway.load().in_flight, 0);
+    tokio::time::timeout(PATIENCE, node.stop(Duration::from_secs(1))).await.expect("it stops");
+}
