@@ -39,6 +39,8 @@ const THREADS: usize = 4;
 /// cannot be had.
 const OUT_OF_MEMORY: [&str; 3] =
     ["memory allocation of", "Cannot allocate memory", "Resource temporarily unavailable"];
+/// What SIGKILL means where nobody typed it: the compiler has a limit of its own, but a control group's may be lower.
+const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower memory in [compiler], or give the node more. ";
 /// Between two looks at whether the compiler has ended.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
@@ -180,6 +182,9 @@ impl Compiler {
             (Some(MISUSED), _) => Error::Compiler(words.to_owned()),
             (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => {
                 Error::CompileTime { limit: self.settings.time }
+            }
+            (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => {
+                Error::CompilerCrashed { how: format!("{status}: {KILLED}{words}") }
             }
             _ => Error::CompilerCrashed { how: format!("{status}: {words}") },
         })

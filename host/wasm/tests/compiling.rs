@@ -167,6 +167,10 @@ fn a_compiler_that_crashes_is_a_refusal() {
     let (found, text) = code(&script("killed", "echo '\x1b[2J' it hurts >&2; kill -SEGV $$"));
     assert_eq!(found, "compiler-crashed");
     assert!(text.contains("SIGSEGV") && text.contains(r"\u{1b}[2J it hurts"), "{text}");
+    let (found, text) = code(&script("starved", "echo last words >&2; kill -KILL $$"));
+    assert_eq!(found, "compiler-crashed");
+    let named = ["SIGKILL", "runs out of memory", "memory in [compiler]", "last words"];
+    assert!(named.iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(code(&script("silent", "exit 0")).0, "no-compiler");
     assert_eq!(code(&script("stranger", "echo hello")).0, "no-compiler");
     assert_eq!(code(Path::new("/nonexistent")).0, "no-compiler");
