@@ -1,7 +1,9 @@
-//! What an event costs a manager: `cargo run --release -p ostraca-sharding --example deciding`.
+//! What an event costs a manager: `cargo run --release -p ostraca-sharding --example deciding [-- SHARDS]`.
 //!
-//! One machine manages 4,096 shards on 100 hosts at rest. It is told 1,000 events of each kind: what hosts tell again
-//! and again (a renewal, a report), and what changes something (a shard of a host that says so is gone).
+//! One machine manages 4,096 shards (or as many as given) on 100 hosts at rest. It is told 1,000 events of each kind: what
+//! hosts tell again and again (a renewal, a report), and what changes something (a shard of a host that says so is gone).
+//! Then a host joins, and one is drained: hosts and stores answer at once, and what the manager's machine itself takes is
+//! divided by the shards that were moved.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +16,6 @@ use ostraca_sharding::message::Now;
 use ostraca_sharding::node::{Action, Event, Held, Identity, Machine, Report, Settings, Talk};
 use ostraca_sharding::rows::{Key, Member, NodeRow, Roles, Row, Standing, shard_at};
 
-const SHARDS: u32 = 4_096;
 const HOSTS: u64 = 100;
 const EVENTS: u64 = 1_000;
 
@@ -52,11 +53,56 @@ impl World {
                     Action::Adopt { shard, epoch, .. } => {
                         queue.push_back(Event::Serving { shard, epoch });
                     }
+                    Action::Say { to, talk: Talk::BeginHandOff { term, shard, epoch, id, .. } } => {
+                        let talk = Talk::BeginHandOffAck { term, shard, epoch, id };
+                        queue.extend(self.member(&to).map(|from| Event::Heard { from, talk }));
+                    }
+                    Action::Say {
+                        to,
+                        talk: Talk::HandOff { term, shard, epoch, incarnation, id },
+                    } => {
+                        let talk = Talk::ShardStopped { term, shard, epoch, incarnation, id };
+                        queue.extend(self.member(&to).map(|from| Event::Heard { from, talk }));
+                    }
                     _ => {}
                 }
             }
         }
         took
+    }
+
+    fn member(&self, node: &NodeId) -> Option<Member> {
+        match self.rows.get(&Key::Node(node.clone())) {
+            Some((Row::Node(row), _)) => {
+                Some(Member { node: node.clone(), incarnation: row.incarnation })
+            }
+            _ => None,
+        }
+    }
+
+    fn owners(&self) -> Vec<Option<Member>> {
+        let rows = self.rows.values().filter_map(|(row, _)| match row {
+            Row::Shards(row) => Some(&row.shards),
+            _ => None,
+        });
+        rows.flatten().map(|row| row.owner.clone()).collect()
+    }
+
+    /// Lets it manage until nothing moves any more; what that took for each shard that moved.
+    fn settle(&mut self, name: &str, event: Event) {
+        let before = self.owners();
+        let mut took = self.tell(event);
+        let mut last = self.revision;
+        let mut quiet = 0;
+        while quiet < 200 {
+            self.now += 10;
+            took += self.tell(Event::Tick);
+            quiet = if self.revision == last { quiet + 1 } else { 0 };
+            last = self.revision;
+        }
+        let moved = before.iter().zip(self.owners()).filter(|(old, new)| **old != *new).count();
+        let each = took.as_secs_f64() * 1e6 / moved.max(1) as f64;
+        println!("{name}: {moved} shards moved, {each:.1} µs each");
     }
 
     fn put(&mut self, key: Key, row: Row) -> Event {
@@ -120,12 +166,13 @@ impl World {
 }
 
 fn main() {
+    let shards = std::env::args().nth(1).map_or(4_096, |text| text.parse().expect("a number"));
     let identity = Identity {
         node: "manager".into(),
         roles: Roles { manager: true, ..Roles::default() },
         version: 1,
         addresses: Vec::new(),
-        shards: SHARDS,
+        shards,
         seed: 1,
     };
     let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
@@ -156,4 +203,14 @@ fn main() {
     line("a report that a shard is gone, and its new owner", &mut |world, number| {
         world.report(number % HOSTS, Some(0))
     });
+
+    let joins = world.renewal(HOSTS);
+    world.tell(joins);
+    let report = world.report(HOSTS, None);
+    world.settle("a host joins", report);
+    let member = World::host(0);
+    let Some((Row::Node(row), _)) = world.rows.get(&Key::Node(member.node.clone())) else { return };
+    let row = NodeRow { draining: true, ..row.clone() };
+    let drained = world.put(Key::Node(member.node), Row::Node(row));
+    world.settle("a host is drained", drained);
 }

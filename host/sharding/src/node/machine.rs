@@ -302,11 +302,7 @@ impl Machine {
     #[must_use]
     pub fn would_move(&self) -> Vec<(ShardId, NodeId, NodeId)> {
         let rows: Vec<_> = self.view.shards().collect();
-        let going = rows.iter().filter_map(|(shard, row)| {
-            row.moving.as_ref().map(|moving| (*shard, moving.to.as_ref()))
-        });
-        let targets = going.collect();
-        let plan = manager::plan::of(&self.view, &rows, &targets, &[], self.identity.seed);
+        let plan = manager::plan::of_rows(&self.view, &rows, self.identity.seed);
         let steps = self.strategy.rebalance(&plan.view, self.identity.shards as usize);
         let (steps, _) = assign::checked(&plan.view, steps, Asked::Rebalance(usize::MAX));
         steps

@@ -6,6 +6,7 @@
 mod chunks;
 mod decide;
 mod handoffs;
+mod owners;
 mod past;
 pub(super) mod plan;
 mod step_down;
@@ -16,6 +17,7 @@ use super::*;
 use crate::assign::Misproposal;
 use chunks::Chunk;
 use handoffs::HandOff;
+use owners::Owners;
 
 /// The work of one term.
 #[derive(Clone, Debug, Hash)]
@@ -24,6 +26,7 @@ pub(super) struct Manager {
     /// Until when it manages though it has heard no other host in this term.
     stays_until: u64,
     chunks: Vec<Chunk>,
+    owners: Owners,
     /// What [`Machine::place`] has not looked at since it changed.
     pub(super) undecided: Undecided,
     handoffs: BTreeMap<ShardId, HandOff>,
@@ -103,6 +106,7 @@ impl Manager {
             stays_until,
             undecided,
             chunks: (0..chunks(shards)).map(|_| Chunk::default()).collect(),
+            owners: Owners::default(),
             handoffs: BTreeMap::new(),
             begun: 0,
             stopped: BTreeMap::new(),

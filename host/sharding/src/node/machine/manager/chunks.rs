@@ -18,6 +18,12 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    /// Each shard's row as it is to be, with its place.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &ShardRow)> {
+        let rows = self.base.iter().flat_map(|(base, _)| base.shards.iter().enumerate());
+        rows.map(|(place, row)| (place, self.want.get(&place).unwrap_or(row)))
+    }
+
     /// Whether a write, or a read after a lost one, is under way.
     pub(super) fn busy(&self) -> bool {
         self.writing.is_some() || self.read_at.is_some()
@@ -65,6 +71,7 @@ impl Machine {
             }
             chunk.base = Some((row.clone(), *revision));
             manager.undecided.add(key);
+            manager.owners.chunk_changed(key);
         }
         if no_seal && chunk.base.is_some() && chunk.want.is_empty() {
             return;
@@ -78,6 +85,7 @@ impl Machine {
         for (place, shard) in std::mem::take(&mut chunk.want) {
             row.shards[place] = shard;
         }
+        manager.owners.chunk_changed(key);
         chunk.writing = Some(row.clone());
         let expected = chunk.base.as_ref().map(|(_, revision)| *revision);
         self.write(Purpose::Chunk(key), Key::Shards(key), expected, Row::Shards(row));
@@ -94,6 +102,7 @@ impl Machine {
         let Some(row) = chunk.writing.take() else { return };
         self.news = true;
         manager.undecided.add(number);
+        manager.owners.chunk_changed(number);
         match result {
             Ok(revision) => {
                 chunk.sealed = true;
@@ -115,6 +124,7 @@ impl Machine {
         chunk.read_at = None;
         self.news = true;
         manager.undecided.add(number);
+        manager.owners.chunk_changed(number);
         // What was wanted was decided from another row.
         chunk.want.clear();
         match value {

@@ -32,17 +32,8 @@ impl Manager {
     pub(super) fn want(&mut self, shard: ShardId, row: ShardRow) {
         if let Some(chunk) = self.chunks.get_mut(chunk_of(shard) as usize) {
             chunk.want.insert(place_of(shard), row);
+            self.owners.chunk_changed(chunk_of(shard));
         }
-    }
-
-    /// Every shard's row as it will be, in order.
-    fn rows(&self) -> impl Iterator<Item = (ShardId, &ShardRow)> {
-        (0..).zip(&self.chunks).flat_map(|(number, chunk)| {
-            let shards = chunk.base.iter().flat_map(|(base, _)| base.shards.iter().enumerate());
-            shards.map(move |(place, row)| {
-                (shard_at(number, place), chunk.want.get(&place).unwrap_or(row))
-            })
-        })
     }
 
     /// Every shard's row, and its row's revision, of which no change is under way.
@@ -237,12 +228,19 @@ impl Machine {
         moves
     }
 
-    /// A plan in which these shards, in order, have no owner; other hand-offs under way count where they go.
-    fn plan(&self, without: &[ShardId], seed: u64) -> Option<plan::Plan> {
-        let manager = self.manager.as_ref()?;
-        let going = manager.handoffs.iter().map(|(shard, it)| (*shard, it.to.as_ref()));
-        let rows: Vec<_> = manager.rows().collect();
-        Some(plan::of(&self.view, &rows, &going.collect(), without, seed))
+    /// A plan in which these shards have no owner; other hand-offs under way count where they go.
+    fn plan(&mut self, without: &[ShardId], seed: u64) -> Option<plan::Plan> {
+        let manager = self.manager.as_mut()?;
+        let members = plan::members(&self.view);
+        let owners = manager.owners.among(&members, &manager.chunks, self.identity.shards);
+        #[cfg(debug_assertions)]
+        if owners.len() <= 16 * crate::rows::CHUNK as usize {
+            let mut anew = owners::Owners::default();
+            let anew = anew.among(&members, &manager.chunks, self.identity.shards);
+            assert_eq!(owners, anew, "a chunk changed, and the plan was not told");
+        }
+        let moving = manager.handoffs.iter().map(|(shard, it)| (*shard, it.to.as_ref()));
+        Some(plan::of(&self.view, &members, owners, moving, without, seed))
     }
 
     /// Hosts whose shards are to go elsewhere: they drain, or cannot run a deployed type that another host can (R24).

@@ -1,5 +1,6 @@
 //! The cluster as a strategy sees it.
 
+use super::owners::by_member;
 use super::*;
 use crate::assign;
 
@@ -15,38 +16,56 @@ impl Plan {
     }
 }
 
-/// Makes the view: hosts are those that may get shards; a shard that is under way counts where it goes; those of
-/// `without`, in order, have no owner.
-pub(in super::super) fn of(
+/// Hosts that may get shards, in the view's order.
+pub(super) fn members(view: &View) -> Vec<Member> {
+    view.hosts().map(|(member, _)| member).collect()
+}
+
+/// The plan of rows as a node sees them, in order of shard.
+pub(in super::super) fn of_rows(view: &View, rows: &[(ShardId, &ShardRow)], seed: u64) -> Plan {
+    let members = members(view);
+    let indices = by_member(&members);
+    let owner = |row: &ShardRow| row.owner.as_ref().and_then(|owner| indices.get(owner)).copied();
+    let owners: Vec<_> = rows.iter().map(|(_, row)| owner(row)).collect();
+    let moving = rows
+        .iter()
+        .filter_map(|(shard, row)| Some((*shard, row.moving.as_ref()?.to.as_ref())))
+        .collect::<Vec<_>>();
+    of(view, &members, &owners, moving, &[], seed)
+}
+
+/// Makes the plan from each shard's owner, as an index into the members; a shard that is under way counts where it goes;
+/// those of `without` have no owner.
+pub(super) fn of<'a>(
     view: &View,
-    rows: &[(ShardId, &ShardRow)],
-    targets: &BTreeMap<ShardId, Option<&NodeId>>,
+    members: &[Member],
+    owners: &[Option<usize>],
+    moving: impl IntoIterator<Item = (ShardId, Option<&'a NodeId>)>,
     without: &[ShardId],
     seed: u64,
 ) -> Plan {
-    let hosts: Vec<_> = view.hosts().collect();
-    let members: Vec<_> = hosts.iter().map(|(member, _)| member.clone()).collect();
-    let by_member: BTreeMap<_, _> =
-        members.iter().enumerate().map(|(at, member)| (member, at)).collect();
+    let mut shards: Vec<_> =
+        owners.iter().map(|owner| assign::Place { owner: *owner, busy: false }).collect();
     let by_node: BTreeMap<_, _> =
         members.iter().enumerate().map(|(at, member)| (&member.node, at)).collect();
-    let places = rows.iter().map(|(shard, row)| {
-        let owner = row.owner.as_ref().and_then(|owner| by_member.get(owner)).copied();
-        if without.binary_search(shard).is_ok() {
-            return assign::Place::default();
+    for (shard, to) in moving {
+        if let Some(place) = place_mut(&mut shards, shard) {
+            let to = to.and_then(|to| by_node.get(to)).copied();
+            *place = assign::Place { owner: to.or(place.owner), busy: true };
         }
-        match targets.get(shard) {
-            Some(to) => {
-                let to = to.and_then(|to| by_node.get(to)).copied();
-                assign::Place { owner: to.or(owner), busy: true }
-            }
-            None => assign::Place { owner, busy: false },
+    }
+    for shard in without {
+        if let Some(place) = place_mut(&mut shards, *shard) {
+            *place = assign::Place::default();
         }
-    });
-    let shards = places.collect();
-    let hosts = hosts
-        .iter()
-        .map(|(member, row)| assign::Host { node: member.node.clone(), version: row.version })
+    }
+    let hosts = view
+        .hosts()
+        .map(|(member, row)| assign::Host { node: member.node, version: row.version })
         .collect();
-    Plan { members, view: assign::View { hosts, shards, seed } }
+    Plan { members: members.to_vec(), view: assign::View { hosts, shards, seed } }
+}
+
+fn place_mut(shards: &mut [assign::Place], shard: ShardId) -> Option<&mut assign::Place> {
+    shards.get_mut((shard.0 as usize).checked_sub(1)?)
 }

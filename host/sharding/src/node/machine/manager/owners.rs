@@ -1,0 +1,62 @@
+//! Each shard's owner as an index into the list of hosts, kept from plan to plan.
+//!
+//! A plan names the owner of every shard. To find an owner among the hosts takes a search by name, so it is done again only
+//! for chunks that changed, and for all of them when the hosts did.
+
+use std::hash::{Hash, Hasher};
+
+use super::*;
+use crate::rows::CHUNK;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owners {
+    hosts: Vec<Member>,
+    /// Of shard `n` at `n - 1`; none where the owner is not one of the hosts.
+    indices: Vec<Option<usize>>,
+    /// Chunks that changed since.
+    changed: BTreeSet<u32>,
+}
+
+impl Owners {
+    /// Notes that a chunk's rows, or what they are to become, changed.
+    pub(super) fn chunk_changed(&mut self, chunk: u32) {
+        self.changed.insert(chunk);
+    }
+
+    /// The index of each shard's owner among the hosts.
+    pub(super) fn among(
+        &mut self,
+        hosts: &[Member],
+        chunks: &[Chunk],
+        shards: u32,
+    ) -> &[Option<usize>] {
+        if self.hosts != hosts || self.indices.len() != shards as usize {
+            self.hosts = hosts.to_vec();
+            self.indices = vec![None; shards as usize];
+            self.changed = (0..).take(chunks.len()).collect();
+        }
+        let by_member = by_member(&self.hosts);
+        for number in std::mem::take(&mut self.changed) {
+            let Some(chunk) = chunks.get(number as usize) else { continue };
+            let first = number as usize * CHUNK as usize;
+            self.indices.iter_mut().skip(first).take(CHUNK as usize).for_each(|it| *it = None);
+            for (place, row) in chunk.rows() {
+                let index = (shard_at(number, place).0 as usize).checked_sub(1);
+                if let Some(known) = index.and_then(|index| self.indices.get_mut(index)) {
+                    *known = row.owner.as_ref().and_then(|owner| by_member.get(owner)).copied();
+                }
+            }
+        }
+        &self.indices
+    }
+}
+
+/// It is derived from rows and hosts, and changes no decision.
+impl Hash for Owners {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// Where each member stands in a list.
+pub(super) fn by_member(members: &[Member]) -> BTreeMap<&Member, usize> {
+    members.iter().enumerate().map(|(at, member)| (member, at)).collect()
+}
