@@ -52,6 +52,7 @@ use ostraca_wire::proto;
 use crate::finding::{Broken, Finding};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::run_digest::RunDigest;
 use crate::store::{Breach, Store};
 use crate::tally::Tally;
 use clients::{Client, Session};
@@ -145,6 +146,8 @@ pub struct Report {
     pub steps: u64,
     /// How long after the last fault every shard was served, in virtual milliseconds.
     pub served_after: u64,
+    /// A digest of what the machines decided and the clients saw.
+    pub digest: u64,
 }
 
 #[derive(Debug)]
@@ -412,6 +415,7 @@ struct World {
     trace: bool,
     keep_scripts: bool,
     steps_taken: u64,
+    digest: RunDigest,
 }
 
 /// Runs a seed.

@@ -15,6 +15,7 @@ pub mod hostile;
 mod node;
 mod queue;
 pub mod rng;
+mod run_digest;
 pub mod store;
 mod tally;
 mod verdict;

@@ -32,6 +32,7 @@ use crate::guest::Instance;
 use crate::node::{Asker, Node};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::run_digest::RunDigest;
 use crate::store::{self, Answer, Breach, Request, Store};
 use crate::tally::Tally;
 use crate::verdict::Verdict;
@@ -90,6 +91,8 @@ pub struct Report {
     pub tally: Tally,
     /// What the clients saw.
     pub history: Vec<Operation>,
+    /// A digest of what the machines decided and the clients saw.
+    pub digest: u64,
 }
 
 const LEASE: u64 = 600;
@@ -131,6 +134,7 @@ struct World {
     refused: BTreeSet<TurnId>,
     breaches: Vec<Finding>,
     tally: Tally,
+    digest: RunDigest,
 }
 
 /// Runs a seed.
@@ -167,6 +171,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         refused: BTreeSet::new(),
         breaches: Vec::new(),
         tally: Tally::default(),
+        digest: RunDigest::default(),
         rng,
     };
     for _ in 0..clients {
@@ -300,7 +305,8 @@ impl World {
         let seen = self.clients.into_iter().map(|it| (it.books.key, it.books.history));
         let (broken, history) = verdict.of(seen.collect());
         self.breaches.extend(broken);
-        Report { breaches: self.breaches, tally: self.tally, history }
+        let digest = self.digest.finish(&history);
+        Report { breaches: self.breaches, tally: self.tally, history, digest }
     }
 }
 

@@ -3,6 +3,8 @@
 //! `SEED=n` replays one (`TRACE=1` prints what happens in it); `SEEDS=n` runs another number than the default. In fewer
 //! not every fault has to occur.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,7 @@ struct Sum {
     steps: u64,
     served: Vec<u64>,
     broken: BTreeMap<u64, Vec<Finding>>,
+    digests: common::Digests,
 }
 
 #[test]
@@ -59,6 +62,7 @@ fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
                     sum.messages += report.history.len();
                     sum.steps += report.steps;
                     sum.served.push(report.served_after);
+                    sum.digests.add(seed, report.digest);
                     if !report.breaches.is_empty() {
                         sum.broken.insert(seed, report.breaches);
                     }
@@ -87,6 +91,7 @@ fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
         sum.broken.len(),
         sum.broken.keys().next()
     );
+    sum.digests.check("cluster.txt");
     let missing: Vec<_> = KINDS.iter().filter(|kind| !sum.tally.0.contains_key(*kind)).collect();
     let few = seeds < ENOUGH;
     assert!(

@@ -3,6 +3,8 @@
 //! `SEED=n` replays one and prints what its clients saw; `SEEDS=n` runs another number than the
 //! default. In fewer not every fault has to occur.
 
+mod common;
+
 use std::collections::BTreeMap;
 
 use ostraca_sim::{KINDS, Options, Tally, run};
@@ -29,6 +31,7 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
     let mut tally = Tally::default();
     let mut messages = 0;
     let mut broken = BTreeMap::new();
+    let mut digests = common::Digests::default();
     for seed in 1..=seeds {
         let report = run(seed, Options::default());
         let faults: u64 = report
@@ -43,6 +46,7 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
         assert!(!whole || messages_seen >= 200, "seed {seed} had only {messages_seen} messages");
         assert!(faults >= 1, "seed {seed} had no fault");
         messages += report.history.len();
+        digests.add(seed, report.digest);
         tally.add(&report.tally);
         if !report.breaches.is_empty() {
             broken.insert(seed, report.breaches);
@@ -58,6 +62,7 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
         broken.len(),
         broken.keys().next()
     );
+    digests.check("shard.txt");
     let missing = if seeds < ENOUGH { Vec::new() } else { tally.missing() };
     assert_eq!(missing, Vec::<&str>::new(), "of {} kinds these never occurred", KINDS.len());
 }

@@ -32,6 +32,8 @@ impl World {
         while let Some(action) = it.machine.poll() {
             actions.push(action);
         }
+        self.digest.turn(self.now, pid);
+        self.digest.node(&actions);
         if self.trace {
             self.trace_node(pid, &event, &actions);
         }

@@ -198,6 +198,7 @@ impl World {
         Report {
             breaches: self.breaches,
             tally: self.tally,
+            digest: self.digest.finish(&history),
             history,
             steps: self.steps_taken,
             served_after: self.served_at.map_or(0, |at| at.saturating_sub(self.healed)),

@@ -12,6 +12,7 @@ use super::rows::Rows;
 use super::{Happening, LEASE, Options, World};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::run_digest::RunDigest;
 use crate::store::Store;
 use crate::tally::Tally;
 
@@ -87,6 +88,7 @@ impl World {
             tally: Tally::default(),
             keep_scripts: seed.is_multiple_of(8),
             steps_taken: 0,
+            digest: RunDigest::default(),
             rng,
         };
         world.plan_gateways(seed);

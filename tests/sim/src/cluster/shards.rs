@@ -44,6 +44,8 @@ impl World {
         while let Some(action) = hosted.machine.poll() {
             actions.push(action);
         }
+        self.digest.turn(self.now, pid);
+        self.digest.shard(&actions);
         let (epoch, serves) = (hosted.epoch, hosted.machine.phase() == Phase::Serving);
         if claimed && serves {
             self.tiding(pid, node::Event::Serving { shard, epoch });

@@ -65,6 +65,8 @@ impl World {
         while let Some(action) = machine.poll() {
             actions.push(action);
         }
+        self.digest.turn(self.now, node);
+        self.digest.shard(&actions);
         self.nodes[node].script.push((now, event, actions.clone()));
         let mut commits: Vec<Commit> = Vec::new();
         for action in actions {

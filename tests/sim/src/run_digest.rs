@@ -1,0 +1,82 @@
+//! A digest of everything that a run's machines decide, by which a change that should change nothing shows that it did not.
+//!
+//! Values go in as they are encoded, without names of types, fields or variants, and without texts for people: a renaming or a
+//! move of code keeps the digest, a decision that is made otherwise, earlier or in another order changes it.
+//! `tests/digests.rs` holds the digests of many seeds against those that are kept.
+
+use ostraca_oracle::{Operation, Outcome as Seen};
+use ostraca_sharding::message::{Outcome, Token};
+use ostraca_sharding::{node, shard};
+use serde::Serialize;
+
+/// What has gone in so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunDigest(blake3::Hasher);
+
+impl RunDigest {
+    /// A machine is told something at this time; `of` tells the machines of a run apart.
+    pub(crate) fn turn(&mut self, now: u64, of: usize) {
+        self.0.update(&now.to_le_bytes());
+        self.0.update(&(of as u64).to_le_bytes());
+    }
+
+    /// What a node's machine wants written, or tells another node.
+    pub(crate) fn node(&mut self, actions: &[node::Action]) {
+        for action in actions {
+            match action {
+                node::Action::Write { number, key, expected, row } => {
+                    self.value(0, &(number, key, expected, row));
+                }
+                node::Action::Say { to, talk } => self.value(1, &(to, talk)),
+                _ => {}
+            }
+        }
+    }
+
+    /// What a shard's machine commits and answers.
+    pub(crate) fn shard(&mut self, actions: &[shard::Action]) {
+        for action in actions {
+            match action {
+                shard::Action::Claim(claim) => self.value(2, claim),
+                shard::Action::Commit(commit) => self.value(3, commit),
+                shard::Action::Reply { token, outcome } => self.outcome(*token, outcome),
+                _ => {}
+            }
+        }
+    }
+
+    fn outcome(&mut self, Token(token): Token, outcome: &Outcome) {
+        match outcome {
+            Outcome::Final { answer, version } => self.value(4, &(token, answer, version)),
+            Outcome::NotRun { code, retry_after, stamp, .. } => {
+                self.value(5, &(token, code, retry_after, stamp));
+            }
+            Outcome::Unknown { .. } => self.value(6, &token),
+        }
+    }
+
+    /// Everything, with what the clients saw.
+    pub(crate) fn finish(mut self, history: &[Operation]) -> u64 {
+        for operation in history {
+            let Operation { sequence, command, sent, received, given_up, .. } = operation;
+            self.value(7, &(sequence, command, sent, received, given_up));
+            match &operation.outcome {
+                Seen::Final { version, value } => {
+                    let value = value.as_ref().map(ToString::to_string);
+                    self.value(8, &(version, value));
+                }
+                Seen::NotRun => self.value(9, &()),
+                Seen::Unknown => self.value(10, &()),
+            }
+        }
+        let hash = self.0.finalize();
+        hash.as_bytes().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
+    fn value(&mut self, kind: u8, value: &impl Serialize) {
+        let bytes = postcard::to_stdvec(value).unwrap_or_default();
+        self.0.update(&[kind]);
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(&bytes);
+    }
+}
