@@ -42,7 +42,7 @@ const ARRIVAL: Duration = Duration::from_millis(150);
 const WARM: u64 = 200;
 
 /// The longest that a host may wait until it is given shards again, after attacks on its store (64 leases, R9), and more.
-const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
+pub const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
 
 /// Where a fault fell.
 #[derive(Clone, Debug, PartialEq, Eq)]

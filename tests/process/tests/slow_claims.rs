@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, ShardInfo};
-use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::attack::{Fell, PROBATION, Scene};
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::proxy::{Rule, Who};
 
@@ -70,7 +70,8 @@ async fn a_node_that_is_drained_while_it_claims_ends_up_with_nothing() {
         slow(scene, new);
         scene.strike(|cluster, _| cluster.kill_9(old)).await?;
         let given = |view: &View| view.owned_by(&to) > before.owned_by(&to);
-        scene.cluster.wait("it is given shards", given).await?;
+        // It may be on probation for what it gave up in an earlier round.
+        scene.cluster.wait_for(PROBATION, "it is given shards", given).await?;
         let began = Instant::now();
         ask(&scene.clients[STORE], &to, false).await?;
         // No claim is quicker than the way there and back.
