@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
+use ostraca_sharding::ids::TurnId;
 use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
 
 use super::{
@@ -14,6 +15,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     a_chain_of_versions_is_kept(&factory.make());
     a_commit_from_another_version_is_refused(&factory.make());
     a_commit_made_before_is_answered_already(&factory.make());
+    a_commit_made_before_a_reopening_is_answered_already(factory);
     a_refused_commit_refuses_all_later_ones_of_its_entity(&factory.make());
     commits_in_flight_are_judged_in_the_order_of_their_calls(&factory.make());
     a_commit_takes_effect_only_under_the_claim_that_stands(&factory.make());
@@ -65,6 +67,17 @@ fn a_commit_made_before_is_answered_already(store: &impl EntityStore) {
     assert_eq!(commit(store, vec![made]), [CommitOutcome::Already], "whatever claim stands");
     done(store, vec![turn(&next, "a", 1, 3)]);
     assert_eq!(commit(store, vec![again]), [refused_version(2)], "it is the head's no more");
+}
+
+fn a_commit_made_before_a_reopening_is_answered_already<S: EntityStore>(factory: &Factory<S>) {
+    let store = factory.make();
+    let claim = granted(&store, 1);
+    let made = turn(&claim, "a", 0, 1);
+    done(&store, vec![made.clone()]);
+    let Some(store) = factory.reopen(store) else { return };
+    let another_turn = turn(&claim, "a", 0, 2);
+    assert_eq!(commit(&store, vec![another_turn]), [refused_version(1)]);
+    assert_eq!(commit(&store, vec![made]), [CommitOutcome::Already]);
 }
 
 fn a_refused_commit_refuses_all_later_ones_of_its_entity(store: &impl EntityStore) {
@@ -181,6 +194,11 @@ fn a_commit_that_skips_a_version_is_refused(store: &impl EntityStore) {
         let outcome = commit(store, vec![skips]).remove(0);
         assert!(matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_))), "{outcome:?}");
     }
+    let mut nothing = turn(&claim, "a", 0, 1);
+    (nothing.head.version, nothing.head.turn) = (0, TurnId::default());
+    let outcome = commit(store, vec![nothing]).remove(0);
+    let no = matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_)));
+    assert!(no, "what has no head was not made before: {outcome:?}");
     assert_eq!(load(store, &shard(1), "a").head, None);
 }
 
