@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::executor::block_on;
 use ostraca_sharding::ids::Entity;
-use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError,
 };
@@ -108,6 +108,40 @@ fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
     assert!(matches!(outcome, ClaimOutcome::Failed(_)));
     assert_eq!(block_on(watch.next()), RowEvent::Lost, "a watcher learns that nothing comes");
     assert_eq!(store.identity().sequence, sequence, "only the durable one");
+}
+
+#[test]
+fn every_caller_of_a_failed_batch_learns_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, begins, ends) = gated(dir.path());
+    ends.send(true).unwrap();
+    let claim = claimed(&store);
+    begins.recv().unwrap();
+    // While this one is under way the next batch gathers.
+    let first = store.commit(vec![turn(&claim, "a", 0)]);
+    begins.recv().unwrap();
+    let committing = store.commit(vec![turn(&claim, "a", 1)]);
+    let claiming = store.claim(vec![Claim { number: 2, ..(*claim).clone() }]);
+    let cas = Cas { key: "row".into(), expected: None, value: Some(Bytes::new()) };
+    let setting = store.compare_and_set(cas);
+    ends.send(true).unwrap();
+    assert_eq!(block_on(first), [CommitOutcome::Done]);
+    begins.recv().unwrap();
+    ends.send(false).unwrap();
+
+    let is_reason = |why: &str| assert!(why.contains("syncing failed: injected"), "{why}");
+    match block_on(committing).remove(0) {
+        CommitOutcome::Unknown(why) => is_reason(&why),
+        other => panic!("{other:?}"),
+    }
+    match block_on(claiming).remove(0) {
+        ClaimOutcome::Failed(why) => is_reason(&why),
+        other => panic!("{other:?}"),
+    }
+    match block_on(setting) {
+        Err(Conflict::Store(StoreError::Stopped(why))) => is_reason(&why),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
