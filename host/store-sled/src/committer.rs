@@ -115,13 +115,18 @@ impl Committer {
 /// Frees what sled replaced. It leaves that to `crossbeam-epoch`, which looks at a few objects each hundred uses of the
 /// tree: a batch of many records is one use, and what it replaced, some kilobytes a record, would stay for ever.
 fn free(records: usize) {
-    for _ in 0..=records / RECORDS_A_FLUSH {
+    for _ in 0..flushes(records) {
         crossbeam_epoch::pin().flush();
     }
 }
 
 /// One flush frees some 500 objects, and a record replaces a few.
 const RECORDS_A_FLUSH: usize = 64;
+
+/// How many flushes free what so many records replaced.
+fn flushes(records: usize) -> usize {
+    1 + records / RECORDS_A_FLUSH
+}
 
 impl Answer {
     /// Tells the caller; one who is gone is no error.
@@ -161,5 +166,15 @@ impl Drop for End {
         self.queue.abandon();
         self.changes.close();
         self.reads.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flushes_go_with_the_records_of_a_batch() {
+        assert_eq!([0, 63, 64, 2_048, 2_111].map(flushes), [1, 1, 2, 33, 33]);
     }
 }

@@ -1,0 +1,67 @@
+//! Memory. In a program of its own: what is to be freed waits in one queue for all stores of a process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::executor::block_on;
+use ostraca_sharding::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_sharding::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Write,
+};
+use ostraca_store::EntityStore;
+use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
+use ostraca_store_sled::{Options, SledStore};
+
+/// A turn that writes 20,000 records.
+fn turn(claim: &Arc<Claim>, from: u64) -> Commit {
+    let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
+    let write = |key: u32| Write {
+        key: RecordKey::State(key.to_be_bytes().to_vec().into()),
+        value: Some(from.to_be_bytes().to_vec().into()),
+    };
+    Commit {
+        claim: claim.clone(),
+        entity: Entity::new("counter", "a"),
+        from,
+        head: Head { version: from + 1, turn, ..Head::default() },
+        writes: (0..20_000).map(write).collect(),
+        extensions: Default::default(),
+    }
+}
+
+#[test]
+fn what_a_batch_replaced_is_freed_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // sled's own flushes free a little too.
+    let options = Options { flush_every: Duration::from_secs(3600), ..Options::default() };
+    let store = SledStore::create(dir.path(), &options, CLUSTER, CLUSTER_NAME).unwrap();
+    let claim = Arc::new(Claim {
+        cluster: CLUSTER,
+        shard: ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) },
+        epoch: Epoch(1),
+        node: NodeId::from("a"),
+        incarnation: Incarnation::default(),
+        number: 1,
+        extensions: Default::default(),
+    });
+    assert_eq!(block_on(store.claim(vec![(*claim).clone()])), [ClaimOutcome::Granted]);
+    let write = |from| {
+        let outcomes = block_on(store.commit(vec![turn(&claim, from)]));
+        assert_eq!(outcomes, [CommitOutcome::Done]);
+    };
+    (0..5).for_each(write);
+    // This is freed after all that these batches replaced. What a thread has to free joins the queue when it ends.
+    let freed = Arc::new(AtomicBool::new(false));
+    let free = freed.clone();
+    let last = move || crossbeam_epoch::pin().defer(move || free.store(true, Ordering::Relaxed));
+    std::thread::spawn(last).join().unwrap();
+    // One is enough, unless a thread stands still meanwhile. Without a flush a batch it would take some seventy.
+    for from in 5..15 {
+        write(from);
+        if freed.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+    panic!("it piles up");
+}
