@@ -342,3 +342,6 @@ impl Beside {
         key
     }
 }
+
+#[cfg(test)]
+mod tests;

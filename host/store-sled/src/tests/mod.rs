@@ -17,17 +17,17 @@ use ostraca_store::EntityStore;
 
 use crate::{Options, SledStore};
 
-const CLUSTER: ClusterId = ClusterId(7);
+pub(crate) const CLUSTER: ClusterId = ClusterId(7);
 
 fn create(dir: &Path, options: &Options) -> SledStore {
     SledStore::create(dir, options, CLUSTER, "test").unwrap()
 }
 
-fn shard() -> ShardKey {
+pub(crate) fn shard() -> ShardKey {
     ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
 }
 
-fn claim() -> Arc<Claim> {
+pub(crate) fn claim() -> Arc<Claim> {
     Arc::new(Claim {
         cluster: CLUSTER,
         shard: shard(),
@@ -45,7 +45,7 @@ fn claimed(store: &SledStore) -> Arc<Claim> {
     claim
 }
 
-fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
+pub(crate) fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
     let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
     let head = Head { version: from + 1, turn, ..Head::default() };
     Commit {
@@ -58,6 +58,6 @@ fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
     }
 }
 
-fn set(key: Vec<u8>, value: Vec<u8>) -> Write {
+pub(crate) fn set(key: Vec<u8>, value: Vec<u8>) -> Write {
     Write { key: RecordKey::State(key.into()), value: Some(value.into()) }
 }

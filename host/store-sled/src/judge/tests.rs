@@ -1,0 +1,228 @@
+//! What a batch writes, looks up and leaves behind, one batch at a time.
+
+use bytes::Bytes;
+use ostraca_sharding::codec;
+use ostraca_sharding::ids::{Digest, Entity, Session};
+use ostraca_sharding::records::{Answer, Lane, Recorded, Write};
+use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
+use ostraca_store::record::Codec;
+
+use super::*;
+use crate::tests::{CLUSTER, claim, set, shard, turn};
+
+/// A value in several pieces, and one in none.
+const LARGE: usize = 30_000;
+const SMALL: usize = 10;
+
+struct Bench {
+    judge: Judge,
+    db: sled::Db,
+    /// The next turn of the entity `a`.
+    from: u64,
+}
+
+impl Bench {
+    /// With a claim that stands.
+    fn new() -> Self {
+        let db = sled::Config::new().temporary(true).flush_every_ms(None).open().unwrap();
+        let mut bench = Self { judge: judge(&db, 0), db, from: 0 };
+        assert_eq!(bench.judge.claim((*claim()).clone()), ClaimOutcome::Granted);
+        bench.end();
+        bench
+    }
+
+    /// Judges a turn of the entity `a`, which must be written.
+    fn turn(&mut self, writes: Vec<Write>, lanes: Vec<Lane>) {
+        let mut next = turn(&claim(), "a", self.from);
+        next.writes = writes;
+        next.head.lanes = lanes;
+        assert_eq!(self.judge.commit(next), CommitOutcome::Done);
+        self.from += 1;
+    }
+
+    /// Ends the batch and applies it.
+    fn end(&mut self) {
+        let judged = self.judge.finish().unwrap().unwrap();
+        self.db.apply_batch(judged.batch).unwrap();
+    }
+
+    /// Forgets what only memory has.
+    fn restart(&mut self) {
+        self.judge = judge(&self.db, self.judge.sequence);
+    }
+
+    fn pieces(&self) -> usize {
+        self.db.scan_prefix(b"K").count()
+    }
+
+    /// The sequence of the last turn among its shard's.
+    fn commit_sequence(&self) -> u64 {
+        let key = Table::Entities.key(&keys::head(&shard(), &Entity::new("counter", "a")));
+        self.judge.records.get::<Head>(&key).unwrap().unwrap().commit_sequence
+    }
+
+    /// The full key of a record of the entity `a`.
+    fn key(&self, kind: Kind, last: &[u8]) -> Vec<u8> {
+        Beside::new(&turn(&claim(), "a", 0), kind).key(last)
+    }
+}
+
+fn judge(db: &sled::Db, sequence: u64) -> Judge {
+    let records = Records { db: db.clone(), codec: Codec::default() };
+    Judge::new(records, CLUSTER, sequence, 100)
+}
+
+fn state(size: usize) -> Write {
+    set(b"value".to_vec(), vec![7; size])
+}
+
+fn lane(size: usize) -> Lane {
+    let answer = Answer::Result(Bytes::from(vec![7; size]));
+    let (digest, extensions) = (Digest([1; 16]), Default::default());
+    Lane {
+        session: Session([1; 16]),
+        last: 1,
+        used_at: 1,
+        newest_created: 1,
+        principal: 1,
+        replies: vec![Recorded { sequence: 1, digest, version: 1, answer, extensions }],
+        extensions: Default::default(),
+    }
+}
+
+fn lane_beside(size: usize) -> Write {
+    let lane = lane(size);
+    let value = Some(codec::encode(&lane).unwrap().into());
+    Write { key: RecordKey::Lane(lane.session), value }
+}
+
+/// Writes large what becomes small in the next turn, which comes in the same batch, in another, or after a restart.
+fn leaves_no_piece(turn: impl Fn(&mut Bench, usize)) {
+    for (batches, restarts) in [(1, false), (2, false), (2, true)] {
+        let mut bench = Bench::new();
+        // The first turn of an entity needs no look at what is there, a later one does.
+        for round in 0..2 {
+            turn(&mut bench, LARGE);
+            if batches == 2 {
+                bench.end();
+                assert!(bench.pieces() > 1);
+            }
+            if restarts {
+                bench.restart();
+            }
+            turn(&mut bench, SMALL);
+            bench.end();
+            assert_eq!(bench.pieces(), 0, "batches: {batches}, a restart: {restarts}, {round}");
+            if restarts {
+                bench.restart();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_that_shrinks_leaves_no_piece() {
+    leaves_no_piece(|bench, size| bench.turn(vec![state(size)], vec![]));
+}
+
+#[test]
+fn a_value_that_goes_leaves_no_piece() {
+    let write = |size| Write { value: (size == LARGE).then(|| vec![7; LARGE].into()), ..state(0) };
+    leaves_no_piece(|bench, size| bench.turn(vec![write(size)], vec![]));
+}
+
+#[test]
+fn a_value_written_twice_in_a_turn_leaves_no_piece() {
+    let first = |size| if size == LARGE { SMALL } else { 2 * LARGE };
+    leaves_no_piece(|bench, size| bench.turn(vec![state(first(size)), state(size)], vec![]));
+}
+
+#[test]
+fn a_lane_beside_the_head_that_shrinks_leaves_no_piece() {
+    leaves_no_piece(|bench, size| bench.turn(vec![lane_beside(size)], vec![]));
+}
+
+#[test]
+fn a_head_that_shrinks_leaves_no_piece() {
+    leaves_no_piece(|bench, size| bench.turn(vec![], vec![lane(size)]));
+}
+
+#[test]
+fn a_row_that_shrinks_leaves_no_piece() {
+    let revision = std::cell::Cell::new(None);
+    leaves_no_piece(|bench, size| {
+        // A new store, each time there is nothing of the row.
+        let expected = (bench.from > 0).then(|| revision.get()).flatten();
+        let size = if size == LARGE { MAX_ROW_VALUE_BYTES } else { size };
+        let cas = Cas { key: "row".into(), expected, value: Some(vec![7; size].into()) };
+        revision.set(Some(bench.judge.compare_and_set(cas).unwrap()));
+        bench.from += 1;
+    });
+}
+
+#[test]
+fn without_pieces_no_record_is_looked_up() {
+    let mut bench = Bench::new();
+    let writes = || vec![state(SMALL), lane_beside(SMALL)];
+    // Whoever looks fails over these: records that cannot be read, of an entity that is said to have pieces.
+    let keys = [bench.key(Kind::State, b"value"), bench.key(Kind::Lane, &[1; 16])];
+    let plant = |db: &sled::Db| {
+        for key in &keys {
+            db.insert(key, b"unreadable").unwrap();
+        }
+    };
+    plant(&bench.db);
+    for key in &keys {
+        bench.db.insert(piece_prefix(key), b"").unwrap();
+    }
+    bench.turn(writes(), vec![]);
+    bench.end();
+    plant(&bench.db);
+    bench.turn(writes(), vec![]);
+    assert!(bench.judge.beside.is_empty(), "nor remembered for the rest of the batch");
+    bench.end();
+    // They would have been found.
+    bench.restart();
+    plant(&bench.db);
+    let mut next = turn(&claim(), "a", bench.from);
+    next.writes = writes();
+    let outcome = bench.judge.commit(next);
+    assert!(matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_))), "{outcome:?}");
+}
+
+#[test]
+fn every_new_claim_raises_the_sequence() {
+    let mut bench = Bench::new();
+    let mut last = bench.judge.sequence;
+    assert!(last > 0);
+    for number in 2..5 {
+        let next = Claim { number, ..(*claim()).clone() };
+        assert_eq!(bench.judge.claim(next), ClaimOutcome::Granted);
+        let judged = bench.judge.finish().unwrap().unwrap();
+        assert!(judged.sequence > last, "or the witness would not miss it");
+        last = judged.sequence;
+    }
+}
+
+#[test]
+fn a_claim_that_stands_is_granted_without_a_write() {
+    let mut bench = Bench::new();
+    let before = bench.judge.sequence;
+    assert_eq!(bench.judge.claim((*claim()).clone()), ClaimOutcome::Granted);
+    assert!(bench.judge.finish().unwrap().is_none());
+    assert_eq!(bench.judge.sequence, before);
+}
+
+#[test]
+fn a_restart_skips_only_sequences_that_were_reserved() {
+    let mut bench = Bench::new();
+    let mut last = 0;
+    for _ in 0..5 {
+        bench.turn(vec![], vec![]);
+        bench.end();
+        let next = bench.commit_sequence();
+        assert!(next > last && next <= last + SEQUENCES + 1, "{next} after {last}");
+        last = next;
+        bench.restart();
+    }
+}
