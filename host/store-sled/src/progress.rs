@@ -19,6 +19,9 @@ pub(crate) struct Progress {
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
     moved: Condvar,
+    /// Reads that wait for a sync, for tests.
+    #[cfg(test)]
+    waiting: AtomicU64,
     /// Taken for writing while a batch is applied, so that reads show turns whole.
     turns: RwLock<()>,
 }
@@ -76,8 +79,18 @@ impl Progress {
             if self.durable.load(Ordering::Acquire) >= batch {
                 return Ok(());
             }
+            #[cfg(test)]
+            self.waiting.fetch_add(1, Ordering::Relaxed);
             guard = self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            #[cfg(test)]
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a read has seen what it asks for, and waits for its sync.
+    #[cfg(test)]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Why the store has stopped, if it has.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -14,7 +14,7 @@ use futures::executor::block_on;
 use ostraca_sharding::ids::Entity;
 use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError,
+    Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError, StoreFuture,
 };
 
 use super::{claimed, create, shard, turn};
@@ -56,9 +56,22 @@ pub(super) fn gated_with(dir: &Path, options: &Options) -> (SledStore, Receiver<
     (open_on(dir, options, Arc::new(disk)).unwrap(), begins, ends)
 }
 
+/// Waits until a read is answered, or has seen what it asks for and waits for a sync.
+pub(super) fn answered<T>(store: &SledStore, read: &mut StoreFuture<T>) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        let answer = read.now_or_never();
+        if answer.is_some() || store.progress.is_waited_for() {
+            return answer;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "it waits for something else");
+        std::thread::yield_now();
+    }
+}
+
 fn load(
     store: &SledStore,
-) -> ostraca_store::StoreFuture<Vec<Result<ostraca_sharding::records::Loaded, StoreError>>> {
+) -> StoreFuture<Vec<Result<ostraca_sharding::records::Loaded, StoreError>>> {
     store.load(vec![(shard(), Entity::new("counter", "a"))])
 }
 
@@ -156,8 +169,7 @@ fn a_load_is_handed_out_only_when_what_it_saw_is_durable() {
     begins.recv().unwrap();
     // sled shows the turn by now, but its sync has not ended.
     let mut loading = load(&store);
-    std::thread::sleep(Duration::from_millis(20));
-    assert!((&mut loading).now_or_never().is_none());
+    assert!(answered(&store, &mut loading).is_none());
     ends.send(true).unwrap();
     assert_eq!(block_on(loading).remove(0).unwrap().head.unwrap().version, 1);
     assert_eq!(block_on(committing), [CommitOutcome::Done]);
