@@ -30,7 +30,7 @@ pub enum Refused {
         /// What is wrong.
         problem: Box<Problem>,
     },
-    /// It cannot: the connection ends.
+    /// It cannot: the stream is reset.
     Stream,
 }
 
