@@ -13,6 +13,7 @@ mod leadership;
 mod leases;
 mod moves;
 mod past;
+mod plans;
 mod relative;
 mod renewals;
 mod rows;

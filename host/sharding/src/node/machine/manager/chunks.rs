@@ -18,10 +18,11 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// Each shard's row as it is to be, with its place.
+    /// Each shard's row, with its place: as it is wanted, else as it is being written, else as it was last found.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &ShardRow)> {
-        let rows = self.base.iter().flat_map(|(base, _)| base.shards.iter().enumerate());
-        rows.map(|(place, row)| (place, self.want.get(&place).unwrap_or(row)))
+        let row = self.writing.as_ref().or(self.base.as_ref().map(|(base, _)| base));
+        let shards = row.into_iter().flat_map(|row| row.shards.iter().enumerate());
+        shards.map(|(place, shard)| (place, self.want.get(&place).unwrap_or(shard)))
     }
 
     /// Whether a write, or a read after a lost one, is under way.
@@ -71,7 +72,6 @@ impl Machine {
             }
             chunk.base = Some((row.clone(), *revision));
             manager.undecided.add(key);
-            manager.owners.chunk_changed(key);
         }
         if no_seal && chunk.base.is_some() && chunk.want.is_empty() {
             return;
@@ -85,7 +85,6 @@ impl Machine {
         for (place, shard) in std::mem::take(&mut chunk.want) {
             row.shards[place] = shard;
         }
-        manager.owners.chunk_changed(key);
         chunk.writing = Some(row.clone());
         let expected = chunk.base.as_ref().map(|(_, revision)| *revision);
         self.write(Purpose::Chunk(key), Key::Shards(key), expected, Row::Shards(row));
@@ -102,7 +101,6 @@ impl Machine {
         let Some(row) = chunk.writing.take() else { return };
         self.news = true;
         manager.undecided.add(number);
-        manager.owners.chunk_changed(number);
         match result {
             Ok(revision) => {
                 chunk.sealed = true;
@@ -112,7 +110,10 @@ impl Machine {
                 self.tell_all(key, &Row::Shards(row), revision);
             }
             Err(WriteError::Conflict(value)) => self.chunk_found(now, number, value),
-            Err(WriteError::Unknown) => chunk.read_at = Some(now.mono),
+            Err(WriteError::Unknown) => {
+                chunk.read_at = Some(now.mono);
+                manager.owners.chunk_changed(number);
+            }
         }
     }
 

@@ -6,7 +6,6 @@
 use std::hash::{Hash, Hasher};
 
 use super::*;
-use crate::rows::CHUNK;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owners {
@@ -38,8 +37,6 @@ impl Owners {
         let by_member = by_member(&self.hosts);
         for number in std::mem::take(&mut self.changed) {
             let Some(chunk) = chunks.get(number as usize) else { continue };
-            let first = number as usize * CHUNK as usize;
-            self.indices.iter_mut().skip(first).take(CHUNK as usize).for_each(|it| *it = None);
             for (place, row) in chunk.rows() {
                 let index = (shard_at(number, place).0 as usize).checked_sub(1);
                 if let Some(known) = index.and_then(|index| self.indices.get_mut(index)) {

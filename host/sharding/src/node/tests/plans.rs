@@ -1,0 +1,62 @@
+//! What a plan is made of: every shard's row as it is to be. A plan keeps each owner's place among the hosts until the row
+//! changes; in debug builds it is compared with one that is made from nothing, up to 16 chunks.
+
+use super::cluster::Cluster;
+use crate::ids::Epoch;
+use crate::node::Event;
+use crate::rows::{CHUNK, Key, Row, ShardRow};
+
+const SHARDS: u32 = 4 * CHUNK;
+
+fn four_hosts() -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.shards = SHARDS;
+    for node in ["a", "b", "c", "d"] {
+        cluster.start(node);
+        cluster.run(200);
+    }
+    cluster.run(15_000);
+    assert!(cluster.nodes.values().all(|node| node.owns.len() == CHUNK as usize));
+    cluster
+}
+
+fn owned(cluster: &mut Cluster, nodes: &[&str]) -> usize {
+    nodes.iter().map(|node| cluster.node(node).owns.len()).sum()
+}
+
+fn drain(cluster: &mut Cluster, node: &str) {
+    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+}
+
+#[test]
+fn a_plan_sees_what_the_same_decision_gave_away() {
+    // A drain is planned in the decision that gives a dead host's shards away, at some of these moments.
+    for before in (0..200).step_by(20) {
+        let mut cluster = four_hosts();
+        cluster.node("d").dead = true;
+        cluster.run(3_500 + before);
+        drain(&mut cluster, "c");
+        cluster.run(10_000);
+        assert_eq!(owned(&mut cluster, &["a", "b"]), SHARDS as usize, "{before}");
+    }
+}
+
+#[test]
+fn a_plan_sees_rows_that_somebody_else_wrote() {
+    let mut cluster = four_hosts();
+    // The watch has not told it, so the manager's next write meets another row: in it a shard has gone to the manager.
+    let member = cluster.node("a").machine.member();
+    for chunk in 0..SHARDS / CHUNK {
+        let (row, _) = cluster.rows[&Key::Shards(chunk)].clone();
+        let Row::Shards(mut row) = row else { panic!("{row:?}") };
+        let of_others = |shard: &&mut ShardRow| shard.owner != member;
+        let shard = row.shards.iter_mut().find(of_others).expect("shards of others");
+        *shard =
+            ShardRow { epoch: Epoch(shard.epoch.0 + 1), owner: member.clone(), ..shard.clone() };
+        cluster.revision += 1;
+        cluster.rows.insert(Key::Shards(chunk), (Row::Shards(row), cluster.revision));
+    }
+    drain(&mut cluster, "d");
+    cluster.run(20_000);
+    assert_eq!(cluster.node("d").machine.held().count(), 0);
+}
