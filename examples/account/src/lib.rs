@@ -1,17 +1,17 @@
-//! An account: deposits, withdrawals that may be refused, a bounded history.
+//! An account with deposits, withdrawals that may be refused, and a bounded history.
 //!
-//! The state is several keys, so a turn touches only what it needs, however long the history is:
+//! The state consists of several keys, so a turn reads and writes only what it needs, however long the history is:
 //!
 //! ```text
-//! balance              cents that are there
-//! overdraft            cents that the balance may go below zero
+//! balance              the balance in cents
+//! overdraft            how many cents the balance may go below zero
 //! history/next         the number of the next entry
-//! history/entry/…      the last entries, by number of 20 digits, so that keys sort as numbers do
+//! history/entry/…      the last entries; their numbers have 20 digits, so that keys sort like numbers
 //! ```
 //!
 //! ```text
 //! ostraca send account/alice deposit 500
-//! ostraca send account/alice withdraw 900                    is refused: insufficient-funds
+//! ostraca send account/alice withdraw 900         # refused: insufficient-funds
 //! ostraca send account/alice history '{"limit":10}'
 //! ```
 
@@ -20,24 +20,24 @@ use std::fmt;
 use ostraca_sdk::{ApplicationError, context, entity, log, state};
 use serde::{Deserialize, Serialize};
 
-/// Entries that are kept; an older one goes for each new one.
+/// How many entries are kept. Beyond this, each new entry replaces the oldest.
 const HISTORY: u64 = 100;
 
-/// Entries that one `history` answers at most.
+/// How many entries one call of `history` returns at most.
 const PAGE: u32 = 50;
 
 const ENTRIES: &str = "history/entry/";
 
-/// The entity. What it knows is in its keys.
+/// The entity. It has no fields: its state is in its keys.
 #[derive(Debug, Default)]
 pub struct Account;
 
-/// Why an account refuses.
+/// Why an account refuses a message.
 #[derive(Debug, PartialEq, Eq, ApplicationError)]
 pub enum Refused {
-    /// The balance and the overdraft do not cover it.
+    /// The balance and the overdraft do not cover the withdrawal.
     InsufficientFunds {
-        /// Cents that could be withdrawn.
+        /// How many cents could be withdrawn.
         available: i64,
     },
     /// The amount is zero, negative, or too large.
@@ -55,29 +55,29 @@ impl fmt::Display for Refused {
     }
 }
 
-/// One line of the history.
+/// One entry of the history.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Cents; negative for a withdrawal.
+    /// In cents; negative for a withdrawal.
     pub amount: i64,
-    /// Cents afterwards.
+    /// The balance afterwards, in cents.
     pub balance: i64,
     /// Who sent the message.
     pub by: String,
 }
 
-/// A page of the history, the oldest entry first.
+/// A page of the history, oldest entry first.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Pass it as `cursor` for the next page; none at the end.
+    /// The `cursor` for the next page; `None` at the end.
     pub next: Option<String>,
 }
 
 #[entity(state = "keys")]
 impl Account {
-    /// Adds cents, and answers the new balance.
+    /// Deposits an amount in cents and returns the new balance.
     ///
     /// # Errors
     /// `bad-amount`.
@@ -87,15 +87,15 @@ impl Account {
         book(cents)
     }
 
-    /// Takes cents, and answers the new balance.
+    /// Withdraws an amount in cents and returns the new balance.
     ///
     /// # Errors
-    /// `insufficient-funds`, `bad-amount`; nothing is taken.
+    /// `insufficient-funds`, `bad-amount`: nothing is withdrawn.
     #[message]
     pub fn withdraw(&mut self, cents: i64) -> Result<i64, Refused> {
         positive(cents)?;
         let overdraft: i64 = state::get("overdraft").unwrap_or_default();
-        // Booked first and checked then: a refusal discards what the turn wrote.
+        // Books first and checks afterwards: a refusal discards everything that the turn wrote.
         let balance = book(-cents)?;
         if balance < -overdraft {
             log::info!("refused a withdrawal of {cents}");
@@ -104,7 +104,7 @@ impl Account {
         Ok(balance)
     }
 
-    /// The balance in cents.
+    /// Returns the balance in cents.
     #[message]
     pub fn balance(&self) -> i64 {
         state::get("balance").unwrap_or_default()
@@ -113,7 +113,7 @@ impl Account {
     /// Sets how many cents the balance may go below zero.
     ///
     /// # Errors
-    /// `bad-amount`, if it is negative or beyond a million.
+    /// `bad-amount`, if it is negative or above one million.
     #[message]
     pub fn overdraft(&mut self, cents: i64) -> Result<(), Refused> {
         if !(0..=1_000_000).contains(&cents) {
@@ -123,7 +123,7 @@ impl Account {
         Ok(())
     }
 
-    /// The last entries, a page at a time, the oldest first.
+    /// Returns the last entries, one page at a time, oldest first.
     #[message]
     pub fn history(&self, limit: Option<u32>, cursor: Option<String>) -> History {
         let limit = limit.unwrap_or(PAGE).clamp(1, PAGE) as usize;

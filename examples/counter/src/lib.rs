@@ -1,14 +1,14 @@
-//! A counter: the smallest entity worth the name.
+//! A counter: the smallest useful entity.
 //!
-//! The struct is the state. It is stored when a command has changed it, and read when an instance starts; the methods
-//! know nothing of either.
+//! The struct is the state. The SDK stores it after a command has changed it, and loads it when an instance starts. The
+//! methods do neither.
 //!
 //! ```text
 //! ostraca dev examples/counter
-//! ostraca send counter/alice add 2          answers 2
-//! ostraca send counter/alice add '{"by":3}' answers 5
-//! ostraca send counter/alice get            answers 5
-//! ostraca send counter/alice limit 4        is refused: below-value
+//! ostraca send counter/alice add 2            # 2
+//! ostraca send counter/alice add '{"by":3}'   # 5
+//! ostraca send counter/alice get              # 5
+//! ostraca send counter/alice limit 4          # refused: below-value
 //! ```
 
 use std::fmt;
@@ -16,24 +16,24 @@ use std::fmt;
 use ostraca_sdk::{ApplicationError, entity};
 use serde::{Deserialize, Serialize};
 
-/// What a counter remembers.
+/// The state of one counter.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Counter {
     value: u64,
-    /// The highest value it may reach; none is `u64::MAX`.
+    /// The highest value that the counter may reach; `None` means `u64::MAX`.
     #[serde(default)]
     limit: Option<u64>,
 }
 
-/// Why a counter refuses. The caller sees the code `limit-reached` or `below-value`, and the message.
+/// Why a counter refuses a message. The caller gets the code `limit-reached` or `below-value`, and the message.
 #[derive(Debug, PartialEq, Eq, ApplicationError)]
 pub enum Refused {
-    /// The sum would pass the limit.
+    /// The sum would exceed the limit.
     LimitReached {
-        /// The limit that stands.
+        /// The current limit.
         limit: u64,
     },
-    /// The new limit lies below the present value.
+    /// The new limit is below the current value.
     BelowValue,
 }
 
@@ -48,10 +48,10 @@ impl fmt::Display for Refused {
 
 #[entity]
 impl Counter {
-    /// Adds, and answers the new value.
+    /// Adds to the counter and returns the new value.
     ///
     /// # Errors
-    /// `limit-reached`; the counter stays as it was.
+    /// `limit-reached`: the counter does not change.
     #[message]
     pub fn add(&mut self, by: u64) -> Result<u64, Refused> {
         let limit = self.limit.unwrap_or(u64::MAX);
@@ -64,7 +64,7 @@ impl Counter {
         }
     }
 
-    /// The present value.
+    /// Returns the current value.
     #[message]
     pub fn get(&self) -> u64 {
         self.value
@@ -76,13 +76,13 @@ impl Counter {
         std::mem::take(&mut self.value)
     }
 
-    /// Sets the highest value the counter may reach; null lifts it.
+    /// Sets the highest value that the counter may reach; `null` removes the limit.
     ///
     /// # Errors
-    /// `below-value`, if the counter has already passed it.
+    /// `below-value`, if the counter is already above the new limit.
     #[message]
     pub fn limit(&mut self, at: Option<u64>) -> Result<(), Refused> {
-        // Changed first and checked then, to show that a refusal undoes the change.
+        // Changes the state before the check, to show that a refusal undoes the change.
         self.limit = at;
         if at.is_some_and(|limit| limit < self.value) {
             return Err(Refused::BelowValue);
