@@ -3,7 +3,7 @@
 use super::alone::{Alone, HOST, host_row, key, leader, member, own, reported, row, sealed};
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, ShardId};
-use crate::node::{Action, Event, Settings, Talk, WriteError};
+use crate::node::{Action, Event, Report, Settings, Talk, WriteError};
 use crate::rows::{HandOffId, Key, Moving, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing};
 
 const MANAGER: Roles = Roles { store: false, manager: true, host: false, gateway: false };
@@ -70,6 +70,28 @@ fn a_row_of_its_own_term_is_written_again_and_not_doubted() {
     let actions = alone.tell(Event::Row { key: Key::Shards(0), value: None });
     assert_eq!(alone.writes.len(), 1);
     assert!(!actions.contains(&Action::Read(Key::Manager)), "it would ask who manages");
+}
+
+/// The owners that a plan counts are kept from plan to plan, and a debug build compares them with a new count.
+#[test]
+fn a_plan_counts_no_owner_whose_write_is_unknown() {
+    let mut alone = leader(100, Vec::new());
+    alone.done();
+    alone.done();
+    // Both rows are being written with their first owners. The second is answered first.
+    let (first, _) = alone.writes.remove(0);
+    alone.done();
+    let refuse = |alone: &mut Alone, shard| {
+        let me = alone.me();
+        let refused = vec![(ShardId(shard), Epoch(1), Epoch(1))];
+        let report = Report { incarnation: me.incarnation, refused, ..Report::default() };
+        alone.tell(Event::Heard { from: me, talk: Talk::Report(report.into()) });
+        assert_eq!(alone.writes.len(), 1, "it is planned anew");
+    };
+    refuse(&mut alone, 65);
+    alone.done();
+    alone.tell(Event::Written { number: first, result: Err(WriteError::Unknown) });
+    refuse(&mut alone, 66);
 }
 
 #[test]
