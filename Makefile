@@ -71,7 +71,7 @@ soak: setup
 	@echo 'soak: simulations, every state of a model, then kills of a real node, then attacks on a real cluster; some hours by default'
 	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds --test cluster_seeds -- --nocapture
 	@MODEL=all $(CARGO) test --release --package ostraca-model --test every_state --test thrown_away -- --nocapture --test-threads 1
-	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-sharding --package ostraca-node one_shot -- --nocapture
+	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-core --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
@@ -101,7 +101,7 @@ fuzz: setup
 # too long.
 MUTANTS ?= $(CARGO_TARGET_DIR)/mutants
 SHARD ?= 0/40
-mutants_core = --package ostraca-sharding --cargo-arg=--package=ostraca-sim
+mutants_core = --package ostraca-core --cargo-arg=--package=ostraca-sim
 tested_core = --lib --test seeds --test cluster_seeds
 mutants_client = --package ostraca-client --file host/client/src/ledger.rs --file 'host/client/src/ledger/*.rs' \
   --cargo-arg=--package=ostraca-sim

@@ -12,7 +12,7 @@ use ostraca_client::{
     NodeState, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardState,
     StateKey, Status, StatusProblem, Unanswered,
 };
-use ostraca_sharding::ids::{ClusterId, Incarnation};
+use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::hello::NodeFacts;
 use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::Entities;

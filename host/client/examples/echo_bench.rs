@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ostraca_client::{Client, Entity, Problem, Profile};
-use ostraca_sharding::ids::{ClusterId, Incarnation};
+use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeFacts;
 use ostraca_wire::identity::Ca;

@@ -8,7 +8,7 @@ mod updates;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Entity;
+use ostraca_core::ids::Entity;
 use ostraca_wire::Error;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;

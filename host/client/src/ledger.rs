@@ -22,7 +22,7 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use ostraca_sharding::ids::Entity;
+use ostraca_core::ids::Entity;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 

@@ -32,7 +32,7 @@ mod stamp;
 pub use admin::{AdminError, Update, Updates};
 pub use call::{Answer, CallError, MessageId, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
-pub use ostraca_sharding::ids::Entity;
+pub use ostraca_core::ids::Entity;
 pub use ostraca_wire::proto::{
     ClusterStatus, Deployed, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail,
     EntityInfo, Event, Events, Forgotten, Kind, LastFailure, Method, Methods, Move, NodeInfo,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_wire::identity::{Identity, IdentityError, Trust};
 use ostraca_wire::private;
 use serde::{Deserialize, Serialize};

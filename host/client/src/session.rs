@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Entity;
+use ostraca_core::ids::Entity;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Kind};
 use tokio::sync::{Notify, oneshot};

@@ -10,7 +10,7 @@ mod rows;
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::ShardId;
+use ostraca_core::ids::ShardId;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{Admin, AdminAnswer};
@@ -64,7 +64,7 @@ impl Desk {
         self.view.borrow().clone()
     }
 
-    fn tell(&self, event: ostraca_sharding::node::Event) {
+    fn tell(&self, event: ostraca_core::node::Event) {
         // A control thread that has ended ends the node.
         let _ = self.control.send(control::Input::Event(event));
     }

@@ -15,8 +15,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use ostraca_sharding::ids::ClusterId;
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::ids::ClusterId;
+use ostraca_core::rows::{Key, Row};
 use ostraca_store::Row as Stored;
 
 use crate::rows::PoolRow;
@@ -30,7 +30,7 @@ use writer::Writer;
 pub(crate) struct Cached {
     /// The pool's shards and hash; none: nothing was remembered.
     pub(crate) pool: Option<PoolRow>,
-    /// Rows of nodes and shards, for [`Event::Cached`](ostraca_sharding::node::Event::Cached). Their revisions are 0.
+    /// Rows of nodes and shards, for [`Event::Cached`](ostraca_core::node::Event::Cached). Their revisions are 0.
     pub(crate) rows: Vec<(Key, Row, u64)>,
     /// Rows of types, for [`Loader::remembered`](crate::loader::Loader::remembered).
     pub(crate) types: Vec<Stored>,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_sharding::message::Now;
+use ostraca_core::message::Now;
 use ostraca_wire::clock::since_boot;
 
 /// The first of them, in milliseconds.

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostraca_sharding::assign::AllocationStrategy;
-use ostraca_sharding::rows::Roles;
+use ostraca_core::assign::AllocationStrategy;
+use ostraca_core::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, Trust};
 
 pub use agreed::ClusterSettings;
@@ -220,8 +220,8 @@ impl Config {
 
     /// Settings of the node's machine.
     #[must_use]
-    pub fn node_settings(&self) -> ostraca_sharding::node::Settings {
-        ostraca_sharding::node::Settings {
+    pub fn node_settings(&self) -> ostraca_core::node::Settings {
+        ostraca_core::node::Settings {
             renew: file::millis(self.renew),
             ..cluster::node_settings(&self.file)
         }
@@ -234,7 +234,7 @@ impl Config {
 
     /// Settings of the router of messages.
     #[must_use]
-    pub fn route_settings(&self) -> ostraca_sharding::route::Settings {
+    pub fn route_settings(&self) -> ostraca_core::route::Settings {
         self.file.gateway.settings()
     }
 
@@ -257,7 +257,7 @@ impl Config {
 
     /// Settings of the shard machines.
     #[must_use]
-    pub fn shard_settings(&self) -> ostraca_sharding::shard::Settings {
+    pub fn shard_settings(&self) -> ostraca_core::shard::Settings {
         self.file.entities.settings()
     }
 }

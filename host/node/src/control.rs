@@ -14,9 +14,9 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::ids::{ClusterId, NodeId, ShardId};
-use ostraca_sharding::node::{Event, Machine};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{ClusterId, NodeId, ShardId};
+use ostraca_core::node::{Event, Machine};
+use ostraca_core::rows::Member;
 use ostraca_store::{ClusterStore, EntityStore, RowEvent};
 use ostraca_store_sled::SledStore;
 use tokio::runtime::Handle;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ostraca_sharding::ids::{Entity, ShardId};
+use ostraca_core::ids::{Entity, ShardId};
 
 /// Entities that are remembered, at most: enough to show what is wrong.
 const KEPT: usize = 4_096;

@@ -1,6 +1,6 @@
 //! Raising the cluster's format: what records and rows may be written in (`docs/formats.md`).
 
-use ostraca_sharding::rows::{Key, Row, Standing};
+use ostraca_core::rows::{Key, Row, Standing};
 use ostraca_store::ClusterStore;
 
 use crate::error::NodeError;
@@ -43,8 +43,8 @@ pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeE
 
 #[cfg(test)]
 mod tests {
-    use ostraca_sharding::ids::{ClusterId, Incarnation};
-    use ostraca_sharding::rows::{NodeRow, Roles};
+    use ostraca_core::ids::{ClusterId, Incarnation};
+    use ostraca_core::rows::{NodeRow, Roles};
     use ostraca_store::{Cas, MemoryStore};
 
     use super::*;

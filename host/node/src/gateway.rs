@@ -3,7 +3,7 @@
 //! The core's [`Router`] decides; this carries its steps out, and tells it what came of them. What is confusing:
 //! a message has two forms. As it came it is a [`Parcel`], an envelope with the right to answer it, which can be
 //! sent to any node any number of times; each time that it is handed to a worker of this node it becomes a
-//! [`Message`](ostraca_sharding::message::Message) of the core, under a token of its own.
+//! [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
 mod act;
 mod links;
@@ -15,10 +15,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Epoch, Session, ShardId};
-use ostraca_sharding::route::{Load, Router, Step, Verdict};
-use ostraca_sharding::rows::Member;
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Epoch, Session, ShardId};
+use ostraca_core::route::{Load, Router, Step, Verdict};
+use ostraca_core::rows::Member;
 use ostraca_wire::outcome::{doubtful, reply, verdict_of, verdict_on};
 use ostraca_wire::proto::Reply;
 use ostraca_wire::server::Request;

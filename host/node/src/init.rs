@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::{Ca, Identity};
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, Refusal};
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, Refusal};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
     StoreIdentity, Watch,

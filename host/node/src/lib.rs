@@ -1,6 +1,6 @@
 //! Wires the parts into a running node: owns start, drain and stop.
 //!
-//! Nothing here decides on ownership, order or duplicates: that is the core's (`ostraca-sharding`). It has three kinds
+//! Nothing here decides on ownership, order or duplicates: that is the core's (`ostraca-core`). It has three kinds
 //! of machine, and each has a driver here: the control thread drives the node's machine, workers drive those of
 //! shards, and the gateway drives the router.
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::hash::ShardKeyRule;
+use ostraca_core::hash::ShardKeyRule;
 
 pub use crate::input::InputError as ManifestError;
 use crate::input::Text;

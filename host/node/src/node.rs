@@ -18,8 +18,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::ids::{ClusterId, NodeId};
-use ostraca_sharding::node::Event;
+use ostraca_core::ids::{ClusterId, NodeId};
+use ostraca_core::node::Event;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::server::Server;
 use tokio::sync::{mpsc, oneshot, watch};

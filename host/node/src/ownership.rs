@@ -1,7 +1,7 @@
 //! What is fixed for a cluster's life, and its time.
 
-use ostraca_sharding::extensions::Extensions;
-use ostraca_sharding::ids::{ShardId, ShardKey};
+use ostraca_core::extensions::Extensions;
+use ostraca_core::ids::{ShardId, ShardKey};
 use ostraca_store::ClusterStore;
 
 use crate::clock::Clock;

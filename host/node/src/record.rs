@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
-use ostraca_sharding::message::Now;
-use ostraca_sharding::shard::{Action, Event, Machine, Owner, Phase, Settings};
+use ostraca_core::message::Now;
+use ostraca_core::shard::{Action, Event, Machine, Owner, Phase, Settings};
 use serde::{Deserialize, Serialize};
 
 /// One frame of a recording. Machines are numbered in the order in which they were made: those of one shard come and

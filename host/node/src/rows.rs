@@ -1,14 +1,14 @@
 //! The rows that a node keeps in the `ClusterStore`, and how they lie there: a byte for the format, then postcard.
 //!
 //! What is confusing: there are two types named `Row`. The store's has a key and bytes; the core's
-//! ([`ostraca_sharding::rows`]) is what the bytes of nodes, manager and shards say. The rows that the core
+//! ([`ostraca_core::rows`]) is what the bytes of nodes, manager and shards say. The rows that the core
 //! never sees (the cluster, its pool, its time, its types) are defined here.
 
 use bytes::Bytes;
-use ostraca_sharding::codec;
-use ostraca_sharding::extensions::{Extensible, Extensions};
-use ostraca_sharding::hash::ShardKeyRule;
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::codec;
+use ostraca_core::extensions::{Extensible, Extensions};
+use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::rows::{Key, Row};
 use ostraca_store::{Cas, ClusterStore, Conflict, Row as Stored};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 

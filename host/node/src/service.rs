@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_sharding::message::{Kind, codes};
+use ostraca_core::message::{Kind, codes};
 use ostraca_wire::envelope::{self, Deployed, in_namespace};
 use ostraca_wire::outcome::{starting, wire_kind};
 use ostraca_wire::proto::{self, Envelope, Problem};

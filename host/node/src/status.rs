@@ -5,7 +5,7 @@ mod problems;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_sharding::rows::Standing;
+use ostraca_core::rows::Standing;
 use ostraca_store::StoreIdentity;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
@@ -56,10 +56,10 @@ impl Status {
     /// How the cluster does, as this node sees it.
     fn cluster(&self, view: &View, lease_age: u64) -> proto::ClusterStatus {
         let now = self.clock.now().mono;
-        let count = |of: fn(&ostraca_sharding::rows::NodeRow) -> bool| -> u32 {
+        let count = |of: fn(&ostraca_core::rows::NodeRow) -> bool| -> u32 {
             u32::try_from(view.nodes.values().filter(|row| of(row)).count()).unwrap_or(u32::MAX)
         };
-        let live = |row: &ostraca_sharding::rows::NodeRow| row.standing == Standing::Live;
+        let live = |row: &ostraca_core::rows::NodeRow| row.standing == Standing::Live;
         let mut cluster = proto::ClusterStatus {
             manager_for_ms: now.saturating_sub(view.manager_since),
             nodes_live: count(|row| row.standing == Standing::Live && !row.is_emptied()),

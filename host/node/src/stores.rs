@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::ids::ClusterId;
-use ostraca_sharding::rows::Key;
+use ostraca_core::ids::ClusterId;
+use ostraca_core::rows::Key;
 use ostraca_store::{ClusterStore, StoreIdentity};
 use ostraca_store_peer::{Known, Options, PeerClusterStore, PeerEntityStore};
 use ostraca_store_sled::SledStore;

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ostraca_sharding::message::Kind;
-use ostraca_sharding::shard::TypeSettings;
+use ostraca_core::message::Kind;
+use ostraca_core::shard::TypeSettings;
 use ostraca_wasm::Program;
 use tokio::sync::watch;
 

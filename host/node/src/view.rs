@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
-use ostraca_sharding::message::Now;
-use ostraca_sharding::node::{Machine, Notice};
-use ostraca_sharding::rows::{
+use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::message::Now;
+use ostraca_core::node::{Machine, Notice};
+use ostraca_core::rows::{
     CHUNK, ManagerRow, Member, NodeRow, ShardRow, ShardsRow, Standing, chunk_of, place_of,
 };
 use tokio::sync::watch;

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::stream::StreamExt;
-use ostraca_sharding::ids::{Entity, Epoch, ShardId, ShardKey};
-use ostraca_sharding::message::{Kind, Message, Outcome, Token};
-use ostraca_sharding::records::{Claim, Commit};
-use ostraca_sharding::shard::{Action, Event, LiveCap, Owner, Settings, StopReason};
+use ostraca_core::ids::{Entity, Epoch, ShardId, ShardKey};
+use ostraca_core::message::{Kind, Message, Outcome, Token};
+use ostraca_core::records::{Claim, Commit};
+use ostraca_core::shard::{Action, Event, LiveCap, Owner, Settings, StopReason};
 use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};

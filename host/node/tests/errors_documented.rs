@@ -94,7 +94,7 @@ fn codes_of(path: &Path, text: &str) -> BTreeSet<String> {
         let body = body.split("\n}\n").next().unwrap_or_default();
         body.match_indices("=> ").for_each(|(at, _)| take(&body[at + 3..]));
     }
-    if path.ends_with("sharding/src/message.rs") {
+    if path.ends_with("core/src/message.rs") {
         text.match_indices(": &str =").for_each(|(at, _)| take(&text[at + 8..]));
     }
     if path.ends_with("fault.rs") {

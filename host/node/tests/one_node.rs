@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use common::{COUNTER, counter, make};
 use ostraca_client::{CallError, Client, MessageId, Options};
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Entity, ShardId};
 use ostraca_node::{Initialised, Node};
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Entity, ShardId};
 
 struct Running {
     node: Node,

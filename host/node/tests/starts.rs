@@ -9,9 +9,9 @@ use bytes::Bytes;
 use ostraca_client::{
     AdminError, CallError, Client, Kind, NodeStanding, Options, Profile, StatusProblem,
 };
+use ostraca_core::ids::Entity;
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
-use ostraca_sharding::ids::Entity;
 use ostraca_store::{Cas, ClusterStore};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::identity::{self, Ca};

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use common::{COUNTER, config, counter, make};
 use ostraca_client::{CallError, Client};
+use ostraca_core::ids::Entity;
 use ostraca_node::config::Role;
 use ostraca_node::{Initialised, JoinOptions, Node, NodeError, join};
-use ostraca_sharding::ids::Entity;
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.

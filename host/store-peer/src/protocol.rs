@@ -6,10 +6,10 @@
 //! unknown is answered [`Answer::Unsupported`]; an answer of a new kind goes only to who asked a call of its kind.
 
 use bytes::Bytes;
-use ostraca_sharding::codec;
-use ostraca_sharding::extensions::{Extensible, Extensions};
-use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_core::codec;
+use ostraca_core::extensions::{Extensible, Extensions};
+use ostraca_core::ids::{ClusterId, Entity, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
 use ostraca_store::{Cas, Conflict, Page, Row, RowEvent, Scan, StoreError, StoreIdentity};
 use ostraca_wire::peer::VERSIONS;
 use serde::de::DeserializeOwned;

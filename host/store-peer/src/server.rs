@@ -12,7 +12,7 @@ mod watches;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_sharding::ids::NodeId;
+use ostraca_core::ids::NodeId;
 use ostraca_store::StoreIdentity;
 
 use crate::options::ServerOptions;

@@ -12,8 +12,8 @@ use common::remote::{Remote, quick};
 use common::{claim, shard, turn};
 use futures::FutureExt;
 use futures::executor::block_on;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey, Refusal, Write,
 };
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
@@ -330,8 +330,8 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
     for id in ["y", "z"] {
         let mut turn = turn(&claim, id, 0);
         turn.head.lanes_beside = 1;
-        let lane = ostraca_sharding::records::Lane {
-            session: ostraca_sharding::ids::Session([1; 16]),
+        let lane = ostraca_core::records::Lane {
+            session: ostraca_core::ids::Session([1; 16]),
             last: 1,
             used_at: 1,
             newest_created: 1,

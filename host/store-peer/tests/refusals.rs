@@ -11,8 +11,8 @@ use common::net::{Net, Serve, Weather};
 use common::remote::{Remote, quick};
 use common::{claim, member, shard, turn};
 use futures::executor::block_on;
-use ostraca_sharding::ids::{ClusterId, Entity};
-use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::ids::{ClusterId, Entity};
+use ostraca_core::records::{ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store::{EntityStore, MemoryStore, StoreError};
 use ostraca_store_peer::protocol::{
@@ -93,7 +93,7 @@ fn a_node_may_write_in_its_own_name_only() {
         panic!("{outcomes:?}")
     };
     assert!(why.contains("name of node b"), "{why}");
-    let other_cluster = ostraca_sharding::records::Claim { cluster: ClusterId(9), ..claim("a", 2) };
+    let other_cluster = ostraca_core::records::Claim { cluster: ClusterId(9), ..claim("a", 2) };
     let outcomes = block_on(remote.a.claim(vec![other_cluster]));
     assert_eq!(outcomes, [ClaimOutcome::OtherCluster { store: CLUSTER }]);
 }

@@ -10,10 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::{
-    ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId,
-};
-use ostraca_sharding::records::{Claim, Commit, CommitOutcome, Head, RecordKey, Write};
+use ostraca_core::ids::{ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_core::records::{Claim, Commit, CommitOutcome, Head, RecordKey, Write};
 use ostraca_store::EntityStore;
 use ostraca_store_sled::{Options, SledStore};
 

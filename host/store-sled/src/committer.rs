@@ -8,7 +8,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
-use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::records::{ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::changes::Changes;
 use ostraca_store::{Conflict, StoreError};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 
 /// Why a store was not created or opened. Each text says what to do next.
 #[derive(Debug, thiserror::Error)]

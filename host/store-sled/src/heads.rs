@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ostraca_sharding::ids::TurnId;
+use ostraca_core::ids::TurnId;
 
 /// What is known of an entity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,10 +6,8 @@
 
 use std::collections::HashMap;
 
-use ostraca_sharding::ids::{ClusterId, ShardKey};
-use ostraca_sharding::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Refusal,
-};
+use ostraca_core::ids::{ClusterId, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Refusal};
 use ostraca_store::entity::{check_commit, check_record};
 use ostraca_store::record::{Kind, StandingClaim};
 use ostraca_store::{Cas, Conflict, Row, RowEvent, StoreError, keys};

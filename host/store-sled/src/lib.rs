@@ -46,8 +46,8 @@ use crossbeam_channel::Sender as Channel;
 use futures::FutureExt;
 use futures::channel::oneshot::{Receiver, Sender, channel};
 use futures::future::ready;
-use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_core::ids::{ClusterId, Entity, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
 use ostraca_store::changes::Changes;
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,

@@ -1,6 +1,6 @@
 //! The store's records about itself: who it is, how often it was opened, its sequence.
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_store::record::{Body, Kind};
 use serde::{Deserialize, Serialize};
 

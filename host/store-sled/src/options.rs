@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 
 /// Settings, each with a default.
 #[derive(Clone, Debug)]

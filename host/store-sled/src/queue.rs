@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use ostraca_sharding::ids::ShardKey;
+use ostraca_core::ids::ShardKey;
 
 use crate::Options;
 use crate::reads::{Parked, Read};

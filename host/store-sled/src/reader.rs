@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{Claim, Head, Lane, Loaded};
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{Claim, Head, Lane, Loaded};
 use ostraca_store::entity::check_record;
 use ostraca_store::record::{Kind, StandingClaim};
 use ostraca_store::{Page, Row, Scan, ScanKind, ScannedRecord, StoreError, keys};

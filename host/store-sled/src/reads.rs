@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use futures::channel::oneshot::Sender;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{Claim, Loaded};
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{Claim, Loaded};
 use ostraca_store::{Page, Row, Scan, StoreError};
 
 use crate::queue::After;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::channel::oneshot::{Receiver, Sender, channel};
-use ostraca_sharding::ids::ShardKey;
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Refusal};
+use ostraca_core::ids::ShardKey;
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Refusal};
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{Cas, Conflict, StoreError};
 
@@ -30,7 +30,7 @@ impl Work {
     pub(crate) fn size(&self) -> Size {
         match self {
             Self::Commit(commit, _) => {
-                let pieces = |write: &ostraca_sharding::records::Write| {
+                let pieces = |write: &ostraca_core::records::Write| {
                     1 + write.value.as_ref().map_or(0, bytes::Bytes::len) / INLINE_BYTES
                 };
                 let records = 1 + commit.writes.iter().map(pieces).sum::<usize>();

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
-use ostraca_sharding::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Write,
-};
+use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Write};
 use ostraca_store::EntityStore;
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store_sled::{Options, SledStore};

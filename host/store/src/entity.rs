@@ -1,8 +1,8 @@
 //! Where entities' heads, lanes and state live.
 
 use bytes::Bytes;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey};
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::MAX_KEY_BYTES;
@@ -166,7 +166,7 @@ pub struct Page {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScannedRecord {
     /// An entity and its head.
-    Head(Entity, Box<ostraca_sharding::records::Head>),
+    Head(Entity, Box<ostraca_core::records::Head>),
     /// A key of an entity's state, and its value.
     State(Bytes, Bytes),
 }

@@ -11,8 +11,8 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::RecordKey;
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::RecordKey;
 
 use crate::StoreError;
 use crate::record::Kind;
@@ -158,7 +158,7 @@ fn parse_name(bytes: &[u8]) -> Result<(Arc<str>, &[u8]), StoreError> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use ostraca_sharding::ids::{Session, ShardId};
+    use ostraca_core::ids::{Session, ShardId};
 
     fn shard_key(namespace: &str, pool: &str, number: u32) -> ShardKey {
         ShardKey { namespace: namespace.into(), pool: pool.into(), shard: ShardId(number) }

@@ -21,7 +21,7 @@ pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
 pub use memory::MemoryStore;
 
 use futures::future::BoxFuture;
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use serde::{Deserialize, Serialize};
 
 /// The future of a store call. It owns all it needs: a caller may drop it, and the call goes on.

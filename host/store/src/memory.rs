@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
-use ostraca_sharding::codec;
-use ostraca_sharding::ids::{ClusterId, Entity, ShardKey};
-use ostraca_sharding::records::{
+use ostraca_core::codec;
+use ostraca_core::ids::{ClusterId, Entity, ShardKey};
+use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, Refusal,
 };
 

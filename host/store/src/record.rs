@@ -12,9 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_sharding::codec::{self, FORMAT};
-use ostraca_sharding::extensions::{Extensible, Extensions};
-use ostraca_sharding::records::{Claim, Head, Lane};
+use ostraca_core::codec::{self, FORMAT};
+use ostraca_core::extensions::{Extensible, Extensions};
+use ostraca_core::records::{Claim, Head, Lane};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! What is wrong with a message before any entity is asked.
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Entity;
+use ostraca_core::ids::Entity;
 use prost::Message;
 
 use crate::error::{problem, unreadable};

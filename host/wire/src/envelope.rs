@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::{Digest, Entity, Epoch, MessageId, Session};
-use ostraca_sharding::message::{Context, Kind, Message, Token};
+use ostraca_core::ids::{Digest, Entity, Epoch, MessageId, Session};
+use ostraca_core::message::{Context, Kind, Message, Token};
 
 use crate::outcome::wire_kind;
 use crate::problem;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
+use ostraca_core::ids::{ClusterId, Incarnation, NodeId};
 
 use crate::code::Code;
 use crate::limits::Limits;

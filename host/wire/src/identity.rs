@@ -8,7 +8,7 @@
 use std::fmt;
 use std::path::Path;
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_sharding::ids::{Epoch, Incarnation};
-use ostraca_sharding::message::{Hint, Kind, Outcome, codes};
-use ostraca_sharding::records::Answer;
-use ostraca_sharding::route::{Refusal, Verdict};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{Epoch, Incarnation};
+use ostraca_core::message::{Hint, Kind, Outcome, codes};
+use ostraca_core::records::Answer;
+use ostraca_core::route::{Refusal, Verdict};
+use ostraca_core::rows::Member;
 
 use crate::problem;
 use crate::proto::{self, Problem, Reply};

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 
 use common::{Node, authority, in_time, limits, one};
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_wire::Error;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::identity::{Ca, Identity, IdentityError, Principal, Role, Trust};

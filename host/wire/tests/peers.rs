@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::peers::{PeerNode, facts, pair, small, until};
 use common::{authority, frame, in_time};
-use ostraca_sharding::ids::Incarnation;
+use ostraca_core::ids::Incarnation;
 use ostraca_wire::code::Code;
 use ostraca_wire::hello;
 use ostraca_wire::identity::{Ca, Role};

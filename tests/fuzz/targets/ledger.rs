@@ -80,7 +80,8 @@ fuzz_target!(|data: &[u8]| {
                 said.retryable = kind == 3;
                 let lost = said.code == "reply-too-large";
                 let problem = (outcome != Outcome::Result).then_some(said);
-                let reply = Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() };
+                let reply =
+                    Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() };
                 if model.out.remove(&sequence)
                     && (outcome == Outcome::Unknown || (lost && outcome != Outcome::NotRun))
                 {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ostraca_sharding::node::Talk;
+use ostraca_core::node::Talk;
 use ostraca_store_peer::protocol::{Reply, Request, decode, decode_request, encode};
 use ostraca_wire::fuzz;
 

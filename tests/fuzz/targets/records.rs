@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ostraca_sharding::records::{Head, Lane};
+use ostraca_core::records::{Head, Lane};
 use ostraca_store::keys::parse_entity;
 use ostraca_store::record::{Body, Codec};
 

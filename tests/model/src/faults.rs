@@ -1,8 +1,8 @@
 //! What may go wrong.
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::{Event, WriteError};
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{Event, WriteError};
+use ostraca_core::rows::{Key, Row};
 
 use crate::scope::Scope;
 use crate::state::{Call, Late, Phase, State};

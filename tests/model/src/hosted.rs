@@ -1,8 +1,8 @@
 //! A shard's machine in small: it claims, serves and stops, each a step of its own.
 
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::node::Event;
-use ostraca_sharding::records::Claim;
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::node::Event;
+use ostraca_core::records::Claim;
 
 use crate::rules;
 use crate::scope::Scope;

@@ -1,7 +1,7 @@
 //! A model of a small cluster whose actors are the production core, for stateright to go through all its
 //! states: three nodes, two of which may manage, one shard or two.
 //!
-//! Real: each node's [`Machine`](ostraca_sharding::node::Machine), its strategy, and the rule by which one
+//! Real: each node's [`Machine`](ostraca_core::node::Machine), its strategy, and the rule by which one
 //! claim follows another. In small: the `ClusterStore` (linearizable compare-and-set, a watch, answers), the
 //! `EntityStore`'s claims, a shard's machine (it claims, serves and stops, each a step of its own), and
 //! messages between nodes, in order on each link.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ostraca_sharding::node::Event;
+use ostraca_core::node::Event;
 use stateright::{Model, Property};
 
 use crate::faults::{crash, faults, hold_up, keep_copy, lose, lose_talk, owner};

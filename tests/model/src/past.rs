@@ -1,8 +1,8 @@
 //! What is past: what no node will ever look at again, thrown away after each step.
 
-use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
-use ostraca_sharding::node::{Report, Talk, WriteError};
-use ostraca_sharding::rows::{HandOffId, Key, Member, Row, ShardRow, Standing, place_of};
+use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::node::{Report, Talk, WriteError};
+use ostraca_core::rows::{HandOffId, Key, Member, Row, ShardRow, Standing, place_of};
 
 use crate::proof;
 use crate::state::{Call, Late, Process, State, hash};

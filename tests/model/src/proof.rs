@@ -10,10 +10,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::message::Now;
-use ostraca_sharding::node::{Action, Event, Machine, Relative, Talk};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::message::Now;
+use ostraca_core::node::{Action, Event, Machine, Relative, Talk};
+use ostraca_core::rows::Member;
 
 use crate::past::is_past;
 use crate::rules;

@@ -1,6 +1,6 @@
 //! The rules, as they are looked after at each write and each claim. A rule's name is its property's.
 
-use ostraca_sharding::rows::{Key, NodeRow, Row, ShardsRow, Standing, shard_at};
+use ostraca_core::rows::{Key, NodeRow, Row, ShardsRow, Standing, shard_at};
 
 use crate::state::{NOW, State};
 

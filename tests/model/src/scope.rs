@@ -1,7 +1,7 @@
 //! What a run of the model looks at: how the cluster begins, and how much may go wrong.
 
-use ostraca_sharding::ids::ShardId;
-use ostraca_sharding::node::{Mutation, Settings};
+use ostraca_core::ids::ShardId;
+use ostraca_core::node::{Mutation, Settings};
 
 /// How often each kind of thing may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

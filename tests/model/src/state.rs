@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{ClusterId, Epoch, NodeId, ShardId, ShardKey};
-use ostraca_sharding::node::{Machine, Talk, WriteError};
-use ostraca_sharding::records::Claim;
-use ostraca_sharding::rows::{HandOffId, Key, Member, Row};
+use ostraca_core::ids::{ClusterId, Epoch, NodeId, ShardId, ShardKey};
+use ostraca_core::node::{Machine, Talk, WriteError};
+use ostraca_core::records::Claim;
+use ostraca_core::rows::{HandOffId, Key, Member, Row};
 
 use crate::proof::Proof;
 use crate::scope::Budget;
@@ -174,7 +174,7 @@ impl State {
         match self.rows.get(&Key::Node(member.node.clone())) {
             Some((Row::Node(row), _)) => {
                 row.incarnation != member.incarnation
-                    || row.standing != ostraca_sharding::rows::Standing::Live
+                    || row.standing != ostraca_core::rows::Standing::Live
             }
             _ => false,
         }

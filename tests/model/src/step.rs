@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::rows::Row;
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::rows::Row;
 
 use crate::state::{Phase, State};
 

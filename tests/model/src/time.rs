@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::{Event, Relative, WriteError};
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{Event, Relative, WriteError};
+use ostraca_core::rows::{Key, Row};
 
 use crate::past::clear;
 use crate::rules;
@@ -61,7 +61,7 @@ fn rests_well(scope: &Scope, state: &State) -> bool {
         || scope.all_shards().all(|shard| {
             let row = state.rows.iter().find_map(|(key, (row, _))| match (key, row) {
                 (key, Row::Shards(row)) if *key == Key::of_shard(shard) => {
-                    row.shards.get(ostraca_sharding::rows::place_of(shard))
+                    row.shards.get(ostraca_core::rows::place_of(shard))
                 }
                 _ => None,
             });

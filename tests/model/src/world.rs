@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::message::Now;
-use ostraca_sharding::node::{Action, Event, Identity, Machine, Talk, WriteError};
-use ostraca_sharding::rows::{Key, Member, NodeRow, Roles, Row, Standing};
+use ostraca_core::assign::Strategy;
+use ostraca_core::message::Now;
+use ostraca_core::node::{Action, Event, Identity, Machine, Talk, WriteError};
+use ostraca_core::rows::{Key, Member, NodeRow, Roles, Row, Standing};
 
 use crate::hosted::leave;
 use crate::proof;

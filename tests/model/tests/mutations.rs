@@ -3,6 +3,9 @@
 
 #![allow(clippy::print_stdout)] // How many states there were is what a run tells.
 
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::node::{Event, Mutation};
+use ostraca_core::rows::{Key, Row, Standing};
 use ostraca_model::hosted::claim;
 use ostraca_model::model::{Cluster, ONE_ANSWERS};
 use ostraca_model::rules;
@@ -10,9 +13,6 @@ use ostraca_model::run::to_depth;
 use ostraca_model::scope::{Budget, Scope, Start};
 use ostraca_model::state::{NOW, State, claim_of};
 use ostraca_model::world::tell;
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::node::{Event, Mutation};
-use ostraca_sharding::rows::{Key, Row, Standing};
 use stateright::Model;
 
 const CRASH: Budget = Budget {

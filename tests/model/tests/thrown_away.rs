@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::node::Talk;
+use ostraca_core::rows::HandOffId;
 use ostraca_model::model::Cluster;
 use ostraca_model::proof::{look, thrown_away};
 use ostraca_model::rules;
 use ostraca_model::run::every_state;
 use ostraca_model::scope::{Budget, Scope, Start};
 use ostraca_model::state::State;
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::node::Talk;
-use ostraca_sharding::rows::HandOffId;
 use stateright::Model;
 
 fn shown(name: &str, budget: Budget) {

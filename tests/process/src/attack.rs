@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use ostraca_client::{Client, Entity, Kind};
-use ostraca_sharding::hash::shard_of;
+use ostraca_core::hash::shard_of;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

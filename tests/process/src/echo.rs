@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_wire::identity::{Ca, Identity, Trust};
 use ostraca_wire::{ALPN_CLIENT, Limits, endpoint, tls};
 use tokio::task::JoinSet;

@@ -199,7 +199,7 @@ fn dummy(wit: &str) -> Bytes {
 async fn strangers_are_told_why_they_are_not_let_in() {
     let world = World::start("strangers", "").await;
     let (trust, _) = credentials(&world);
-    let stranger = Ca::create(ostraca_sharding::ids::ClusterId(7)).expect("authority");
+    let stranger = Ca::create(ostraca_core::ids::ClusterId(7)).expect("authority");
     let identity = stranger.issue_client("stranger").expect("identity");
     for (who, identity, code) in
         [("nobody", None, "no-certificate"), ("a stranger", Some(&identity), "unknown-authority")]

@@ -1,10 +1,10 @@
 //! Who may not join: another cluster, shard count, hash, protocol; an expired or foreign certificate. Each
 //! is refused, with both values named where there are two, and the cluster goes on.
 
+use ostraca_core::ids::ClusterId;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::node::refused_start;
 use ostraca_process_tests::{Cluster, Home};
-use ostraca_sharding::ids::ClusterId;
 use ostraca_wire::frame::FrameBuffer;
 use ostraca_wire::identity::{Ca, Identity, Role, Trust};
 use ostraca_wire::proto::{Hello, Incarnation, PeerOpen, peer_open};

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use ostraca_core::rows::{ManagerRow, ShardsRow, chunks};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{NO_STORE, Options, View};
-use ostraca_sharding::rows::{ManagerRow, ShardsRow, chunks};
 use ostraca_store::ClusterStore;
 use ostraca_store_sled::{Options as StoreOptions, SledStore};
 use serde::de::DeserializeOwned;

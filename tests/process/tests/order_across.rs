@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::stream::{FuturesOrdered, StreamExt};
 use ostraca_client::{Client, Entity};
+use ostraca_core::hash::shard_of;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::proxy::{Rule, Who};
 use ostraca_process_tests::{Cluster, Recorder};
-use ostraca_sharding::hash::shard_of;
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{Intake, Ledger, Message, Mutation};
 use ostraca_client::{Answer, CallError, MessageId, SessionId};
+use ostraca_core::ids::{Entity, Session as SessionKey};
+use ostraca_core::message::{Kind, codes};
 use ostraca_oracle::{Operation, Outcome as Seen};
-use ostraca_sharding::ids::{Entity, Session as SessionKey};
-use ostraca_sharding::message::{Kind, codes};
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::Envelope;
 

@@ -40,13 +40,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ostraca_client::ledger;
+use ostraca_core::ids::{Epoch, NodeId, ShardId, TurnId};
+use ostraca_core::message::Message;
+use ostraca_core::node::{self, Talk};
+use ostraca_core::route;
+use ostraca_core::rows::Member;
+use ostraca_core::shard;
 use ostraca_oracle::Operation;
-use ostraca_sharding::ids::{Epoch, NodeId, ShardId, TurnId};
-use ostraca_sharding::message::Message;
-use ostraca_sharding::node::{self, Talk};
-use ostraca_sharding::route;
-use ostraca_sharding::rows::Member;
-use ostraca_sharding::shard;
 use ostraca_wire::proto;
 
 use crate::finding::{Broken, Finding};

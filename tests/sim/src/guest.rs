@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use ostraca_core::message::Message;
+use ostraca_core::records::Answer;
+use ostraca_core::shard::{Turn, TurnResult};
 use ostraca_oracle::{Counter, Model};
-use ostraca_sharding::message::Message;
-use ostraca_sharding::records::Answer;
-use ostraca_sharding::shard::{Turn, TurnResult};
 
 /// What no counter may pass; low, so that refusals happen.
 pub const LIMIT: u64 = 40;

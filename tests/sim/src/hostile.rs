@@ -12,12 +12,12 @@ mod quiet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{
+use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, MessageId, ShardId, ShardKey, TurnId,
 };
-use ostraca_sharding::message::{Message, Token};
-use ostraca_sharding::records::Claim;
-use ostraca_sharding::shard::{Event, LiveCap, Machine, Owner, Settings, StopReason, TypeSettings};
+use ostraca_core::message::{Message, Token};
+use ostraca_core::records::Claim;
+use ostraca_core::shard::{Event, LiveCap, Machine, Owner, Settings, StopReason, TypeSettings};
 
 use crate::rng::Rng;
 use crate::store::{Request, Store};

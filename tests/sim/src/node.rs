@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ostraca_sharding::ids::{Entity, Incarnation};
-use ostraca_sharding::message::{Kind, Now, Token};
-use ostraca_sharding::shard::{LiveCap, Machine};
+use ostraca_core::ids::{Entity, Incarnation};
+use ostraca_core::message::{Kind, Now, Token};
+use ostraca_core::shard::{LiveCap, Machine};
 
 use crate::guest::Instance;
 
@@ -51,8 +51,7 @@ pub(crate) struct Node {
     /// When a tick is due.
     pub(crate) armed: Option<u64>,
     /// Everything that the machine was told and did, for the replay.
-    pub(crate) script:
-        Vec<(Now, ostraca_sharding::shard::Event, Vec<ostraca_sharding::shard::Action>)>,
+    pub(crate) script: Vec<(Now, ostraca_core::shard::Event, Vec<ostraca_core::shard::Action>)>,
 }
 
 impl Node {

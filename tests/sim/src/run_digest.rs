@@ -4,9 +4,9 @@
 //! move of code keeps the digest, a decision that is made otherwise, earlier or in another order changes it.
 //! `tests/digests.rs` holds the digests of many seeds against those that are kept.
 
+use ostraca_core::message::{Outcome, Token};
+use ostraca_core::{node, shard};
 use ostraca_oracle::{Operation, Outcome as Seen};
-use ostraca_sharding::message::{Outcome, Token};
-use ostraca_sharding::{node, shard};
 use serde::Serialize;
 
 /// What has gone in so far.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::{Entity, TurnId};
-use ostraca_sharding::records::{
+use ostraca_core::ids::{Entity, TurnId};
+use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Lane, Loaded, RecordKey, Refusal,
 };
 
@@ -43,7 +43,7 @@ pub struct Image {
     /// The claim that stands.
     pub claim: Option<Claim>,
     /// Heads, and which turn ids made which versions.
-    pub heads: BTreeMap<Entity, ostraca_sharding::records::Head>,
+    pub heads: BTreeMap<Entity, ostraca_core::records::Head>,
     /// Records beside the heads.
     pub records: BTreeMap<(Entity, RecordKey), Bytes>,
     /// Every turn that took effect, in order: for the oracle, not for the store.
@@ -267,7 +267,7 @@ impl Store {
             .records
             .iter()
             .filter(|((of, key), _)| of == entity && matches!(key, RecordKey::Lane(_)))
-            .filter_map(|(_, value)| ostraca_sharding::codec::decode::<Lane>(value).ok())
+            .filter_map(|(_, value)| ostraca_core::codec::decode::<Lane>(value).ok())
             .collect();
         Loaded { head: self.cache.heads.get(entity).cloned(), lanes }
     }

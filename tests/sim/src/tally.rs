@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_sharding::records::ClaimOutcome;
+use ostraca_core::records::ClaimOutcome;
 
 /// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

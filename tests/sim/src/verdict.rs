@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ostraca_core::ids::{Entity, MessageId, Session, TurnId};
 use ostraca_oracle::{Counter, End, Operation, Outcome, judge};
-use ostraca_sharding::ids::{Entity, MessageId, Session, TurnId};
 
 use crate::finding::{Broken, Finding, of_history};
 use crate::guest::LIMIT;

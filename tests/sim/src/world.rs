@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ostraca_client::ledger;
-use ostraca_oracle::Operation;
-use ostraca_sharding::ids::{
+use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
 };
-use ostraca_sharding::message::{Kind, Message, Now, Outcome, Token};
-use ostraca_sharding::records::{Claim, Commit, CommitOutcome, Refusal};
-use ostraca_sharding::shard::{
+use ostraca_core::message::{Kind, Message, Now, Outcome, Token};
+use ostraca_core::records::{Claim, Commit, CommitOutcome, Refusal};
+use ostraca_core::shard::{
     Action, Activation, Event, LiveCap, Machine, Mutation, Owner, Settings, StopReason, Turn,
     TurnResult, TypeSettings,
 };
+use ostraca_oracle::Operation;
 
 use self::clients::{Client, Parcel};
 use self::happening::{Fault, Happening};

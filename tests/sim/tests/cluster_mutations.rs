@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_client::ledger::Mutation;
+use ostraca_core::{node, route, shard};
 use ostraca_oracle::Broken as History;
-use ostraca_sharding::{node, route, shard};
 use ostraca_sim::cluster::{GatewayMutation, Options, run};
 use ostraca_sim::store::Breach;
 use ostraca_sim::{Broken, WRONG_VERSIONS};

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey, Refusal,
 };
 use ostraca_sim::rng::Rng;

@@ -3,8 +3,8 @@
 //! Every test names the breach that must follow, and what may follow from that. Any other breach fails the test.
 
 use ostraca_client::ledger;
+use ostraca_core::shard::Mutation;
 use ostraca_oracle::Broken as History;
-use ostraca_sharding::shard::Mutation;
 use ostraca_sim::store::Breach;
 use ostraca_sim::{Broken, Options, WRONG_VERSIONS, run};
 

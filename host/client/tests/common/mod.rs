@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ostraca_client::{Client, Problem, Profile};
-use ostraca_sharding::ids::{ClusterId, Incarnation};
+use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeFacts;
 use ostraca_wire::identity::Ca;

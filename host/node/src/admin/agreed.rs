@@ -1,6 +1,6 @@
 //! What holds for all nodes: shown, and changed by compare-and-set on its rows.
 
-use ostraca_sharding::rows::{Key, Row, Standing};
+use ostraca_core::rows::{Key, Row, Standing};
 use ostraca_wire::proto::{ClusterNode, ClusterRequest, ClusterSetting, ClusterState};
 
 use super::*;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use ostraca_sharding::rows::{Member, Standing};
+use ostraca_core::rows::{Member, Standing};
 use ostraca_wire::proto::{Deployed, LookedType, Unanswered};
 use tokio::time::Instant;
 

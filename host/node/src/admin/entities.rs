@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::join_all;
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::Entity;
-use ostraca_sharding::rows::Member;
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::Entity;
+use ostraca_core::rows::Member;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::envelope::{Deployed, access_denied};
 use ostraca_wire::proto::{

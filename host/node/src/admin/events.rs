@@ -1,7 +1,7 @@
 //! What happened, as it happens.
 
-use ostraca_sharding::node::Notice;
-use ostraca_sharding::rows::Member;
+use ostraca_core::node::Notice;
+use ostraca_core::rows::Member;
 use ostraca_wire::proto::{Event, EventsRequest};
 use ostraca_wire::server::{Part, growing};
 

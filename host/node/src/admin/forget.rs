@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::rows::{Key, NodeRow, Row, Standing};
+use ostraca_core::ids::NodeId;
+use ostraca_core::rows::{Key, NodeRow, Row, Standing};
 use ostraca_store::{Cas, Conflict};
 use ostraca_wire::proto::Forgotten;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::{Event, Notice};
-use ostraca_sharding::rows::Standing;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{Event, Notice};
+use ostraca_core::rows::Standing;
 use ostraca_wire::proto::{DrainProgress, Move, RebalancePlan, RebalanceProgress};
 use ostraca_wire::server::{Part, growing};
 

@@ -1,6 +1,6 @@
 //! Nodes and shards.
 
-use ostraca_sharding::rows::{NodeRow, Standing};
+use ostraca_core::rows::{NodeRow, Standing};
 use ostraca_wire::proto::{NodeStanding, NodeState, Nodes, ShardInfo, ShardState};
 
 use super::*;
@@ -13,7 +13,7 @@ impl Desk {
         let reached = gateway.links.reached();
         let own = view.member.as_ref().map(|member| member.node.clone());
         let nodes = view.nodes.iter().map(|(node, row)| {
-            let owned = |shard: &&ostraca_sharding::rows::ShardRow| {
+            let owned = |shard: &&ostraca_core::rows::ShardRow| {
                 shard.owner.as_ref().is_some_and(|owner| {
                     owner.node == *node && owner.incarnation == row.incarnation
                 })

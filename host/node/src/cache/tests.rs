@@ -1,5 +1,5 @@
-use ostraca_sharding::ids::{Epoch, Incarnation};
-use ostraca_sharding::rows::{Member, NodeRow, Roles, ShardRow, Standing};
+use ostraca_core::ids::{Epoch, Incarnation};
+use ostraca_core::rows::{Member, NodeRow, Roles, ShardRow, Standing};
 
 use super::*;
 use crate::ownership::HASH;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ostraca_sharding::extensions::Extensions;
-use ostraca_sharding::message::Kind;
-use ostraca_sharding::rows::{Key, NodeRow, Row, ShardsRow};
+use ostraca_core::extensions::Extensions;
+use ostraca_core::message::Kind;
+use ostraca_core::rows::{Key, NodeRow, Row, ShardsRow};
 
 use super::database::Database;
 use crate::error::NodeError;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::extensions::Extensions;
-use ostraca_sharding::node::Agreed;
+use ostraca_core::extensions::Extensions;
+use ostraca_core::node::Agreed;
 
 use super::Config;
 use super::file::{File, millis};

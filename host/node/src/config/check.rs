@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::assign::Strategy;
+use ostraca_core::assign::Strategy;
 
 use super::ConfigError;
 use super::agreed::Stated;

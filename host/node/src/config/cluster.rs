@@ -3,9 +3,9 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use ostraca_sharding::assign::{AllocationStrategy, LeastShard, Strategy};
-use ostraca_sharding::rows::Roles;
-use ostraca_sharding::{node, route};
+use ostraca_core::assign::{AllocationStrategy, LeastShard, Strategy};
+use ostraca_core::rows::Roles;
+use ostraca_core::{node, route};
 use ostraca_wire::PeerLimits;
 use ostraca_wire::envelope::Deadlines;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostraca_sharding::{node, shard};
+use ostraca_core::{node, shard};
 use ostraca_store_sled::Options;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};

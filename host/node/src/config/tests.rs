@@ -41,7 +41,7 @@ fn settings_without_a_default_are_in_the_default_text_as_comments() {
 fn defaults_are_those_of_the_libraries() {
     let config = Config::parse("node = \"n\"", "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wire_limits(), ostraca_wire::Limits::default());
-    assert_eq!(config.shard_settings(), ostraca_sharding::shard::Settings::default());
+    assert_eq!(config.shard_settings(), ostraca_core::shard::Settings::default());
     let wasm = ostraca_wasm::Settings {
         cache_dir: Some("dir/cache".into()),
         ..ostraca_wasm::Settings::default()
@@ -54,9 +54,9 @@ fn defaults_are_those_of_the_libraries() {
     assert_eq!(format!("{:?}", config.store_options()), format!("{store:?}"));
     assert_eq!(config.store_dir(), Path::new("dir/store"));
     assert_eq!(config.roles(), Roles::ALL);
-    let node = ostraca_sharding::node::Settings { embedded: true, ..Default::default() };
+    let node = ostraca_core::node::Settings { embedded: true, ..Default::default() };
     assert_eq!(config.node_settings(), node);
-    assert_eq!(config.route_settings(), ostraca_sharding::route::Settings::default());
+    assert_eq!(config.route_settings(), ostraca_core::route::Settings::default());
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ostraca_sharding::ids::ShardId;
-use ostraca_sharding::node::{Action, Notice};
-use ostraca_sharding::rows::Member;
-use ostraca_sharding::shard::Owner;
+use ostraca_core::ids::ShardId;
+use ostraca_core::node::{Action, Notice};
+use ostraca_core::rows::Member;
+use ostraca_core::shard::Owner;
 
 use super::run::Running;
 use crate::gateway::Gateway;

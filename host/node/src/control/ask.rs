@@ -4,9 +4,9 @@ use std::future::ready;
 use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
-use ostraca_sharding::ids::ShardId;
-use ostraca_sharding::node::{Event, WriteError};
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::ids::ShardId;
+use ostraca_core::node::{Event, WriteError};
+use ostraca_core::rows::{Key, Row};
 use ostraca_store::{Cas, Conflict, RowEvent};
 
 use super::Input;

@@ -4,11 +4,11 @@
 //! so a message that is not understood is ignored: it is counted, and each kind is logged once.
 
 use bytes::Bytes;
-use ostraca_sharding::codec::{self, DecodeError};
-use ostraca_sharding::extensions::{Extensible, Extensions};
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::Talk;
-use ostraca_sharding::rows::Member;
+use ostraca_core::codec::{self, DecodeError};
+use ostraca_core::extensions::{Extensible, Extensions};
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::Talk;
+use ostraca_core::rows::Member;
 use ostraca_wire::peer::VERSIONS;
 use serde::Serialize;
 

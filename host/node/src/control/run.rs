@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_sharding::node::{Action, Event};
+use ostraca_core::node::{Action, Event};
 use ostraca_store::{Row, RowEvent};
 use tokio::sync::mpsc;
 

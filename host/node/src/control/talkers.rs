@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::Talk;
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::Talk;
+use ostraca_core::rows::Member;
 use ostraca_wire::peer::calls::Calls;
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink, StreamKind};
 use tokio::sync::mpsc;

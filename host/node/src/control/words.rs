@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::Talk;
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::Talk;
+use ostraca_core::rows::Member;
 use tokio::sync::mpsc;
 
 use super::message::Ignored;
@@ -104,7 +104,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
-    use ostraca_sharding::ids::Incarnation;
+    use ostraca_core::ids::Incarnation;
 
     use super::*;
 

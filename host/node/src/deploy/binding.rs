@@ -3,7 +3,7 @@
 //! The row is written before the type's, by compare-and-set, and never changes. So whatever revisions race, and
 //! whenever a first entity comes, all of them agree in which shard it is.
 
-use ostraca_sharding::extensions::Extensions;
+use ostraca_core::extensions::Extensions;
 use ostraca_store::{Cas, Conflict};
 
 use super::*;

@@ -2,7 +2,7 @@
 //! `host/node/tests/three_nodes.rs`.
 
 use bytes::Bytes;
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_store::MemoryStore;
 use ostraca_wire::server::UploadPlace;
 use tokio::runtime::Handle;
@@ -115,8 +115,8 @@ async fn a_deploy_that_compiles_does_not_hold_up_others() {
 #[test]
 fn a_deploy_keeps_a_later_releases_fields_of_the_type() {
     // Number 100, optional.
-    let noted: ostraca_sharding::extensions::Extensions<TypeRow> =
-        ostraca_sharding::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");
+    let noted: ostraca_core::extensions::Extensions<TypeRow> =
+        ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");
     let first = next_row(None, MANIFEST.into(), [1; 32], 8, Vec::new());
     assert_eq!((first.revision, &first.extensions), (1, &Default::default()));
     let found = Row { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };

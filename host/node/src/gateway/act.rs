@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ostraca_sharding::ids::Session;
-use ostraca_sharding::message::{Message, Token};
-use ostraca_sharding::route::{Step, Verdict};
+use ostraca_core::ids::Session;
+use ostraca_core::message::{Message, Token};
+use ostraca_core::route::{Step, Verdict};
 use ostraca_wire::clock::Moment;
 use ostraca_wire::outcome::{doubtful, not_run, refused_by};
 use ostraca_wire::peer::messages::Forward;

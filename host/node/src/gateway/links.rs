@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::NodeId;
+use ostraca_core::rows::Member;
 use ostraca_wire::peer::messages::{Forward, Lost, MessageLink, Replies};
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use ostraca_wire::proto::{Problem, Reply};

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use ostraca_sharding::ids::Session;
-use ostraca_sharding::message::{Context, Message, Token};
+use ostraca_core::ids::Session;
+use ostraca_core::message::{Context, Message, Token};
 use ostraca_wire::clock::Moment;
 use ostraca_wire::envelope::Deadlines;
 use ostraca_wire::proto::{Envelope, Problem};

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use ostraca_sharding::ids::{Epoch, Session, ShardId};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{Epoch, Session, ShardId};
+use ostraca_core::rows::Member;
 use ostraca_wire::clock::Moment;
 use ostraca_wire::peer::messages::Forward;
 use ostraca_wire::proto::{Envelope, Reply};

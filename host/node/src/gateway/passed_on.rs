@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Epoch, Session, ShardId};
-use ostraca_sharding::message::codes;
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Epoch, Session, ShardId};
+use ostraca_core::message::codes;
 use ostraca_wire::outcome::{bounced, hint_details};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::Request;

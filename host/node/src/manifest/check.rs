@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::hash::ShardKeyRule;
+use ostraca_core::hash::ShardKeyRule;
 
 use super::file::{File, Grants};
 use super::{Access, Life, Manifest, ManifestError, ManifestLimits};

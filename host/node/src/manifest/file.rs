@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_sharding::hash::ShardKeyRule;
+use ostraca_core::hash::ShardKeyRule;
 use serde::{Deserialize, Serialize};
 
 use super::Manifest;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::node::Event;
+use ostraca_core::node::Event;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::ids::ClusterId;
+use ostraca_core::ids::ClusterId;
 use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::SledStore;

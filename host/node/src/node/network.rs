@@ -6,8 +6,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use ostraca_sharding::ids::Incarnation;
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::Incarnation;
+use ostraca_core::rows::Member;
 use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
 use ostraca_wire::hello::NodeFacts;
 use ostraca_wire::identity::{Identity, Trust};

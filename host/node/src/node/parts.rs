@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{ClusterId, NodeId};
-use ostraca_sharding::node::{Event, Identity, Machine, Settings};
-use ostraca_sharding::route::Router;
+use ostraca_core::ids::{ClusterId, NodeId};
+use ostraca_core::node::{Event, Identity, Machine, Settings};
+use ostraca_core::route::Router;
 use ostraca_wasm::Host;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};

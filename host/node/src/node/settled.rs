@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_sharding::node::Notice;
+use ostraca_core::node::Notice;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 

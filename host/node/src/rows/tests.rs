@@ -1,5 +1,5 @@
-use ostraca_sharding::ids::{Epoch, Incarnation};
-use ostraca_sharding::rows::{
+use ostraca_core::ids::{Epoch, Incarnation};
+use ostraca_core::rows::{
     HandOffId, ManagerRow, Member, Moving, NodeRow, Roles, ShardRow, ShardsRow, Standing,
 };
 

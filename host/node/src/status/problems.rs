@@ -1,7 +1,7 @@
 //! What is wrong with a cluster as one node sees it: each with where it is and what to type.
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::rows::{NodeRow, Standing};
+use ostraca_core::ids::NodeId;
+use ostraca_core::rows::{NodeRow, Standing};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
 use crate::failing::FailingType;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::{Entity, TurnId};
-use ostraca_sharding::records::{Answer, Claim, ClaimOutcome, CommitOutcome, Loaded};
-use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
+use ostraca_core::ids::{Entity, TurnId};
+use ostraca_core::records::{Answer, Claim, ClaimOutcome, CommitOutcome, Loaded};
+use ostraca_core::shard::{Activation, Event, Turn, TurnResult};
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 use ostraca_wasm::text::printable;
@@ -130,7 +130,7 @@ impl Worker {
                 retry_after: Some(PANICKED.1),
             },
             Started::NoType => Activation::Failed {
-                code: ostraca_sharding::message::codes::UNKNOWN_TYPE.into(),
+                code: ostraca_core::message::codes::UNKNOWN_TYPE.into(),
                 message: format!("no type `{}` is deployed", entity.kind),
                 retry_after: None,
             },

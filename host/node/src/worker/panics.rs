@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use ostraca_sharding::message::{Kind, Outcome, Token, codes};
-use ostraca_sharding::shard::{Event, Machine};
+use ostraca_core::message::{Kind, Outcome, Token, codes};
+use ostraca_core::shard::{Event, Machine};
 
 use super::slots::{Live, SlotId};
 use super::{Report, Worker};

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
-use ostraca_sharding::ids::{Entity, Epoch, ShardId};
-use ostraca_sharding::shard::{Event, Machine, Owner, Phase, StopReason};
+use ostraca_core::ids::{Entity, Epoch, ShardId};
+use ostraca_core::shard::{Event, Machine, Owner, Phase, StopReason};
 
 use super::slots::{Slot, SlotId};
 use super::{InMemory, Inspected, Report, Worker};

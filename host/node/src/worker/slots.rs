@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ostraca_sharding::ids::{Entity, Epoch, ShardId};
-use ostraca_sharding::shard::{Machine, Phase};
+use ostraca_core::ids::{Entity, Epoch, ShardId};
+use ostraca_core::shard::{Machine, Phase};
 use ostraca_wasm::{Instance, Interrupt};
 
 /// An instance, where the worker has it.
@@ -199,10 +199,10 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_sharding::ids::{ClusterId, Incarnation, ShardKey};
-    use ostraca_sharding::message::Now;
-    use ostraca_sharding::records::ClaimOutcome;
-    use ostraca_sharding::shard::{Event, Owner, Settings};
+    use ostraca_core::ids::{ClusterId, Incarnation, ShardKey};
+    use ostraca_core::message::Now;
+    use ostraca_core::records::ClaimOutcome;
+    use ostraca_core::shard::{Event, Owner, Settings};
 
     use super::*;
 

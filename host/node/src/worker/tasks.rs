@@ -89,7 +89,7 @@ impl Stream for Active {
 mod tests {
     use std::future::poll_fn;
 
-    use ostraca_sharding::ids::Entity;
+    use ostraca_core::ids::Entity;
 
     use super::super::done::Started;
     use super::super::slots::{SlotId, Slots};

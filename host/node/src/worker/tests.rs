@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::{ClusterId, Digest, Incarnation, MessageId, Session};
-use ostraca_sharding::message::codes;
+use ostraca_core::ids::{ClusterId, Digest, Incarnation, MessageId, Session};
+use ostraca_core::message::codes;
 use ostraca_store::MemoryStore;
 use ostraca_wire::server::Charge;
 

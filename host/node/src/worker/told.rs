@@ -1,8 +1,8 @@
 //! What machines are told, what they say to it, and who is answered.
 
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::message::{Kind, Now, Outcome, Token, codes};
-use ostraca_sharding::shard::{Action, Event, Phase};
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::message::{Kind, Now, Outcome, Token, codes};
+use ostraca_core::shard::{Action, Event, Phase};
 
 use super::panics::caught;
 use super::slots::SlotId;

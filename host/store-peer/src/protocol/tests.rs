@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Epoch, Incarnation, NodeId, Session, ShardId, TurnId};
-use ostraca_sharding::records::{Head, Lane, RecordKey, Refusal, Write};
+use ostraca_core::ids::{Epoch, Incarnation, NodeId, Session, ShardId, TurnId};
+use ostraca_core::records::{Head, Lane, RecordKey, Refusal, Write};
 use ostraca_store::{ScanKind, ScannedRecord};
 
 use super::*;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_sharding::rows::Member;
+use ostraca_core::rows::Member;
 use ostraca_store::ClusterStore;
 
 use super::Entrance;

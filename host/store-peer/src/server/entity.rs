@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::NodeId;
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, Scan};
 
 use super::Entrance;

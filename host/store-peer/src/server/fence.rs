@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ostraca_sharding::ids::NodeId;
+use ostraca_core::ids::NodeId;
 
 use crate::protocol::Hello;
 
@@ -74,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_sharding::ids::ClusterId;
+    use ostraca_core::ids::ClusterId;
 
     use super::*;
 

@@ -14,10 +14,8 @@ use futures::FutureExt;
 use futures::channel::oneshot;
 use futures::executor::block_on;
 use futures::future::BoxFuture;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, Refusal,
-};
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, Refusal};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
     StoreIdentity, Watch,

@@ -8,9 +8,9 @@ pub(crate) mod remote;
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
-use ostraca_sharding::records::{Claim, Commit, Head};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_core::records::{Claim, Commit, Head};
+use ostraca_core::rows::Member;
 use ostraca_store::conformance::CLUSTER;
 
 pub(crate) fn member(node: &str) -> Member {

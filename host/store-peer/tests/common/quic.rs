@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use ostraca_sharding::ids::Incarnation;
-use ostraca_sharding::rows::Roles;
+use ostraca_core::ids::Incarnation;
+use ostraca_core::rows::Roles;
 use ostraca_store::conformance::CLUSTER;
 use ostraca_store::{ClusterStore, EntityStore};
 use ostraca_store_peer::wire::{serve_cluster, serve_entity};

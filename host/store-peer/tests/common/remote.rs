@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use ostraca_sharding::ids::{Entity, ShardKey};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
 use ostraca_store::conformance::CLUSTER;
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,

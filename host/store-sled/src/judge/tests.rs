@@ -1,9 +1,9 @@
 //! What a batch writes, looks up and leaves behind, one batch at a time.
 
 use bytes::Bytes;
-use ostraca_sharding::codec;
-use ostraca_sharding::ids::{Digest, Entity, Session};
-use ostraca_sharding::records::{Answer, Lane, Recorded, Write};
+use ostraca_core::codec;
+use ostraca_core::ids::{Digest, Entity, Session};
+use ostraca_core::records::{Answer, Lane, Recorded, Write};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::record::Codec;
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::ClusterId;
-use ostraca_sharding::records::CommitOutcome;
+use ostraca_core::ids::ClusterId;
+use ostraca_core::records::CommitOutcome;
 use ostraca_store::EntityStore;
 
 use super::{CLUSTER, claimed, create, set, turn};

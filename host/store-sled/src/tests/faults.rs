@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::executor::block_on;
-use ostraca_sharding::ids::Entity;
-use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::ids::Entity;
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError, StoreFuture,
 };
@@ -69,9 +69,7 @@ pub(super) fn answered<T>(store: &SledStore, read: &mut StoreFuture<T>) -> Optio
     }
 }
 
-fn load(
-    store: &SledStore,
-) -> StoreFuture<Vec<Result<ostraca_sharding::records::Loaded, StoreError>>> {
+fn load(store: &SledStore) -> StoreFuture<Vec<Result<ostraca_core::records::Loaded, StoreError>>> {
     store.load(vec![(shard(), Entity::new("counter", "a"))])
 }
 

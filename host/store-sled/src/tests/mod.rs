@@ -9,10 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::{
-    ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId,
-};
-use ostraca_sharding::records::{Claim, ClaimOutcome, Commit, Head, RecordKey, Write};
+use ostraca_core::ids::{ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, Head, RecordKey, Write};
 use ostraca_store::EntityStore;
 
 use crate::{Options, SledStore};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::executor::block_on;
-use ostraca_sharding::ids::{Entity, ShardId};
-use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome};
+use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome};
 use ostraca_store::{Cas, ClusterStore, EntityStore, StoreFuture};
 
 use super::faults::{answered, gated_with};
@@ -151,8 +151,8 @@ fn a_claim_comes_after_the_commits_of_its_shard() {
 
 #[test]
 fn a_long_load_lets_batches_in_and_shows_one_turn() {
-    use ostraca_sharding::ids::Session;
-    use ostraca_sharding::records::{Lane, RecordKey, Write};
+    use ostraca_core::ids::Session;
+    use ostraca_core::records::{Lane, RecordKey, Write};
 
     let dir = tempfile::tempdir().unwrap();
     let store: SledStore = super::create(dir.path(), &Options::default());
@@ -175,7 +175,7 @@ fn a_long_load_lets_batches_in_and_shows_one_turn() {
                     replies: vec![],
                     extensions: Default::default(),
                 };
-                let value = Some(ostraca_sharding::codec::encode(&lane).unwrap().into());
+                let value = Some(ostraca_core::codec::encode(&lane).unwrap().into());
                 Write { key: RecordKey::Lane(session), value }
             })
             .collect();

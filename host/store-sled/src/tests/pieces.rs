@@ -1,7 +1,7 @@
 //! Records in pieces: none is left over, whatever the committer remembers of the entity.
 
 use futures::executor::block_on;
-use ostraca_sharding::records::CommitOutcome;
+use ostraca_core::records::CommitOutcome;
 use ostraca_store::EntityStore;
 
 use super::{claimed, create, set, turn};

@@ -1,8 +1,8 @@
 //! Claims: R1, R4, R5.
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::{ClusterId, Incarnation, NodeId};
-use ostraca_sharding::records::{Claim, ClaimOutcome};
+use ostraca_core::ids::{ClusterId, Incarnation, NodeId};
+use ostraca_core::records::{Claim, ClaimOutcome};
 
 use super::{CLUSTER, Factory, claim, claim_of, shard};
 use crate::EntityStore;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::TurnId;
-use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::ids::TurnId;
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
 
 use super::{
     Factory, claim, claim_of, commit, done, granted, load, set, shard, state, turn, unset, version,

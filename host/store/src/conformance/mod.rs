@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::executor::block_on;
-use ostraca_sharding::codec;
-use ostraca_sharding::ids::{
+use ostraca_core::codec;
+use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
 };
-use ostraca_sharding::records::{
+use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, RecordKey, Write,
 };
 

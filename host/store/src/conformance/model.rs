@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use ostraca_sharding::ids::Entity;
-use ostraca_sharding::records::{Claim, Commit, Loaded};
+use ostraca_core::ids::Entity;
+use ostraca_core::records::{Claim, Commit, Loaded};
 
 use super::{
     CLUSTER, CLUSTER_NAME, Factory, claim_of, heads, lane, scan, set, set_lane, shard, state, turn,

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::executor::block_on;
-use ostraca_sharding::ids::Entity;
-use ostraca_sharding::records::{CommitOutcome, Loaded, RecordKey, Write};
+use ostraca_core::ids::Entity;
+use ostraca_core::records::{CommitOutcome, Loaded, RecordKey, Write};
 
 use super::{
     Factory, done, granted, heads, lane, load, scan, scan_all, set, set_lane, shard, state, turn,

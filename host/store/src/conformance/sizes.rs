@@ -1,8 +1,8 @@
 //! Values of every size: a backend that splits large ones must give them back whole, and leave nothing behind.
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Digest;
-use ostraca_sharding::records::{Answer, Recorded};
+use ostraca_core::ids::Digest;
+use ostraca_core::records::{Answer, Recorded};
 
 use super::{Factory, done, granted, lane, load, set, set_lane, shard, state, turn, unset};
 use crate::EntityStore;

@@ -1,10 +1,10 @@
 //! Golden bytes of every record: a change here is a new format.
 
 use super::*;
-use ostraca_sharding::ids::{
+use ostraca_core::ids::{
     ClusterId, Digest, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
 };
-use ostraca_sharding::records::{Answer, Recorded};
+use ostraca_core::records::{Answer, Recorded};
 
 fn lane() -> Lane {
     let error = Answer::Error { code: "no".into(), message: "why".into() };

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ostraca_sharding::ids::NodeId;
+use ostraca_core::ids::NodeId;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ostraca_sharding::ids::{Incarnation, NodeId};
-use ostraca_sharding::rows::{Member, Roles};
+use ostraca_core::ids::{Incarnation, NodeId};
+use ostraca_core::rows::{Member, Roles};
 use tokio_util::sync::CancellationToken;
 
 use super::{Bounds, PeerInfo, VERSIONS};
@@ -169,7 +169,7 @@ impl SharedFacts {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_sharding::ids::ClusterId;
+    use ostraca_core::ids::ClusterId;
 
     use super::*;
 

@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use ostraca_sharding::rows::{Member, Roles};
+use ostraca_core::rows::{Member, Roles};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

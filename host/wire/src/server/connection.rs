@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Session;
+use ostraca_core::ids::Session;
 use prost::Message;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;

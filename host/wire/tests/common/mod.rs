@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use ostraca_sharding::ids::{ClusterId, Incarnation};
+use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::dial::{Dialer, Link};
 use ostraca_wire::frame::put_frame;
 use ostraca_wire::framed::FrameReader;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ostraca_client::Client;
+use ostraca_core::hash::shard_of;
 use ostraca_oracle::{Operation, Outcome};
 use ostraca_process_tests::attack::{Load, Size, judge};
 use ostraca_process_tests::cluster::{Options, View};
@@ -19,7 +20,6 @@ use ostraca_process_tests::history::now;
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::pulse::spread;
 use ostraca_process_tests::{Cluster, parts};
-use ostraca_sharding::hash::shard_of;
 
 /// At least.
 const COMMANDS: u64 = 36_000;

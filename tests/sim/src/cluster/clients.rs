@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{ClusterTime, Patience, Window};
 use ostraca_client::{CallError, MessageId};
-use ostraca_sharding::ids::{Entity, MessageId as MessageKey};
-use ostraca_sharding::message::{Kind, Token};
+use ostraca_core::ids::{Entity, MessageId as MessageKey};
+use ostraca_core::message::{Kind, Token};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 

@@ -1,9 +1,9 @@
 //! A node's control: its machine is told, and its actions are carried out.
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::{Action, Event, Notice, Talk, WriteError};
-use ostraca_sharding::rows::{Key, Row, ShardsRow, Standing};
-use ostraca_sharding::shard::Phase;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{Action, Event, Notice, Talk, WriteError};
+use ostraca_core::rows::{Key, Row, ShardsRow, Standing};
+use ostraca_core::shard::Phase;
 
 use super::process::{Order, Pid};
 use super::storage::Call;
@@ -294,7 +294,7 @@ impl World {
     }
 
     /// Talk arrives.
-    pub(super) fn heard(&mut self, pid: Pid, from: ostraca_sharding::rows::Member, talk: Talk) {
+    pub(super) fn heard(&mut self, pid: Pid, from: ostraca_core::rows::Member, talk: Talk) {
         let stopped = matches!(talk, Talk::ShardStopped { .. });
         if let Talk::Report(report) = &talk {
             self.heard_report(&from.node, report);

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Epoch, Session as SessionKey, ShardId};
-use ostraca_sharding::message::{Kind, Outcome, Token, codes};
-use ostraca_sharding::node::Event;
-use ostraca_sharding::route::{Router, Settings, Step, Verdict};
-use ostraca_sharding::rows::Member;
-use ostraca_sharding::shard;
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Epoch, Session as SessionKey, ShardId};
+use ostraca_core::message::{Kind, Outcome, Token, codes};
+use ostraca_core::node::Event;
+use ostraca_core::route::{Router, Settings, Step, Verdict};
+use ostraca_core::rows::Member;
+use ostraca_core::shard;
 use ostraca_wire::Limits;
 use ostraca_wire::budget::{Budgets, Charge};
 use ostraca_wire::outcome;

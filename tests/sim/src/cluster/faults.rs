@@ -1,6 +1,6 @@
 //! Faults, and what operators do: when each strikes is drawn at the start, and the last one's end is known.
 
-use ostraca_sharding::node::{Agreed, Event};
+use ostraca_core::node::{Agreed, Event};
 
 use super::line_cuts::Silence;
 use super::net::{Cut, Scope, Way};

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Session as SessionKey;
-use ostraca_sharding::message::{Kind, Message, Token, codes};
-use ostraca_sharding::route::Step;
+use ostraca_core::ids::Session as SessionKey;
+use ostraca_core::message::{Kind, Message, Token, codes};
+use ostraca_core::route::Step;
 use ostraca_wire::budget::{Account, Charge, OVERHEAD, Place};
 use ostraca_wire::check::{self, Refused};
 use ostraca_wire::envelope::{Deadlines, Deployed, in_namespace, resolve};
@@ -295,7 +295,7 @@ impl World {
         };
         let now = self.processes[pid].mono(self.now);
         let held = now.saturating_sub(parcel.received);
-        let context = ostraca_sharding::message::Context {
+        let context = ostraca_core::message::Context {
             principal: envelope.principal.as_str().into(),
             ..Default::default()
         };

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
-use ostraca_sharding::records::Claim;
-use ostraca_sharding::rows::{
+use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::records::Claim;
+use ostraca_core::rows::{
     HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardsRow, Standing, shard_at,
 };
-use ostraca_sharding::shard::Phase;
+use ostraca_core::shard::Phase;
 
 use super::process::{Order, Pid, Process};
 use super::storage::GHOST;

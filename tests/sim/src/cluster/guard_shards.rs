@@ -1,7 +1,7 @@
 //! The guard's look at rows of assignments: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
-use ostraca_sharding::ids::ShardId;
-use ostraca_sharding::rows::{Key, ShardRow, ShardsRow, shard_at};
+use ostraca_core::ids::ShardId;
+use ostraca_core::rows::{Key, ShardRow, ShardsRow, shard_at};
 
 use super::World;
 use super::guard::Applied;
@@ -45,7 +45,7 @@ impl World {
             }
         }
         // R10: decides only from what it sealed.
-        let chunks = ostraca_sharding::rows::chunks(self.shards);
+        let chunks = ostraca_core::rows::chunks(self.shards);
         let sealed = (0..chunks).all(|other| {
             other == chunk || self.guard.terms.get(&Key::Shards(other)) == Some(&row.term)
         });

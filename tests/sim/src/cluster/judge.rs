@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::ids::{NodeId, ShardId, TurnId};
-use ostraca_sharding::node;
-use ostraca_sharding::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
-use ostraca_sharding::shard::Phase;
+use ostraca_core::assign::Strategy;
+use ostraca_core::ids::{NodeId, ShardId, TurnId};
+use ostraca_core::node;
+use ostraca_core::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
+use ostraca_core::shard::Phase;
 
 use super::net::Scope;
 use super::{Happening, Report, SERVED, SETTLED, World};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Epoch, ShardId};
-use ostraca_sharding::node::WriteError;
-use ostraca_sharding::records::{Claim, CommitOutcome};
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::node::WriteError;
+use ostraca_core::records::{Claim, CommitOutcome};
 
 use super::guard::Applied;
 use super::net::{ConnId, Frame};

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeSet;
 
-use ostraca_sharding::hash::shard_of;
-use ostraca_sharding::ids::{Entity, ShardId};
-use ostraca_sharding::message::Kind;
-use ostraca_sharding::node::Event;
-use ostraca_sharding::rows::{Key, Row, chunk_of, place_of, shard_at};
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::message::Kind;
+use ostraca_core::node::Event;
+use ostraca_core::rows::{Key, Row, chunk_of, place_of, shard_at};
 
 use super::guard::Applied;
 use super::net::{Cut, Scope};

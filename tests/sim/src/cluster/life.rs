@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::{self, Event, Identity};
-use ostraca_sharding::route;
-use ostraca_sharding::rows::Roles;
-use ostraca_sharding::shard::LiveCap;
+use ostraca_core::assign::Strategy;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{self, Event, Identity};
+use ostraca_core::route;
+use ostraca_core::rows::Roles;
+use ostraca_core::shard::LiveCap;
 
 use super::door::Door;
 use super::net::{ConnId, Way};

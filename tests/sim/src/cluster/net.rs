@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use ostraca_sharding::ids::NodeId;
-use ostraca_sharding::node::Talk;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::Talk;
 use ostraca_wire::proto;
 
 use super::process::Pid;

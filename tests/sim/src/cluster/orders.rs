@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_sharding::ids::{ClusterId, Epoch, ShardId};
-use ostraca_sharding::message::{Outcome, Token};
-use ostraca_sharding::node;
-use ostraca_sharding::rows::Member;
-use ostraca_sharding::shard::{Event, Machine, Owner, Settings, TypeSettings};
+use ostraca_core::ids::{ClusterId, Epoch, ShardId};
+use ostraca_core::message::{Outcome, Token};
+use ostraca_core::node;
+use ostraca_core::rows::Member;
+use ostraca_core::shard::{Event, Machine, Owner, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;

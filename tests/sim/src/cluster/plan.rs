@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
-use ostraca_sharding::rows::Roles;
+use ostraca_core::rows::Roles;
 
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
 use super::gateway::{Bounds, SimType};

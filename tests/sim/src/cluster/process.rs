@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ostraca_sharding::ids::{Entity, Epoch, NodeId, ShardId};
-use ostraca_sharding::message::{Kind, Now, Token};
-use ostraca_sharding::node::{self, Identity};
-use ostraca_sharding::rows::Member;
-use ostraca_sharding::shard::{self, LiveCap};
+use ostraca_core::ids::{Entity, Epoch, NodeId, ShardId};
+use ostraca_core::message::{Kind, Now, Token};
+use ostraca_core::node::{self, Identity};
+use ostraca_core::rows::Member;
+use ostraca_core::shard::{self, LiveCap};
 
 use super::door::Door;
 use super::net::ConnId;
@@ -102,7 +102,7 @@ pub(super) struct Process {
     /// The last `EntityStore` answer of any kind, in the world's time.
     pub(super) store_answered: u64,
     /// Terms and hand-offs: when it was first said that one begins, and whether it was handed on.
-    pub(super) begun: BTreeMap<ostraca_sharding::rows::HandOffId, (u64, bool)>,
+    pub(super) begun: BTreeMap<ostraca_core::rows::HandOffId, (u64, bool)>,
     pub(super) leaving: bool,
     /// It was told that it cannot run a deployed type.
     pub(super) unfit: bool,

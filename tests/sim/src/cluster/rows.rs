@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_sharding::node::WriteError;
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::node::WriteError;
+use ostraca_core::rows::{Key, Row};
 
 use crate::rng::Rng;
 

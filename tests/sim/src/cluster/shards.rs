@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Entity, Epoch, ShardId};
-use ostraca_sharding::message::{Message, Outcome, Token};
-use ostraca_sharding::node;
-use ostraca_sharding::records::{ClaimOutcome, Commit};
-use ostraca_sharding::shard::{Action, Activation, Event, Phase, Turn, TurnResult};
+use ostraca_core::ids::{Entity, Epoch, ShardId};
+use ostraca_core::message::{Message, Outcome, Token};
+use ostraca_core::node;
+use ostraca_core::records::{ClaimOutcome, Commit};
+use ostraca_core::shard::{Action, Activation, Event, Phase, Turn, TurnResult};
 
 use super::net::Frame;
 use super::process::{Asker, Order, Pid, Process};
@@ -24,7 +24,7 @@ const SLACK: u64 = 80;
 pub(super) struct Running {
     pub(super) entity: Entity,
     pub(super) generation: u64,
-    pub(super) turn: ostraca_sharding::ids::TurnId,
+    pub(super) turn: ostraca_core::ids::TurnId,
     pub(super) run: Option<Arc<Message>>,
 }
 

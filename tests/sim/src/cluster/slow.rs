@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use ostraca_sharding::ids::{Epoch, NodeId, ShardId};
-use ostraca_sharding::node::Report;
-use ostraca_sharding::rows::{HandOffId, ShardRow};
+use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::node::Report;
+use ostraca_core::rows::{HandOffId, ShardRow};
 
 use super::net::{ConnId, Way};
 use super::process::Pid;

@@ -1,9 +1,9 @@
 //! The way to the store, as a node goes it: calls on two connections, one for rows and one for entities.
 
-use ostraca_sharding::ids::{Epoch, ShardId, ShardKey};
-use ostraca_sharding::node::{Event, WriteError};
-use ostraca_sharding::records::{Claim, ClaimOutcome, CommitOutcome};
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::ids::{Epoch, ShardId, ShardKey};
+use ostraca_core::node::{Event, WriteError};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome};
+use ostraca_core::rows::{Key, Row};
 
 use super::net::{ConnId, Frame, Way};
 use super::process::Pid;

@@ -1,6 +1,6 @@
 //! How a fault is carried out: cuts and the silence after them, traps at steps, pauses.
 
-use ostraca_sharding::rows::{Key, Row};
+use ostraca_core::rows::{Key, Row};
 
 use super::faults::MANAGER_STEPS;
 use super::net::{Cut, Scope};

@@ -1,8 +1,8 @@
 //! What a run prints with `TRACE=1`: each event of a node's machine that led to something, and what it led to; what
 //! operators, faults and clients did; and, where a run does not end well, what each process has under way.
 
-use ostraca_sharding::node::{Action, Event, Talk};
-use ostraca_sharding::rows::Row;
+use ostraca_core::node::{Action, Event, Talk};
+use ostraca_core::rows::Row;
 
 use super::World;
 use super::process::Pid;

@@ -1,6 +1,6 @@
 //! Hosts that cannot run a deployed type, for a while or to the end of the run (R24).
 
-use ostraca_sharding::node::Event;
+use ostraca_core::node::Event;
 
 use super::faults::Fault;
 use super::plan::{FROM, TO};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Entity, TurnId};
-use ostraca_sharding::message::{Message, Now};
-use ostraca_sharding::records::Commit;
-use ostraca_sharding::shard::{Action, Event};
+use ostraca_core::ids::{Entity, TurnId};
+use ostraca_core::message::{Message, Now};
+use ostraca_core::records::Commit;
+use ostraca_core::shard::{Action, Event};
 
 use super::{Rig, Under};
 use crate::store::Request;

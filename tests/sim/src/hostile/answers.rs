@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use ostraca_sharding::ids::Session;
-use ostraca_sharding::message::Kind;
-use ostraca_sharding::records::{Answer, RecordKey};
-use ostraca_sharding::shard::{Activation, Event, Turn, TurnResult};
+use ostraca_core::ids::Session;
+use ostraca_core::message::Kind;
+use ostraca_core::records::{Answer, RecordKey};
+use ostraca_core::shard::{Activation, Event, Turn, TurnResult};
 
 use super::{Rig, Under};
 use crate::store::{self, Request};

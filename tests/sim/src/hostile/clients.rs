@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ostraca_sharding::ids::{Digest, Entity, MessageId, Session};
-use ostraca_sharding::message::{Kind, Message, Outcome, Token};
-use ostraca_sharding::shard::Event;
+use ostraca_core::ids::{Digest, Entity, MessageId, Session};
+use ostraca_core::message::{Kind, Message, Outcome, Token};
+use ostraca_core::shard::Event;
 
 use super::Rig;
 

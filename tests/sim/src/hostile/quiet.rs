@@ -1,6 +1,6 @@
 //! The end of a run: everything comes to rest, and nothing is left.
 
-use ostraca_sharding::shard::{Event, Phase};
+use ostraca_core::shard::{Event, Phase};
 
 use super::Rig;
 

@@ -6,7 +6,7 @@
 
 use ostraca_client::CallError;
 use ostraca_client::ledger::ClusterTime;
-use ostraca_sharding::message::Context;
+use ostraca_core::message::Context;
 use ostraca_wire::outcome;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{self, Envelope};

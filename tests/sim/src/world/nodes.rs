@@ -135,7 +135,7 @@ impl World {
             Action::Idle { entity } => self.nodes[node].cap.idle((shard, entity)),
             Action::Activate { entity, generation, reason, .. } => {
                 self.tally.count("transition: activation");
-                if reason == ostraca_sharding::shard::StartReason::FirstMessage {
+                if reason == ostraca_core::shard::StartReason::FirstMessage {
                     self.tally.count("transition: first activation");
                 }
                 self.nodes[node].starting.insert(entity.clone(), generation);
@@ -241,9 +241,9 @@ impl World {
         run: Option<Arc<Message>>,
     ) {
         let result = Turn {
-            result: TurnResult::Answered(ostraca_sharding::records::Answer::Result(
-                bytes::Bytes::new(),
-            )),
+            result: TurnResult::Answered(
+                ostraca_core::records::Answer::Result(bytes::Bytes::new()),
+            ),
             writes: Vec::new(),
             state_bytes: None,
             passivate: false,
@@ -263,10 +263,10 @@ impl World {
         match &outcome {
             Outcome::Final { answer, .. } => {
                 self.tally.count("reply: final");
-                if matches!(answer, ostraca_sharding::records::Answer::Error { .. }) {
+                if matches!(answer, ostraca_core::records::Answer::Error { .. }) {
                     self.tally.count("reply: application error");
                 }
-                if *answer == ostraca_sharding::records::Answer::Dropped {
+                if *answer == ostraca_core::records::Answer::Dropped {
                     self.tally.count("reply: no longer kept");
                 }
                 let Asker { client, sequence, .. } = asker;

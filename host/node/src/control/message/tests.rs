@@ -1,6 +1,6 @@
-use ostraca_sharding::ids::{Epoch, Incarnation, ShardId};
-use ostraca_sharding::node::{Held, Report};
-use ostraca_sharding::rows::HandOffId;
+use ostraca_core::ids::{Epoch, Incarnation, ShardId};
+use ostraca_core::node::{Held, Report};
+use ostraca_core::rows::HandOffId;
 use serde::Deserialize;
 
 use super::*;

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use ostraca_sharding::ids::{Entity, ShardId};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::rows::Member;
 use ostraca_wire::peer::look;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{

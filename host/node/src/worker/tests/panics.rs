@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ostraca_sharding::records::{ClaimOutcome, CommitOutcome, Loaded};
+use ostraca_core::records::{ClaimOutcome, CommitOutcome, Loaded};
 use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;

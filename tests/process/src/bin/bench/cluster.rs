@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, Entity};
+use ostraca_core::hash::shard_of;
 use ostraca_process_tests::attack::{ids_of, probes};
 use ostraca_process_tests::cluster::{ALL, NO_STORE, Options};
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::load::closed_loop;
 use ostraca_process_tests::pulse::{Pulse, spread};
 use ostraca_process_tests::{Cluster, parts};
-use ostraca_sharding::hash::shard_of;
 use serde_json::Value;
 
 use crate::{Bench, IN_FLIGHT, sessions};
@@ -218,7 +218,7 @@ async fn across(bench: &mut Bench) -> Result<()> {
 
 /// The core's own measurement of a plan.
 fn planning(bench: &mut Bench) -> Result<()> {
-    let said = parts::example("ostraca-sharding", "planning")?;
+    let said = parts::example("ostraca-core", "planning")?;
     let line = said.lines().find(|line| line.starts_with('{')).context("no line of JSON")?;
     let found: Value = serde_json::from_str(line)?;
     let found = &found["P9"];

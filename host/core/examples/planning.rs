@@ -1,4 +1,4 @@
-//! P9: how long a plan takes: `cargo run --release -p ostraca-sharding --example planning -- [STRATEGY]`.
+//! P9: how long a plan takes: `cargo run --release -p ostraca-core --example planning -- [STRATEGY]`.
 //!
 //! 4,096 shards on 1,000 nodes: all of them placed from nothing, then the moves for one node more. One line
 //! of JSON, and one for people. Aims: each below 50 ms; at most `ceil(shards / (nodes + 1))` moves.
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-use ostraca_sharding::assign::{Host, Place, Strategy, View};
+use ostraca_core::assign::{Host, Place, Strategy, View};
 
 const SHARDS: usize = 4_096;
 const NODES: usize = 1_000;

@@ -1,5 +1,5 @@
 //! What a message costs the router, and so how long a node's gateway holds the router's lock for it:
-//! `cargo run --release -p ostraca-sharding --example routing`.
+//! `cargo run --release -p ostraca-core --example routing`.
 //!
 //! A message takes the lock twice, for its route and for its answer. Here both are timed, the lock included, on one
 //! thread: with so many messages in flight, to shards of this node and of another one.
@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ostraca_sharding::ids::{Epoch, Incarnation, NodeId, ShardId};
-use ostraca_sharding::route::{Router, Settings, Step, Verdict};
-use ostraca_sharding::rows::Member;
+use ostraca_core::ids::{Epoch, Incarnation, NodeId, ShardId};
+use ostraca_core::route::{Router, Settings, Step, Verdict};
+use ostraca_core::rows::Member;
 
 const SHARDS: u32 = 1_024;
 const MESSAGES: u64 = 1_000_000;

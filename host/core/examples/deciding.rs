@@ -1,4 +1,4 @@
-//! What an event costs a manager: `cargo run --release -p ostraca-sharding --example deciding [-- SHARDS]`.
+//! What an event costs a manager: `cargo run --release -p ostraca-core --example deciding [-- SHARDS]`.
 //!
 //! One machine manages 4,096 shards (or as many as given) on 100 hosts at rest. It is told 1,000 events of each kind: what
 //! hosts tell again and again (a renewal, a report), and what changes something (a shard of a host that says so is gone).
@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ostraca_sharding::assign::Strategy;
-use ostraca_sharding::extensions::Extensions;
-use ostraca_sharding::ids::{Incarnation, NodeId, ShardId};
-use ostraca_sharding::message::Now;
-use ostraca_sharding::node::{Action, Event, Held, Identity, Machine, Report, Settings, Talk};
-use ostraca_sharding::rows::{Key, Member, NodeRow, Roles, Row, Standing, shard_at};
+use ostraca_core::assign::Strategy;
+use ostraca_core::extensions::Extensions;
+use ostraca_core::ids::{Incarnation, NodeId, ShardId};
+use ostraca_core::message::Now;
+use ostraca_core::node::{Action, Event, Held, Identity, Machine, Report, Settings, Talk};
+use ostraca_core::rows::{Key, Member, NodeRow, Roles, Row, Standing, shard_at};
 
 const HOSTS: u64 = 100;
 const EVENTS: u64 = 1_000;
