@@ -188,7 +188,7 @@ impl Client {
     ///
     /// [`AdminError`].
     pub async fn inspect(&self, entity: &Entity, values: bool) -> Result<EntityDetail, AdminError> {
-        let (r#type, id) = (entity.kind.to_string(), entity.id.to_string());
+        let (r#type, id) = (entity.entity_type.to_string(), entity.id.to_string());
         let request = Request::Inspect(InspectRequest { r#type, id, values });
         match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
             Some(Response::Entity(entity)) => Ok(entity),

@@ -118,7 +118,7 @@ impl Session {
             entity: entity.clone(),
             envelope: Envelope {
                 namespace: shared.namespace.clone(),
-                r#type: entity.kind.to_string(),
+                r#type: entity.entity_type.to_string(),
                 id: entity.id.to_string(),
                 kind: options.kind.into(),
                 traceparent: options.traceparent.clone(),

@@ -9,19 +9,21 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ostraca_core::assign::Strategy;
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{Incarnation, NodeId, ShardId};
 use ostraca_core::message::Now;
-use ostraca_core::node::{Action, Event, Held, Identity, Machine, Report, Settings, Talk};
-use ostraca_core::rows::{Key, Member, NodeRow, Roles, Row, Standing, shard_at};
+use ostraca_core::node::{
+    Action, ControlMessage, Event, Machine, NodeIdentity, NodeReport, ReportedShard, Settings,
+};
+use ostraca_core::rows::{Member, NodeRow, NodeStatus, Roles, Row, RowKey, shard_at};
 
 const HOSTS: u64 = 100;
 const EVENTS: u64 = 1_000;
 
 struct World {
     machine: Machine,
-    rows: BTreeMap<Key, (Row, u64)>,
+    rows: BTreeMap<RowKey, (Row, u64)>,
     revision: u64,
     /// Writes of assignments.
     assigned: u64,
@@ -32,39 +34,50 @@ impl World {
     fn tell(&mut self, event: Event) -> Duration {
         let (mut queue, mut took) = (VecDeque::from([event]), Duration::ZERO);
         while let Some(event) = queue.pop_front() {
-            let (now, begun) = (Now { mono: self.now, cluster: self.now }, Instant::now());
+            let (now, begun) = (Now { mono: self.now, cluster_time: self.now }, Instant::now());
             self.machine.handle(now, event);
             took += begun.elapsed();
             while let Some(action) = self.machine.poll() {
                 match action {
-                    Action::List => {
+                    Action::ListRows => {
                         let all = self
                             .rows
                             .iter()
                             .map(|(key, (row, at))| (key.clone(), row.clone(), *at));
-                        queue.push_back(Event::Listed(Some(all.collect())));
+                        queue.push_back(Event::RowsListed(Some(all.collect())));
                     }
-                    Action::Read(key) => {
+                    Action::ReadRow(key) => {
                         let value = self.rows.get(&key).cloned();
-                        queue.push_back(Event::Row { key, value });
+                        queue.push_back(Event::RowObserved { key, value });
                     }
-                    Action::Write { number, key, row, .. } => {
+                    Action::WriteRow { request_id: number, key, row, .. } => {
                         self.put(key, row);
-                        queue.push_back(Event::Written { number, result: Ok(self.revision) });
+                        queue.push_back(Event::RowWritten {
+                            request_id: number,
+                            result: Ok(self.revision),
+                        });
                     }
-                    Action::Adopt { shard, epoch, .. } => {
-                        queue.push_back(Event::Serving { shard, epoch });
+                    Action::StartShard { shard, epoch, .. } => {
+                        queue.push_back(Event::ShardServing { shard, epoch });
                     }
-                    Action::Say { to, talk: Talk::BeginHandOff { term, shard, epoch, id, .. } } => {
-                        let talk = Talk::BeginHandOffAck { term, shard, epoch, id };
-                        queue.extend(self.member(&to).map(|from| Event::Heard { from, talk }));
-                    }
-                    Action::Say {
+                    Action::Send {
                         to,
-                        talk: Talk::HandOff { term, shard, epoch, incarnation, id },
+                        message: ControlMessage::BeginHandOff { term, shard, epoch, id, .. },
                     } => {
-                        let talk = Talk::ShardStopped { term, shard, epoch, incarnation, id };
-                        queue.extend(self.member(&to).map(|from| Event::Heard { from, talk }));
+                        let talk = ControlMessage::BeginHandOffAck { term, shard, epoch, id };
+                        queue.extend(
+                            self.member(&to).map(|from| Event::Received { from, message: talk }),
+                        );
+                    }
+                    Action::Send {
+                        to,
+                        message: ControlMessage::HandOff { term, shard, epoch, incarnation, id },
+                    } => {
+                        let talk =
+                            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id };
+                        queue.extend(
+                            self.member(&to).map(|from| Event::Received { from, message: talk }),
+                        );
                     }
                     _ => {}
                 }
@@ -74,7 +87,7 @@ impl World {
     }
 
     fn member(&self, node: &NodeId) -> Option<Member> {
-        match self.rows.get(&Key::Node(node.clone())) {
+        match self.rows.get(&RowKey::Node(node.clone())) {
             Some((Row::Node(row), _)) => {
                 Some(Member { node: node.clone(), incarnation: row.incarnation })
             }
@@ -84,7 +97,7 @@ impl World {
 
     fn owners(&self) -> Vec<Option<Member>> {
         let rows = self.rows.values().filter_map(|(row, _)| match row {
-            Row::Shards(row) => Some(&row.shards),
+            Row::Assignments(row) => Some(&row.assignments),
             _ => None,
         });
         rows.flatten().map(|row| row.owner.clone()).collect()
@@ -114,11 +127,11 @@ impl World {
         println!("{name}: {moved} shards moved, {each:.1} µs each");
     }
 
-    fn put(&mut self, key: Key, row: Row) -> Event {
+    fn put(&mut self, key: RowKey, row: Row) -> Event {
         self.revision += 1;
-        self.assigned += u64::from(matches!(row, Row::Shards(_)));
+        self.assigned += u64::from(matches!(row, Row::Assignments(_)));
         self.rows.insert(key.clone(), (row.clone(), self.revision));
-        Event::Row { key, value: Some((row, self.revision)) }
+        Event::RowObserved { key, value: Some((row, self.revision)) }
     }
 
     fn host(number: u64) -> Member {
@@ -128,7 +141,7 @@ impl World {
 
     fn renewal(&mut self, number: u64) -> Event {
         let member = Self::host(number);
-        let key = Key::Node(member.node.clone());
+        let key = RowKey::Node(member.node.clone());
         if let Some((Row::Node(row), _)) = self.rows.get(&key) {
             let row = NodeRow { renewals: row.renewals + 1, ..row.clone() };
             return self.put(key, Row::Node(row));
@@ -136,16 +149,16 @@ impl World {
         let row = NodeRow {
             incarnation: member.incarnation,
             renewals: 0,
-            standing: Standing::Live,
+            status: NodeStatus::Live,
             draining: false,
-            store_answers: true,
+            store_available: true,
             roles: Roles { host: true, ..Roles::default() },
             version: 1,
-            since: 5,
+            unix_ms: 5,
             addresses: vec!["127.0.0.1:7411".into()],
             format: 3,
             lease: 3_000,
-            settings: 0,
+            settings_revision: 0,
             extensions: Extensions::default(),
         };
         self.put(key, Row::Node(row))
@@ -156,12 +169,12 @@ impl World {
         let from = Self::host(number);
         let (mut seen, mut held) = (Vec::new(), Vec::new());
         for (key, (row, at)) in &self.rows {
-            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) else { continue };
             seen.push((*chunk, *at));
-            for (place, row) in row.shards.iter().enumerate() {
+            for (place, row) in row.assignments.iter().enumerate() {
                 if row.owner.as_ref() == Some(&from) {
                     let shard: ShardId = shard_at(*chunk, place);
-                    held.push(Held { shard, epoch: row.epoch, serving: true });
+                    held.push(ReportedShard { shard, epoch: row.epoch, serving: true });
                 }
             }
         }
@@ -170,22 +183,29 @@ impl World {
         }
         let (incarnation, refused) = (from.incarnation, Vec::new());
         let extensions = Extensions::default();
-        let report = Report { incarnation, seen, held, store_answers: true, refused, extensions };
-        Event::Heard { from, talk: Talk::Report(Box::new(report)) }
+        let report = NodeReport {
+            incarnation,
+            applied_chunks: seen,
+            shards: held,
+            store_available: true,
+            refused_claims: refused,
+            extensions,
+        };
+        Event::Received { from, message: ControlMessage::Report(Box::new(report)) }
     }
 }
 
 fn main() {
     let shards = std::env::args().nth(1).map_or(4_096, |text| text.parse().expect("a number"));
-    let identity = Identity {
+    let identity = NodeIdentity {
         node: "manager".into(),
         roles: Roles { manager: true, ..Roles::default() },
         version: 1,
         addresses: Vec::new(),
-        shards,
+        shard_count: shards,
         seed: 1,
     };
-    let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
+    let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());
     let mut world = World { machine, rows: BTreeMap::new(), revision: 0, assigned: 0, now: 1_000 };
     for host in 0..HOSTS {
         world.renewal(host);
@@ -215,8 +235,10 @@ fn main() {
     });
 
     let member = World::host(0);
-    let Some((Row::Node(row), _)) = world.rows.get(&Key::Node(member.node.clone())) else { return };
+    let Some((Row::Node(row), _)) = world.rows.get(&RowKey::Node(member.node.clone())) else {
+        return;
+    };
     let row = NodeRow { draining: true, ..row.clone() };
-    let drained = world.put(Key::Node(member.node), Row::Node(row));
+    let drained = world.put(RowKey::Node(member.node), Row::Node(row));
     world.settle("a host is drained", drained);
 }

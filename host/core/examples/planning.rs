@@ -8,7 +8,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-use ostraca_core::assign::{Host, Place, Strategy, View};
+use ostraca_core::assign::{AllocationView, BuiltinStrategy, Host, ShardPlacement};
 
 const SHARDS: usize = 4_096;
 const NODES: usize = 1_000;
@@ -26,13 +26,14 @@ fn percentiles(mut times: Vec<f64>) -> [f64; 3] {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "average".into());
-    let strategy = Strategy::named(&name)?.build();
+    let strategy = BuiltinStrategy::from_name(&name)?.build();
     let (mut place, mut join, mut most_moves) = (Vec::new(), Vec::new(), 0);
     for seed in 0..ROUNDS as u64 {
         let hosts = (0..NODES).map(host).collect();
-        let mut view = View { hosts, shards: vec![Place::default(); SHARDS], seed };
+        let mut view =
+            AllocationView { hosts, shards: vec![ShardPlacement::default(); SHARDS], seed };
         let start = Instant::now();
-        let moves = black_box(strategy.place(black_box(&view)));
+        let moves = black_box(strategy.allocate(black_box(&view)));
         place.push(start.elapsed().as_secs_f64() * 1e3);
 
         for found in moves {

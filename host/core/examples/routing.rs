@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ostraca_core::ids::{Epoch, Incarnation, NodeId, ShardId};
-use ostraca_core::route::{Router, Settings, Step, Verdict};
+use ostraca_core::route::{Action, AttemptResult, Router, Settings};
 use ostraca_core::rows::Member;
 
 const SHARDS: u32 = 1_024;
@@ -25,9 +25,9 @@ fn member(node: &str) -> Member {
 fn measure(owner: &str, in_flight: usize) -> f64 {
     let mut router: Router<Arc<u64>> = Router::new(Settings::default(), SHARDS);
     let mut steps = Vec::new();
-    router.set_me(0, Some(member("a")), &mut steps);
+    router.set_local(0, Some(member("a")), &mut steps);
     for shard in 1..=SHARDS {
-        router.update(0, ShardId(shard), Epoch(1), Some(member(owner)), false, &mut steps);
+        router.update_route(0, ShardId(shard), Epoch(1), Some(member(owner)), false, &mut steps);
     }
     let router = Mutex::new(router);
     let mut flying = VecDeque::new();
@@ -39,15 +39,17 @@ fn measure(owner: &str, in_flight: usize) -> f64 {
         drop(locked);
         for step in steps.drain(..) {
             match step {
-                Step::Local { tag, .. } | Step::Remote { tag, .. } => flying.push_back(tag),
-                Step::Held | Step::Refuse { .. } => panic!("{number} was not sent"),
+                Action::Local { attempt_id: tag, .. } | Action::Remote { attempt_id: tag, .. } => {
+                    flying.push_back(tag)
+                }
+                Action::Buffered | Action::Refuse { .. } => panic!("{number} was not sent"),
             }
         }
         if flying.len() >= in_flight {
             let tag = flying.pop_front().expect("one is in flight");
             let given = {
                 let mut locked = router.lock().expect("nobody panics");
-                locked.answered(number, tag, Verdict::Done, &mut steps)
+                locked.on_attempt_result(number, tag, AttemptResult::Answered, &mut steps)
             };
             assert!(given.is_some(), "it was in flight");
         }

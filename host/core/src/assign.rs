@@ -24,8 +24,8 @@ mod tests;
 use std::fmt;
 
 pub use average::Average;
-pub use check::Misproposal;
-pub(crate) use check::{Asked, checked};
+pub use check::InvalidMove;
+pub(crate) use check::{MoveKind, filter_valid_moves};
 pub use homes::{Ranges, Rendezvous};
 pub use least_shard::LeastShard;
 
@@ -42,21 +42,21 @@ pub struct Host {
 
 /// Where one shard is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ShardPlacement {
     /// Its owner, as an index into [`View::hosts`]; none if it needs one. An index that is out of range is
     /// no host, and counts as none.
     pub owner: Option<usize>,
     /// A hand-off of it is under way, to `owner` (none: not yet known where). It is not moved (A5).
-    pub busy: bool,
+    pub hand_off_in_progress: bool,
 }
 
 /// What a strategy decides on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct AllocationView {
     /// The hosts, oldest first: of two that are alike otherwise, the older gives first (S16.3).
     pub hosts: Vec<Host>,
     /// Every shard of the pool; shard `n` is at index `n - 1`.
-    pub shards: Vec<Place>,
+    pub shards: Vec<ShardPlacement>,
     /// What random choices are made from (S16.2). The same view gives the same moves.
     pub seed: u64,
 }
@@ -83,16 +83,16 @@ pub trait AllocationStrategy: fmt::Debug + Send + Sync {
 
     /// Owners for the shards that need one: after a fail-over or a drain, or at first. All of them get one,
     /// if there is any host.
-    fn place(&self, view: &View) -> Vec<Move>;
+    fn allocate(&self, view: &AllocationView) -> Vec<Move>;
 
     /// Moves of shards that have an owner, at most `limit` of them, none to the owner that it has.
     ///
     /// Must come to rest: if its moves are carried out and it is asked again, over and over, and nothing
     /// else changes, it answers with no moves at last.
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move>;
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move>;
 }
 
-impl View {
+impl AllocationView {
     /// The hosts of the latest version, the only ones that are given shards (S16.5).
     fn latest(&self) -> impl Iterator<Item = usize> {
         let latest = self.hosts.iter().map(|host| host.version).max();
@@ -111,7 +111,11 @@ impl View {
     /// Every shard, its owner where that is a host of this view, and whether it is busy.
     fn each(&self) -> impl Iterator<Item = (ShardId, Option<usize>, bool)> {
         (1..).map(ShardId).zip(&self.shards).map(|(shard, place)| {
-            (shard, place.owner.filter(|owner| *owner < self.hosts.len()), place.busy)
+            (
+                shard,
+                place.owner.filter(|owner| *owner < self.hosts.len()),
+                place.hand_off_in_progress,
+            )
         })
     }
 
@@ -139,7 +143,7 @@ impl View {
 
 /// The strategies that a configuration can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
+pub enum BuiltinStrategy {
     /// [`Average`]; the default.
     #[default]
     Average,
@@ -151,7 +155,7 @@ pub enum Strategy {
     Rendezvous,
 }
 
-impl Strategy {
+impl BuiltinStrategy {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Average, Self::LeastShard, Self::Ranges, Self::Rendezvous];
 
@@ -187,7 +191,7 @@ impl Strategy {
     ///
     /// # Errors
     /// [`UnknownStrategy`], which tells the names that there are.
-    pub fn named(name: &str) -> Result<Self, UnknownStrategy> {
+    pub fn from_name(name: &str) -> Result<Self, UnknownStrategy> {
         let named = Self::ALL.into_iter().find(|strategy| strategy.name() == name);
         named.ok_or_else(|| UnknownStrategy { name: name.into() })
     }
@@ -202,7 +206,7 @@ pub struct UnknownStrategy {
 
 impl fmt::Display for UnknownStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Strategy::ALL.map(Strategy::name).join("`, `");
+        let names = BuiltinStrategy::ALL.map(BuiltinStrategy::name).join("`, `");
         write!(f, "`{}` is no allocation strategy; use one of `{names}`", self.name)
     }
 }

@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::extensions::{self, BlockError};
+use crate::extensions::{self, ExtensionError};
 
 /// The format that this release writes into records and rows, and the highest that it reads. 1 and 2 were never
 /// released.
@@ -16,10 +16,10 @@ pub const OLDEST_FORMAT: u8 = 3;
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum CodecError {
     /// An extension block is refused.
     #[error(transparent)]
-    Extension(#[from] BlockError),
+    Extension(#[from] ExtensionError),
     /// More bytes follow.
     #[error("{0} bytes too many")]
     Trailing(usize),
@@ -32,29 +32,29 @@ pub enum DecodeError {
 ///
 /// # Errors
 /// [`DecodeError::Malformed`] for a value that postcard cannot encode; the formats have none.
-pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, DecodeError> {
-    encode_after(Vec::new(), value)
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
+    append_encoded(Vec::new(), value)
 }
 
 /// The same, behind the bytes that are there.
 ///
 /// # Errors
 /// As [`encode`].
-pub fn encode_after<T: Serialize + ?Sized>(
+pub fn append_encoded<T: Serialize + ?Sized>(
     before: Vec<u8>,
     value: &T,
-) -> Result<Vec<u8>, DecodeError> {
-    postcard::to_extend(value, before).map_err(|error| DecodeError::Malformed(error.to_string()))
+) -> Result<Vec<u8>, CodecError> {
+    postcard::to_extend(value, before).map_err(|error| CodecError::Malformed(error.to_string()))
 }
 
 /// A value from all of its bytes.
 ///
 /// # Errors
 /// [`DecodeError`] says why they are none.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    match take(bytes)? {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    match decode_prefix(bytes)? {
         (value, []) => Ok(value),
-        (_, rest) => Err(DecodeError::Trailing(rest.len())),
+        (_, rest) => Err(CodecError::Trailing(rest.len())),
     }
 }
 
@@ -62,12 +62,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
 ///
 /// # Errors
 /// [`DecodeError`] says why they are none.
-pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), DecodeError> {
+pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), CodecError> {
     // Left over where somebody else decoded.
-    extensions::refused();
-    postcard::take_from_bytes(bytes).map_err(|error| match extensions::refused() {
+    extensions::take_last_error();
+    postcard::take_from_bytes(bytes).map_err(|error| match extensions::take_last_error() {
         Some(refused) => refused.into(),
-        None => DecodeError::Malformed(error.to_string()),
+        None => CodecError::Malformed(error.to_string()),
     })
 }
 

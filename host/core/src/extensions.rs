@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::codec::{self, DecodeError};
+use crate::codec::{self, CodecError};
 
 /// Fields of one block, at most.
 pub const MAX_FIELDS: usize = 64;
@@ -36,7 +36,7 @@ pub trait Extensible {
 pub struct Extensions<T> {
     /// Sorted by number, each number once.
     fields: Box<[Field]>,
-    of: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -47,30 +47,32 @@ struct Field {
 
 /// Why an extension block is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BlockError {
+pub enum ExtensionError {
     /// A required field is unknown here.
     #[error(
-        "field {number} of {of} is required, and this release does not know it: use a newer one"
+        "field {number} of {struct_name} is required, and this release does not know it: use a newer one"
     )]
-    Required {
+    UnknownRequiredField {
         /// The struct's name.
-        of: &'static str,
+        struct_name: &'static str,
         /// The field's number.
         number: u32,
     },
     /// A number stands twice, out of order, or is 0.
-    #[error("field {number} of {of} is out of order, stands twice, or is 0")]
-    Order {
+    #[error("field {number} of {struct_name} is out of order, stands twice, or is 0")]
+    InvalidFieldOrder {
         /// The struct's name.
-        of: &'static str,
+        struct_name: &'static str,
         /// The field's number.
         number: u32,
     },
     /// There are more fields or bytes than one block may have.
-    #[error("the extensions of {of} have more than {MAX_FIELDS} fields or {MAX_BYTES} bytes")]
+    #[error(
+        "the extensions of {struct_name} have more than {MAX_FIELDS} fields or {MAX_BYTES} bytes"
+    )]
     TooLarge {
         /// The struct's name.
-        of: &'static str,
+        struct_name: &'static str,
     },
 }
 
@@ -85,7 +87,7 @@ impl<T: Extensible> Extensions<T> {
     ///
     /// # Errors
     /// [`DecodeError`] if its bytes are not a `V`.
-    pub fn get<V: DeserializeOwned>(&self, number: u32) -> Result<Option<V>, DecodeError> {
+    pub fn get<V: DeserializeOwned>(&self, number: u32) -> Result<Option<V>, CodecError> {
         debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
         let found = self.fields.binary_search_by_key(&number, |field| field.number);
         found.ok().map(|at| codec::decode(&self.fields[at].value)).transpose()
@@ -95,7 +97,7 @@ impl<T: Extensible> Extensions<T> {
     ///
     /// # Errors
     /// [`DecodeError`] if the value cannot be encoded or the block becomes too large; it is then unchanged.
-    pub fn set<V: Serialize>(&mut self, number: u32, value: &V) -> Result<(), DecodeError> {
+    pub fn set<V: Serialize>(&mut self, number: u32, value: &V) -> Result<(), CodecError> {
         debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
         let value = Bytes::from(codec::encode(value)?);
         let mut fields = self.fields.to_vec();
@@ -105,7 +107,7 @@ impl<T: Extensible> Extensions<T> {
         }
         let bytes: usize = fields.iter().map(|field| field.value.len()).sum();
         if fields.len() > MAX_FIELDS || bytes > MAX_BYTES {
-            return Err(BlockError::TooLarge { of: T::NAME }.into());
+            return Err(ExtensionError::TooLarge { struct_name: T::NAME }.into());
         }
         self.fields = fields.into();
         Ok(())
@@ -117,7 +119,7 @@ impl<T: Extensible> Extensions<T> {
     ///
     /// # Errors
     /// [`DecodeError`] if its bytes are not a `V`; it is taken out all the same.
-    pub fn take<V: DeserializeOwned>(&mut self, number: u32) -> Result<Option<V>, DecodeError> {
+    pub fn take<V: DeserializeOwned>(&mut self, number: u32) -> Result<Option<V>, CodecError> {
         let value = self.get(number);
         if self.fields.iter().any(|field| field.number == number) {
             let rest = self.fields.iter().filter(|field| field.number != number);
@@ -137,13 +139,13 @@ impl<T> Extensions<T> {
 
 impl<T> Default for Extensions<T> {
     fn default() -> Self {
-        Self { fields: Box::default(), of: PhantomData }
+        Self { fields: Box::default(), marker: PhantomData }
     }
 }
 
 impl<T> Clone for Extensions<T> {
     fn clone(&self) -> Self {
-        Self { fields: self.fields.clone(), of: PhantomData }
+        Self { fields: self.fields.clone(), marker: PhantomData }
     }
 }
 
@@ -175,13 +177,13 @@ impl<T> Serialize for Extensions<T> {
 
 impl<'de, T: Extensible> Deserialize<'de> for Extensions<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Fields::<T>(PhantomData))
+        deserializer.deserialize_seq(ExtensionsVisitor::<T>(PhantomData))
     }
 }
 
-struct Fields<T>(PhantomData<fn() -> T>);
+struct ExtensionsVisitor<T>(PhantomData<fn() -> T>);
 
-impl<'de, T: Extensible> Visitor<'de> for Fields<T> {
+impl<'de, T: Extensible> Visitor<'de> for ExtensionsVisitor<T> {
     type Value = Extensions<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,35 +195,41 @@ impl<'de, T: Extensible> Visitor<'de> for Fields<T> {
         let (mut fields, mut bytes, mut last) = (Vec::new(), 0, 0);
         while let Some((number, value)) = block.next_element::<(u32, Bytes)>()? {
             if number <= last {
-                return Err(refuse(BlockError::Order { of, number }));
+                return Err(record_error(ExtensionError::InvalidFieldOrder {
+                    struct_name: of,
+                    number,
+                }));
             }
             if is_required(number) && !T::FIELDS.contains(&number) {
-                return Err(refuse(BlockError::Required { of, number }));
+                return Err(record_error(ExtensionError::UnknownRequiredField {
+                    struct_name: of,
+                    number,
+                }));
             }
             last = number;
             bytes += value.len();
             fields.push(Field { number, value });
             if fields.len() > MAX_FIELDS || bytes > MAX_BYTES {
-                return Err(refuse(BlockError::TooLarge { of }));
+                return Err(record_error(ExtensionError::TooLarge { struct_name: of }));
             }
         }
-        Ok(Extensions { fields: fields.into(), of: PhantomData })
+        Ok(Extensions { fields: fields.into(), marker: PhantomData })
     }
 }
 
 thread_local! {
     /// Why the decoding under way was refused: postcard's errors carry no text.
-    static REFUSED: Cell<Option<BlockError>> = const { Cell::new(None) };
+    static LAST_ERROR: Cell<Option<ExtensionError>> = const { Cell::new(None) };
 }
 
-fn refuse<E: serde::de::Error>(error: BlockError) -> E {
-    REFUSED.set(Some(error));
+fn record_error<E: serde::de::Error>(error: ExtensionError) -> E {
+    LAST_ERROR.set(Some(error));
     E::custom(error)
 }
 
 /// Takes why the last decoding on this thread was refused, if a block was the reason.
-pub(crate) fn refused() -> Option<BlockError> {
-    REFUSED.take()
+pub(crate) fn take_last_error() -> Option<ExtensionError> {
+    LAST_ERROR.take()
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl ShardKeyRule {
 
     /// The part of `id` that is hashed.
     #[must_use]
-    pub fn part<'a>(&self, id: &'a str) -> &'a str {
+    pub fn shard_key<'a>(&self, id: &'a str) -> &'a str {
         match self {
             Self::Id => id,
             Self::Until(separator) => id.split_once(separator.as_str()).map_or(id, |(key, _)| key),
@@ -85,8 +85,8 @@ mod tests {
     #[test]
     fn shard_key_until_a_separator_keeps_related_ids_together() {
         let rule = ShardKeyRule::parse("until:/").expect("a rule");
-        assert_eq!(rule.part("cart/7"), rule.part("cart/8"));
-        assert_eq!(rule.part("alone"), "alone");
+        assert_eq!(rule.shard_key("cart/7"), rule.shard_key("cart/8"));
+        assert_eq!(rule.shard_key("alone"), "alone");
         assert!(ShardKeyRule::parse("until:").is_err());
         assert!(ShardKeyRule::parse("ids").is_err());
     }
@@ -98,6 +98,6 @@ mod tests {
             assert_eq!(ShardKeyRule::parse(text), Ok(rule.clone()));
             assert_eq!(rule.to_string(), text);
         }
-        assert_eq!(ShardKeyRule::Id.part("cart/7"), "cart/7");
+        assert_eq!(ShardKeyRule::Id.shard_key("cart/7"), "cart/7");
     }
 }

@@ -69,7 +69,7 @@ pub struct Incarnation {
 
 /// Which shard of which pool of which namespace. Every key of the `EntityStore` starts with it (R23).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ShardKey {
+pub struct ShardPath {
     /// The namespace; `default` unless said.
     pub namespace: Arc<str>,
     /// The pool; `default` unless said.
@@ -78,7 +78,7 @@ pub struct ShardKey {
     pub shard: ShardId,
 }
 
-impl fmt::Display for ShardKey {
+impl fmt::Display for ShardPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.namespace, self.pool, self.shard)
     }
@@ -88,7 +88,7 @@ impl fmt::Display for ShardKey {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Entity {
     /// The entity type, as the manifest names it.
-    pub kind: Arc<str>,
+    pub entity_type: Arc<str>,
     /// The entity id: 1 to 512 bytes of UTF-8.
     pub id: Arc<str>,
 }
@@ -96,25 +96,25 @@ pub struct Entity {
 impl Entity {
     /// Makes a reference from its two parts.
     pub fn new(kind: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Self {
-        Self { kind: kind.into(), id: id.into() }
+        Self { entity_type: kind.into(), id: id.into() }
     }
 }
 
 impl fmt::Display for Entity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind, self.id)
+        write!(f, "{}/{}", self.entity_type, self.id)
     }
 }
 
 /// A session as an entity knows it: a hash of the principal that opened it and of the id that the
 /// principal chose, so that nobody can speak in another's session (R17).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Session(pub [u8; 16]);
+pub struct ScopedSessionId(pub [u8; 16]);
 
-impl Session {
+impl ScopedSessionId {
     /// The session of `principal` with the id that its client chose.
     #[must_use]
-    pub fn of(principal: &str, id: &[u8]) -> Self {
+    pub fn derive(principal: &str, id: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(principal.len() as u64).to_le_bytes());
         hasher.update(principal.as_bytes());
@@ -123,7 +123,7 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for ScopedSessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
@@ -133,21 +133,21 @@ impl fmt::Debug for Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MessageId {
     /// The sender's session.
-    pub session: Session,
+    pub session: ScopedSessionId,
     /// Starts at 1 and rises within the session, over all its targets.
     pub sequence: u64,
 }
 
 /// What a message asks for, hashed: the same id with another digest is an error, not an answer (R17).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Digest(pub [u8; 16]);
+pub struct MessageDigest(pub [u8; 16]);
 
-impl Digest {
+impl MessageDigest {
     /// The digest of a message's target, method and body.
     #[must_use]
-    pub fn of(target: &Entity, method: &str, body: &[u8]) -> Self {
+    pub fn compute(target: &Entity, method: &str, body: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
-        for part in [target.kind.as_bytes(), target.id.as_bytes(), method.as_bytes(), body] {
+        for part in [target.entity_type.as_bytes(), target.id.as_bytes(), method.as_bytes(), body] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
@@ -155,7 +155,7 @@ impl Digest {
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for MessageDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
@@ -193,12 +193,15 @@ mod tests {
         assert_eq!(ClusterId(255).to_string(), "000000000000000000000000000000ff");
         assert_eq!(format!("{:?}", ClusterId(255)), ClusterId(255).to_string());
         let shard =
-            ShardKey { namespace: "default".into(), pool: "fast".into(), shard: ShardId(7) };
+            ShardPath { namespace: "default".into(), pool: "fast".into(), shard: ShardId(7) };
         assert_eq!(shard.to_string(), "default/fast/7");
         assert_eq!(Entity::new("counter", "alice").to_string(), "counter/alice");
         let mut bytes = [0; 16];
         bytes[14..].copy_from_slice(&[0x0a, 0xbc]);
         let hex = "00000000000000000000000000000abc";
-        assert_eq!(format!("{:?} {:?}", Session(bytes), Digest(bytes)), format!("{hex} {hex}"));
+        assert_eq!(
+            format!("{:?} {:?}", ScopedSessionId(bytes), MessageDigest(bytes)),
+            format!("{hex} {hex}")
+        );
     }
 }

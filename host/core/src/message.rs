@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Digest, Entity, Epoch, MessageId};
-use crate::records::{Answer, Claim};
+use crate::ids::{Entity, Epoch, MessageDigest, MessageId};
+use crate::records::{Claim, GuestReply};
 use crate::rows::Member;
 
 /// The time, as a node gives it with every event. Neither part is a wall clock.
@@ -17,12 +17,12 @@ pub struct Now {
     pub mono: u64,
     /// Milliseconds of cluster time: kept in the `ClusterStore`, moved on only by clocks that run, so it
     /// may stand still while nobody runs but never jumps. Messages are stamped with it (R17).
-    pub cluster: u64,
+    pub cluster_time: u64,
 }
 
 /// Whether a message may change something (R16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Kind {
+pub enum MessageKind {
     /// May change state; runs once; its outcome is recorded.
     Command,
     /// Changes and records nothing.
@@ -31,13 +31,13 @@ pub enum Kind {
 
 /// Names one request to this node: where its reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Token(pub u64);
+pub struct ReplyToken(pub u64);
 
 /// A message that has reached the node which may own its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Where the reply goes.
-    pub token: Token,
+    pub reply_token: ReplyToken,
     /// Whom it is for.
     pub target: Entity,
     /// Its id (R17).
@@ -47,26 +47,26 @@ pub struct Message {
     /// All the session's sequences below this are resolved.
     pub settled: u64,
     /// Command or query, as the method declares.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Which method.
     pub method: Arc<str>,
     /// Opaque.
     pub body: Bytes,
     /// What it asks for, hashed.
-    pub digest: Digest,
+    pub digest: MessageDigest,
     /// When its sender made it, in milliseconds of cluster time; the same in every copy (R17).
-    pub created: u64,
+    pub created_ms: u64,
     /// When it came, on this node's clock ([`Now::mono`]).
-    pub arrived: u64,
+    pub arrived_at: u64,
     /// When its sender stops waiting, on this node's clock; a turn does not start later (R22).
     pub deadline: Option<u64>,
     /// What the core hands on without looking.
-    pub context: Arc<Context>,
+    pub context: Arc<MessageMetadata>,
 }
 
 /// The parts of an envelope that only the guest and the traces care about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Context {
+pub struct MessageMetadata {
     /// Who sent it.
     pub principal: Arc<str>,
     /// The body's content type.
@@ -81,22 +81,22 @@ pub enum Outcome {
     /// It ran, durably; every copy is answered the same.
     Final {
         /// What the guest answered.
-        answer: Answer,
+        reply: GuestReply,
         /// The entity's version after the command, or that the query read.
         version: u64,
     },
     /// This copy did not run and never will.
     NotRun {
         /// Stable, one of [`codes`] or a guest failure's.
-        code: Code,
+        code: ErrorCode,
         /// What happened and what to do.
         message: String,
         /// Milliseconds after which the same message may fare better; none if it will not by itself.
         retry_after: Option<u32>,
         /// With `not-owner` and `rebalancing`, what the sender's gateway may learn for its routes.
-        hint: Option<Box<Hint>>,
+        owner_hint: Option<Box<OwnerHint>>,
         /// With `too-old` and `stamped-ahead`, a creation time that would pass.
-        stamp: Option<u64>,
+        suggested_created_ms: Option<u64>,
     },
     /// It may have run: send it again under the same id only.
     Unknown {
@@ -107,31 +107,31 @@ pub enum Outcome {
 
 impl Outcome {
     /// A refusal that will not pass by itself.
-    pub fn refused(code: &'static str, message: impl Into<String>) -> Self {
+    pub fn not_run(code: &'static str, message: impl Into<String>) -> Self {
         Self::NotRun {
             code: Cow::Borrowed(code),
             message: message.into(),
             retry_after: None,
-            hint: None,
-            stamp: None,
+            owner_hint: None,
+            suggested_created_ms: None,
         }
     }
 
     /// A refusal that may pass after `millis`.
-    pub fn later(code: &'static str, message: impl Into<String>, millis: u32) -> Self {
+    pub fn not_run_retryable(code: &'static str, message: impl Into<String>, millis: u32) -> Self {
         Self::NotRun {
             code: Cow::Borrowed(code),
             message: message.into(),
             retry_after: Some(millis),
-            hint: None,
-            stamp: None,
+            owner_hint: None,
+            suggested_created_ms: None,
         }
     }
 
     /// The same with a creation time that would pass, if it is a refusal.
     #[must_use]
-    pub fn with_stamp(mut self, created: u64) -> Self {
-        if let Self::NotRun { stamp, .. } = &mut self {
+    pub fn with_suggested_created_ms(mut self, created: u64) -> Self {
+        if let Self::NotRun { suggested_created_ms: stamp, .. } = &mut self {
             *stamp = Some(created);
         }
         self
@@ -139,8 +139,8 @@ impl Outcome {
 
     /// The same with a hint, if it is a refusal and there is one.
     #[must_use]
-    pub fn with_hint(mut self, known: Option<Hint>) -> Self {
-        if let Self::NotRun { hint, .. } = &mut self {
+    pub fn with_owner_hint(mut self, known: Option<OwnerHint>) -> Self {
+        if let Self::NotRun { owner_hint: hint, .. } = &mut self {
             *hint = known.map(Box::new);
         }
         self
@@ -150,14 +150,14 @@ impl Outcome {
 /// What whoever refused a message knows of its shard's owner. Routes move only to higher epochs (R13), so a hint may
 /// be old and do no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hint {
+pub struct OwnerHint {
     /// With an owner, the epoch under which it has the shard; without one, the epoch that ends or has ended.
     pub epoch: Epoch,
     /// The owner, where it is known: whose claim stands.
     pub owner: Option<Member>,
 }
 
-impl From<&Claim> for Hint {
+impl From<&Claim> for OwnerHint {
     fn from(standing: &Claim) -> Self {
         let owner = Member { node: standing.node.clone(), incarnation: standing.incarnation };
         Self { epoch: standing.epoch, owner: Some(owner) }
@@ -165,7 +165,7 @@ impl From<&Claim> for Hint {
 }
 
 /// A stable error code.
-pub type Code = Cow<'static, str>;
+pub type ErrorCode = Cow<'static, str>;
 
 /// The codes of the core's own refusals; `docs/errors.md` has a paragraph on each.
 pub mod codes {
@@ -180,13 +180,13 @@ pub mod codes {
     /// Its session is not remembered, and it may be a copy of what ran before it was forgotten.
     pub const TOO_OLD: &str = "too-old";
     /// Created further ahead of cluster time than `stamp-ahead` allows.
-    pub const STAMPED_AHEAD: &str = "stamped-ahead";
+    pub const CREATED_IN_FUTURE: &str = "stamped-ahead";
     /// It ran, and its reply is no longer kept.
     pub const REPLY_DROPPED: &str = "reply-dropped";
     /// As many copies of this message wait as may.
     pub const TOO_MANY_COPIES: &str = "too-many-copies";
     /// The sender's deadline passed before the turn could start.
-    pub const DEADLINE: &str = "deadline";
+    pub const DEADLINE_EXCEEDED: &str = "deadline";
     /// The shard belongs to another node.
     pub const NOT_OWNER: &str = "not-owner";
     /// The shard had no live owner for as long as a message may wait, or none that took it.
@@ -204,7 +204,7 @@ pub mod codes {
     /// The entity was last written by a newer revision than this node runs.
     pub const REVISION_TOO_LOW: &str = "revision-too-low";
     /// Nobody waits for the query's answer any more: it was not run.
-    pub const ABANDONED: &str = "caller-gone";
+    pub const CALLER_GONE: &str = "caller-gone";
     /// No room for another live instance came in time.
     pub const OVERLOADED: &str = "overloaded";
     /// The type is not deployed here.

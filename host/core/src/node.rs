@@ -14,9 +14,9 @@ mod talk;
 
 pub use action::{Action, Notice};
 pub use event::{Event, WriteError};
-pub use machine::{Identity, Machine, Relative};
-pub use settings::{Agreed, Mutation, Settings};
-pub use talk::{Held, Report, Talk};
+pub use machine::{Canonicalizer, Machine, NodeIdentity};
+pub use settings::{LeaseSettings, Mutation, Settings};
+pub use talk::{ControlMessage, NodeReport, ReportedShard};
 
 #[cfg(test)]
 mod tests;

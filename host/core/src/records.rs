@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{
-    ClusterId, Digest, Entity, Epoch, Incarnation, NodeId, Session, ShardKey, TurnId,
+    ClusterId, Entity, Epoch, Incarnation, MessageDigest, NodeId, ScopedSessionId, ShardPath,
+    TurnId,
 };
 
 /// The right to write a shard's records (R1). Of a shard, one claim stands at a time.
@@ -19,7 +20,7 @@ pub struct Claim {
     /// The cluster that the claimant belongs to.
     pub cluster: ClusterId,
     /// What is claimed.
-    pub shard: ShardKey,
+    pub shard: ShardPath,
     /// The epoch under which the shard was assigned.
     pub epoch: Epoch,
     /// The claimant.
@@ -63,7 +64,7 @@ pub struct Head {
     /// Lanes that are small enough to live here.
     pub lanes: Vec<Lane>,
     /// How many more lanes lie beside the head, a record each.
-    pub lanes_beside: u32,
+    pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).
     pub remembered: bool,
     /// When the entity may be removed, in milliseconds of cluster time.
@@ -87,17 +88,17 @@ impl Extensible for Head {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
     /// Whose lane.
-    pub session: Session,
+    pub session: ScopedSessionId,
     /// The last sequence that ran; never run a lower one again.
-    pub last: u64,
+    pub last_sequence: u64,
     /// Cluster time of the last use, in milliseconds: lanes of clients are purged by it.
     pub used_at: u64,
     /// The highest creation time of any command that ran in it: what the watermark rises to when it is dropped.
     pub newest_created: u64,
     /// Which principal's it is, in short.
-    pub principal: u32,
+    pub principal_tag: u32,
     /// Replies that the session has not settled yet, by rising sequence.
-    pub replies: Vec<Recorded>,
+    pub replies: Vec<RecordedReply>,
     /// Fields of later releases.
     pub extensions: Extensions<Lane>,
 }
@@ -108,26 +109,26 @@ impl Extensible for Lane {
 
 /// A command's recorded outcome: what every copy of it is answered with (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recorded {
+pub struct RecordedReply {
     /// The command's sequence in its session.
     pub sequence: u64,
     /// What it asked for.
-    pub digest: Digest,
+    pub digest: MessageDigest,
     /// The entity's version after it.
     pub version: u64,
     /// Its outcome.
-    pub answer: Answer,
+    pub reply: GuestReply,
     /// Fields of later releases.
-    pub extensions: Extensions<Recorded>,
+    pub extensions: Extensions<RecordedReply>,
 }
 
-impl Extensible for Recorded {
+impl Extensible for RecordedReply {
     const NAME: &'static str = "Recorded";
 }
 
 /// How a guest answered. Both kinds are final.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum GuestReply {
     /// The method's result.
     Result(Bytes),
     /// An application error: the turn had no effect but this record (R21).
@@ -141,7 +142,7 @@ pub enum Answer {
     Dropped,
 }
 
-impl Answer {
+impl GuestReply {
     /// Its size in bytes, as limits count it.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -161,7 +162,7 @@ impl Answer {
 
 /// One change of a record beside the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Write {
+pub struct RecordWrite {
     /// Which record.
     pub key: RecordKey,
     /// Its new value; `None` deletes it.
@@ -174,7 +175,7 @@ pub enum RecordKey {
     /// A key of the entity's state.
     State(Bytes),
     /// A lane too large for the head; its value is a postcard-encoded [`Lane`].
-    Lane(Session),
+    Lane(ScopedSessionId),
 }
 
 /// One turn's effects, to be written whole or not at all.
@@ -185,11 +186,11 @@ pub struct Commit {
     /// Whose turn.
     pub entity: Entity,
     /// The version that the stored head must have; 0 where there must be none.
-    pub from: u64,
+    pub expected_version: u64,
     /// The new head: its version is `from + 1`, its turn names this attempt.
     pub head: Head,
     /// Changes of the records beside it.
-    pub writes: Vec<Write>,
+    pub writes: Vec<RecordWrite>,
     /// Fields of later releases.
     pub extensions: Extensions<Commit>,
 }
@@ -202,30 +203,30 @@ impl Extensible for Commit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommitOutcome {
     /// Durable.
-    Done,
+    Committed,
     /// Durable since an earlier attempt with the same turn id.
-    Already,
+    AlreadyCommitted,
     /// It had no effect and never will.
-    Refused(Refusal),
+    Refused(CommitRefusal),
     /// Nobody knows until the shard was claimed anew.
     Unknown(String),
 }
 
 /// Why a commit was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum CommitRefusal {
     /// Another claim stands, or none.
-    Claim {
+    ClaimMismatch {
         /// The one that stands.
-        standing: Option<Box<Claim>>,
+        current: Option<Box<Claim>>,
     },
     /// The head has another version.
-    Version {
+    VersionMismatch {
         /// The one that it has.
         stored: u64,
     },
     /// A limit of the store that may pass: disk space low, too much waiting, or the store stopped before writing it.
-    Limit(String),
+    LimitReached(String),
     /// No store of the cluster will ever take it: a record or the whole turn is too large.
     TooLarge(String),
 }
@@ -238,12 +239,12 @@ pub enum ClaimOutcome {
     /// Another one stands; the manager goes above it (R5).
     Refused {
         /// The one that stands.
-        standing: Box<Claim>,
+        current: Box<Claim>,
     },
     /// The store belongs to another cluster (R5).
     OtherCluster {
         /// The cluster that it belongs to.
-        store: ClusterId,
+        store_cluster: ClusterId,
     },
     /// The store could not tell; claim again.
     Failed(String),
@@ -251,7 +252,7 @@ pub enum ClaimOutcome {
 
 /// What a load hands out: durable, whole, after all commits of the entity queued before it (R2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loaded {
+pub struct LoadedEntity {
     /// The head, if the entity ever had a turn.
     pub head: Option<Head>,
     /// The lanes beside it.
@@ -266,7 +267,7 @@ mod tests {
     fn claim(epoch: u64, node: &str, life: u64, number: u64) -> Claim {
         Claim {
             cluster: ClusterId(1),
-            shard: ShardKey {
+            shard: ShardPath {
                 namespace: "default".into(),
                 pool: "default".into(),
                 shard: ShardId(1),
@@ -298,11 +299,11 @@ mod tests {
 
     #[test]
     fn an_answers_size_is_that_of_its_code_and_text() {
-        let error = Answer::Error { code: "full".into(), message: "no room".into() };
+        let error = GuestReply::Error { code: "full".into(), message: "no room".into() };
         assert_eq!(error.len(), 11);
         assert!(!error.is_empty());
-        assert_eq!(Answer::Result(Bytes::from_static(b"abc")).len(), 3);
-        assert!(Answer::Result(Bytes::new()).is_empty());
-        assert!(Answer::Dropped.is_empty());
+        assert_eq!(GuestReply::Result(Bytes::from_static(b"abc")).len(), 3);
+        assert!(GuestReply::Result(Bytes::new()).is_empty());
+        assert!(GuestReply::Dropped.is_empty());
     }
 }

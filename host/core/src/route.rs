@@ -30,34 +30,34 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::ids::{Epoch, NodeId, ShardId};
-use crate::message::{Hint, codes};
+use crate::message::{OwnerHint, codes};
 use crate::rows::Member;
 
 pub use settings::{Mutation, Settings};
-pub use step::{Load, Refusal, Step, Verdict};
-use table::{Entry, Flight, Hold, Link, Slot, index_of};
+pub use step::{Action, AttemptResult, Refusal, RouterStats};
+use table::{Buffering, InFlightMessage, LinkWindow, RoutedMessage, ShardRoute, index_of};
 
 /// Routes, and the messages that are on their way. `T` is cheap to clone: a copy is kept while it is in flight.
 #[derive(Debug)]
 pub struct Router<T> {
     settings: Settings,
-    me: Option<Member>,
+    local: Option<Member>,
     /// This node's name, once a life of it was registered.
-    node: Option<NodeId>,
-    slots: Vec<Slot<T>>,
-    links: BTreeMap<Member, Link>,
+    local_node: Option<NodeId>,
+    routes: Vec<ShardRoute<T>>,
+    windows: BTreeMap<Member, LinkWindow>,
     /// By tag; never gone through, since its order is random.
-    flights: HashMap<u64, Flight<T>>,
+    in_flight: HashMap<u64, InFlightMessage<T>>,
     /// (when, which shard, which place) of all that is held.
     expiries: BTreeSet<(u64, usize, u64)>,
     /// (when, which shard) of shards that may send what they hold from then on.
     timers: BTreeSet<(u64, usize)>,
     /// Links whose window has room again, with shards waiting for it.
-    freed: Vec<Member>,
-    places: u64,
-    tags: u64,
-    held: usize,
-    held_bytes: usize,
+    unblocked: Vec<Member>,
+    last_arrival: u64,
+    last_attempt_id: u64,
+    buffered: usize,
+    buffered_bytes: usize,
 }
 
 impl<T: Clone> Router<T> {
@@ -66,35 +66,35 @@ impl<T: Clone> Router<T> {
     pub fn new(settings: Settings, shards: u32) -> Self {
         Self {
             settings,
-            me: None,
-            node: None,
-            slots: (0..shards).map(|_| Slot::new()).collect(),
-            links: BTreeMap::new(),
-            flights: HashMap::new(),
+            local: None,
+            local_node: None,
+            routes: (0..shards).map(|_| ShardRoute::new()).collect(),
+            windows: BTreeMap::new(),
+            in_flight: HashMap::new(),
             expiries: BTreeSet::new(),
             timers: BTreeSet::new(),
-            freed: Vec::new(),
-            places: 0,
-            tags: 0,
-            held: 0,
-            held_bytes: 0,
+            unblocked: Vec::new(),
+            last_arrival: 0,
+            last_attempt_id: 0,
+            buffered: 0,
+            buffered_bytes: 0,
         }
     }
 
     /// Which life of this node is registered: its shards are [`Step::Local`]. What is in flight to the former
     /// life is in doubt, as if its link were lost; shards of former lives have no live owner.
-    pub fn set_me(&mut self, now: u64, me: Option<Member>, out: &mut Vec<Step<T>>) {
-        if self.me == me {
+    pub fn set_local(&mut self, now: u64, me: Option<Member>, out: &mut Vec<Action<T>>) {
+        if self.local == me {
             return;
         }
         if let Some(member) = &me {
-            self.node = Some(member.node.clone());
+            self.local_node = Some(member.node.clone());
         }
-        if let Some(former) = std::mem::replace(&mut self.me, me) {
-            self.lost(now, &former, out);
+        if let Some(former) = std::mem::replace(&mut self.local, me) {
+            self.on_link_lost(now, &former, out);
         }
-        for index in 0..self.slots.len() {
-            self.settle(now, index, out);
+        for index in 0..self.routes.len() {
+            self.flush_shard(now, index, out);
         }
         self.pump(now, out);
     }
@@ -107,31 +107,31 @@ impl<T: Clone> Router<T> {
         item: T,
         bytes: usize,
         deadline: Option<u64>,
-    ) -> Step<T> {
-        let entry = Entry { item, bytes, deadline, waited: 0, in_doubt: false };
-        let Some(index) = index_of(shard, self.slots.len()) else {
-            let message = format!("there is no shard {shard}; there are {}", self.slots.len());
-            return entry.refused(codes::NO_OWNER, message, None);
+    ) -> Action<T> {
+        let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false };
+        let Some(index) = index_of(shard, self.routes.len()) else {
+            let message = format!("there is no shard {shard}; there are {}", self.routes.len());
+            return entry.into_refusal(codes::NO_OWNER, message, None);
         };
-        if entry.is_late(now) {
+        if entry.deadline_passed(now) {
             let message = "the sender's deadline had passed when the message came".into();
-            return entry.refused(codes::DEADLINE, message, None);
+            return entry.into_refusal(codes::DEADLINE_EXCEEDED, message, None);
         }
-        self.places += 1;
-        let place = self.places;
-        let alone = self.slots[index].held.is_empty();
-        if alone && let Some(to) = self.ready(now, index, bytes) {
+        self.last_arrival += 1;
+        let place = self.last_arrival;
+        let alone = self.routes[index].buffered.is_empty();
+        if alone && let Some(to) = self.destination_or_wait(now, index, bytes) {
             return self.send(index, place, entry, to);
         }
-        if let Some(message) = self.full(index, bytes) {
+        if let Some(message) = self.buffer_full_reason(index, bytes) {
             if alone {
                 self.withdraw(index);
             }
             let retry_after = self.retry_after();
-            return entry.refused(codes::OVERLOADED, message, retry_after);
+            return entry.into_refusal(codes::OVERLOADED, message, retry_after);
         }
-        self.hold_entry(now, index, place, entry);
-        Step::Held
+        self.buffer(now, index, place, entry);
+        Action::Buffered
     }
 
     /// [`Self::route`] for one of many: pushes what is to be done, and nothing for a message that is held.
@@ -142,10 +142,10 @@ impl<T: Clone> Router<T> {
         item: T,
         bytes: usize,
         deadline: Option<u64>,
-        out: &mut Vec<Step<T>>,
+        out: &mut Vec<Action<T>>,
     ) {
         match self.route(now, shard, item, bytes, deadline) {
-            Step::Held => {}
+            Action::Buffered => {}
             step => out.push(step),
         }
     }
@@ -154,59 +154,59 @@ impl<T: Clone> Router<T> {
     ///
     /// Lower epochs are not heard (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
     /// what was held.
-    pub fn update(
+    pub fn update_route(
         &mut self,
         now: u64,
         shard: ShardId,
         epoch: Epoch,
         owner: Option<Member>,
         moving: bool,
-        out: &mut Vec<Step<T>>,
+        out: &mut Vec<Action<T>>,
     ) {
-        let Some(index) = index_of(shard, self.slots.len()) else { return };
-        if epoch < self.slots[index].epoch && !self.mutated(Mutation::RoutesGoBack) {
+        let Some(index) = index_of(shard, self.routes.len()) else { return };
+        if epoch < self.routes[index].epoch && !self.has_mutation(Mutation::AcceptLowerEpochs) {
             return;
         }
-        self.reroute(now, index, epoch, owner, moving);
-        self.settle(now, index, out);
+        self.set_route(now, index, epoch, owner, moving);
+        self.flush_shard(now, index, out);
         self.pump(now, out);
     }
 
     /// A hand-off begins: [`node::Action::Hold`](crate::node::Action::Hold) (A8, K24). Messages for the shard wait for
     /// a higher epoch, for this one without a hand-off, or until `hold_wait` has passed: then the route that is
     /// known is tried, and its answer corrects it (R12).
-    pub fn hold(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
-        let Some(index) = index_of(shard, self.slots.len()) else { return };
-        let until = now.saturating_add(self.settings.hold_wait);
-        let slot = &mut self.slots[index];
-        if epoch < slot.epoch || slot.hold.is_some_and(|hold| epoch <= hold.epoch) {
+    pub fn buffer_shard(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
+        let Some(index) = index_of(shard, self.routes.len()) else { return };
+        let until = now.saturating_add(self.settings.buffer_timeout);
+        let slot = &mut self.routes[index];
+        if epoch < slot.epoch || slot.buffering.is_some_and(|hold| epoch <= hold.epoch) {
             return;
         }
-        slot.hold = Some(Hold { epoch, until });
+        slot.buffering = Some(Buffering { epoch, until });
         self.withdraw(index);
-        if let Some((_, bytes)) = self.slots[index].first() {
+        if let Some((_, bytes)) = self.routes[index].first() {
             // Shut as it is now, this only sets its timer.
-            self.ready(now, index, bytes);
+            self.destination_or_wait(now, index, bytes);
         }
     }
 
     /// The link to this life broke, or its life ended (S12): what is in flight to it is in doubt, and goes to whom
     /// the route names. If that is still the same life, it waits for `retry`: a link may be made again.
-    pub fn lost(&mut self, now: u64, member: &Member, out: &mut Vec<Step<T>>) {
-        let Some(link) = self.links.remove(member) else { return };
-        let mut touched: BTreeSet<usize> = link.waiting.iter().copied().collect();
-        for tag in link.flying {
-            if let Some(mut flight) = self.take(tag) {
+    pub fn on_link_lost(&mut self, now: u64, member: &Member, out: &mut Vec<Action<T>>) {
+        let Some(link) = self.windows.remove(member) else { return };
+        let mut touched: BTreeSet<usize> = link.waiting_shards.iter().copied().collect();
+        for tag in link.in_flight {
+            if let Some(mut flight) = self.recall(tag) {
                 touched.insert(flight.index);
-                self.doubt(&mut flight.entry);
-                self.hold_entry(now, flight.index, flight.place, flight.entry);
+                self.mark_in_doubt(&mut flight.message);
+                self.buffer(now, flight.index, flight.arrival, flight.message);
             }
         }
         for index in touched {
-            if self.slots[index].owner.as_ref() == Some(member) {
+            if self.routes[index].owner.as_ref() == Some(member) {
                 self.retry_later(now, index);
             }
-            self.settle(now, index, out);
+            self.flush_shard(now, index, out);
         }
         self.pump(now, out);
     }
@@ -214,29 +214,33 @@ impl<T: Clone> Router<T> {
     /// How an attempt ended (S11.8). Given back with [`Verdict::Done`]: the message, and whether an earlier copy of it is
     /// in doubt, so that an answer that it did not run is told as `unknown` (R16). None: it goes on, or the
     /// attempt was abandoned long ago.
-    pub fn answered(
+    pub fn on_attempt_result(
         &mut self,
         now: u64,
         tag: u64,
-        verdict: Verdict,
-        out: &mut Vec<Step<T>>,
+        verdict: AttemptResult,
+        out: &mut Vec<Action<T>>,
     ) -> Option<(T, bool)> {
-        let Flight { entry, place, index, .. } = self.take(tag)?;
+        let InFlightMessage { message: entry, arrival: place, index, .. } = self.recall(tag)?;
         let mut done = None;
         match verdict {
-            Verdict::Done => {
-                self.slots[index].pause = 0;
+            AttemptResult::Answered => {
+                self.routes[index].backoff = 0;
                 done = Some((entry.item, entry.in_doubt));
             }
-            Verdict::NotOwner { epoch, hint: Some(owner) } if epoch > self.slots[index].epoch => {
-                self.hold_entry(now, index, place, entry);
-                self.reroute(now, index, epoch, Some(owner), false);
-                self.settle(now, index, out);
+            AttemptResult::NotOwner { epoch, owner: Some(owner) }
+                if epoch > self.routes[index].epoch =>
+            {
+                self.buffer(now, index, place, entry);
+                self.set_route(now, index, epoch, Some(owner), false);
+                self.flush_shard(now, index, out);
             }
-            Verdict::NotOwner { .. } | Verdict::Rebalancing | Verdict::NotSent => {
-                self.hold_entry(now, index, place, entry);
+            AttemptResult::NotOwner { .. }
+            | AttemptResult::Rebalancing
+            | AttemptResult::NotSent => {
+                self.buffer(now, index, place, entry);
                 self.retry_later(now, index);
-                self.settle(now, index, out);
+                self.flush_shard(now, index, out);
             }
         }
         self.pump(now, out);
@@ -245,26 +249,30 @@ impl<T: Clone> Router<T> {
 
     /// What it keeps now.
     #[must_use]
-    pub fn load(&self) -> Load {
-        Load { held: self.held, held_bytes: self.held_bytes, in_flight: self.flights.len() }
+    pub fn stats(&self) -> RouterStats {
+        RouterStats {
+            buffered: self.buffered,
+            buffered_bytes: self.buffered_bytes,
+            in_flight: self.in_flight.len(),
+        }
     }
 
     /// The route of a shard: its epoch, and its owner, if that is known and alive.
     #[must_use]
-    pub fn route_of(&self, shard: ShardId) -> Option<(Epoch, Option<&Member>)> {
-        let index = index_of(shard, self.slots.len())?;
-        Some((self.slots[index].epoch, self.target(index)))
+    pub fn route_for(&self, shard: ShardId) -> Option<(Epoch, Option<&Member>)> {
+        let index = index_of(shard, self.routes.len())?;
+        Some((self.routes[index].epoch, self.target(index)))
     }
 
     /// Whose a shard is by a newer route than the sender's, `than`, if it is another node's than this `node`'s.
     #[must_use]
-    pub fn elsewhere(&self, shard: ShardId, than: Epoch, node: &str) -> Option<Hint> {
-        let (known, owner) = self.route_of(shard)?;
+    pub fn redirect_hint(&self, shard: ShardId, than: Epoch, node: &str) -> Option<OwnerHint> {
+        let (known, owner) = self.route_for(shard)?;
         let owner = owner.filter(|owner| *owner.node.0 != *node && known > than)?;
-        Some(Hint { epoch: known, owner: Some(owner.clone()) })
+        Some(OwnerHint { epoch: known, owner: Some(owner.clone()) })
     }
 
-    fn mutated(&self, mutation: Mutation) -> bool {
+    fn has_mutation(&self, mutation: Mutation) -> bool {
         self.settings.mutations.contains(&mutation)
     }
 }

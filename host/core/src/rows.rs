@@ -7,12 +7,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::DecodeError;
+use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 
 /// Shards a row of assignments.
-pub const CHUNK: u32 = 64;
+pub const SHARDS_PER_CHUNK: u32 = 64;
 
 /// One life of a node: what owns shards, never an address (R5, R7).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -49,14 +49,14 @@ impl Roles {
 
 /// Where a life of a node stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Standing {
+pub enum NodeStatus {
     /// It renews its lease.
     #[default]
     Live,
     /// It was marked dead, and can never renew again (R7).
     Dead,
     /// It said goodbye: it serves nothing any more.
-    Stopped,
+    Left,
 }
 
 /// `nodes/<node>`: a node's life and its lease. Death and renewal compete for this one row (R7).
@@ -67,17 +67,17 @@ pub struct NodeRow {
     /// Raised at each renewal: who judges the lease looks at this, not at a time (R8).
     pub renewals: u64,
     /// Where it stands.
-    pub standing: Standing,
+    pub status: NodeStatus,
     /// Whether an operator wants its shards elsewhere (R12). The mark outlives the node's restarts.
     pub draining: bool,
     /// Whether the `EntityStore` answered it within the last lease (R9).
-    pub store_answers: bool,
+    pub store_available: bool,
     /// What it does.
     pub roles: Roles,
     /// Its program's version as one number that rises: shards go to the latest only (S16.2, S16.5).
     pub version: u64,
     /// Cluster time of its registration, in milliseconds: candidates come in order of age (K21).
-    pub since: u64,
+    pub unix_ms: u64,
     /// Where it takes clients and nodes.
     pub addresses: Vec<String>,
     /// The highest format of records and rows that it reads.
@@ -86,7 +86,7 @@ pub struct NodeRow {
     /// own: it is raised before the life relies on more, and lowered after it relies on less (R8).
     pub lease: u64,
     /// The revision of the cluster's settings that this life goes by.
-    pub settings: u64,
+    pub settings_revision: u64,
     /// Fields of later releases.
     pub extensions: Extensions<NodeRow>,
 }
@@ -111,26 +111,26 @@ impl NodeRow {
     ///
     /// # Errors
     /// The block has no room for it.
-    pub fn set_leaving(&mut self) -> Result<(), DecodeError> {
+    pub fn set_leaving(&mut self) -> Result<(), CodecError> {
         self.extensions.set(Self::LEAVING, &true)
     }
 
     /// Whether its shards are to go elsewhere: an operator wants it, or it leaves.
     #[must_use]
-    pub fn is_emptied(&self) -> bool {
+    pub fn is_draining_or_leaving(&self) -> bool {
         self.draining || self.is_leaving()
     }
 
     /// When this life registered, by its own wall clock in milliseconds since 1970: for people, and nothing is decided
     /// by it.
     #[must_use]
-    pub fn registered(&self) -> Option<u64> {
+    pub fn registered_unix_ms(&self) -> Option<u64> {
         self.extensions.get(Self::REGISTERED).ok().flatten()
     }
 
     /// The same row with that time. A row that has no room for it stays as it is.
     #[must_use]
-    pub fn registered_at(mut self, wall: u64) -> Self {
+    pub fn with_registered_unix_ms(mut self, wall: u64) -> Self {
         // It is only shown.
         let _ = self.extensions.set(Self::REGISTERED, &wall);
         self
@@ -150,26 +150,26 @@ pub struct ManagerRow {
 
 impl Extensible for ManagerRow {
     const NAME: &'static str = "ManagerRow";
-    const FIELDS: &'static [u32] = &[Self::SILENT_TERMS];
+    const FIELDS: &'static [u32] = &[Self::CONSECUTIVE_STEP_DOWNS];
 }
 
 impl ManagerRow {
-    const SILENT_TERMS: u32 = 2;
+    const CONSECUTIVE_STEP_DOWNS: u32 = 2;
 
     /// How many managers in a row, the last one included, gave the leadership on because no other host reported to them.
     #[must_use]
-    pub fn silent_terms(&self) -> u32 {
+    pub fn consecutive_step_downs(&self) -> u32 {
         // Bytes that are no number say nothing.
-        self.extensions.get(Self::SILENT_TERMS).ok().flatten().unwrap_or(0)
+        self.extensions.get(Self::CONSECUTIVE_STEP_DOWNS).ok().flatten().unwrap_or(0)
     }
 
     /// The same row with that number. A row that has no room for it stays as it is.
     #[must_use]
-    pub fn with_silent_terms(mut self, terms: u32) -> Self {
+    pub fn with_consecutive_step_downs(mut self, terms: u32) -> Self {
         // Without it the leadership goes round sooner.
         let _ = match terms {
-            0 => self.extensions.take::<u32>(Self::SILENT_TERMS).map(drop),
-            _ => self.extensions.set(Self::SILENT_TERMS, &terms),
+            0 => self.extensions.take::<u32>(Self::CONSECUTIVE_STEP_DOWNS).map(drop),
+            _ => self.extensions.set(Self::CONSECUTIVE_STEP_DOWNS, &terms),
         };
         self
     }
@@ -177,43 +177,43 @@ impl ManagerRow {
 
 /// `shards/<pool>/<chunk>`: who owns [`CHUNK`] shards, under the term of who wrote it (R10).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ShardsRow {
+pub struct AssignmentsRow {
     /// The term of the manager that wrote it.
     pub term: u64,
     /// In order; the first is shard `chunk * CHUNK + 1`.
-    pub shards: Vec<ShardRow>,
+    pub assignments: Vec<Assignment>,
     /// Fields of later releases.
-    pub extensions: Extensions<ShardsRow>,
+    pub extensions: Extensions<AssignmentsRow>,
 }
 
-impl Extensible for ShardsRow {
+impl Extensible for AssignmentsRow {
     const NAME: &'static str = "ShardsRow";
 }
 
 /// One shard's owner, and where it is going.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ShardRow {
+pub struct Assignment {
     /// Raised at each change of owner.
     pub epoch: Epoch,
     /// The owner; none before the first assignment.
     pub owner: Option<Member>,
     /// A hand-off that was begun (written ahead, S15).
-    pub moving: Option<Moving>,
+    pub hand_off: Option<HandOffIntent>,
     /// Fields of later releases.
-    pub extensions: Extensions<ShardRow>,
+    pub extensions: Extensions<Assignment>,
 }
 
-impl Extensible for ShardRow {
+impl Extensible for Assignment {
     const NAME: &'static str = "ShardRow";
 }
 
 /// A hand-off under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Moving {
+pub struct HandOffIntent {
     /// Names it: (term, count) of the manager that began it, so no two are alike (R11).
     pub id: HandOffId,
     /// Where the shard goes, if that node still may have it by then.
-    pub to: Option<NodeId>,
+    pub target: Option<NodeId>,
 }
 
 /// Names a hand-off.
@@ -229,20 +229,20 @@ pub struct HandOffId {
 
 /// Which row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Key {
+pub enum RowKey {
     /// A node's.
     Node(NodeId),
     /// The manager's.
     Manager,
     /// A chunk of the pool's assignments.
-    Shards(u32),
+    Assignments(u32),
 }
 
-impl Key {
+impl RowKey {
     /// The row that has a shard.
     #[must_use]
-    pub fn of_shard(shard: ShardId) -> Self {
-        Self::Shards(chunk_of(shard))
+    pub fn for_shard(shard: ShardId) -> Self {
+        Self::Assignments(chunk_of(shard))
     }
 }
 
@@ -254,29 +254,29 @@ pub enum Row {
     /// Of [`Key::Manager`].
     Manager(ManagerRow),
     /// Of [`Key::Shards`].
-    Shards(ShardsRow),
+    Assignments(AssignmentsRow),
 }
 
 /// The chunk that a shard stands in.
 #[must_use]
 pub fn chunk_of(shard: ShardId) -> u32 {
-    shard.0.saturating_sub(1) / CHUNK
+    shard.0.saturating_sub(1) / SHARDS_PER_CHUNK
 }
 
 /// A shard's place in its chunk.
 #[must_use]
-pub fn place_of(shard: ShardId) -> usize {
-    (shard.0.saturating_sub(1) % CHUNK) as usize
+pub fn index_in_chunk(shard: ShardId) -> usize {
+    (shard.0.saturating_sub(1) % SHARDS_PER_CHUNK) as usize
 }
 
 /// The shard at a place of a chunk.
 #[must_use]
 pub fn shard_at(chunk: u32, place: usize) -> ShardId {
-    ShardId(chunk * CHUNK + u32::try_from(place).unwrap_or(0) + 1)
+    ShardId(chunk * SHARDS_PER_CHUNK + u32::try_from(place).unwrap_or(0) + 1)
 }
 
 /// How many chunks a pool of so many shards has, and how many shards chunk `chunk` holds.
 #[must_use]
-pub fn chunks(shards: u32) -> u32 {
-    shards.div_ceil(CHUNK)
+pub fn chunk_count(shards: u32) -> u32 {
+    shards.div_ceil(SHARDS_PER_CHUNK)
 }

@@ -20,7 +20,7 @@ mod settings;
 mod tests;
 
 pub use action::Action;
-pub use cap::{Holder, LiveCap};
-pub use event::{Activation, Event, Turn, TurnResult};
-pub use machine::{Machine, Owner, Phase};
+pub use cap::{InstanceSlots, SlotHolder};
+pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
+pub use machine::{Machine, Ownership, Phase};
 pub use settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use ostraca_core::ids::ClusterId;
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::Row as Stored;
 
 use crate::rows::PoolRow;
@@ -31,7 +31,7 @@ pub(crate) struct Cached {
     /// The pool's shards and hash; none: nothing was remembered.
     pub(crate) pool: Option<PoolRow>,
     /// Rows of nodes and shards, for [`Event::Cached`](ostraca_core::node::Event::Cached). Their revisions are 0.
-    pub(crate) rows: Vec<(Key, Row, u64)>,
+    pub(crate) rows: Vec<(RowKey, Row, u64)>,
     /// Rows of types, for [`Loader::remembered`](crate::loader::Loader::remembered).
     pub(crate) types: Vec<Stored>,
 }

@@ -44,7 +44,7 @@ impl Clock {
     pub fn now(&self) -> Now {
         let mono = boot_millis();
         let cluster = self.base.load(Ordering::Relaxed) + mono.saturating_sub(self.started);
-        Now { mono, cluster }
+        Now { mono, cluster_time: cluster }
     }
 
     /// Milliseconds since the node started.

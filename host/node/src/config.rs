@@ -222,7 +222,7 @@ impl Config {
     #[must_use]
     pub fn node_settings(&self) -> ostraca_core::node::Settings {
         ostraca_core::node::Settings {
-            renew: file::millis(self.renew),
+            renew_interval: file::millis(self.renew),
             ..cluster::node_settings(&self.file)
         }
     }

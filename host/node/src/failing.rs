@@ -101,7 +101,7 @@ impl Failing {
         let mut gone = 0;
         for of_shard in self.known().values_mut() {
             let before = of_shard.len();
-            of_shard.retain(|entity, _| *entity.kind != *kind);
+            of_shard.retain(|entity, _| *entity.entity_type != *kind);
             gone += before - of_shard.len();
         }
         self.count.fetch_sub(gone, Ordering::Relaxed);
@@ -124,8 +124,8 @@ impl Failing {
         let mut types: BTreeMap<&str, (FailingType, bool)> = BTreeMap::new();
         for (entity, last) in known.values().flatten() {
             let stuck = last.code == DOES_NOT_DECODE || last.in_a_row >= IN_A_ROW;
-            let (of_type, shown) = types.entry(&entity.kind).or_insert_with(|| {
-                let kind = entity.kind.to_string();
+            let (of_type, shown) = types.entry(&entity.entity_type).or_insert_with(|| {
+                let kind = entity.entity_type.to_string();
                 let (codes, example) = (BTreeMap::new(), String::new());
                 (FailingType { kind, entities: 0, stuck: 0, codes, example }, false)
             });

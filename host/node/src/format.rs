@@ -1,6 +1,6 @@
 //! Raising the cluster's format: what records and rows may be written in (`docs/formats.md`).
 
-use ostraca_core::rows::{Key, Row, Standing};
+use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_store::ClusterStore;
 
 use crate::error::NodeError;
@@ -23,8 +23,8 @@ pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeE
     let (all, _) = store.list("nodes/").await?;
     let mut behind = Vec::new();
     for stored in &all {
-        if let Some((Key::Node(name), Row::Node(node), _)) = rows::decode_core(stored)?
-            && node.standing == Standing::Live
+        if let Some((RowKey::Node(name), Row::Node(node), _)) = rows::decode_core(stored)?
+            && node.status == NodeStatus::Live
             && node.format < to
         {
             behind.push(format!("{name} ({})", node.format));
@@ -52,23 +52,23 @@ mod tests {
     use crate::ownership;
     use crate::rows::FORMAT;
 
-    async fn node(store: &MemoryStore, name: &str, standing: Standing, format: u32) {
+    async fn node(store: &MemoryStore, name: &str, standing: NodeStatus, format: u32) {
         let row = Row::Node(NodeRow {
             incarnation: Incarnation::default(),
             renewals: 0,
-            standing,
+            status: standing,
             draining: false,
-            store_answers: true,
+            store_available: true,
             roles: Roles::ALL,
             version: 1,
-            since: 0,
+            unix_ms: 0,
             addresses: Vec::new(),
             format,
             lease: 3_000,
-            settings: 1,
+            settings_revision: 1,
             extensions: Default::default(),
         });
-        let key = rows::key_text(&Key::Node(name.into()));
+        let key = rows::key_text(&RowKey::Node(name.into()));
         let expected = store.get(&key).await.expect("read").map(|row| row.revision);
         let value = Some(rows::encode_core(&row).expect("encodes"));
         store.compare_and_set(Cas { key, expected, value }).await.expect("written");
@@ -85,16 +85,16 @@ mod tests {
         let store = MemoryStore::new(1, ClusterId(1), "test");
         ownership::found(&store, 8, &ClusterSettings::default()).await.expect("founded");
         let next = FORMAT + 1;
-        node(&store, "n1", Standing::Live, next).await;
-        node(&store, "n2", Standing::Live, FORMAT).await;
-        node(&store, "n3", Standing::Dead, FORMAT).await;
+        node(&store, "n1", NodeStatus::Live, next).await;
+        node(&store, "n2", NodeStatus::Live, FORMAT).await;
+        node(&store, "n3", NodeStatus::Dead, FORMAT).await;
         let error = raise(&store, next).await.expect_err("n2 cannot read it").to_string();
         assert!(
             error.contains("n2 (3)") && !error.contains("n1") && !error.contains("n3"),
             "{error}"
         );
         assert_eq!(stands(&store).await, (FORMAT, FORMAT), "nothing was raised");
-        node(&store, "n2", Standing::Live, next).await;
+        node(&store, "n2", NodeStatus::Live, next).await;
         raise(&store, next).await.expect("every live node reads it");
         assert_eq!(stands(&store).await, (next, next));
         raise(&store, next).await.expect("it stands");

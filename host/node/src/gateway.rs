@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::{Epoch, Session, ShardId};
-use ostraca_core::route::{Load, Router, Step, Verdict};
+use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
+use ostraca_core::route::{Action, AttemptResult, Router, RouterStats};
 use ostraca_core::rows::Member;
 use ostraca_wire::outcome::{doubtful, reply, verdict_of, verdict_on};
 use ostraca_wire::proto::Reply;
@@ -80,12 +80,12 @@ impl Gateway {
     }
 
     /// What is held and in flight.
-    pub(crate) fn load(&self) -> Load {
-        self.router().map_or_else(Load::default, |router| router.load())
+    pub(crate) fn load(&self) -> RouterStats {
+        self.router().map_or_else(RouterStats::default, |router| router.stats())
     }
 
     /// Takes messages of one session, in their order; those of types that are not known yet stay in the batch.
-    pub(crate) fn take(&self, session: Session, batch: &mut Vec<Request>) {
+    pub(crate) fn take(&self, session: ScopedSessionId, batch: &mut Vec<Request>) {
         let types = self.types.now();
         let now = self.now();
         let mut unknown = Vec::new();
@@ -95,7 +95,8 @@ impl Gateway {
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {
-                    let shard = shard_of(entry.manifest.shard_key.part(&envelope.id), self.shards);
+                    let shard =
+                        shard_of(entry.manifest.shard_key.shard_key(&envelope.id), self.shards);
                     parcels.push(Parcel::new(shard, session, request));
                 }
                 None => unknown.push(request),
@@ -115,7 +116,7 @@ impl Gateway {
     }
 
     /// Changes what the router knows.
-    fn tell(&self, change: impl FnOnce(&mut Router<Parcel>, u64, &mut Vec<Step<Parcel>>)) {
+    fn tell(&self, change: impl FnOnce(&mut Router<Parcel>, u64, &mut Vec<Action<Parcel>>)) {
         let mut steps = Vec::new();
         let now = self.now();
         let Some(mut router) = self.router() else { return };
@@ -125,25 +126,27 @@ impl Gateway {
     }
 
     pub(crate) fn set_me(&self, me: Option<Member>) {
-        self.tell(|router, now, steps| router.set_me(now, me, steps));
+        self.tell(|router, now, steps| router.set_local(now, me, steps));
     }
 
     pub(crate) fn route(&self, shard: ShardId, epoch: Epoch, owner: Option<Member>, moving: bool) {
-        self.tell(|router, now, steps| router.update(now, shard, epoch, owner, moving, steps));
+        self.tell(|router, now, steps| {
+            router.update_route(now, shard, epoch, owner, moving, steps)
+        });
     }
 
     pub(crate) fn hold(&self, shard: ShardId, epoch: Epoch) {
-        self.tell(|router, now, _| router.hold(now, shard, epoch));
+        self.tell(|router, now, _| router.buffer_shard(now, shard, epoch));
     }
 
     pub(crate) fn lost(&self, member: &Member) {
-        self.tell(|router, now, steps| router.lost(now, member, steps));
+        self.tell(|router, now, steps| router.on_link_lost(now, member, steps));
     }
 
     fn not_sent(&self, tags: Vec<u64>) {
         self.tell(|router, now, steps| {
             for tag in tags {
-                router.answered(now, tag, Verdict::NotSent, steps);
+                router.on_attempt_result(now, tag, AttemptResult::NotSent, steps);
             }
         });
     }
@@ -155,7 +158,7 @@ impl Gateway {
         let until = self.now().saturating_add(grace);
         let mut done = false;
         while !self.router.is_poisoned() {
-            self.tell(|router, now, steps| done = router.wind_down(now, until, steps));
+            self.tell(|router, now, steps| done = router.shut_down_step(now, until, steps));
             if done {
                 return;
             }
@@ -170,7 +173,7 @@ impl Gateway {
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         for (tag, reply) in batch.drain(..) {
-            let given = router.answered(now, tag, verdict_of(&reply), &mut steps);
+            let given = router.on_attempt_result(now, tag, verdict_of(&reply), &mut steps);
             answers.extend(given.map(|(parcel, in_doubt)| (parcel, doubtful(reply, in_doubt))));
         }
         drop(router);
@@ -193,7 +196,7 @@ impl Gateway {
         loop {
             ticks.tick().await;
             let now = self.now();
-            let Some(wake) = self.router().map(|router| router.wake()) else { return };
+            let Some(wake) = self.router().map(|router| router.next_wake()) else { return };
             if wake.is_some_and(|wake| wake <= now) {
                 self.tell(|router, now, steps| router.tick(now, steps));
             }
@@ -209,7 +212,7 @@ impl Answers for Gateway {
         let Some(mut router) = self.router() else { return };
         for Answered { tag, outcome, kind, epoch } in batch.drain(..) {
             if let Some((parcel, in_doubt)) =
-                router.answered(now, tag, verdict_on(&outcome, epoch), &mut steps)
+                router.on_attempt_result(now, tag, verdict_on(&outcome, epoch), &mut steps)
             {
                 answers.push((parcel, in_doubt, outcome, kind, epoch));
             }

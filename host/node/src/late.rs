@@ -8,8 +8,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, Refusal};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity,
+};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
     StoreIdentity, Watch,
@@ -129,7 +131,10 @@ impl EntityStore for LateEntities {
         }
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         match self.0.entities() {
             Ok(store) => store.claims(shards),
             Err(error) => at_once(Err(error)),
@@ -140,7 +145,8 @@ impl EntityStore for LateEntities {
         match self.0.entities() {
             Ok(store) => store.commit(turns),
             Err(error) => {
-                let refused = |_| CommitOutcome::Refused(Refusal::Limit(error.to_string()));
+                let refused =
+                    |_| CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string()));
                 at_once(turns.iter().map(refused).collect())
             }
         }
@@ -148,8 +154,8 @@ impl EntityStore for LateEntities {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         match self.0.entities() {
             Ok(store) => store.load(entities),
             Err(error) => at_once(entities.iter().map(|_| Err(error.clone())).collect()),

@@ -1,7 +1,7 @@
 //! What is fixed for a cluster's life, and its time.
 
 use ostraca_core::extensions::Extensions;
-use ostraca_core::ids::{ShardId, ShardKey};
+use ostraca_core::ids::{ShardId, ShardPath};
 use ostraca_store::ClusterStore;
 
 use crate::clock::Clock;
@@ -14,8 +14,8 @@ pub(crate) use ostraca_wire::envelope::NAMESPACE;
 /// The one pool of 0.1.
 pub(crate) const POOL: &str = "default";
 /// A shard of the one pool.
-pub(crate) fn shard_key(shard: ShardId) -> ShardKey {
-    ShardKey { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
+pub(crate) fn shard_key(shard: ShardId) -> ShardPath {
+    ShardPath { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }
 
 /// The one hash of 0.1 (M1).
@@ -49,7 +49,7 @@ pub(crate) async fn keep_time(store: &dyn ClusterStore, clock: &Clock) -> Result
     let Some((row, revision)) = rows::read::<TimeRow>(store, "time").await? else { return Ok(()) };
     let before = row.millis;
     clock.set(before);
-    let now = clock.now().cluster;
+    let now = clock.now().cluster_time;
     if before < now {
         rows::write(store, "time", Some(revision), &TimeRow { millis: now, ..row }).await?;
     }

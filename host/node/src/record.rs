@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
 use ostraca_core::message::Now;
-use ostraca_core::shard::{Action, Event, Machine, Owner, Phase, Settings};
+use ostraca_core::shard::{Action, Event, Machine, Ownership, Phase, Settings};
 use serde::{Deserialize, Serialize};
 
 /// One frame of a recording. Machines are numbered in the order in which they were made: those of one shard come and
@@ -21,7 +21,7 @@ pub enum Frame {
         /// Its number in the file.
         machine: u64,
         /// What it was made of.
-        made: Box<(Settings, Owner)>,
+        made: Box<(Settings, Ownership)>,
         /// What it did first.
         actions: Vec<Action>,
     },
@@ -111,7 +111,7 @@ pub fn replay(path: &Path) -> Result<u64, String> {
         }
         steps += 1;
         if actions != expected {
-            let owner = machine.owner();
+            let owner = machine.ownership();
             let (shard, epoch) = (&owner.shard, owner.epoch.0);
             return Err(format!(
                 "step {steps}, shard {shard}, epoch {epoch}: {actions:?}, recorded {expected:?}"

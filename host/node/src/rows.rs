@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::hash::ShardKeyRule;
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{Cas, ClusterStore, Conflict, Row as Stored};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -182,22 +182,24 @@ pub(crate) fn type_name(key: &str) -> Option<&str> {
 }
 
 /// The key of one of the core's rows, as the store has it.
-pub(crate) fn key_text(key: &Key) -> String {
+pub(crate) fn key_text(key: &RowKey) -> String {
     match key {
-        Key::Node(node) => format!("nodes/{node}"),
-        Key::Manager => "manager".into(),
-        Key::Shards(chunk) => format!("shards/{POOL}/{chunk:05}"),
+        RowKey::Node(node) => format!("nodes/{node}"),
+        RowKey::Manager => "manager".into(),
+        RowKey::Assignments(chunk) => format!("shards/{POOL}/{chunk:05}"),
     }
 }
 
 /// Which of the core's rows has that key; none: it is a row of another kind.
-pub(crate) fn parse_key(text: &str) -> Option<Key> {
+pub(crate) fn parse_key(text: &str) -> Option<RowKey> {
     let key = match text.split_once('/') {
-        None if text == "manager" => Key::Manager,
-        Some(("nodes", node)) if !node.is_empty() && !node.contains('/') => Key::Node(node.into()),
+        None if text == "manager" => RowKey::Manager,
+        Some(("nodes", node)) if !node.is_empty() && !node.contains('/') => {
+            RowKey::Node(node.into())
+        }
         Some(("shards", rest)) => {
             let chunk = rest.strip_prefix(POOL)?.strip_prefix('/')?;
-            Key::Shards(chunk.parse().ok()?)
+            RowKey::Assignments(chunk.parse().ok()?)
         }
         _ => return None,
     };
@@ -213,7 +215,7 @@ pub(crate) fn encode_core(row: &Row) -> Result<Bytes, NodeError> {
     match row {
         Row::Node(row) => encode_value(row),
         Row::Manager(row) => encode_value(row),
-        Row::Shards(row) => encode_value(row),
+        Row::Assignments(row) => encode_value(row),
     }
 }
 
@@ -221,19 +223,19 @@ pub(crate) fn encode_core(row: &Row) -> Result<Bytes, NodeError> {
 ///
 /// # Errors
 /// [`NodeError::Row`] names the row that cannot be read.
-pub(crate) fn decode_core(row: &Stored) -> Result<Option<(Key, Row, u64)>, NodeError> {
+pub(crate) fn decode_core(row: &Stored) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
     let Some(key) = parse_key(&row.key) else { return Ok(None) };
     let value = match &key {
-        Key::Node(_) => Row::Node(decode(row)?),
-        Key::Manager => Row::Manager(decode(row)?),
-        Key::Shards(_) => Row::Shards(decode(row)?),
+        RowKey::Node(_) => Row::Node(decode(row)?),
+        RowKey::Manager => Row::Manager(decode(row)?),
+        RowKey::Assignments(_) => Row::Assignments(decode(row)?),
     };
     Ok(Some((key, value, row.revision)))
 }
 
 /// A row's bytes.
 pub(crate) fn encode_value<T: Value>(row: &T) -> Result<Bytes, NodeError> {
-    let bytes = codec::encode_after(vec![codec::FORMAT], row);
+    let bytes = codec::append_encoded(vec![codec::FORMAT], row);
     Ok(bytes.map_err(|error| NodeError::Row(error.to_string()))?.into())
 }
 

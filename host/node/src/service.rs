@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_core::message::{Kind, codes};
+use ostraca_core::message::{MessageKind, codes};
 use ostraca_wire::envelope::{self, Deployed, in_namespace};
 use ostraca_wire::outcome::{starting, wire_kind};
 use ostraca_wire::proto::{self, Envelope, Problem};
@@ -38,7 +38,7 @@ impl Door {
 
 impl Service for Door {
     fn cluster_ms(&self) -> u64 {
-        self.0.get().map_or(0, |open| open.gateway.clock.now().cluster.max(1))
+        self.0.get().map_or(0, |open| open.gateway.clock.now().cluster_time.max(1))
     }
 
     async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
@@ -110,7 +110,7 @@ pub(crate) fn resolve<'a>(
     types: &'a Table,
     principal: &str,
     envelope: &Envelope,
-) -> Result<(&'a Arc<Type>, Arc<str>, Kind), Problem> {
+) -> Result<(&'a Arc<Type>, Arc<str>, MessageKind), Problem> {
     in_namespace(envelope)?;
     let entry =
         types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
@@ -127,7 +127,7 @@ impl Deployed for Type {
         self.manifest.access.allows(principal)
     }
 
-    fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)> {
+    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {
         self.methods_by_name().get(name)
     }
 

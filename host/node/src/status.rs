@@ -5,7 +5,7 @@ mod problems;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_core::rows::Standing;
+use ostraca_core::rows::NodeStatus;
 use ostraca_store::StoreIdentity;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
@@ -59,12 +59,16 @@ impl Status {
         let count = |of: fn(&ostraca_core::rows::NodeRow) -> bool| -> u32 {
             u32::try_from(view.nodes.values().filter(|row| of(row)).count()).unwrap_or(u32::MAX)
         };
-        let live = |row: &ostraca_core::rows::NodeRow| row.standing == Standing::Live;
+        let live = |row: &ostraca_core::rows::NodeRow| row.status == NodeStatus::Live;
         let mut cluster = proto::ClusterStatus {
             manager_for_ms: now.saturating_sub(view.manager_since),
-            nodes_live: count(|row| row.standing == Standing::Live && !row.is_emptied()),
-            nodes_draining: count(|row| row.standing == Standing::Live && row.is_emptied()),
-            nodes_dead: count(|row| row.standing == Standing::Dead),
+            nodes_live: count(|row| {
+                row.status == NodeStatus::Live && !row.is_draining_or_leaving()
+            }),
+            nodes_draining: count(|row| {
+                row.status == NodeStatus::Live && row.is_draining_or_leaving()
+            }),
+            nodes_dead: count(|row| row.status == NodeStatus::Dead),
             shards: u32::try_from(view.shards.len()).unwrap_or(u32::MAX),
             store_answers: lease_age < self.lease_now(),
             lease_age_ms: lease_age,
@@ -77,7 +81,7 @@ impl Status {
         }
         for row in view.shards.iter() {
             match &row.owner {
-                Some(owner) if view.alive(owner) && row.moving.is_some() => {
+                Some(owner) if view.alive(owner) && row.hand_off.is_some() => {
                     cluster.shards_moving += 1
                 }
                 Some(owner) if view.alive(owner) => cluster.shards_assigned += 1,
@@ -151,7 +155,7 @@ impl Status {
             ("shards_serving".into(), serving),
             ("entities_in_memory".into(), sum(|g| &g.entities)),
             ("queued".into(), sum(|g| &g.queued)),
-            ("held".into(), held.held as u64),
+            ("held".into(), held.buffered as u64),
             ("passed_on".into(), held.in_flight as u64),
             ("turns".into(), Stats::get(&stats.turns)),
             ("commits".into(), Stats::get(&stats.commits)),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_core::ids::ClusterId;
-use ostraca_core::rows::Key;
+use ostraca_core::rows::RowKey;
 use ostraca_store::{ClusterStore, StoreIdentity};
 use ostraca_store_peer::{Known, Options, PeerClusterStore, PeerEntityStore};
 use ostraca_store_sled::SledStore;
@@ -187,7 +187,7 @@ async fn found(store: &dyn ClusterStore, config: &Config) -> Result<Found, NodeE
 /// Refuses rows that this program cannot read and cannot do without: whoever manages, every assignment, and this node's
 /// own row, over which it would try to register for ever. Another node's row is that node's business.
 async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError> {
-    let own = rows::key_text(&Key::Node(node.into()));
+    let own = rows::key_text(&RowKey::Node(node.into()));
     for prefix in [own.as_str(), "manager", "shards/"] {
         let (found, _) = store.list(prefix).await?;
         for row in found.iter().filter(|row| row.key == own || prefix != own) {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ostraca_core::message::Kind;
+use ostraca_core::message::MessageKind;
 use ostraca_core::shard::TypeSettings;
 use ostraca_wasm::Program;
 use tokio::sync::watch;
@@ -31,9 +31,9 @@ pub(crate) struct Type {
     pub(crate) program: Option<Arc<Program>>,
     pub(crate) component: [u8; 32],
     pub(crate) component_size: u64,
-    methods: HashMap<Box<str>, (Arc<str>, Kind)>,
+    methods: HashMap<Box<str>, (Arc<str>, MessageKind)>,
     /// The same, in the order that the component gives them.
-    order: Vec<(Arc<str>, Kind)>,
+    order: Vec<(Arc<str>, MessageKind)>,
     /// As many, in the same order.
     summaries: Vec<String>,
 }
@@ -47,10 +47,10 @@ impl Type {
         component: [u8; 32],
         component_size: u64,
     ) -> Self {
-        let order: Vec<(Arc<str>, Kind)> = methods
+        let order: Vec<(Arc<str>, MessageKind)> = methods
             .iter()
             .map(|method| {
-                let kind = if method.query { Kind::Query } else { Kind::Command };
+                let kind = if method.query { MessageKind::Query } else { MessageKind::Command };
                 (method.name.as_str().into(), kind)
             })
             .collect();
@@ -77,12 +77,12 @@ impl Type {
     }
 
     /// Each method's shared name and its kind.
-    pub(crate) fn methods_by_name(&self) -> &HashMap<Box<str>, (Arc<str>, Kind)> {
+    pub(crate) fn methods_by_name(&self) -> &HashMap<Box<str>, (Arc<str>, MessageKind)> {
         &self.methods
     }
 
     /// Its methods, in the order that the component gives them.
-    pub(crate) fn methods(&self) -> &[(Arc<str>, Kind)] {
+    pub(crate) fn methods(&self) -> &[(Arc<str>, MessageKind)] {
         &self.order
     }
 
@@ -95,9 +95,9 @@ impl Type {
     pub(crate) fn settings(&self) -> TypeSettings {
         TypeSettings {
             revision: self.revision,
-            mailbox: usize::try_from(self.manifest.limits.mailbox).unwrap_or(usize::MAX),
-            idle: u64::try_from(self.manifest.life.idle.as_millis()).unwrap_or(u64::MAX),
-            has_stop: self.program.as_ref().is_some_and(|program| program.has_stop()),
+            mailbox_capacity: usize::try_from(self.manifest.limits.mailbox).unwrap_or(usize::MAX),
+            idle_timeout: u64::try_from(self.manifest.life.idle.as_millis()).unwrap_or(u64::MAX),
+            has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop()),
         }
     }
 }
@@ -317,7 +317,10 @@ pub(crate) mod tests {
         tokio::task::yield_now().await;
         types.put(Arc::new(known("counter", 1)));
         let found = waits.await.expect("waited").expect("found");
-        assert_eq!(found.methods_by_name().get("get").map(|(_, kind)| *kind), Some(Kind::Query));
+        assert_eq!(
+            found.methods_by_name().get("get").map(|(_, kind)| *kind),
+            Some(MessageKind::Query)
+        );
 
         assert!(types.wait("countr", Duration::from_millis(1)).await.is_none());
         let again = types.wait("countr", Duration::from_secs(3_600)).await;

@@ -7,7 +7,8 @@ use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::message::Now;
 use ostraca_core::node::{Machine, Notice};
 use ostraca_core::rows::{
-    CHUNK, ManagerRow, Member, NodeRow, ShardRow, ShardsRow, Standing, chunk_of, place_of,
+    Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, SHARDS_PER_CHUNK,
+    chunk_of, index_in_chunk,
 };
 use tokio::sync::watch;
 
@@ -41,18 +42,21 @@ pub(crate) struct Shards(Vec<Chunk>);
 
 /// The rows of a chunk, and their revision.
 #[derive(Clone, Debug)]
-struct Chunk(Arc<[ShardRow]>, u64);
+struct Chunk(Arc<[Assignment]>, u64);
 
 impl Shards {
-    fn of<'a>(rows: impl Iterator<Item = (u32, &'a ShardsRow, u64)>, before: &Self) -> Self {
+    fn of<'a>(rows: impl Iterator<Item = (u32, &'a AssignmentsRow, u64)>, before: &Self) -> Self {
         let mut chunks = Vec::with_capacity(before.0.len());
         for (number, row, revision) in rows {
             let number = number as usize;
             // A chunk that is missing leaves its place empty.
-            chunks
-                .resize_with(number, || Chunk(vec![ShardRow::default(); CHUNK as usize].into(), 0));
+            chunks.resize_with(number, || {
+                Chunk(vec![Assignment::default(); SHARDS_PER_CHUNK as usize].into(), 0)
+            });
             let known = before.0.get(number).filter(|Chunk(_, at)| *at == revision);
-            chunks.push(known.cloned().unwrap_or_else(|| Chunk(row.shards[..].into(), revision)));
+            chunks.push(
+                known.cloned().unwrap_or_else(|| Chunk(row.assignments[..].into(), revision)),
+            );
         }
         Self(chunks)
     }
@@ -65,23 +69,23 @@ impl Shards {
         self.0.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardRow> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Assignment> {
         self.chunks().flatten()
     }
 
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = &[ShardRow]> {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &[Assignment]> {
         self.0.iter().map(|Chunk(rows, _)| &rows[..])
     }
 
-    fn get(&self, shard: ShardId) -> Option<&ShardRow> {
-        self.0.get(chunk_of(shard) as usize)?.0.get(place_of(shard))
+    fn get(&self, shard: ShardId) -> Option<&Assignment> {
+        self.0.get(chunk_of(shard) as usize)?.0.get(index_in_chunk(shard))
     }
 }
 
 #[cfg(test)]
-impl From<Vec<ShardRow>> for Shards {
-    fn from(rows: Vec<ShardRow>) -> Self {
-        Self(rows.chunks(CHUNK as usize).map(|rows| Chunk(rows.into(), 1)).collect())
+impl From<Vec<Assignment>> for Shards {
+    fn from(rows: Vec<Assignment>) -> Self {
+        Self(rows.chunks(SHARDS_PER_CHUNK as usize).map(|rows| Chunk(rows.into(), 1)).collect())
     }
 }
 
@@ -89,17 +93,21 @@ impl View {
     pub(crate) fn of(machine: &Machine, now: Now, before: &Self) -> Self {
         let manager = machine.manager_row().cloned();
         let same = before.manager.as_ref().map(|row| row.term) == manager.as_ref().map(|r| r.term);
-        let held = || machine.held().map(|(shard, epoch, serving)| (shard, (epoch, serving)));
+        let held =
+            || machine.held_shards().map(|(shard, epoch, serving)| (shard, (epoch, serving)));
         let as_before = held().eq(before.held.iter().map(|(shard, held)| (*shard, *held)));
         Self {
             member: machine.member(),
-            suspended: machine.suspended(),
+            suspended: machine.is_suspended(),
             manager,
             manager_since: if same { before.manager_since } else { now.mono },
             nodes: machine.nodes().map(|(node, row)| (node.clone(), row.clone())).collect(),
-            shards: Shards::of(machine.assignments(), &before.shards),
+            shards: Shards::of(machine.assignment_rows(), &before.shards),
             held: if as_before { before.held.clone() } else { Arc::new(held().collect()) },
-            unfit: machine.unfit().map(|(node, types)| (node.clone(), types.to_vec())).collect(),
+            unfit: machine
+                .hosts_with_unrunnable_types()
+                .map(|(node, types)| (node.clone(), types.to_vec()))
+                .collect(),
             left: before.left,
         }
     }
@@ -107,7 +115,7 @@ impl View {
     /// Whether this life of a node lives, as far as its row says.
     pub(crate) fn alive(&self, member: &Member) -> bool {
         self.nodes.get(&member.node).is_some_and(|row| {
-            row.incarnation == member.incarnation && row.standing == Standing::Live
+            row.incarnation == member.incarnation && row.status == NodeStatus::Live
         })
     }
 
@@ -121,33 +129,32 @@ impl View {
         self.row(shard)?.owner.as_ref().filter(|owner| self.alive(owner))
     }
 
-    fn row(&self, shard: ShardId) -> Option<&ShardRow> {
+    fn row(&self, shard: ShardId) -> Option<&Assignment> {
         self.shards.get(shard)
     }
 
     /// Whether nodes other than that one drain and have not left: they need the store for it.
     pub(crate) fn others_leave(&self, me: &NodeId) -> bool {
-        let leaves = |row: &NodeRow| row.standing == Standing::Live && row.is_emptied();
+        let leaves = |row: &NodeRow| row.status == NodeStatus::Live && row.is_draining_or_leaving();
         self.nodes.iter().any(|(node, row)| node != me && leaves(row))
     }
 
     /// Whether nodes other than that one live.
     pub(crate) fn others_live(&self, me: &NodeId) -> bool {
-        self.nodes.iter().any(|(node, row)| node != me && row.standing == Standing::Live)
+        self.nodes.iter().any(|(node, row)| node != me && row.status == NodeStatus::Live)
     }
 
     /// Whether every shard has a live owner that this node knows, or nobody can own any; and all of its own serve.
     pub(crate) fn settled(&self, shards: u32) -> bool {
-        let hosts = self
-            .nodes
-            .values()
-            .any(|row| row.roles.host && row.standing == Standing::Live && !row.is_emptied());
+        let hosts = self.nodes.values().any(|row| {
+            row.roles.host && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
+        });
         let owned = self
             .shards
             .iter()
             .filter(|row| row.owner.as_ref().is_some_and(|owner| self.alive(owner)))
             .count();
-        let mine = |row: &ShardRow| row.owner.is_some() && row.owner == self.member;
+        let mine = |row: &Assignment| row.owner.is_some() && row.owner == self.member;
         let named = self.shards.iter().filter(|row| mine(row)).count();
         let serving = self.held.values().filter(|(_, serving)| *serving).count();
         self.member.is_some()
@@ -214,9 +221,9 @@ impl Events {
 mod tests {
     use super::*;
 
-    fn chunk(epoch: u64, shards: usize) -> ShardsRow {
-        let row = ShardRow { epoch: Epoch(epoch), ..ShardRow::default() };
-        ShardsRow { shards: vec![row; shards], ..ShardsRow::default() }
+    fn chunk(epoch: u64, shards: usize) -> AssignmentsRow {
+        let row = Assignment { epoch: Epoch(epoch), ..Assignment::default() };
+        AssignmentsRow { assignments: vec![row; shards], ..AssignmentsRow::default() }
     }
 
     #[test]

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::stream::StreamExt;
-use ostraca_core::ids::{Entity, Epoch, ShardId, ShardKey};
-use ostraca_core::message::{Kind, Message, Outcome, Token};
+use ostraca_core::ids::{Entity, Epoch, ShardId, ShardPath};
+use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
 use ostraca_core::records::{Claim, Commit};
-use ostraca_core::shard::{Action, Event, LiveCap, Owner, Settings, StopReason};
+use ostraca_core::shard::{Action, Event, InstanceSlots, Ownership, Settings, StopReason};
 use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
@@ -56,7 +56,7 @@ pub(crate) enum Input {
     Renewed(u64, u64),
     /// A shard was assigned. A machine of a lower epoch is forgotten first; nothing happens if one of this epoch or a
     /// higher one stands, or if the worker stops.
-    Adopt(Box<Owner>),
+    Adopt(Box<Ownership>),
     /// Give a shard up; [`Report::Stopped`] follows, at once if there is no machine of that epoch. Not if one of a
     /// higher epoch stands.
     StopShard { shard: ShardId, epoch: Epoch, reason: StopReason },
@@ -108,7 +108,7 @@ impl Back {
 pub(crate) struct Answered {
     pub(crate) tag: u64,
     pub(crate) outcome: Outcome,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// Of the shard's machine; 0 if there is none here.
     pub(crate) epoch: Epoch,
 }
@@ -146,7 +146,7 @@ pub(crate) enum Report {
     /// A shard was given up: no instance of it lives, and no commit of it is under way.
     Stopped(ShardId, Epoch),
     /// A shard was refused: another claim stands.
-    Lost(Box<Owner>, Option<Box<Claim>>, String),
+    Lost(Box<Ownership>, Option<Box<Claim>>, String),
     /// The worker panicked, and its shards with it.
     Panicked(usize),
 }
@@ -183,14 +183,14 @@ struct Worker {
     by_shard: HashMap<ShardId, SlotId>,
     slots: Slots,
     types: HashMap<Arc<str>, Arc<Type>>,
-    tickets: HashMap<Token, Waiting>,
+    tickets: HashMap<ReplyToken, Waiting>,
     /// The round's answers for the gateway.
     answers: Vec<Answered>,
-    cap: LiveCap,
+    cap: InstanceSlots,
     tasks: Tasks,
     claims: Vec<(SlotId, Arc<Claim>)>,
     commits: Vec<(SlotId, Commit)>,
-    loads: Vec<(SlotId, ShardKey, Entity, u64)>,
+    loads: Vec<(SlotId, ShardPath, Entity, u64)>,
     renewed: Option<(u64, u64)>,
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
@@ -204,7 +204,7 @@ struct Worker {
 struct Waiting {
     slot: SlotId,
     back: Back,
-    kind: Kind,
+    kind: MessageKind,
     charge: Arc<Charge>,
 }
 
@@ -260,7 +260,7 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
 impl Worker {
     fn new(parts: Parts) -> Self {
         Self {
-            cap: LiveCap::new(parts.cap),
+            cap: InstanceSlots::new(parts.cap),
             parts,
             by_shard: HashMap::new(),
             slots: Slots::default(),
@@ -290,14 +290,14 @@ impl Worker {
             Input::Type(entry) => {
                 self.parts.stats.failing.deployed(&entry.name);
                 self.types.insert(entry.name.clone(), entry.clone());
-                self.tell_all(&|| Event::Type {
-                    kind: entry.name.clone(),
+                self.tell_all(&|| Event::TypeDeployed {
+                    entity_type: entry.name.clone(),
                     settings: entry.settings(),
                 });
             }
             Input::Renewed(sent, lease) => {
                 self.renewed = Some((sent, lease));
-                self.tell_all(&|| Event::Renewed { sent, lease });
+                self.tell_all(&|| Event::LeaseRenewed { sent_at: sent, lease });
             }
             // One that comes after the stop would never hear of it.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
@@ -328,7 +328,7 @@ impl Worker {
             return self.not_owner(shard, back, message.kind);
         };
         let waiting = Waiting { slot: id, back, kind: message.kind, charge };
-        self.tickets.insert(message.token, waiting);
+        self.tickets.insert(message.reply_token, waiting);
         self.tell(id, Event::Message(message));
     }
 

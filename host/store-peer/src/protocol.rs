@@ -8,8 +8,8 @@
 use bytes::Bytes;
 use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
-use ostraca_core::ids::{ClusterId, Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_core::ids::{ClusterId, Entity, ShardPath};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
 use ostraca_store::{Cas, Conflict, Page, Row, RowEvent, Scan, StoreError, StoreIdentity};
 use ostraca_wire::peer::VERSIONS;
 use serde::de::DeserializeOwned;
@@ -37,11 +37,11 @@ pub enum Request {
     /// [`EntityStore::claim`](ostraca_store::EntityStore::claim).
     Claim(Vec<Claim>),
     /// [`EntityStore::claims`](ostraca_store::EntityStore::claims).
-    Claims(Vec<ShardKey>),
+    Claims(Vec<ShardPath>),
     /// [`EntityStore::commit`](ostraca_store::EntityStore::commit).
     Commit(Vec<Commit>),
     /// [`EntityStore::load`](ostraca_store::EntityStore::load), of at most [`MAX_LOADS`].
-    Load(Vec<(ShardKey, Entity)>),
+    Load(Vec<(ShardPath, Entity)>),
     /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than asked for.
     Scan(Scan),
     /// A piece of a blob to be kept, in order; the last one keeps it.
@@ -126,7 +126,7 @@ pub enum Answer {
     /// One outcome a turn.
     Commit(Vec<CommitOutcome>),
     /// One answer an entity.
-    Load(Vec<Result<Loaded, StoreError>>),
+    Load(Vec<Result<LoadedEntity, StoreError>>),
     /// A page.
     Scan(Result<Page, StoreError>),
     /// The digest of a blob that is kept; nothing while pieces of it are missing.
@@ -226,7 +226,7 @@ impl Message for Reply {}
 /// # Errors
 /// [`StoreError::Limit`] for what cannot be encoded; there is no such message.
 pub fn encode<T: Message>(message: &T) -> Result<Bytes, StoreError> {
-    let bytes = codec::encode_after(vec![VERSION], &(message, Extensions::<T>::default()));
+    let bytes = codec::append_encoded(vec![VERSION], &(message, Extensions::<T>::default()));
     bytes.map(Bytes::from).map_err(|error| StoreError::Limit(format!("not encoded: {error}")))
 }
 
@@ -266,7 +266,7 @@ pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, Unre
 
 /// The number of the call that the bytes begin with.
 fn kind(body: &[u8]) -> Option<u32> {
-    codec::take(body).ok().map(|(kind, _)| kind)
+    codec::decode_prefix(body).ok().map(|(kind, _)| kind)
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use common::remote::{Remote, quick};
 use common::{claim, shard, turn};
 use futures::FutureExt;
 use futures::executor::block_on;
-use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey, Refusal, Write,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, RecordKey, RecordWrite,
 };
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store::{
@@ -77,7 +77,7 @@ fn a_commit_of_a_broken_link_never_takes_effect_after_the_next_link_was_greeted(
         assert_eq!(remote.weather.deliver_late(), 3);
         assert_eq!(version(&*store, "x"), 0, "claimed again: {claim_again}");
     }
-    assert_eq!(block_on(remote.a.commit(vec![turn(&first, "x", 0)])), [CommitOutcome::Done]);
+    assert_eq!(block_on(remote.a.commit(vec![turn(&first, "x", 0)])), [CommitOutcome::Committed]);
 }
 
 #[test]
@@ -109,7 +109,9 @@ fn without_a_link_calls_are_answered_at_once_and_nothing_is_in_doubt() {
     let refused = block_on(remote.a.commit(vec![turn(&claim, "x", 0), turn(&claim, "y", 0)]));
     assert_eq!(refused.len(), 2);
     for outcome in refused {
-        let CommitOutcome::Refused(Refusal::Limit(why)) = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Refused(CommitRefusal::LimitReached(why)) = outcome else {
+            panic!("{outcome:?}")
+        };
         assert!(why.contains("store"), "{why}");
     }
     let failed = block_on(remote.a.claim(vec![claim.clone()]));
@@ -126,7 +128,7 @@ fn without_a_link_calls_are_answered_at_once_and_nothing_is_in_doubt() {
 
     remote.weather.cut.store(false, Ordering::Relaxed);
     wait("the link comes back", || answers(&remote));
-    assert_eq!(block_on(remote.a.commit(vec![turn(&claim, "x", 0)])), [CommitOutcome::Done]);
+    assert_eq!(block_on(remote.a.commit(vec![turn(&claim, "x", 0)])), [CommitOutcome::Committed]);
 }
 
 #[test]
@@ -140,10 +142,13 @@ fn calls_take_effect_in_the_order_in_which_they_were_made() {
     }
     let second = remote.a.claim(vec![claim("a", 2)]);
     let late = remote.a.commit(vec![turn(&first, "x", 500)]);
-    assert!(matches!(block_on(late)[..], [CommitOutcome::Refused(Refusal::Claim { .. })]));
+    assert!(matches!(
+        block_on(late)[..],
+        [CommitOutcome::Refused(CommitRefusal::ClaimMismatch { .. })]
+    ));
     assert_eq!(block_on(second), [ClaimOutcome::Granted]);
     for commit in commits.into_iter().rev() {
-        assert_eq!(block_on(commit), [CommitOutcome::Done]);
+        assert_eq!(block_on(commit), [CommitOutcome::Committed]);
     }
 }
 
@@ -172,7 +177,10 @@ impl EntityStore for Stubborn {
         self.say(self.store.claim(claims))
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.say(self.store.claims(shards))
     }
 
@@ -182,8 +190,8 @@ impl EntityStore for Stubborn {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         self.say(self.store.load(entities))
     }
 
@@ -248,7 +256,7 @@ fn an_answer_that_nobody_has_looked_at_is_an_answer() {
     let dropped = remote.a.commit(vec![turn(&claim, "y", 0)]);
     drop(dropped);
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(block_on(commit), [CommitOutcome::Done]);
+    assert_eq!(block_on(commit), [CommitOutcome::Committed]);
     assert_eq!(links(&remote), before, "the link is the same");
     assert_eq!(version(&remote.a, "y"), 1);
 }
@@ -300,15 +308,16 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
     let with_value = |from: u64, size: usize| {
         let mut turn = turn(&claim, "x", from);
         let key = RecordKey::State(Bytes::from(from.to_string()));
-        turn.writes = vec![Write { key, value: Some(vec![7; size].into()) }];
+        turn.writes = vec![RecordWrite { key, value: Some(vec![7; size].into()) }];
         turn
     };
     remote.weather.max_call.store(3_000, Ordering::Relaxed);
     remote.weather.max_answer.store(4_000, Ordering::Relaxed);
     let turns = (0..20).map(|from| with_value(from, 1_000)).collect();
-    assert!(block_on(remote.a.commit(turns)).iter().all(|it| *it == CommitOutcome::Done));
+    assert!(block_on(remote.a.commit(turns)).iter().all(|it| *it == CommitOutcome::Committed));
     let too_large = block_on(remote.a.commit(vec![with_value(20, 1_000), with_value(21, 4_000)]));
-    let [CommitOutcome::Done, CommitOutcome::Refused(Refusal::TooLarge(why))] = &too_large[..]
+    let [CommitOutcome::Committed, CommitOutcome::Refused(CommitRefusal::TooLarge(why))] =
+        &too_large[..]
     else {
         panic!("{too_large:?}")
     };
@@ -329,19 +338,19 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
     assert_eq!(records, 21);
     for id in ["y", "z"] {
         let mut turn = turn(&claim, id, 0);
-        turn.head.lanes_beside = 1;
+        turn.head.spilled_lane_count = 1;
         let lane = ostraca_core::records::Lane {
-            session: ostraca_core::ids::Session([1; 16]),
-            last: 1,
+            session: ostraca_core::ids::ScopedSessionId([1; 16]),
+            last_sequence: 1,
             used_at: 1,
             newest_created: 1,
-            principal: 1,
+            principal_tag: 1,
             replies: vec![],
             extensions: Default::default(),
         };
         turn.head.lanes = vec![lane; 100];
         let sent = block_on(store.commit(vec![turn]));
-        assert_eq!(sent, [CommitOutcome::Done]);
+        assert_eq!(sent, [CommitOutcome::Committed]);
     }
     let entities = ["y", "z"].map(|id| (shard(), Entity::new("counter", id)));
     let loaded = block_on(remote.a.load(entities.to_vec()));
@@ -349,7 +358,7 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
     remote.weather.max_call.store(1 << 20, Ordering::Relaxed);
     remote.weather.max_answer.store(20 << 20, Ordering::Relaxed);
     let many = (0..3_000).map(|n| (shard(), Entity::new("counter", n.to_string()))).collect();
-    assert_eq!(block_on(remote.a.load(many)), vec![Ok(Loaded::default()); 3_000]);
+    assert_eq!(block_on(remote.a.load(many)), vec![Ok(LoadedEntity::default()); 3_000]);
     remote.weather.max_answer.store(1_000, Ordering::Relaxed);
     let loaded = block_on(remote.a.load(entities.to_vec()));
     assert!(loaded.iter().all(|it| matches!(it, Err(StoreError::Limit(_)))), "{loaded:?}");

@@ -12,7 +12,7 @@ use common::remote::{Remote, quick};
 use common::{claim, member, shard, turn};
 use futures::executor::block_on;
 use ostraca_core::ids::{ClusterId, Entity};
-use ostraca_core::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store::{EntityStore, MemoryStore, StoreError};
 use ostraca_store_peer::protocol::{
@@ -87,15 +87,18 @@ fn a_node_may_write_in_its_own_name_only() {
     assert!(why.contains("node a") && why.contains("node b"), "{why}");
     let turns = vec![turn(&own, "x", 0), turn(&foreign, "y", 0), turn(&own, "x", 1)];
     let outcomes = block_on(remote.a.commit(turns));
-    let [CommitOutcome::Done, CommitOutcome::Refused(Refusal::Limit(why)), CommitOutcome::Done] =
-        &outcomes[..]
+    let [
+        CommitOutcome::Committed,
+        CommitOutcome::Refused(CommitRefusal::LimitReached(why)),
+        CommitOutcome::Committed,
+    ] = &outcomes[..]
     else {
         panic!("{outcomes:?}")
     };
     assert!(why.contains("name of node b"), "{why}");
     let other_cluster = ostraca_core::records::Claim { cluster: ClusterId(9), ..claim("a", 2) };
     let outcomes = block_on(remote.a.claim(vec![other_cluster]));
-    assert_eq!(outcomes, [ClaimOutcome::OtherCluster { store: CLUSTER }]);
+    assert_eq!(outcomes, [ClaimOutcome::OtherCluster { store_cluster: CLUSTER }]);
 }
 
 #[test]
@@ -217,7 +220,7 @@ fn a_store_that_went_back_or_forked_is_refused_over_restarts_of_this_node() {
             let claim = claim("a", 1);
             assert_eq!(block_on(store.claim(vec![claim.clone()])), [ClaimOutcome::Granted]);
             let turns = (0..3).map(|from| turn(&claim, "x", from)).collect();
-            assert_eq!(block_on(store.commit(turns)), vec![CommitOutcome::Done; 3]);
+            assert_eq!(block_on(store.commit(turns)), vec![CommitOutcome::Committed; 3]);
             known.refresh().unwrap();
         }
         drop(store);
@@ -241,7 +244,7 @@ fn a_store_that_went_back_or_forked_is_refused_over_restarts_of_this_node() {
         let claim = claim("a", 1);
         block_on(forked.claim(vec![claim.clone()]));
         let turns = (0..50).map(|from| turn(&claim, "x", from)).collect();
-        assert!(block_on(forked.commit(turns)).iter().all(|it| *it == CommitOutcome::Done));
+        assert!(block_on(forked.commit(turns)).iter().all(|it| *it == CommitOutcome::Committed));
     }
     drop(SledStore::open(&old, &options).unwrap());
     refused(&old, "another way");

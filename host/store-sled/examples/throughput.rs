@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
-use ostraca_core::ids::{ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
-use ostraca_core::records::{Claim, Commit, CommitOutcome, Head, RecordKey, Write};
+use ostraca_core::ids::{
+    ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId,
+};
+use ostraca_core::records::{Claim, Commit, CommitOutcome, Head, RecordKey, RecordWrite};
 use ostraca_store::EntityStore;
 use ostraca_store_sled::{Options, SledStore};
 
@@ -20,8 +22,8 @@ const ENTITIES: u64 = 2_000;
 const CALL: u64 = 64;
 const FOR: Duration = Duration::from_secs(4);
 
-fn shard(number: u32) -> ShardKey {
-    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
+fn shard(number: u32) -> ShardPath {
+    ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
 }
 
 fn entity(number: u64) -> Entity {
@@ -32,12 +34,12 @@ fn turn(claim: &Arc<Claim>, number: u64, from: u64, state: bool) -> Commit {
     let turn = TurnId { nonce: 1, shard: claim.shard.shard.0, epoch: claim.epoch, number: from };
     let head = Head { version: from + 1, turn, ..Head::default() };
     let key = RecordKey::State("value".into());
-    let mut writes = vec![Write { key, value: Some(from.to_be_bytes().to_vec().into()) }];
+    let mut writes = vec![RecordWrite { key, value: Some(from.to_be_bytes().to_vec().into()) }];
     writes.truncate(usize::from(state));
     Commit {
         claim: claim.clone(),
         entity: entity(number),
-        from,
+        expected_version: from,
         head,
         writes,
         extensions: Default::default(),
@@ -101,7 +103,7 @@ fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool
             .map(|n| turn(&claim, n % ENTITIES, n / ENTITIES, state))
             .collect();
         for outcome in block_on(store.commit(turns)) {
-            assert_eq!(outcome, CommitOutcome::Done);
+            assert_eq!(outcome, CommitOutcome::Committed);
         }
         count += CALL;
     }

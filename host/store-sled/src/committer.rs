@@ -8,7 +8,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
-use ostraca_core::records::{ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_store::changes::Changes;
 use ostraca_store::{Conflict, StoreError};
 
@@ -80,7 +80,7 @@ impl Committer {
     fn judge(&mut self, work: Work, low: Option<&str>) -> Answer {
         match (work, low) {
             (Work::Commit(_, to), Some(why)) => {
-                Answer::Commit(CommitOutcome::Refused(Refusal::Limit(why.into())), to)
+                Answer::Commit(CommitOutcome::Refused(CommitRefusal::LimitReached(why.into())), to)
             }
             (Work::Commit(commit, to), None) => Answer::Commit(self.judge.commit(*commit), to),
             (Work::Claim(claim, to), _) => Answer::Claim(self.judge.claim(*claim), to),

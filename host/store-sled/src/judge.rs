@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 
-use ostraca_core::ids::{ClusterId, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Refusal};
+use ostraca_core::ids::{ClusterId, ShardPath};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, RecordKey,
+};
 use ostraca_store::entity::{check_commit, check_record};
 use ostraca_store::record::{Kind, StandingClaim};
 use ostraca_store::{Cas, Conflict, Row, RowEvent, StoreError, keys};
@@ -24,7 +26,7 @@ pub(crate) struct Judge {
     records: Records,
     cluster: ClusterId,
     sequence: u64,
-    shards: HashMap<ShardKey, Shard>,
+    shards: HashMap<ShardPath, Shard>,
     heads: Heads,
     /// Pieces of the records beside heads that this batch writes, of entities that have any in pieces.
     beside: HashMap<Vec<u8>, u32>,
@@ -86,7 +88,7 @@ impl Judge {
 
     pub(crate) fn claim(&mut self, claim: Claim) -> ClaimOutcome {
         if claim.cluster != self.cluster {
-            return ClaimOutcome::OtherCluster { store: self.cluster };
+            return ClaimOutcome::OtherCluster { store_cluster: self.cluster };
         }
         if let Err(limit) = check_record(&keys::claim(&claim.shard), 0) {
             return ClaimOutcome::Failed(limit);
@@ -94,7 +96,7 @@ impl Judge {
         match self.shard(&claim.shard) {
             Err(error) => return ClaimOutcome::Failed(error.to_string()),
             Ok(Some(shard)) if !claim.supersedes(&shard.standing.claim) => {
-                return ClaimOutcome::Refused { standing: Box::new(shard.standing.claim.clone()) };
+                return ClaimOutcome::Refused { current: Box::new(shard.standing.claim.clone()) };
             }
             Ok(Some(shard)) if claim == shard.standing.claim => return ClaimOutcome::Granted,
             Ok(_) => {}
@@ -112,7 +114,7 @@ impl Judge {
     pub(crate) fn commit(&mut self, commit: Commit) -> CommitOutcome {
         match self.try_commit(commit) {
             Ok(outcome) => outcome,
-            Err(error) => CommitOutcome::Refused(Refusal::Limit(error.to_string())),
+            Err(error) => CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string())),
         }
     }
 
@@ -125,18 +127,20 @@ impl Judge {
         let mut mark = self.mark(&head_key)?;
         if mark.version == commit.head.version && mark.version > 0 && mark.turn == commit.head.turn
         {
-            return Ok(CommitOutcome::Already);
+            return Ok(CommitOutcome::AlreadyCommitted);
         }
         let standing = self.shard(&commit.claim.shard)?.map(|shard| &shard.standing.claim);
         if standing != Some(&*commit.claim) {
             let standing = standing.cloned().map(Box::new);
-            return Ok(CommitOutcome::Refused(Refusal::Claim { standing }));
+            return Ok(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }));
         }
-        if mark.version != commit.from {
-            return Ok(CommitOutcome::Refused(Refusal::Version { stored: mark.version }));
+        if mark.version != commit.expected_version {
+            return Ok(CommitOutcome::Refused(CommitRefusal::VersionMismatch {
+                stored: mark.version,
+            }));
         }
-        if commit.from.checked_add(1) != Some(commit.head.version) {
-            return Ok(CommitOutcome::Refused(Refusal::Limit(
+        if commit.expected_version.checked_add(1) != Some(commit.head.version) {
+            return Ok(CommitOutcome::Refused(CommitRefusal::LimitReached(
                 "a commit raises the version by one".into(),
             )));
         }
@@ -202,7 +206,7 @@ impl Judge {
         self.heads.insert(head_key, Mark { version, turn, pieces, ..mark });
         self.sequence += 1;
         self.wrote = true;
-        Ok(CommitOutcome::Done)
+        Ok(CommitOutcome::Committed)
     }
 
     pub(crate) fn compare_and_set(&mut self, cas: Cas) -> Result<u64, Conflict> {
@@ -241,7 +245,7 @@ impl Judge {
     }
 
     /// The shard, if it was ever claimed.
-    fn shard(&mut self, key: &ShardKey) -> Result<Option<&Shard>, StoreError> {
+    fn shard(&mut self, key: &ShardPath) -> Result<Option<&Shard>, StoreError> {
         if !self.shards.contains_key(key) {
             let claim_key = Table::Entities.key(&keys::claim(key));
             let Some(standing) = self.records.get::<StandingClaim>(&claim_key)? else {
@@ -254,7 +258,7 @@ impl Judge {
         Ok(self.shards.get(key))
     }
 
-    fn next_sequence(&mut self, key: &ShardKey) -> Result<u64, StoreError> {
+    fn next_sequence(&mut self, key: &ShardPath) -> Result<u64, StoreError> {
         self.shard(key)?;
         let Some(shard) = self.shards.get_mut(key) else {
             return Err(StoreError::Corrupt("a claim vanished".into()));
@@ -318,7 +322,7 @@ pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<Row, Stor
 }
 
 fn too_large(why: String) -> CommitOutcome {
-    CommitOutcome::Refused(Refusal::TooLarge(why))
+    CommitOutcome::Refused(CommitRefusal::TooLarge(why))
 }
 
 /// The keys of one kind of an entity's records.

@@ -46,8 +46,8 @@ use crossbeam_channel::Sender as Channel;
 use futures::FutureExt;
 use futures::channel::oneshot::{Receiver, Sender, channel};
 use futures::future::ready;
-use ostraca_core::ids::{ClusterId, Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_core::ids::{ClusterId, Entity, ShardPath};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
 use ostraca_store::changes::Changes;
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,
@@ -211,7 +211,10 @@ impl EntityStore for SledStore {
         answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.read(|to| Read::Claims(shards, to), Err)
     }
 
@@ -226,8 +229,8 @@ impl EntityStore for SledStore {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         let count = entities.len();
         self.read(|to| Read::Load(entities, to), move |error| vec![Err(error); count])
     }

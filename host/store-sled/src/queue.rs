@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use ostraca_core::ids::ShardKey;
+use ostraca_core::ids::ShardPath;
 
 use crate::Options;
 use crate::reads::{Parked, Read};
@@ -31,7 +31,7 @@ pub(crate) struct Queue {
 #[derive(Default)]
 struct Waiting {
     rows: Flow,
-    shards: HashMap<ShardKey, usize>,
+    shards: HashMap<ShardPath, usize>,
     /// By their number in `shards`; those in `free` are unused.
     flows: Vec<Flow>,
     free: Vec<usize>,
@@ -50,7 +50,7 @@ struct Waiting {
 /// Calls that keep their order.
 #[derive(Default)]
 struct Flow {
-    shard: Option<ShardKey>,
+    shard: Option<ShardPath>,
     items: VecDeque<Item>,
     credit: usize,
     /// Whether the batch that is being written has some of it.
@@ -77,7 +77,7 @@ enum Turn {
 /// What a read comes after.
 pub(crate) enum After<'a, 'b> {
     Rows,
-    Shards(&'a mut dyn Iterator<Item = &'b ShardKey>),
+    Shards(&'a mut dyn Iterator<Item = &'b ShardPath>),
 }
 
 impl Queue {
@@ -257,7 +257,7 @@ impl Queue {
 
 impl Waiting {
     /// The number of a shard's flow, which is made if it has none.
-    fn flow(&mut self, shard: &ShardKey) -> usize {
+    fn flow(&mut self, shard: &ShardPath) -> usize {
         if let Some(number) = self.shards.get(shard) {
             return *number;
         }

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, Head, Lane, Loaded};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{Claim, Head, Lane, LoadedEntity};
 use ostraca_store::entity::check_record;
 use ostraca_store::record::{Kind, StandingClaim};
 use ostraca_store::{Page, Row, Scan, ScanKind, ScannedRecord, StoreError, keys};
@@ -71,7 +71,7 @@ impl Reader {
                 give(claims, to)
             }
             Read::Load(entities, to) => {
-                let load = |(shard, entity): &(ShardKey, Entity)| self.load(hold, shard, entity);
+                let load = |(shard, entity): &(ShardPath, Entity)| self.load(hold, shard, entity);
                 let loaded: Vec<_> = entities.iter().map(load).collect();
                 Box::new(move |durable| {
                     drop(to.send(match durable {
@@ -91,7 +91,7 @@ impl Reader {
         }
     }
 
-    fn claim(&self, hold: &mut Hold<'_>, shard: &ShardKey) -> Result<Option<Claim>, StoreError> {
+    fn claim(&self, hold: &mut Hold<'_>, shard: &ShardPath) -> Result<Option<Claim>, StoreError> {
         hold.pause();
         hold.count(1);
         let key = Table::Entities.key(&keys::claim(shard));
@@ -101,16 +101,18 @@ impl Reader {
     fn load(
         &self,
         hold: &mut Hold<'_>,
-        shard: &ShardKey,
+        shard: &ShardPath,
         entity: &Entity,
-    ) -> Result<Loaded, StoreError> {
+    ) -> Result<LoadedEntity, StoreError> {
         let key = Table::Entities.key(&keys::head(shard, entity));
         hold.pause();
         'again: for attempt in 0.. {
             hold.count(1);
-            let Some(head) = self.records.get::<Head>(&key)? else { return Ok(Loaded::default()) };
+            let Some(head) = self.records.get::<Head>(&key)? else {
+                return Ok(LoadedEntity::default());
+            };
             let mut lanes = Vec::new();
-            if head.lanes_beside > 0 {
+            if head.spilled_lane_count > 0 {
                 let prefix = Table::Entities.key(&keys::of_entity(shard, Kind::Lane, entity));
                 for record in self.records.db.scan_prefix(prefix) {
                     let (key_of_lane, raw) = record.map_err(read_error)?;
@@ -121,9 +123,9 @@ impl Reader {
                     }
                 }
             }
-            return Ok(Loaded { head: Some(head), lanes });
+            return Ok(LoadedEntity { head: Some(head), lanes });
         }
-        Ok(Loaded::default())
+        Ok(LoadedEntity::default())
     }
 
     /// The version of the head under `key`; 0 without one.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use futures::channel::oneshot::Sender;
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, Loaded};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{Claim, LoadedEntity};
 use ostraca_store::{Page, Row, Scan, StoreError};
 
 use crate::queue::After;
@@ -16,8 +16,8 @@ pub(crate) type Listed = (Vec<Row>, u64);
 
 /// One read.
 pub(crate) enum Read {
-    Claims(Vec<ShardKey>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
-    Load(Vec<(ShardKey, Entity)>, Sender<Vec<Result<Loaded, StoreError>>>),
+    Claims(Vec<ShardPath>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
+    Load(Vec<(ShardPath, Entity)>, Sender<Vec<Result<LoadedEntity, StoreError>>>),
     Scan(Scan, Sender<Result<Page, StoreError>>),
     Get(String, Sender<Result<Option<Row>, StoreError>>),
     List(String, Sender<Result<Listed, StoreError>>),

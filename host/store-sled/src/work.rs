@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::channel::oneshot::{Receiver, Sender, channel};
-use ostraca_core::ids::ShardKey;
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Refusal};
+use ostraca_core::ids::ShardPath;
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal};
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{Cas, Conflict, StoreError};
 
@@ -30,7 +30,7 @@ impl Work {
     pub(crate) fn size(&self) -> Size {
         match self {
             Self::Commit(commit, _) => {
-                let pieces = |write: &ostraca_core::records::Write| {
+                let pieces = |write: &ostraca_core::records::RecordWrite| {
                     1 + write.value.as_ref().map_or(0, bytes::Bytes::len) / INLINE_BYTES
                 };
                 let records = 1 + commit.writes.iter().map(pieces).sum::<usize>();
@@ -41,7 +41,7 @@ impl Work {
     }
 
     /// Whose order it keeps; a row's keep that of the rows.
-    pub(crate) fn shard(&self) -> Option<&ShardKey> {
+    pub(crate) fn shard(&self) -> Option<&ShardPath> {
         match self {
             Self::Commit(commit, _) => Some(&commit.claim.shard),
             Self::Claim(claim, _) => Some(&claim.shard),
@@ -53,7 +53,7 @@ impl Work {
     pub(crate) fn refuse(self, error: &StoreError) {
         match self {
             Self::Commit(_, to) => {
-                to.give(CommitOutcome::Refused(Refusal::Limit(error.to_string())));
+                to.give(CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string())));
             }
             Self::Claim(_, to) => to.give(ClaimOutcome::Failed(error.to_string())),
             Self::Cas(_, to) => drop(to.send(Err(Conflict::Store(error.clone())))),

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::executor::block_on;
-use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, Write};
+use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, RecordWrite,
+};
 use ostraca_store::EntityStore;
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store_sled::{Options, SledStore};
@@ -14,14 +16,14 @@ use ostraca_store_sled::{Options, SledStore};
 /// A turn that writes 20,000 records.
 fn turn(claim: &Arc<Claim>, from: u64) -> Commit {
     let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
-    let write = |key: u32| Write {
+    let write = |key: u32| RecordWrite {
         key: RecordKey::State(key.to_be_bytes().to_vec().into()),
         value: Some(from.to_be_bytes().to_vec().into()),
     };
     Commit {
         claim: claim.clone(),
         entity: Entity::new("counter", "a"),
-        from,
+        expected_version: from,
         head: Head { version: from + 1, turn, ..Head::default() },
         writes: (0..20_000).map(write).collect(),
         extensions: Default::default(),
@@ -36,7 +38,7 @@ fn what_a_batch_replaced_is_freed_after_it() {
     let store = SledStore::create(dir.path(), &options, CLUSTER, CLUSTER_NAME).unwrap();
     let claim = Arc::new(Claim {
         cluster: CLUSTER,
-        shard: ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) },
+        shard: ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) },
         epoch: Epoch(1),
         node: NodeId::from("a"),
         incarnation: Incarnation::default(),
@@ -46,7 +48,7 @@ fn what_a_batch_replaced_is_freed_after_it() {
     assert_eq!(block_on(store.claim(vec![(*claim).clone()])), [ClaimOutcome::Granted]);
     let write = |from| {
         let outcomes = block_on(store.commit(vec![turn(&claim, from)]));
-        assert_eq!(outcomes, [CommitOutcome::Done]);
+        assert_eq!(outcomes, [CommitOutcome::Committed]);
     };
     (0..5).for_each(write);
     // This is freed after all that these batches replaced. What a thread has to free joins the queue when it ends.

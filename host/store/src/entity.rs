@@ -1,8 +1,8 @@
 //! Where entities' heads, lanes and state live.
 
 use bytes::Bytes;
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity, RecordKey};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::MAX_KEY_BYTES;
@@ -21,13 +21,13 @@ pub const MAX_COMMIT_BYTES: usize = 18 * 1024 * 1024;
 pub fn commit_bytes(commit: &Commit) -> usize {
     let replies = commit.head.lanes.iter().map(|lane| {
         let replies = lane.replies.iter();
-        128 + replies.map(|reply| 64 + reply.answer.len()).sum::<usize>()
+        128 + replies.map(|reply| 64 + reply.reply.len()).sum::<usize>()
     });
     let writes = commit.writes.iter().map(|write| {
         let key = if let RecordKey::State(key) = &write.key { key.len() } else { 16 };
         64 + key + write.value.as_ref().map_or(0, Bytes::len)
     });
-    let names = [&commit.entity.kind, &commit.entity.id, &commit.claim.shard.namespace]
+    let names = [&commit.entity.entity_type, &commit.entity.id, &commit.claim.shard.namespace]
         .map(|name| name.len());
     let Claim { shard, node, .. } = &*commit.claim;
     let names = names.iter().sum::<usize>() + shard.pool.len() + node.0.len();
@@ -108,7 +108,8 @@ pub trait EntityStore: Send + Sync + 'static {
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>>;
 
     /// The claims that stand, `None` for a shard that nobody ever claimed.
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>>;
+    fn claims(&self, shards: Vec<ShardPath>)
+    -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>>;
 
     /// Commits turns, one answer each, in order. They need not be of one shard.
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>>;
@@ -116,8 +117,8 @@ pub trait EntityStore: Send + Sync + 'static {
     /// Loads heads and lanes, one answer each, in order.
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>>;
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>>;
 
     /// Reads a page of a shard's records of one kind.
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>>;
@@ -133,7 +134,7 @@ pub trait EntityStore: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
     /// Whose records.
-    pub shard: ShardKey,
+    pub shard: ShardPath,
     /// Of which kind.
     pub kind: ScanKind,
     /// Where the page before this one ended: its [`Page::next`].

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::RecordKey;
 
 use crate::StoreError;
@@ -23,7 +23,7 @@ pub const MAX_KEY_BYTES: usize = 960;
 
 /// What every key of a shard starts with, and no other key does.
 #[must_use]
-pub fn shard(shard: &ShardKey) -> Vec<u8> {
+pub fn shard(shard: &ShardPath) -> Vec<u8> {
     let mut key = Vec::with_capacity(96);
     push_name(&mut key, &shard.namespace);
     push_name(&mut key, &shard.pool);
@@ -33,7 +33,7 @@ pub fn shard(shard: &ShardKey) -> Vec<u8> {
 
 /// What every key of one kind in a shard starts with.
 #[must_use]
-pub fn of_kind(of: &ShardKey, kind: Kind) -> Vec<u8> {
+pub fn of_kind(of: &ShardPath, kind: Kind) -> Vec<u8> {
     let mut key = shard(of);
     key.push(kind as u8);
     key
@@ -41,28 +41,28 @@ pub fn of_kind(of: &ShardKey, kind: Kind) -> Vec<u8> {
 
 /// The key of a shard's claim.
 #[must_use]
-pub fn claim(of: &ShardKey) -> Vec<u8> {
+pub fn claim(of: &ShardPath) -> Vec<u8> {
     of_kind(of, Kind::Claim)
 }
 
 /// What every key of one kind of an entity's records starts with.
 #[must_use]
-pub fn of_entity(of: &ShardKey, kind: Kind, entity: &Entity) -> Vec<u8> {
+pub fn of_entity(of: &ShardPath, kind: Kind, entity: &Entity) -> Vec<u8> {
     let mut key = of_kind(of, kind);
-    push_name(&mut key, &entity.kind);
+    push_name(&mut key, &entity.entity_type);
     push_name(&mut key, &entity.id);
     key
 }
 
 /// The key of an entity's head.
 #[must_use]
-pub fn head(of: &ShardKey, entity: &Entity) -> Vec<u8> {
+pub fn head(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     of_entity(of, Kind::Head, entity)
 }
 
 /// The key and the kind of a record beside an entity's head.
 #[must_use]
-pub fn record(of: &ShardKey, entity: &Entity, record: &RecordKey) -> (Vec<u8>, Kind) {
+pub fn record(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u8>, Kind) {
     let (kind, last) = match record {
         RecordKey::State(key) => (Kind::State, &key[..]),
         RecordKey::Lane(session) => (Kind::Lane, &session.0[..]),
@@ -74,10 +74,10 @@ pub fn record(of: &ShardKey, entity: &Entity, record: &RecordKey) -> (Vec<u8>, K
 
 /// The key of a timer: a shard's timers lie in the order of their due times, in milliseconds of UTC.
 #[must_use]
-pub fn timer(of: &ShardKey, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
+pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
     let mut key = of_kind(of, Kind::Timer);
     key.extend_from_slice(&due.to_be_bytes());
-    push_name(&mut key, &entity.kind);
+    push_name(&mut key, &entity.entity_type);
     push_name(&mut key, &entity.id);
     push_name(&mut key, name);
     key
@@ -85,9 +85,9 @@ pub fn timer(of: &ShardKey, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
 
 /// The key of a message that waits to be sent: those from one entity to another lie in their order.
 #[must_use]
-pub fn outbox(of: &ShardKey, sender: &Entity, target: &Entity, number: u64) -> Vec<u8> {
+pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> Vec<u8> {
     let mut key = of_entity(of, Kind::Outbox, sender);
-    push_name(&mut key, &target.kind);
+    push_name(&mut key, &target.entity_type);
     push_name(&mut key, &target.id);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -95,7 +95,7 @@ pub fn outbox(of: &ShardKey, sender: &Entity, target: &Entity, number: u64) -> V
 
 /// The key of an event in an entity's journal.
 #[must_use]
-pub fn journal(of: &ShardKey, entity: &Entity, number: u64) -> Vec<u8> {
+pub fn journal(of: &ShardPath, entity: &Entity, number: u64) -> Vec<u8> {
     let mut key = of_entity(of, Kind::Journal, entity);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -103,13 +103,13 @@ pub fn journal(of: &ShardKey, entity: &Entity, number: u64) -> Vec<u8> {
 
 /// The key of the mark of a remembered entity.
 #[must_use]
-pub fn remembered(of: &ShardKey, entity: &Entity) -> Vec<u8> {
+pub fn remembered(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     of_entity(of, Kind::Remembered, entity)
 }
 
 /// The key of a message that its sender has set aside.
 #[must_use]
-pub fn dead_letter(of: &ShardKey, sender: &Entity, number: u64) -> Vec<u8> {
+pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     let mut key = of_entity(of, Kind::DeadLetter, sender);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -122,7 +122,7 @@ pub fn dead_letter(of: &ShardKey, sender: &Entity, number: u64) -> Vec<u8> {
 pub fn parse_entity(rest: &[u8]) -> Result<(Entity, &[u8]), StoreError> {
     let (kind, rest) = parse_name(rest)?;
     let (id, rest) = parse_name(rest)?;
-    Ok((Entity { kind, id }, rest))
+    Ok((Entity { entity_type: kind, id }, rest))
 }
 
 fn push_name(key: &mut Vec<u8>, name: &str) {
@@ -158,10 +158,10 @@ fn parse_name(bytes: &[u8]) -> Result<(Arc<str>, &[u8]), StoreError> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use ostraca_core::ids::{Session, ShardId};
+    use ostraca_core::ids::{ScopedSessionId, ShardId};
 
-    fn shard_key(namespace: &str, pool: &str, number: u32) -> ShardKey {
-        ShardKey { namespace: namespace.into(), pool: pool.into(), shard: ShardId(number) }
+    fn shard_key(namespace: &str, pool: &str, number: u32) -> ShardPath {
+        ShardPath { namespace: namespace.into(), pool: pool.into(), shard: ShardId(number) }
     }
 
     const NAMES: [&str; 9] = ["", "\0", "\0\0", "\0a", "a", "a\0", "a\0b", "a\u{1}", "b"];
@@ -217,7 +217,7 @@ mod tests {
         for kind in NAMES {
             for id in NAMES {
                 let entity = Entity::new(kind, id);
-                let (key, _) = record(&one, &entity, &RecordKey::Lane(Session([9; 16])));
+                let (key, _) = record(&one, &entity, &RecordKey::Lane(ScopedSessionId([9; 16])));
                 let rest = &key[of_kind(&one, Kind::Lane).len()..];
                 assert_eq!(parse_entity(rest).unwrap(), (entity, &[9u8; 16][..]));
             }

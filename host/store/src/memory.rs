@@ -12,9 +12,9 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
 use ostraca_core::codec;
-use ostraca_core::ids::{ClusterId, Entity, ShardKey};
+use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, Refusal,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, Lane, LoadedEntity,
 };
 
 use crate::changes::Changes;
@@ -76,7 +76,7 @@ impl MemoryStore {
 impl Data {
     fn claim(&mut self, claim: Claim) -> ClaimOutcome {
         if claim.cluster != self.identity.cluster {
-            return ClaimOutcome::OtherCluster { store: self.identity.cluster };
+            return ClaimOutcome::OtherCluster { store_cluster: self.identity.cluster };
         }
         let key = keys::claim(&claim.shard);
         if let Err(limit) = check_record(&key, 0) {
@@ -84,7 +84,7 @@ impl Data {
         }
         match self.claims.get(&key) {
             Some(standing) if !claim.supersedes(standing) => {
-                ClaimOutcome::Refused { standing: Box::new(standing.clone()) }
+                ClaimOutcome::Refused { current: Box::new(standing.clone()) }
             }
             _ => {
                 self.identity.sequence += 1;
@@ -102,22 +102,22 @@ impl Data {
         if stored.is_some_and(|head| head.turn == commit.head.turn)
             && version == commit.head.version
         {
-            return CommitOutcome::Already;
+            return CommitOutcome::AlreadyCommitted;
         }
         let standing = self.claims.get(&keys::claim(shard));
         if standing != Some(&*commit.claim) {
             let standing = standing.cloned().map(Box::new);
-            return CommitOutcome::Refused(Refusal::Claim { standing });
+            return CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing });
         }
-        if version != commit.from {
-            return CommitOutcome::Refused(Refusal::Version { stored: version });
+        if version != commit.expected_version {
+            return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: version });
         }
-        if commit.from.checked_add(1) != Some(commit.head.version) {
+        if commit.expected_version.checked_add(1) != Some(commit.head.version) {
             let limit = "a commit raises the version by one".into();
-            return CommitOutcome::Refused(Refusal::Limit(limit));
+            return CommitOutcome::Refused(CommitRefusal::LimitReached(limit));
         }
         if let Err(limit) = check_commit(&commit) {
-            return CommitOutcome::Refused(Refusal::TooLarge(limit));
+            return CommitOutcome::Refused(CommitRefusal::TooLarge(limit));
         }
         let writes: Vec<_> = commit
             .writes
@@ -128,7 +128,7 @@ impl Data {
             .iter()
             .map(|(key, value)| check_record(key, value.as_ref().map_or(0, Bytes::len)));
         if let Err(limit) = check_record(&head_key, 0).and_then(|()| limits.try_for_each(|it| it)) {
-            return CommitOutcome::Refused(Refusal::TooLarge(limit));
+            return CommitOutcome::Refused(CommitRefusal::TooLarge(limit));
         }
         self.identity.sequence += 1;
         commit.head.commit_sequence = self.identity.sequence;
@@ -139,15 +139,15 @@ impl Data {
                 None => self.records.remove(&key),
             };
         }
-        CommitOutcome::Done
+        CommitOutcome::Committed
     }
 
-    fn load(&self, shard: &ShardKey, entity: &Entity) -> Result<Loaded, StoreError> {
+    fn load(&self, shard: &ShardPath, entity: &Entity) -> Result<LoadedEntity, StoreError> {
         let Some(head) = self.heads.get(&keys::head(shard, entity)) else {
-            return Ok(Loaded::default());
+            return Ok(LoadedEntity::default());
         };
         let mut lanes = Vec::new();
-        if head.lanes_beside > 0 {
+        if head.spilled_lane_count > 0 {
             for (_, lane) in
                 starting_with(&self.records, &keys::of_entity(shard, Kind::Lane, entity))
             {
@@ -156,7 +156,7 @@ impl Data {
                 })?);
             }
         }
-        Ok(Loaded { head: Some(head.clone()), lanes })
+        Ok(LoadedEntity { head: Some(head.clone()), lanes })
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, StoreError> {
@@ -239,7 +239,10 @@ impl EntityStore for MemoryStore {
         ready(claims.into_iter().map(|claim| data.claim(claim)).collect()).boxed()
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         let data = self.lock();
         let claim = |shard| data.claims.get(&keys::claim(shard)).cloned();
         ready(Ok(shards.iter().map(claim).collect())).boxed()
@@ -252,8 +255,8 @@ impl EntityStore for MemoryStore {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         let data = self.lock();
         ready(entities.iter().map(|(shard, entity)| data.load(shard, entity)).collect()).boxed()
     }

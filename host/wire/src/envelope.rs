@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_core::ids::{Digest, Entity, Epoch, MessageId, Session};
-use ostraca_core::message::{Context, Kind, Message, Token};
+use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId};
+use ostraca_core::message::{Message, MessageKind, MessageMetadata, ReplyToken};
 
 use crate::outcome::wire_kind;
 use crate::problem;
@@ -42,7 +42,7 @@ pub trait Deployed {
     fn admits(&self, principal: &str) -> bool;
 
     /// A method's shared name and its kind.
-    fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)>;
+    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)>;
 
     /// The answer to whoever names a method that it does not have.
     fn unknown_method(&self, name: &str) -> Problem;
@@ -74,7 +74,7 @@ pub fn resolve<T: Deployed>(
     entry: &T,
     principal: &str,
     envelope: &Envelope,
-) -> Result<(Arc<str>, Kind), Problem> {
+) -> Result<(Arc<str>, MessageKind), Problem> {
     let name = entry.name();
     if !entry.admits(principal) {
         return Err(access_denied(name, principal));
@@ -109,10 +109,10 @@ pub fn access_denied(name: &str, principal: &str) -> Problem {
     }
 }
 
-fn word(kind: Kind) -> &'static str {
+fn word(kind: MessageKind) -> &'static str {
     match kind {
-        Kind::Command => "command",
-        Kind::Query => "query",
+        MessageKind::Command => "command",
+        MessageKind::Query => "query",
     }
 }
 
@@ -126,7 +126,7 @@ impl Envelope {
 
     /// The same as another node gets it: with what this one knows, and without the milliseconds that it was held.
     #[must_use]
-    pub fn passed_on(&self, session: Session, node: &str, epoch: Epoch, held: u64) -> Self {
+    pub fn passed_on(&self, session: ScopedSessionId, node: &str, epoch: Epoch, held: u64) -> Self {
         let mut envelope = self.clone();
         envelope.session = Bytes::copy_from_slice(&session.0);
         envelope.origin = node.to_owned();
@@ -143,16 +143,16 @@ impl Envelope {
     #[must_use]
     pub fn message(
         &self,
-        token: Token,
-        session: Session,
-        (name, method, kind): (Arc<str>, Arc<str>, Kind),
+        token: ReplyToken,
+        session: ScopedSessionId,
+        (name, method, kind): (Arc<str>, Arc<str>, MessageKind),
         (now, held): (u64, u64),
-        context: Context,
+        context: MessageMetadata,
     ) -> Message {
-        let target = Entity { kind: name, id: self.id.as_str().into() };
+        let target = Entity { entity_type: name, id: self.id.as_str().into() };
         Message {
-            token,
-            digest: Digest::of(&target, &method, &self.body),
+            reply_token: token,
+            digest: MessageDigest::compute(&target, &method, &self.body),
             target,
             id: MessageId { session, sequence: self.sequence },
             after: self.after,
@@ -160,8 +160,8 @@ impl Envelope {
             kind,
             method,
             body: self.body.clone(),
-            created: self.created_ms,
-            arrived: now,
+            created_ms: self.created_ms,
+            arrived_at: now,
             deadline: self.deadline(now, held),
             context: Arc::new(context),
         }

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use ostraca_core::ids::{Epoch, Incarnation};
-use ostraca_core::message::{Hint, Kind, Outcome, codes};
-use ostraca_core::records::Answer;
-use ostraca_core::route::{Refusal, Verdict};
+use ostraca_core::message::{MessageKind, Outcome, OwnerHint, codes};
+use ostraca_core::records::GuestReply;
+use ostraca_core::route::{AttemptResult, Refusal};
 use ostraca_core::rows::Member;
 
 use crate::problem;
@@ -18,16 +18,16 @@ const CREATED_MS: &str = "created_ms";
 
 /// The kind, as the wire has it.
 #[must_use]
-pub fn wire_kind(kind: Kind) -> proto::Kind {
+pub fn wire_kind(kind: MessageKind) -> proto::Kind {
     match kind {
-        Kind::Command => proto::Kind::Command,
-        Kind::Query => proto::Kind::Query,
+        MessageKind::Command => proto::Kind::Command,
+        MessageKind::Query => proto::Kind::Query,
     }
 }
 
 /// What a refusal tells the sender's gateway: `epoch`, and where the owner is known `owner`, `incarnation`, `nonce`.
 #[must_use]
-pub fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
+pub fn hint_details(hint: &OwnerHint) -> BTreeMap<String, String> {
     let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
     if let Some(owner) = &hint.owner {
         details.insert("owner".into(), owner.node.to_string());
@@ -37,7 +37,7 @@ pub fn hint_details(hint: &Hint) -> BTreeMap<String, String> {
     details
 }
 
-fn details(hint: Option<&Hint>, stamp: Option<u64>) -> BTreeMap<String, String> {
+fn details(hint: Option<&OwnerHint>, stamp: Option<u64>) -> BTreeMap<String, String> {
     let mut details = hint.map(hint_details).unwrap_or_default();
     details.extend(stamp.map(|created| (CREATED_MS.to_owned(), created.to_string())));
     details
@@ -45,20 +45,20 @@ fn details(hint: Option<&Hint>, stamp: Option<u64>) -> BTreeMap<String, String> 
 
 /// A message's end, as it goes over the wire.
 #[must_use]
-pub fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
+pub fn reply(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> Reply {
     let kind = wire_kind(kind).into();
     let base = Reply { epoch: epoch.0, kind, ..Reply::default() };
     match outcome {
-        Outcome::Final { answer: Answer::Result(body), version } => {
+        Outcome::Final { reply: GuestReply::Result(body), version } => {
             Reply { outcome: proto::Outcome::Result.into(), entity_version: version, body, ..base }
         }
-        Outcome::Final { answer: Answer::Error { code, message }, version } => Reply {
+        Outcome::Final { reply: GuestReply::Error { code, message }, version } => Reply {
             outcome: proto::Outcome::Error.into(),
             entity_version: version,
             problem: Some(Problem { code, message, ..Problem::default() }),
             ..base
         },
-        Outcome::Final { answer: Answer::Dropped, version } => Reply {
+        Outcome::Final { reply: GuestReply::Dropped, version } => Reply {
             outcome: proto::Outcome::Ran.into(),
             entity_version: version,
             problem: Some(Problem {
@@ -67,7 +67,13 @@ pub fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
             }),
             ..base
         },
-        Outcome::NotRun { code, message, retry_after, hint, stamp } => Reply {
+        Outcome::NotRun {
+            code,
+            message,
+            retry_after,
+            owner_hint: hint,
+            suggested_created_ms: stamp,
+        } => Reply {
             outcome: proto::Outcome::NotRun.into(),
             problem: Some(Problem {
                 code: code.into_owned(),
@@ -95,9 +101,14 @@ pub fn reply(outcome: Outcome, kind: Kind, epoch: Epoch) -> Reply {
 #[must_use]
 pub fn refused_by(refusal: Refusal) -> Reply {
     let Refusal { code, message, retry_after, in_doubt } = refusal;
-    let outcome =
-        Outcome::NotRun { code: code.into(), message, retry_after, hint: None, stamp: None };
-    doubtful(reply(outcome, Kind::Command, Epoch(0)), in_doubt)
+    let outcome = Outcome::NotRun {
+        code: code.into(),
+        message,
+        retry_after,
+        owner_hint: None,
+        suggested_created_ms: None,
+    };
+    doubtful(reply(outcome, MessageKind::Command, Epoch(0)), in_doubt)
 }
 
 /// An answer that this copy did not run says nothing of a former one that may have (R16).
@@ -126,24 +137,24 @@ pub fn not_run(problem: Problem) -> Reply {
 
 /// What an answer of a worker of this node means for the route.
 #[must_use]
-pub fn verdict_on(outcome: &Outcome, epoch: Epoch) -> Verdict {
+pub fn verdict_on(outcome: &Outcome, epoch: Epoch) -> AttemptResult {
     match outcome {
-        Outcome::NotRun { code, hint, .. } if *code == codes::NOT_OWNER => {
+        Outcome::NotRun { code, owner_hint: hint, .. } if *code == codes::NOT_OWNER => {
             let hint = hint.as_deref();
             let owner = hint.and_then(|hint| hint.owner.clone());
-            Verdict::NotOwner { epoch: hint.map_or(epoch, |hint| hint.epoch), hint: owner }
+            AttemptResult::NotOwner { epoch: hint.map_or(epoch, |hint| hint.epoch), owner }
         }
-        Outcome::NotRun { code, .. } if *code == codes::REBALANCING => Verdict::Rebalancing,
-        _ => Verdict::Done,
+        Outcome::NotRun { code, .. } if *code == codes::REBALANCING => AttemptResult::Rebalancing,
+        _ => AttemptResult::Answered,
     }
 }
 
 /// What another node's reply means for the route.
 #[must_use]
-pub fn verdict_of(reply: &Reply) -> Verdict {
-    let Some(problem) = &reply.problem else { return Verdict::Done };
+pub fn verdict_of(reply: &Reply) -> AttemptResult {
+    let Some(problem) = &reply.problem else { return AttemptResult::Answered };
     if reply.outcome() != proto::Outcome::NotRun {
-        return Verdict::Done;
+        return AttemptResult::Answered;
     }
     match problem.code.as_str() {
         codes::NOT_OWNER => {
@@ -155,10 +166,10 @@ pub fn verdict_of(reply: &Reply) -> Verdict {
                 node: node.as_str().into(),
                 incarnation: Incarnation { counter, nonce },
             });
-            Verdict::NotOwner { epoch, hint }
+            AttemptResult::NotOwner { epoch, owner: hint }
         }
-        codes::REBALANCING => Verdict::Rebalancing,
-        _ => Verdict::Done,
+        codes::REBALANCING => AttemptResult::Rebalancing,
+        _ => AttemptResult::Answered,
     }
 }
 

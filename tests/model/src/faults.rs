@@ -2,7 +2,7 @@
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, WriteError};
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 
 use crate::scope::Scope;
 use crate::state::{Call, Late, Phase, State};
@@ -80,7 +80,7 @@ pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
         _ => return,
     };
     let result = Err(WriteError::Unknown);
-    tell(scope, state, node, Event::Written { number, result });
+    tell(scope, state, node, Event::RowWritten { request_id: number, result });
 }
 
 /// Something is held up, or goes on.
@@ -127,8 +127,8 @@ pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
 
 /// The owner of the first shard.
 pub fn owner(state: &State) -> Option<NodeId> {
-    match state.rows.get(&Key::Shards(0)) {
-        Some((Row::Shards(row), _)) => Some(row.shards.first()?.owner.clone()?.node),
+    match state.rows.get(&RowKey::Assignments(0)) {
+        Some((Row::Assignments(row), _)) => Some(row.assignments.first()?.owner.clone()?.node),
         _ => None,
     }
 }

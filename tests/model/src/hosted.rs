@@ -49,18 +49,18 @@ pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
         }
         Phase::Granted => {
             hosted.phase = Phase::Serving;
-            tell(scope, state, node, Event::Serving { shard, epoch });
+            tell(scope, state, node, Event::ShardServing { shard, epoch });
         }
         Phase::Refused(standing) => {
             process.hosted.remove(&shard);
             state.given_up.insert((shard, epoch));
             let standing = Some(standing);
-            tell(scope, state, node, Event::Lost { shard, epoch, standing });
+            tell(scope, state, node, Event::ShardLost { shard, epoch, current_epoch: standing });
         }
         Phase::Stopping(_) => {
             process.hosted.remove(&shard);
             state.given_up.insert((shard, epoch));
-            tell(scope, state, node, Event::Stopped { shard, epoch });
+            tell(scope, state, node, Event::ShardStopped { shard, epoch });
         }
         Phase::Serving => {}
     }

@@ -115,7 +115,7 @@ impl Cluster {
             Step::Pass => *state = pass(scope, state),
             Step::Stray(at) => {
                 let (from, to, talk) = state.strays.remove(at);
-                tell(scope, state, to, Event::Heard { from, talk });
+                tell(scope, state, to, Event::Received { from, message: talk });
             }
             Step::Late(at) => match state.late.remove(at) {
                 Late::Write(node, write) => {

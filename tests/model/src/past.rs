@@ -1,8 +1,8 @@
 //! What is past: what no node will ever look at again, thrown away after each step.
 
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
-use ostraca_core::node::{Report, Talk, WriteError};
-use ostraca_core::rows::{HandOffId, Key, Member, Row, ShardRow, Standing, place_of};
+use ostraca_core::node::{ControlMessage, NodeReport, WriteError};
+use ostraca_core::rows::{Assignment, HandOffId, Member, NodeStatus, Row, RowKey, index_in_chunk};
 
 use crate::proof;
 use crate::state::{Call, Late, Process, State, hash};
@@ -15,30 +15,30 @@ pub fn clear(state: &mut State) {
 }
 
 /// Whether this will never do anything when it comes, nor what it is answered with.
-pub fn is_past(state: &State, to: usize, from: &Member, talk: &Talk) -> bool {
+pub fn is_past(state: &State, to: usize, from: &Member, talk: &ControlMessage) -> bool {
     let Some(process) = &state.nodes[to] else { return true };
-    if !process.machine.is_past(from, talk) {
+    if !process.machine.is_irrelevant(from, talk) {
         return false;
     }
     let answer = match *talk {
-        Talk::BeginHandOff { term, shard, epoch, id, .. } => {
-            Talk::BeginHandOffAck { term, shard, epoch, id }
+        ControlMessage::BeginHandOff { term, shard, epoch, id, .. } => {
+            ControlMessage::BeginHandOffAck { term, shard, epoch, id }
         }
-        Talk::HandOff { term, shard, epoch, incarnation, id } => {
-            Talk::ShardStopped { term, shard, epoch, incarnation, id }
+        ControlMessage::HandOff { term, shard, epoch, incarnation, id } => {
+            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }
         }
         _ => return true,
     };
     // An answer bears no more of who gives it than the name.
     let me = Member { node: State::name(to), incarnation: from.incarnation };
     match &state.nodes[State::number(&from.node)] {
-        Some(asker) => asker.machine.is_past(&me, &answer),
+        Some(asker) => asker.machine.is_irrelevant(&me, &answer),
         None => true,
     }
 }
 
 fn clear_talks(state: &mut State) {
-    let is_report = |talk: &Talk| matches!(talk, Talk::Report(_));
+    let is_report = |talk: &ControlMessage| matches!(talk, ControlMessage::Report(_));
     let mut links = std::mem::take(&mut state.links);
     let mut gone = Vec::new();
     links.retain(|(_, to), queue| {
@@ -62,7 +62,7 @@ fn clear_talks(state: &mut State) {
     let mut strays = std::mem::take(&mut state.strays);
     strays.retain_mut(|(from, to, talk)| {
         let keep = match talk {
-            Talk::Report(report) => {
+            ControlMessage::Report(report) => {
                 blank(state, *to, from, report);
                 state.nodes[*to].is_some() && (state.budget.restarts > 0 || !is_gone(state, from))
             }
@@ -79,11 +79,11 @@ fn clear_talks(state: &mut State) {
 }
 
 /// A late report that tells nothing any more may still end what a later one told: all such are alike.
-fn blank(state: &State, to: usize, from: &Member, report: &mut Report) {
-    let agrees = |process: &Process| process.machine.agrees(from, report);
+fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
+    let agrees = |process: &Process| process.machine.is_report_irrelevant(from, report);
     if state.nodes[to].as_ref().is_some_and(agrees) {
         let incarnation = report.incarnation;
-        *report = Report { incarnation, store_answers: true, ..Report::default() };
+        *report = NodeReport { incarnation, store_available: true, ..NodeReport::default() };
     }
 }
 
@@ -113,25 +113,27 @@ fn clear_requests(state: &mut State) {
 
 fn clear_history(state: &mut State) {
     let State { rows, nodes, claims, .. } = &*state;
-    let row = |shard: ShardId| match rows.get(&Key::of_shard(shard)) {
-        Some((Row::Shards(row), _)) => row.shards.get(place_of(shard)),
+    let row = |shard: ShardId| match rows.get(&RowKey::for_shard(shard)) {
+        Some((Row::Assignments(row), _)) => row.assignments.get(index_in_chunk(shard)),
         _ => None,
     };
     // Only a live row is judged.
-    let live = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Live);
-    let judged = |node: &NodeId| rows.get(&Key::Node(node.clone())).is_some_and(|row| live(&row.0));
+    let live = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Live);
+    let judged =
+        |node: &NodeId| rows.get(&RowKey::Node(node.clone())).is_some_and(|row| live(&row.0));
     // Nobody claims below the claim that stands, and no row is written below the one that stands.
     let claimed = |shard: ShardId| claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
     // A row that was given up is taken up again by one that sees no higher one.
     let seen = |shard: ShardId| {
-        let of = |process: &Process| process.machine.epoch_of(shard);
+        let of = |process: &Process| process.machine.known_epoch(shard);
         let least = nodes.iter().flatten().filter_map(of).min();
         least.into_iter().chain(row(shard).map(|row| row.epoch)).min().unwrap_or(Epoch(0))
     };
     let known = |id: &HandOffId| {
-        let named = |row: &ShardRow| row.moving.as_ref().is_some_and(|moving| moving.id == *id);
-        let in_row = |row: &Row| matches!(row, Row::Shards(row) if row.shards.iter().any(named));
-        let in_talk = |talk: &Talk| matches!(talk, Talk::Wrote { row, .. } if in_row(row));
+        let named = |row: &Assignment| row.hand_off.as_ref().is_some_and(|moving| moving.id == *id);
+        let in_row =
+            |row: &Row| matches!(row, Row::Assignments(row) if row.assignments.iter().any(named));
+        let in_talk = |talk: &ControlMessage| matches!(talk, ControlMessage::RowUpdate { row, .. } if in_row(row));
         let in_call = |call: &Call| match call {
             Call::Answer(_, _, Err(WriteError::Conflict(Some((row, _))))) => in_row(row),
             _ => false,
@@ -140,7 +142,7 @@ fn clear_history(state: &mut State) {
             || state.links.values().flatten().any(|(_, talk)| in_talk(talk))
             || state.strays.iter().any(|(_, _, talk)| in_talk(talk))
             || nodes.iter().flatten().any(|process| {
-                process.machine.knows_hand_off(*id)
+                process.machine.may_continue_hand_off(*id)
                     || process.calls.iter().any(in_call)
                     || process.watch.iter().flatten().any(|(_, row, _)| in_row(row))
             })

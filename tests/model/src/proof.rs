@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::message::Now;
-use ostraca_core::node::{Action, Event, Machine, Relative, Talk};
+use ostraca_core::node::{Action, Canonicalizer, ControlMessage, Event, Machine};
 use ostraca_core::rows::Member;
 
 use crate::past::is_past;
@@ -25,15 +25,15 @@ use crate::world::is_restless;
 /// What was thrown away.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
-    talks: Vec<(Member, usize, Talk)>,
+    talks: Vec<(Member, usize, ControlMessage)>,
     given_up: BTreeSet<(ShardId, Epoch)>,
 }
 
 impl Proof {
     /// Replaces the numbers in it.
-    pub fn make_relative(&mut self, to: &dyn Relative) {
+    pub fn make_relative(&mut self, to: &dyn Canonicalizer) {
         for (_, _, talk) in &mut self.talks {
-            to.talk(talk);
+            to.canonicalize_message(talk);
         }
     }
 }
@@ -54,10 +54,10 @@ pub fn same_machine(state: &mut State, node: usize) {
     let Some(whole) = &mut process.whole else { return };
     let whole = Arc::make_mut(whole);
     let more = whole.poll().is_some();
-    whole.make_relative(&Still);
+    whole.canonicalize(&Still);
     whole.nudge(false);
     let mut forgetful = whole.clone();
-    forgetful.forget();
+    forgetful.prune_irrelevant();
     if more || hash(&forgetful) != process.digest {
         state.break_rule(rules::PAST);
     }
@@ -69,11 +69,11 @@ pub fn given_up(state: &State, shard: ShardId, epoch: Epoch) -> bool {
 }
 
 /// Talks that will never do anything.
-pub fn thrown_away(state: &mut State, talks: Vec<(Member, usize, Talk)>) {
+pub fn thrown_away(state: &mut State, talks: Vec<(Member, usize, ControlMessage)>) {
     let Some(mut proof) = state.proof.take() else { return };
     let all = Arc::make_mut(&mut proof);
     for gone in talks {
-        if matches!(gone.2, Talk::Report(_)) {
+        if matches!(gone.2, ControlMessage::Report(_)) {
             if state.nodes[gone.1].is_some() && !does_nothing(state, &gone) {
                 state.break_rule(rules::PAST);
             }
@@ -97,13 +97,13 @@ pub fn look(scope: &Scope, state: &mut State) {
     }
 }
 
-fn does_nothing(state: &State, (from, to, talk): &(Member, usize, Talk)) -> bool {
+fn does_nothing(state: &State, (from, to, talk): &(Member, usize, ControlMessage)) -> bool {
     let Some(process) = &state.nodes[*to] else { return true };
     // Its hearer is nudged at any time then, and so does what it would do when told anything.
     if process.paused || is_restless(process) {
         return true;
     }
-    let heard = Event::Heard { from: from.clone(), talk: talk.clone() };
+    let heard = Event::Received { from: from.clone(), message: talk.clone() };
     let Some(said) = tells(state, process, heard) else { return false };
     let me = Member { node: State::name(*to), incarnation: from.incarnation };
     is_past(state, *to, from, talk)
@@ -111,19 +111,19 @@ fn does_nothing(state: &State, (from, to, talk): &(Member, usize, Talk)) -> bool
 }
 
 /// What a machine says when it is told that; none if that changes it, or it wants more than to say something.
-fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, Talk)>> {
+fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, ControlMessage)>> {
     let mut machine = Machine::clone(&process.machine);
-    machine.handle(Now { mono: NOW, cluster: 1 + state.restarts }, event);
+    machine.handle(Now { mono: NOW, cluster_time: 1 + state.restarts }, event);
     let mut said = Vec::new();
     while let Some(action) = machine.poll() {
         match action {
-            Action::Say { to, talk } => said.push((State::number(&to), talk)),
-            Action::Hold { .. } | Action::Note(_) => {}
+            Action::Send { to, message: talk } => said.push((State::number(&to), talk)),
+            Action::BufferShard { .. } | Action::Notify(_) => {}
             _ => return None,
         }
     }
-    machine.make_relative(&Still);
-    machine.forget();
+    machine.canonicalize(&Still);
+    machine.prune_irrelevant();
     machine.nudge(false);
     (hash(&machine) == process.digest).then_some(said)
 }

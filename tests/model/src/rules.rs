@@ -1,6 +1,6 @@
 //! The rules, as they are looked after at each write and each claim. A rule's name is its property's.
 
-use ostraca_core::rows::{Key, NodeRow, Row, ShardsRow, Standing, shard_at};
+use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard_at};
 
 use crate::state::{NOW, State};
 
@@ -31,20 +31,20 @@ pub const REST: &str = "a cluster at rest serves every shard and drains who is t
 pub const PAST: &str = "what is thrown away does nothing";
 
 /// Looks at a write that the store makes now, before it is made.
-pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &Key, new: &Row) {
+pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &RowKey, new: &Row) {
     let old = state.rows.get(key).map(|(row, _)| row.clone());
     match (key, old, new) {
-        (Key::Node(node), Some(Row::Node(old)), Row::Node(new)) => {
+        (RowKey::Node(node), Some(Row::Node(old)), Row::Node(new)) => {
             let age = NOW - state.renewed.get(node).copied().unwrap_or(0);
             look_at_node(state, &old, new, age < lease);
         }
-        (Key::Manager, Some(Row::Manager(old)), Row::Manager(new)) if new.term <= old.term => {
+        (RowKey::Manager, Some(Row::Manager(old)), Row::Manager(new)) if new.term <= old.term => {
             state.break_rule(TERMS);
         }
-        (Key::Shards(chunk), old, Row::Shards(new)) => {
+        (RowKey::Assignments(chunk), old, Row::Assignments(new)) => {
             let old = match old {
-                Some(Row::Shards(old)) => old,
-                _ => ShardsRow::default(),
+                Some(Row::Assignments(old)) => old,
+                _ => AssignmentsRow::default(),
             };
             look_at_shards(state, author, *chunk, &old, new);
         }
@@ -54,14 +54,14 @@ pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &Key, ne
 
 fn look_at_node(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
     if old.incarnation == new.incarnation {
-        if old.standing != Standing::Live && new.standing == Standing::Live {
+        if old.status != NodeStatus::Live && new.status == NodeStatus::Live {
             state.break_rule(DEAD);
         }
-        if old.standing == Standing::Live && new.standing == Standing::Dead && good {
+        if old.status == NodeStatus::Live && new.status == NodeStatus::Dead && good {
             state.break_rule(LEASE);
         }
     } else {
-        if old.standing == Standing::Live && good {
+        if old.status == NodeStatus::Live && good {
             state.break_rule(LEASE);
         }
         if new.incarnation.counter <= old.incarnation.counter {
@@ -70,20 +70,26 @@ fn look_at_node(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
     }
 }
 
-fn look_at_shards(state: &mut State, author: usize, chunk: u32, old: &ShardsRow, new: &ShardsRow) {
+fn look_at_shards(
+    state: &mut State,
+    author: usize,
+    chunk: u32,
+    old: &AssignmentsRow,
+    new: &AssignmentsRow,
+) {
     if new.term < old.term {
         state.break_rule(TERMS);
     }
-    for (place, row) in new.shards.iter().enumerate() {
+    for (place, row) in new.assignments.iter().enumerate() {
         let shard = shard_at(chunk, place);
-        let before = old.shards.get(place).cloned().unwrap_or_default();
+        let before = old.assignments.get(place).cloned().unwrap_or_default();
         if row.epoch < before.epoch {
             state.break_rule(EPOCHS);
         }
         if *row != before && new.term != old.term {
             state.break_rule(SEALED);
         }
-        if let Some(moving) = &row.moving {
+        if let Some(moving) = &row.hand_off {
             state.intents.insert(moving.id);
         }
         let Some(owner) = &row.owner else { continue };
@@ -94,7 +100,7 @@ fn look_at_shards(state: &mut State, author: usize, chunk: u32, old: &ShardsRow,
         // A manager that gives its own shard up says so to nobody.
         let own = State::number(&was.node) == author
             && state.nodes[author].as_ref().is_some_and(|process| {
-                process.machine.held().all(|held| (held.0, held.1) != (shard, before.epoch))
+                process.machine.held_shards().all(|held| (held.0, held.1) != (shard, before.epoch))
             });
         if !state.over(&was) && !state.given_up.contains(&(shard, before.epoch)) && !own {
             state.break_rule(OVER);

@@ -95,19 +95,19 @@ impl Scope {
     /// The unit of time is one renewal's interval. Intervals that bound nothing but work never end.
     pub fn settings(&self) -> Settings {
         Settings {
-            revision: 0,
+            settings_revision: 0,
             lease: 3,
-            renew: 1,
-            margin: 1,
-            retry: 1,
-            ack_wait: 1,
-            say_again: 1,
-            handoff_timeout: 1_000_000,
+            renew_interval: 1,
+            lease_margin: 1,
+            store_retry_interval: 1,
+            ack_timeout: 1,
+            stop_resend_interval: 1,
+            hand_off_timeout: 1_000_000,
             rebalance_interval: 1_000_000,
-            rebalance_retry: 1,
+            rebalance_retry_interval: 1,
             report_delay: 0,
-            unheard: 1_000_000,
-            candidate_step: 1,
+            manager_silence_timeout: 1_000_000,
+            campaign_stagger: 1,
             mutations: self.mutations.clone(),
             ..Settings::default()
         }

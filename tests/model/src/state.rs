@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ostraca_core::ids::{ClusterId, Epoch, NodeId, ShardId, ShardKey};
-use ostraca_core::node::{Machine, Talk, WriteError};
+use ostraca_core::ids::{ClusterId, Epoch, NodeId, ShardId, ShardPath};
+use ostraca_core::node::{ControlMessage, Machine, WriteError};
 use ostraca_core::records::Claim;
-use ostraca_core::rows::{HandOffId, Key, Member, Row};
+use ostraca_core::rows::{HandOffId, Member, Row, RowKey};
 
 use crate::proof::Proof;
 use crate::scope::Budget;
@@ -21,15 +21,15 @@ pub struct State {
     /// The nodes by number; none: its process is dead, or was not started yet.
     pub nodes: Vec<Option<Process>>,
     /// The `ClusterStore`.
-    pub rows: BTreeMap<Key, (Row, u64)>,
+    pub rows: BTreeMap<RowKey, (Row, u64)>,
     /// When each node's row was last renewed.
     pub renewed: BTreeMap<NodeId, u64>,
     /// The `EntityStore`'s claims.
     pub claims: BTreeMap<ShardId, Claim>,
     /// What was said and not heard yet, in order, from node to node.
-    pub links: BTreeMap<(usize, usize), VecDeque<(Member, Talk)>>,
+    pub links: BTreeMap<(usize, usize), VecDeque<(Member, ControlMessage)>>,
     /// Copies that come whenever they like: from whom, to which node, what.
-    pub strays: Vec<(Member, usize, Talk)>,
+    pub strays: Vec<(Member, usize, ControlMessage)>,
     /// Requests whose sender does not wait for them any more, and which may still reach the store.
     pub late: Vec<Late>,
     /// Whom a row named under which epoch, ever.
@@ -60,7 +60,7 @@ pub struct Process {
     /// Its calls to the stores, in order.
     pub calls: VecDeque<Call>,
     /// Changes of rows that its watch has not told yet; none: no watch runs.
-    pub watch: Option<VecDeque<(Key, Row, u64)>>,
+    pub watch: Option<VecDeque<(RowKey, Row, u64)>>,
     /// Its shards' machines, in small.
     pub hosted: BTreeMap<ShardId, Hosted>,
     /// Its shards wait (R9).
@@ -79,11 +79,11 @@ pub enum Call {
     /// Of all rows.
     List,
     /// Of one row.
-    Read(Key),
+    Read(RowKey),
     /// A write that the store has not seen.
     Write(Write),
     /// A write's answer under way.
-    Answer(Key, u64, Result<u64, WriteError>),
+    Answer(RowKey, u64, Result<u64, WriteError>),
     /// A read of claims.
     Claims(u64, Vec<ShardId>),
 }
@@ -94,7 +94,7 @@ pub struct Write {
     /// The action's number.
     pub number: u64,
     /// Which row.
-    pub key: Key,
+    pub key: RowKey,
     /// Its revision.
     pub expected: Option<u64>,
     /// Its new value.
@@ -145,7 +145,7 @@ impl Phase {
 pub fn claim_of(shard: ShardId, epoch: Epoch, member: &Member) -> Claim {
     Claim {
         cluster: ClusterId(1),
-        shard: ShardKey { namespace: "d".into(), pool: "d".into(), shard },
+        shard: ShardPath { namespace: "d".into(), pool: "d".into(), shard },
         epoch,
         node: member.node.clone(),
         incarnation: member.incarnation,
@@ -171,10 +171,10 @@ impl State {
 
     /// Whether a life is over, as the rows themselves say.
     pub fn over(&self, member: &Member) -> bool {
-        match self.rows.get(&Key::Node(member.node.clone())) {
+        match self.rows.get(&RowKey::Node(member.node.clone())) {
             Some((Row::Node(row), _)) => {
                 row.incarnation != member.incarnation
-                    || row.standing != ostraca_core::rows::Standing::Live
+                    || row.status != ostraca_core::rows::NodeStatus::Live
             }
             _ => false,
         }
@@ -210,7 +210,7 @@ impl Process {
     /// is nudged at any time instead.
     pub fn digest(&mut self) {
         let machine = Arc::make_mut(&mut self.machine);
-        machine.forget();
+        machine.prune_irrelevant();
         machine.nudge(false);
         self.digest = hash(machine);
     }

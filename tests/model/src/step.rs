@@ -132,8 +132,8 @@ impl Seen {
                 continue;
             }
             match (old, row) {
-                (Row::Shards(old), Row::Shards(new)) => {
-                    for (old, new) in old.shards.iter().zip(&new.shards) {
+                (Row::Assignments(old), Row::Assignments(new)) => {
+                    for (old, new) in old.assignments.iter().zip(&new.assignments) {
                         if old.epoch != new.epoch
                             && let Some(owner) = &old.owner
                         {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::{Event, Relative, WriteError};
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::node::{Canonicalizer, Event, WriteError};
+use ostraca_core::rows::{Row, RowKey};
 
 use crate::past::clear;
 use crate::rules;
@@ -40,7 +40,7 @@ pub fn pass(scope: &Scope, before: &State) -> State {
     relate(&mut state, &Back);
     let awake: Vec<_> = state.awake().map(|(node, _)| node).collect();
     for node in awake {
-        tell(scope, &mut state, node, Event::StoreAnswered { sent: NOW });
+        tell(scope, &mut state, node, Event::StoreResponded { sent_at: NOW });
         tell(scope, &mut state, node, Event::Tick);
         hurry(scope, &mut state);
     }
@@ -60,19 +60,19 @@ fn rests_well(scope: &Scope, state: &State) -> bool {
     held_up
         || scope.all_shards().all(|shard| {
             let row = state.rows.iter().find_map(|(key, (row, _))| match (key, row) {
-                (key, Row::Shards(row)) if *key == Key::of_shard(shard) => {
-                    row.shards.get(ostraca_core::rows::place_of(shard))
+                (key, Row::Assignments(row)) if *key == RowKey::for_shard(shard) => {
+                    row.assignments.get(ostraca_core::rows::index_in_chunk(shard))
                 }
                 _ => None,
             });
             let Some(row) = row else { return false };
             let Some(owner) = &row.owner else { return false };
             let drains = matches!(
-                state.rows.get(&Key::Node(owner.node.clone())),
+                state.rows.get(&RowKey::Node(owner.node.clone())),
                 Some((Row::Node(row), _)) if row.draining
             );
             let process = state.nodes[State::number(&owner.node)].as_ref();
-            row.moving.is_none()
+            row.hand_off.is_none()
                 && !drains
                 && process.is_some_and(|process| {
                     !process.suspended
@@ -85,44 +85,44 @@ fn rests_well(scope: &Scope, state: &State) -> bool {
 
 fn relate(state: &mut State, to: &dyn Numbers) {
     for process in state.nodes.iter_mut().flatten() {
-        Arc::make_mut(&mut process.machine).make_relative(to);
+        Arc::make_mut(&mut process.machine).canonicalize(to);
         process.digest();
         if let Some(whole) = &mut process.whole
             && !to.looks()
         {
-            Arc::make_mut(whole).make_relative(to);
+            Arc::make_mut(whole).canonicalize(to);
         }
         for call in &mut process.calls {
             match call {
                 Call::Write(write) => {
-                    write.expected = write.expected.map(|at| to.revision(&write.key, at));
-                    to.row(&write.key, &mut write.row);
+                    write.expected = write.expected.map(|at| to.map_revision(&write.key, at));
+                    to.canonicalize_row(&write.key, &mut write.row);
                 }
-                Call::Answer(key, _, Ok(at)) => *at = to.revision(key, *at),
+                Call::Answer(key, _, Ok(at)) => *at = to.map_revision(key, *at),
                 Call::Answer(key, _, Err(WriteError::Conflict(Some((row, at))))) => {
-                    to.row(key, row);
-                    *at = to.revision(key, *at);
+                    to.canonicalize_row(key, row);
+                    *at = to.map_revision(key, *at);
                 }
                 _ => {}
             }
         }
         for (key, row, at) in process.watch.iter_mut().flatten() {
-            to.row(key, row);
-            *at = to.revision(key, *at);
+            to.canonicalize_row(key, row);
+            *at = to.map_revision(key, *at);
         }
     }
     for (key, (row, at)) in &mut state.rows {
-        to.row(key, row);
-        *at = to.revision(key, *at);
+        to.canonicalize_row(key, row);
+        *at = to.map_revision(key, *at);
     }
     for at in state.renewed.values_mut() {
-        *at = to.time(*at);
+        *at = to.map_time(*at);
     }
     for (_, talk) in state.links.values_mut().flatten() {
-        to.talk(talk);
+        to.canonicalize_message(talk);
     }
     for (_, _, talk) in &mut state.strays {
-        to.talk(talk);
+        to.canonicalize_message(talk);
     }
     if let Some(proof) = &mut state.proof
         && !to.looks()
@@ -131,14 +131,14 @@ fn relate(state: &mut State, to: &dyn Numbers) {
     }
     for late in &mut state.late {
         if let Late::Write(_, write) = late {
-            write.expected = write.expected.map(|at| to.revision(&write.key, at));
-            to.row(&write.key, &mut write.row);
+            write.expected = write.expected.map(|at| to.map_revision(&write.key, at));
+            to.canonicalize_row(&write.key, &mut write.row);
         }
     }
 }
 
 /// What becomes of the numbers in a state.
-trait Numbers: Relative {
+trait Numbers: Canonicalizer {
     /// Whether it only looks at them.
     fn looks(&self) -> bool {
         false
@@ -158,8 +158,8 @@ impl Numbers for Seen {
 /// All times move back by one.
 struct Back;
 
-impl Relative for Back {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for Back {
+    fn map_time(&self, at: u64) -> u64 {
         match at {
             _ if at >= NOW + NEVER => at,
             _ if at <= NOW - OLD + 1 => 0,
@@ -167,15 +167,15 @@ impl Relative for Back {
         }
     }
 
-    fn due(&self, at: u64) -> u64 {
-        Still.due(if at >= NOW + NEVER { at } else { at.saturating_sub(1) })
+    fn map_deadline(&self, at: u64) -> u64 {
+        Still.map_deadline(if at >= NOW + NEVER { at } else { at.saturating_sub(1) })
     }
 
-    fn revision(&self, _: &Key, at: u64) -> u64 {
+    fn map_revision(&self, _: &RowKey, at: u64) -> u64 {
         at
     }
 
-    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+    fn map_renewals(&self, _: &NodeId, count: u64) -> u64 {
         count
     }
 }
@@ -183,12 +183,12 @@ impl Relative for Back {
 /// Nothing moves; what is due is due, however long.
 pub struct Still;
 
-impl Relative for Still {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for Still {
+    fn map_time(&self, at: u64) -> u64 {
         at
     }
 
-    fn due(&self, at: u64) -> u64 {
+    fn map_deadline(&self, at: u64) -> u64 {
         if at <= NOW { 0 } else { at }
     }
 
@@ -196,11 +196,11 @@ impl Relative for Still {
         at >= NOW + NEVER
     }
 
-    fn revision(&self, _: &Key, at: u64) -> u64 {
+    fn map_revision(&self, _: &RowKey, at: u64) -> u64 {
         at
     }
 
-    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+    fn map_renewals(&self, _: &NodeId, count: u64) -> u64 {
         count
     }
 }
@@ -208,7 +208,7 @@ impl Relative for Still {
 /// Looks at the numbers that there are.
 #[derive(Default)]
 struct Seen {
-    revisions: RefCell<BTreeMap<Key, BTreeSet<u64>>>,
+    revisions: RefCell<BTreeMap<RowKey, BTreeSet<u64>>>,
     renewals: RefCell<BTreeMap<NodeId, BTreeSet<u64>>>,
 }
 
@@ -218,21 +218,21 @@ impl Seen {
     }
 }
 
-impl Relative for Seen {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for Seen {
+    fn map_time(&self, at: u64) -> u64 {
         at
     }
 
-    fn due(&self, at: u64) -> u64 {
+    fn map_deadline(&self, at: u64) -> u64 {
         at
     }
 
-    fn revision(&self, key: &Key, at: u64) -> u64 {
+    fn map_revision(&self, key: &RowKey, at: u64) -> u64 {
         self.revisions.borrow_mut().entry(key.clone()).or_default().insert(at);
         at
     }
 
-    fn renewals(&self, node: &NodeId, count: u64) -> u64 {
+    fn map_renewals(&self, node: &NodeId, count: u64) -> u64 {
         self.renewals.borrow_mut().entry(node.clone()).or_default().insert(count);
         count
     }
@@ -240,27 +240,27 @@ impl Relative for Seen {
 
 /// Numbers them by their order, from 1.
 struct Ranks {
-    revisions: BTreeMap<Key, BTreeSet<u64>>,
+    revisions: BTreeMap<RowKey, BTreeSet<u64>>,
     renewals: BTreeMap<NodeId, BTreeSet<u64>>,
 }
 
-impl Relative for Ranks {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for Ranks {
+    fn map_time(&self, at: u64) -> u64 {
         at
     }
 
-    fn due(&self, at: u64) -> u64 {
+    fn map_deadline(&self, at: u64) -> u64 {
         at
     }
 
-    fn revision(&self, key: &Key, at: u64) -> u64 {
+    fn map_revision(&self, key: &RowKey, at: u64) -> u64 {
         match self.revisions.get(key) {
             Some(all) if at > 0 => all.range(1..=at).count() as u64,
             _ => at,
         }
     }
 
-    fn renewals(&self, node: &NodeId, count: u64) -> u64 {
+    fn map_renewals(&self, node: &NodeId, count: u64) -> u64 {
         match self.renewals.get(node) {
             // The first one of a life is no renewal.
             Some(all) if count > 0 => all.range(1..=count).count() as u64,

@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ostraca_core::assign::Strategy;
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::message::Now;
-use ostraca_core::node::{Action, Event, Identity, Machine, Talk, WriteError};
-use ostraca_core::rows::{Key, Member, NodeRow, Roles, Row, Standing};
+use ostraca_core::node::{Action, ControlMessage, Event, Machine, NodeIdentity, WriteError};
+use ostraca_core::rows::{Member, NodeRow, NodeStatus, Roles, Row, RowKey};
 
 use crate::hosted::leave;
 use crate::proof;
@@ -22,15 +22,15 @@ use crate::time::Still;
 /// Starts a node's process.
 pub fn start(scope: &Scope, state: &mut State, node: usize) {
     let host = Roles { host: true, ..Roles::default() };
-    let identity = Identity {
+    let identity = NodeIdentity {
         node: State::name(node),
         roles: if node == 0 { host } else { Roles { manager: true, ..host } },
         version: 1,
         addresses: Vec::new(),
-        shards: scope.shards,
+        shard_count: scope.shards,
         seed: node as u64 + 1 + 10 * state.restarts,
     };
-    let machine = Machine::new(scope.settings(), identity, Strategy::Average.build());
+    let machine = Machine::new(scope.settings(), identity, BuiltinStrategy::Average.build());
     let machine = Arc::new(machine);
     state.nodes[node] = Some(Process {
         machine: machine.clone(),
@@ -49,11 +49,11 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
 
 /// Tells a machine what happened, and does what it wants.
 pub fn tell(scope: &Scope, state: &mut State, node: usize, event: Event) {
-    let now = Now { mono: NOW, cluster: 1 + state.restarts };
+    let now = Now { mono: NOW, cluster_time: 1 + state.restarts };
     let Some(process) = &mut state.nodes[node] else { return };
     // A report that tells nothing may nudge at the most: a step of its own.
-    if let Event::Heard { from, talk: talk @ Talk::Report(_) } = &event
-        && process.machine.is_past(from, talk)
+    if let Event::Received { from, message: talk @ ControlMessage::Report(_) } = &event
+        && process.machine.is_irrelevant(from, talk)
     {
         return;
     }
@@ -75,16 +75,16 @@ pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
 
 /// Whether a nudge does something: what a manager told itself, or a hand-off that it took over in its last decision.
 pub fn is_restless(process: &Process) -> bool {
-    if process.machine.managing().is_none() {
+    if process.machine.managing_term().is_none() {
         return false;
     }
     let mut machine = Machine::clone(&process.machine);
     machine.nudge(true);
-    machine.handle(Now { mono: NOW, cluster: 1 }, Event::Tick);
+    machine.handle(Now { mono: NOW, cluster_time: 1 }, Event::Tick);
     let acts =
-        std::iter::from_fn(|| machine.poll()).any(|action| !matches!(action, Action::Note(_)));
-    machine.make_relative(&Still);
-    machine.forget();
+        std::iter::from_fn(|| machine.poll()).any(|action| !matches!(action, Action::Notify(_)));
+    machine.canonicalize(&Still);
+    machine.prune_irrelevant();
     machine.nudge(false);
     acts || hash(&machine) != process.digest
 }
@@ -98,7 +98,7 @@ fn carry_out(scope: &Scope, state: &mut State, node: usize) {
         act(scope, state, node, action, &mut answers);
     }
     if let Some(process) = &mut state.nodes[node] {
-        Arc::make_mut(&mut process.machine).make_relative(&Still);
+        Arc::make_mut(&mut process.machine).canonicalize(&Still);
         process.digest();
     }
     proof::same_machine(state, node);
@@ -110,15 +110,15 @@ fn carry_out(scope: &Scope, state: &mut State, node: usize) {
 fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &mut Vec<Event>) {
     let Some(process) = &mut state.nodes[node] else { return };
     match action {
-        Action::List => {
+        Action::ListRows => {
             process.watch = None;
             process.calls.push_back(Call::List);
         }
-        Action::Read(key) => process.calls.push_back(Call::Read(key)),
-        Action::ReadClaims { number, shards } => {
+        Action::ReadRow(key) => process.calls.push_back(Call::Read(key)),
+        Action::ReadClaims { request_id: number, shards } => {
             process.calls.push_back(Call::Claims(number, shards));
         }
-        Action::Write { number, key, expected, row } => {
+        Action::WriteRow { request_id: number, key, expected, row } => {
             let write = Write { number, key, expected, row };
             if !renews(state, node, &write) {
                 if let Some(process) = &mut state.nodes[node] {
@@ -134,11 +134,11 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
             if result.is_ok() {
                 state.renewed.insert(State::name(node), NOW);
             }
-            answers.push(Event::Written { number, result });
+            answers.push(Event::RowWritten { request_id: number, result });
         }
-        Action::Say { to, mut talk } => {
+        Action::Send { to, message: mut talk } => {
             let from = process.machine.member();
-            if let Talk::Report(report) = &mut talk {
+            if let ControlMessage::Report(report) = &mut talk {
                 // Numbers rise for ever. Without one, a report counts whenever it comes, which is the more that may happen.
                 let _ = report.take_number();
             }
@@ -148,7 +148,7 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
         }
         Action::Suspend => process.suspended = true,
         Action::Resume => process.suspended = false,
-        Action::Adopt { shard, epoch, member } => {
+        Action::StartShard { shard, epoch, member } => {
             let claim = claim_of(shard, epoch, &member);
             let hosted = Hosted { claim, phase: Phase::Claiming };
             if let Some(old) = process.hosted.insert(shard, hosted) {
@@ -158,7 +158,7 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
                 state.break_rule(rules::FINAL);
             }
         }
-        Action::Stop { shard, epoch, .. } => {
+        Action::StopShard { shard, epoch, .. } => {
             if let Some(hosted) = process.hosted.get_mut(&shard)
                 && hosted.claim.epoch == epoch
             {
@@ -167,7 +167,7 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
                 leave(state, old);
             }
         }
-        Action::Forget { shard, epoch } => {
+        Action::DropShard { shard, epoch } => {
             if process.hosted.get(&shard).is_some_and(|hosted| hosted.claim.epoch == epoch)
                 && let Some(old) = process.hosted.remove(&shard)
             {
@@ -176,11 +176,11 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
             }
         }
         Action::Registered(_)
-        | Action::Renewed { .. }
-        | Action::Route { .. }
-        | Action::Hold { .. }
-        | Action::Node { .. }
-        | Action::Note(_)
+        | Action::LeaseRenewed { .. }
+        | Action::UpdateRoute { .. }
+        | Action::BufferShard { .. }
+        | Action::UpdatePeer { .. }
+        | Action::Notify(_)
         | Action::Fenced
         | Action::Left => {}
     }
@@ -188,26 +188,28 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
 
 /// Whether a write renews a lease and does nothing else of interest.
 fn renews(state: &State, node: usize, write: &Write) -> bool {
-    let (Key::Node(name), Row::Node(row)) = (&write.key, &write.row) else { return false };
+    let (RowKey::Node(name), Row::Node(row)) = (&write.key, &write.row) else { return false };
     let Some((Row::Node(old), _)) = state.rows.get(&write.key) else { return false };
     *name == State::name(node)
         && row.incarnation == old.incarnation
-        && row.standing == Standing::Live
+        && row.status == NodeStatus::Live
         && row.renewals > 0
         && row.draining == old.draining
 }
 
 /// Whether a write begins a life.
 fn registers(write: &Write) -> bool {
-    matches!(&write.row, Row::Node(row) if row.renewals == 0 && row.standing == Standing::Live && !row.draining)
+    matches!(&write.row, Row::Node(row) if row.renewals == 0 && row.status == NodeStatus::Live && !row.draining)
 }
 
-fn say(state: &mut State, node: usize, from: Member, to: usize, talk: Talk) {
+fn say(state: &mut State, node: usize, from: Member, to: usize, talk: ControlMessage) {
     match &talk {
-        Talk::ShardStopped { shard, epoch, .. } => {
+        ControlMessage::ShardStopped { shard, epoch, .. } => {
             state.given_up.insert((*shard, *epoch));
         }
-        Talk::HandOff { id, .. } | Talk::BeginHandOff { id, .. } if !state.intents.contains(id) => {
+        ControlMessage::HandOff { id, .. } | ControlMessage::BeginHandOff { id, .. }
+            if !state.intents.contains(id) =>
+        {
             state.break_rule(rules::AHEAD);
         }
         _ => {}
@@ -220,7 +222,7 @@ fn say(state: &mut State, node: usize, from: Member, to: usize, talk: Talk) {
     }
     let manages =
         process.machine.manager_row().is_some_and(|row| row.holder.node == State::name(to));
-    if matches!(talk, Talk::Report(_)) && !manages {
+    if matches!(talk, ControlMessage::Report(_)) && !manages {
         return;
     }
     state.links.entry((node, to)).or_default().push_back((from, talk));
@@ -274,9 +276,9 @@ pub fn hurry(scope: &Scope, state: &mut State) {
     loop {
         let next = state.awake().find_map(|(node, process)| {
             let (key, row, at) = process.watch.as_ref()?.front()?;
-            let known = process.machine.seen_revision(key).is_some_and(|seen| seen >= *at)
+            let known = process.machine.known_revision(key).is_some_and(|seen| seen >= *at)
                 || process.machine.nodes().any(|(name, known)| {
-                    *key == Key::Node(name.clone()) && alike(&Row::Node(known.clone()), row)
+                    *key == RowKey::Node(name.clone()) && alike(&Row::Node(known.clone()), row)
                 });
             (known && !process.lag).then_some(node)
         });
@@ -289,14 +291,14 @@ pub fn hurry(scope: &Scope, state: &mut State) {
 pub fn hear_watch(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     if let Some((key, row, revision)) = process.watch.as_mut().and_then(VecDeque::pop_front) {
-        tell(scope, state, node, Event::Row { key, value: Some((row, revision)) });
+        tell(scope, state, node, Event::RowObserved { key, value: Some((row, revision)) });
     }
 }
 
 /// A node hears what was said.
 pub fn hear(scope: &Scope, state: &mut State, from: usize, to: usize) {
     if let Some((from, talk)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
-        tell(scope, state, to, Event::Heard { from, talk });
+        tell(scope, state, to, Event::Received { from, message: talk });
     }
 }
 
@@ -305,21 +307,21 @@ pub fn call(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     let cut = process.cut;
     match process.calls.pop_front() {
-        Some(Call::List) if cut => tell(scope, state, node, Event::Listed(None)),
+        Some(Call::List) if cut => tell(scope, state, node, Event::RowsListed(None)),
         Some(Call::List) => {
             process.watch = Some(VecDeque::new());
             let rows = state.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
             let rows = rows.collect();
-            tell(scope, state, node, Event::Listed(Some(rows)));
+            tell(scope, state, node, Event::RowsListed(Some(rows)));
         }
         Some(Call::Read(_)) if cut => {}
         Some(Call::Read(key)) => {
             let value = state.rows.get(&key).cloned();
-            tell(scope, state, node, Event::Row { key, value });
+            tell(scope, state, node, Event::RowObserved { key, value });
         }
         Some(Call::Write(write)) if cut => {
             let result = Err(WriteError::Unknown);
-            tell(scope, state, node, Event::Written { number: write.number, result });
+            tell(scope, state, node, Event::RowWritten { request_id: write.number, result });
         }
         Some(Call::Write(write)) => {
             let result = apply(scope, state, node, &write);
@@ -328,11 +330,16 @@ pub fn call(scope: &Scope, state: &mut State, node: usize) {
             }
         }
         Some(Call::Answer(_, number, result)) => {
-            tell(scope, state, node, Event::Written { number, result });
+            tell(scope, state, node, Event::RowWritten { request_id: number, result });
         }
         Some(Call::Claims(number, shards)) => {
             let claims = shards.iter().map(|shard| state.claims.get(shard).cloned()).collect();
-            tell(scope, state, node, Event::Claims { number, claims: Some(claims) });
+            tell(
+                scope,
+                state,
+                node,
+                Event::ClaimsRead { request_id: number, claims: Some(claims) },
+            );
         }
         None => {}
     }

@@ -5,7 +5,7 @@
 
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::{Event, Mutation};
-use ostraca_core::rows::{Key, Row, Standing};
+use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_model::hosted::claim;
 use ostraca_model::model::{Cluster, ONE_ANSWERS};
 use ostraca_model::rules;
@@ -29,7 +29,8 @@ const DRAIN: Budget = Budget { crashes: 0, drains: 1, ..CRASH };
 
 /// From one beginning: some mutations keep a cluster from coming to rest at the others.
 fn seen_to_fail(mutation: Mutation, budget: Budget, rule: &str) {
-    let start = if mutation == Mutation::NoSeal { Start::OwnerManages } else { Start::OwnerHosts };
+    let start =
+        if mutation == Mutation::SkipSeal { Start::OwnerManages } else { Start::OwnerHosts };
     let scope = Scope::one_shard(budget).from(&[start]).without(mutation);
     let outcome = to_depth(scope, 60);
     println!("{mutation:?}: {outcome}");
@@ -43,46 +44,46 @@ fn a_new_owner_without_the_old_ones_death() {
 
 #[test]
 fn a_new_owner_without_the_old_ones_word() {
-    seen_to_fail(Mutation::DontAwaitStop, DRAIN, rules::OVER);
+    seen_to_fail(Mutation::AssignBeforeStopped, DRAIN, rules::OVER);
 }
 
 #[test]
 fn a_new_owner_under_the_old_epoch() {
-    seen_to_fail(Mutation::SameEpoch, DRAIN, rules::ONE_LIFE);
+    seen_to_fail(Mutation::ReuseEpoch, DRAIN, rules::ONE_LIFE);
 }
 
 #[test]
 fn a_word_of_another_hand_off_that_counts() {
     let budget = Budget { drains: 2, duplicates: 1, ..DRAIN };
-    seen_to_fail(Mutation::NoMatching, budget, rules::OVER);
+    seen_to_fail(Mutation::SkipHandOffMatching, budget, rules::OVER);
 }
 
 #[test]
 fn a_new_manager_that_decides_from_rows_of_the_old_one() {
-    seen_to_fail(Mutation::NoSeal, CRASH, rules::SEALED);
+    seen_to_fail(Mutation::SkipSeal, CRASH, rules::SEALED);
 }
 
 #[test]
 fn a_hand_off_that_is_told_before_it_is_written() {
-    seen_to_fail(Mutation::NotAhead, DRAIN, rules::AHEAD);
+    seen_to_fail(Mutation::SkipWriteAhead, DRAIN, rules::AHEAD);
 }
 
 #[test]
 fn a_life_that_replaces_one_whose_lease_is_good() {
     let budget = Budget { restarts: 1, ..CRASH };
-    seen_to_fail(Mutation::RegisterAtOnce, budget, rules::LEASE);
+    seen_to_fail(Mutation::RegisterOverLiveLease, budget, rules::LEASE);
 }
 
 #[test]
 fn a_node_that_goes_on_when_its_lease_lapsed() {
     let budget = Budget { crashes: 0, cuts: 1, ..CRASH };
-    seen_to_fail(Mutation::NoSuspend, budget, ONE_ANSWERS);
+    seen_to_fail(Mutation::SkipSuspend, budget, ONE_ANSWERS);
 }
 
 #[test]
 fn a_hand_off_that_waits_for_every_acknowledgement() {
     let budget = Budget { losses: 1, ..DRAIN };
-    seen_to_fail(Mutation::AcksVeto, budget, rules::REST);
+    seen_to_fail(Mutation::RequireAllAcks, budget, rules::REST);
 }
 
 fn at_rest() -> (Scope, State) {
@@ -91,7 +92,7 @@ fn at_rest() -> (Scope, State) {
     (scope, state)
 }
 
-fn broken_by(key: &Key, change: impl Fn(&mut Row)) -> Option<&'static str> {
+fn broken_by(key: &RowKey, change: impl Fn(&mut Row)) -> Option<&'static str> {
     let (scope, mut state) = at_rest();
     let (mut row, _) = state.rows[key].clone();
     change(&mut row);
@@ -101,15 +102,15 @@ fn broken_by(key: &Key, change: impl Fn(&mut Row)) -> Option<&'static str> {
 
 #[test]
 fn rows_that_go_back() {
-    let term = broken_by(&Key::Manager, |row| {
+    let term = broken_by(&RowKey::Manager, |row| {
         if let Row::Manager(row) = row {
             row.term -= 1;
         }
     });
     assert_eq!(term, Some(rules::TERMS));
-    let epoch = broken_by(&Key::Shards(0), |row| {
-        if let Row::Shards(row) = row {
-            row.shards[0].epoch = Epoch(0);
+    let epoch = broken_by(&RowKey::Assignments(0), |row| {
+        if let Row::Assignments(row) = row {
+            row.assignments[0].epoch = Epoch(0);
         }
     });
     assert_eq!(epoch, Some(rules::EPOCHS));
@@ -118,10 +119,10 @@ fn rows_that_go_back() {
 #[test]
 fn a_life_that_is_over_and_renews() {
     let (scope, mut state) = at_rest();
-    let key = Key::Node(State::name(0));
+    let key = RowKey::Node(State::name(0));
     let live = state.rows[&key].0.clone();
     if let Some((Row::Node(row), _)) = state.rows.get_mut(&key) {
-        row.standing = Standing::Dead;
+        row.status = NodeStatus::Dead;
     }
     rules::look_at_write(&mut state, scope.settings().lease, 0, &key, &live);
     assert_eq!(state.broken, Some(rules::DEAD));
@@ -139,12 +140,12 @@ fn a_claim_that_no_row_named() {
 #[test]
 fn an_epoch_that_is_served_after_it_was_given_up() {
     let (scope, mut state) = at_rest();
-    let (mut row, revision) = state.rows[&Key::Shards(0)].clone();
-    if let Row::Shards(row) = &mut row {
-        row.shards[0].epoch = Epoch(7);
+    let (mut row, revision) = state.rows[&RowKey::Assignments(0)].clone();
+    if let Row::Assignments(row) = &mut row {
+        row.assignments[0].epoch = Epoch(7);
     }
     state.given_up.insert((ShardId(1), Epoch(7)));
     let value = Some((row, revision + 1));
-    tell(&scope, &mut state, 0, Event::Row { key: Key::Shards(0), value });
+    tell(&scope, &mut state, 0, Event::RowObserved { key: RowKey::Assignments(0), value });
     assert_eq!(state.broken, Some(rules::FINAL));
 }

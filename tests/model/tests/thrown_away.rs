@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ostraca_core::ids::{Epoch, ShardId};
-use ostraca_core::node::Talk;
+use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::HandOffId;
 use ostraca_model::model::Cluster;
 use ostraca_model::proof::{look, thrown_away};
@@ -63,7 +63,7 @@ fn a_word_that_counts_is_seen_if_it_is_thrown_away() {
     let (owner, manager) = (life(&state, 0), life(&state, 2));
     let id = HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(1), Epoch(1), owner.incarnation);
-    let stop = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
+    let stop = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
     thrown_away(&mut state, vec![(manager, 0, stop)]);
     look(&scope, &mut state);
     assert_eq!(state.broken, Some(rules::PAST));

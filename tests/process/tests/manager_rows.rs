@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_core::rows::{ManagerRow, ShardsRow, chunks};
+use ostraca_core::rows::{AssignmentsRow, ManagerRow, chunk_count};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{NO_STORE, Options, View};
 use ostraca_store::ClusterStore;
@@ -57,10 +57,10 @@ async fn every_manager_seals_every_row_with_its_term_and_no_epoch_goes_back() {
     let manager: ManagerRow = read(&manager.value);
     assert_eq!(manager.term, term, "{manager:?}");
     let (rows, _) = store.list("shards/").await.expect("read");
-    assert_eq!(rows.len(), chunks(SHARDS) as usize);
+    assert_eq!(rows.len(), chunk_count(SHARDS) as usize);
     for row in rows {
-        let chunk: ShardsRow = read(&row.value);
+        let chunk: AssignmentsRow = read(&row.value);
         assert_eq!(chunk.term, manager.term, "{} has another term", row.key);
-        assert!(chunk.shards.iter().all(|shard| shard.owner.is_some()), "{}", row.key);
+        assert!(chunk.assignments.iter().all(|shard| shard.owner.is_some()), "{}", row.key);
     }
 }

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_client::{Client, Entity};
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::ShardKey;
+use ostraca_core::ids::ShardPath;
 use ostraca_oracle::{Operation, Outcome};
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::image::{Disk, Fate};
@@ -156,7 +156,7 @@ async fn work(home: &Home, node: &Node) -> std::sync::Arc<Recorder> {
 async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String> {
     let id = name.strip_prefix("counter/").ok_or("not a counter")?;
     let entity = Entity::new("counter", id);
-    let shard = ShardKey {
+    let shard = ShardPath {
         namespace: "default".into(),
         pool: "default".into(),
         shard: shard_of(id, SHARDS),

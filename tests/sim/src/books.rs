@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{Intake, Ledger, Message, Mutation};
 use ostraca_client::{Answer, CallError, MessageId, SessionId};
-use ostraca_core::ids::{Entity, Session as SessionKey};
-use ostraca_core::message::{Kind, codes};
+use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
+use ostraca_core::message::{MessageKind, codes};
 use ostraca_oracle::{Operation, Outcome as Seen};
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::Envelope;
@@ -21,7 +21,7 @@ pub(crate) const PATIENT: u64 = 600_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) entity: Entity,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     pub(crate) copies: u32,
     pub(crate) created: u64,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug)]
 pub(crate) struct Called {
     pub(crate) entity: Entity,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// `add`, `take` or `get`.
     pub(crate) method: &'static str,
     /// The argument.
@@ -45,7 +45,10 @@ pub(crate) struct Called {
 
 impl Called {
     /// Command or query, method and argument.
-    pub(crate) fn new(entity: Entity, (kind, method, by): (Kind, &'static str, u64)) -> Self {
+    pub(crate) fn new(
+        entity: Entity,
+        (kind, method, by): (MessageKind, &'static str, u64),
+    ) -> Self {
         Self { entity, kind, method, by, sent: 0, until: 0, given_up: None }
     }
 }
@@ -70,7 +73,7 @@ impl Books {
         let id = SessionId((number as u128 + 1).to_be_bytes());
         Self {
             id,
-            key: SessionKey::of(principal, &id.0),
+            key: SessionKey::derive(principal, &id.0),
             history: Vec::new(),
             unresolved: BTreeMap::new(),
             ledger: Ledger::new(id, 1, seed).without(off),
@@ -93,7 +96,7 @@ impl Books {
         let message = Message {
             entity: called.entity.clone(),
             envelope: Envelope {
-                r#type: called.entity.kind.to_string(),
+                r#type: called.entity.entity_type.to_string(),
                 id: called.entity.id.to_string(),
                 kind: wire_kind(called.kind).into(),
                 method: called.method.into(),
@@ -132,7 +135,7 @@ impl Books {
             entity: called.entity.to_string(),
             session: format!("{:?}", self.key),
             sequence,
-            command: called.kind == Kind::Command,
+            command: called.kind == MessageKind::Command,
             method: called.method.into(),
             arguments: called.by.into(),
             sent: called.sent,
@@ -153,7 +156,7 @@ pub(crate) fn overtaken(
 ) -> Option<Finding> {
     let Err(error) = outcome else { return None };
     let may_have_run = matches!(error, CallError::Unknown { .. });
-    let first = called.kind == Kind::Command && called.given_up.is_none();
+    let first = called.kind == MessageKind::Command && called.given_up.is_none();
     let overtaken = error.code() == codes::SUPERSEDED && first;
     (overtaken && !(may_have_run && forgetful)).then(|| {
         Broken::Overtaken.because(format!("{sequence} was overtaken in its lane, and never ran"))

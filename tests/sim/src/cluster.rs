@@ -42,7 +42,7 @@ use std::time::Instant;
 use ostraca_client::ledger;
 use ostraca_core::ids::{Epoch, NodeId, ShardId, TurnId};
 use ostraca_core::message::Message;
-use ostraca_core::node::{self, Talk};
+use ostraca_core::node::{self, ControlMessage};
 use ostraca_core::route;
 use ostraca_core::rows::Member;
 use ostraca_core::shard;
@@ -211,7 +211,7 @@ enum Happening {
         from: usize,
         to: usize,
         member: Member,
-        talk: Talk,
+        talk: ControlMessage,
     },
     Told {
         pid: Pid,
@@ -406,7 +406,7 @@ struct World {
     refused: BTreeSet<TurnId>,
     guard: Guard,
     /// The cluster's settings, as a process that starts has them.
-    agreed: node::Agreed,
+    agreed: node::LeaseSettings,
     /// When the last fault known so far ends.
     healed: u64,
     served_at: Option<u64>,
@@ -538,7 +538,7 @@ impl World {
         }
     }
 
-    fn talk(&mut self, from: usize, to: usize, member: Member, talk: Talk) {
+    fn talk(&mut self, from: usize, to: usize, member: Member, talk: ControlMessage) {
         if self.is_cut(from, to, Way::Words) {
             return self.tally.count("fault: talk cut off");
         }

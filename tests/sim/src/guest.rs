@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ostraca_core::message::Message;
-use ostraca_core::records::Answer;
-use ostraca_core::shard::{Turn, TurnResult};
+use ostraca_core::records::GuestReply;
+use ostraca_core::shard::{TurnOutput, TurnResult};
 use ostraca_oracle::{Counter, Model};
 
 /// What no counter may pass; low, so that refusals happen.
@@ -35,8 +35,8 @@ impl Instance {
     }
 
     /// A start or stop turn that counts itself under `key`, if its type does so.
-    pub fn hook(&mut self, key: &'static str, writes: bool) -> Turn {
-        let mut turn = answered(Answer::Result(Bytes::new()));
+    pub fn hook(&mut self, key: &'static str, writes: bool) -> TurnOutput {
+        let mut turn = answered(GuestReply::Result(Bytes::new()));
         if writes {
             let value = number(&self.state, key) + 1;
             self.write(&mut turn, key, value);
@@ -45,7 +45,7 @@ impl Instance {
     }
 
     /// One message. `keep_errors` is the breach of R21: a refused turn's effects stay in memory.
-    pub fn message(&mut self, message: &Message, keep_errors: bool, passivate: bool) -> Turn {
+    pub fn message(&mut self, message: &Message, keep_errors: bool, passivate: bool) -> TurnOutput {
         let mut model = Counter { value: number(&self.state, "value"), limit: LIMIT };
         let by = message.body.as_ref().try_into().map_or(0, u64::from_le_bytes);
         let value = match &*message.method {
@@ -53,11 +53,13 @@ impl Instance {
             method => model.command(method, &by.into()),
         };
         let mut turn = answered(match value {
-            Ok(value) => Answer::Result(value.as_u64().unwrap_or(0).to_le_bytes().to_vec().into()),
-            Err(code) => Answer::Error { code, message: String::new() },
+            Ok(value) => {
+                GuestReply::Result(value.as_u64().unwrap_or(0).to_le_bytes().to_vec().into())
+            }
+            Err(code) => GuestReply::Error { code, message: String::new() },
         });
         turn.passivate = passivate;
-        let refused = matches!(turn.result, TurnResult::Answered(Answer::Error { .. }));
+        let refused = matches!(turn.result, TurnResult::Replied(GuestReply::Error { .. }));
         if &*message.method != "get" && !refused {
             self.write(&mut turn, "value", model.value);
         } else if refused && keep_errors {
@@ -67,7 +69,7 @@ impl Instance {
         turn
     }
 
-    fn write(&mut self, turn: &mut Turn, key: &'static str, value: u64) {
+    fn write(&mut self, turn: &mut TurnOutput, key: &'static str, value: u64) {
         let (key, value) =
             (Bytes::from_static(key.as_bytes()), Bytes::from(value.to_le_bytes().to_vec()));
         self.state.insert(key.clone(), value.clone());
@@ -76,9 +78,9 @@ impl Instance {
     }
 }
 
-fn answered(answer: Answer) -> Turn {
-    Turn {
-        result: TurnResult::Answered(answer),
+fn answered(answer: GuestReply) -> TurnOutput {
+    TurnOutput {
+        result: TurnResult::Replied(answer),
         writes: Vec::new(),
         state_bytes: None,
         passivate: false,

@@ -13,11 +13,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ostraca_core::ids::{
-    ClusterId, Entity, Epoch, Incarnation, MessageId, ShardId, ShardKey, TurnId,
+    ClusterId, Entity, Epoch, Incarnation, MessageId, ShardId, ShardPath, TurnId,
 };
-use ostraca_core::message::{Message, Token};
+use ostraca_core::message::{Message, ReplyToken};
 use ostraca_core::records::Claim;
-use ostraca_core::shard::{Event, LiveCap, Machine, Owner, Settings, StopReason, TypeSettings};
+use ostraca_core::shard::{
+    Event, InstanceSlots, Machine, Ownership, Settings, StopReason, TypeSettings,
+};
 
 use crate::rng::Rng;
 use crate::store::{Request, Store};
@@ -56,10 +58,10 @@ struct Rig {
     rng: Rng,
     now: u64,
     shards: Vec<Shard>,
-    cap: LiveCap,
+    cap: InstanceSlots,
     most: usize,
     tokens: u64,
-    open: BTreeSet<Token>,
+    open: BTreeSet<ReplyToken>,
     first_sent: BTreeMap<(Entity, MessageId), u64>,
     ran: BTreeMap<TurnId, (Entity, MessageId)>,
     revision: u64,
@@ -75,7 +77,7 @@ pub fn run(seed: u64) -> Report {
     let mut rig = Rig {
         now: 10_000,
         shards: Vec::new(),
-        cap: LiveCap::new(most),
+        cap: InstanceSlots::new(most),
         most,
         tokens: 0,
         open: BTreeSet::new(),
@@ -112,19 +114,19 @@ pub fn run(seed: u64) -> Report {
 impl Rig {
     fn machine(&mut self, shard: usize, epoch: u64) -> Machine {
         let settings = Settings {
-            order_wait: 60,
-            gate: 3,
-            copies: 3,
-            lanes: 4,
-            lane_life: LANE_LIFE,
+            order_timeout: 60,
+            max_gated_turns: 3,
+            max_copies: 3,
+            max_lanes: 4,
+            lane_ttl: LANE_LIFE,
             unsettled_bytes: 900,
-            head_lane_bytes: self.rng.range(0, 250) as usize,
-            activation_wait: 200,
-            claim_retry: 20,
-            stop_deadline: 150,
+            inline_lane_bytes: self.rng.range(0, 250) as usize,
+            instance_slot_timeout: 200,
+            claim_backoff: 20,
+            stop_timeout: 150,
             ..Settings::default()
         };
-        let shard = ShardKey {
+        let shard = ShardPath {
             namespace: "n".into(),
             pool: "p".into(),
             shard: ShardId(u32::try_from(shard).unwrap_or(0)),
@@ -133,21 +135,25 @@ impl Rig {
         let cluster = ClusterId(1);
         Machine::new(
             settings,
-            Owner { cluster, shard, epoch: Epoch(epoch), node: "a".into(), incarnation },
+            Ownership { cluster, shard, epoch: Epoch(epoch), node: "a".into(), incarnation },
         )
     }
 
     fn begin(&mut self, shard: usize) {
         self.carry_out(shard);
         self.deploy(shard);
-        self.tell(shard, Event::Renewed { sent: self.now, lease: LEASE });
+        self.tell(shard, Event::LeaseRenewed { sent_at: self.now, lease: LEASE });
     }
 
     fn deploy(&mut self, shard: usize) {
         for (kind, has_stop) in [("plain", false), ("stops", true)] {
-            let settings =
-                TypeSettings { revision: self.revision, mailbox: MAILBOX, idle: 120, has_stop };
-            self.tell(shard, Event::Type { kind: kind.into(), settings });
+            let settings = TypeSettings {
+                revision: self.revision,
+                mailbox_capacity: MAILBOX,
+                idle_timeout: 120,
+                has_stop_hook: has_stop,
+            };
+            self.tell(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }
     }
 
@@ -175,16 +181,16 @@ impl Rig {
 
     /// The node knows that the shard is another's: nothing is left, whatever was under way.
     fn forget(&mut self, shard: usize) {
-        self.tell(shard, Event::Forget);
+        self.tell(shard, Event::Drop);
         let it = &mut self.shards[shard];
         it.over = true;
-        if it.machine.load().0 > 0 || !it.instances.is_empty() {
+        if it.machine.stats().0 > 0 || !it.instances.is_empty() {
             self.report.breaches.push("a forgotten shard has something left".into());
         }
     }
 
     fn suspend_or_resume(&mut self, shard: usize) {
-        let suspended = self.shards[shard].machine.suspended();
+        let suspended = self.shards[shard].machine.is_suspended();
         self.tell(shard, if suspended { Event::Resume } else { Event::Suspend });
     }
 
@@ -218,7 +224,7 @@ impl Rig {
     fn pass(&mut self, low: u64, high: u64) {
         self.now += self.rng.range(low, high);
         for shard in 0..self.shards.len() {
-            if self.shards[shard].machine.wake().is_some_and(|wake| wake <= self.now) {
+            if self.shards[shard].machine.next_wake().is_some_and(|wake| wake <= self.now) {
                 self.tell(shard, Event::Tick);
             }
         }
@@ -228,7 +234,8 @@ impl Rig {
     }
 
     fn renew(&mut self) {
-        (0..self.shards.len())
-            .for_each(|shard| self.tell(shard, Event::Renewed { sent: self.now, lease: LEASE }));
+        (0..self.shards.len()).for_each(|shard| {
+            self.tell(shard, Event::LeaseRenewed { sent_at: self.now, lease: LEASE })
+        });
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ostraca_core::ids::{Entity, Incarnation};
-use ostraca_core::message::{Kind, Now, Token};
-use ostraca_core::shard::{LiveCap, Machine};
+use ostraca_core::message::{MessageKind, Now, ReplyToken};
+use ostraca_core::shard::{InstanceSlots, Machine};
 
 use crate::guest::Instance;
 
@@ -17,7 +17,7 @@ pub(crate) struct Asker {
     /// It is the probe of a reused id.
     pub(crate) probe: bool,
     pub(crate) sequence: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
 }
 
 /// One process.
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     pub(crate) rate: u64,
     pub(crate) machine: Option<Machine>,
     pub(crate) instances: BTreeMap<Entity, Instance>,
-    pub(crate) cap: LiveCap,
+    pub(crate) cap: InstanceSlots,
     /// Which connection to the store it uses; raised when one is given up.
     pub(crate) connection: u64,
     /// Requests to the store that are not answered, by tag.
@@ -47,7 +47,7 @@ pub(crate) struct Node {
     /// Activations that wait for the entity's state.
     pub(crate) starting: HashMap<Entity, u64>,
     /// Who waits for which reply.
-    pub(crate) tokens: BTreeMap<Token, Asker>,
+    pub(crate) tokens: BTreeMap<ReplyToken, Asker>,
     /// When a tick is due.
     pub(crate) armed: Option<u64>,
     /// Everything that the machine was told and did, for the replay.

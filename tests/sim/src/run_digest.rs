@@ -4,7 +4,7 @@
 //! move of code keeps the digest, a decision that is made otherwise, earlier or in another order changes it.
 //! `tests/digests.rs` holds the digests of many seeds against those that are kept.
 
-use ostraca_core::message::{Outcome, Token};
+use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::{node, shard};
 use ostraca_oracle::{Operation, Outcome as Seen};
 use serde::Serialize;
@@ -24,10 +24,10 @@ impl RunDigest {
     pub(crate) fn node(&mut self, actions: &[node::Action]) {
         for action in actions {
             match action {
-                node::Action::Write { number, key, expected, row } => {
+                node::Action::WriteRow { request_id: number, key, expected, row } => {
                     self.value(0, &(number, key, expected, row));
                 }
-                node::Action::Say { to, talk } => self.value(1, &(to, talk)),
+                node::Action::Send { to, message: talk } => self.value(1, &(to, talk)),
                 _ => {}
             }
         }
@@ -45,10 +45,10 @@ impl RunDigest {
         }
     }
 
-    fn outcome(&mut self, Token(token): Token, outcome: &Outcome) {
+    fn outcome(&mut self, ReplyToken(token): ReplyToken, outcome: &Outcome) {
         match outcome {
-            Outcome::Final { answer, version } => self.value(4, &(token, answer, version)),
-            Outcome::NotRun { code, retry_after, stamp, .. } => {
+            Outcome::Final { reply: answer, version } => self.value(4, &(token, answer, version)),
+            Outcome::NotRun { code, retry_after, suggested_created_ms: stamp, .. } => {
                 self.value(5, &(token, code, retry_after, stamp));
             }
             Outcome::Unknown { .. } => self.value(6, &token),

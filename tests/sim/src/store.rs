@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Lane, Loaded, RecordKey, Refusal,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Lane, LoadedEntity, RecordKey,
 };
 
 use crate::rng::Rng;
@@ -73,7 +73,7 @@ pub enum Answer {
     /// To commits.
     Commit(Vec<(Entity, TurnId, CommitOutcome)>),
     /// To a load.
-    Load(Entity, Result<Loaded, String>),
+    Load(Entity, Result<LoadedEntity, String>),
     /// To a read of state.
     State(Entity, Result<BTreeMap<Bytes, Bytes>, String>),
 }
@@ -218,7 +218,7 @@ impl Store {
     fn claim(&mut self, claim: &Claim) -> ClaimOutcome {
         match &self.cache.claim {
             Some(standing) if !claim.supersedes(standing) && !self.off(Breach::NoClaims) => {
-                ClaimOutcome::Refused { standing: Box::new(standing.clone()) }
+                ClaimOutcome::Refused { current: Box::new(standing.clone()) }
             }
             _ => {
                 self.cache.claim = Some(claim.clone());
@@ -232,7 +232,7 @@ impl Store {
         if stored.is_some_and(|head| {
             head.turn == commit.head.turn && head.version == commit.head.version
         }) {
-            return CommitOutcome::Already;
+            return CommitOutcome::AlreadyCommitted;
         }
         let stored = stored.map_or(0, |head| head.version);
         let standing = self.cache.claim.as_ref();
@@ -240,14 +240,14 @@ impl Store {
             (standing.is_some_and(|standing| commit.claim.epoch >= standing.epoch), true)
         } else {
             let exact = standing == Some(&*commit.claim) || self.off(Breach::NoClaims);
-            (exact, stored == commit.from)
+            (exact, stored == commit.expected_version)
         };
         if !claim_good {
             let standing = self.cache.claim.clone().map(Box::new);
-            return CommitOutcome::Refused(Refusal::Claim { standing });
+            return CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing });
         }
         if !version_good {
-            return CommitOutcome::Refused(Refusal::Version { stored });
+            return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored });
         }
         self.cache.turns.push((commit.entity.clone(), commit.head.version, commit.head.turn));
         for write in commit.writes {
@@ -258,10 +258,10 @@ impl Store {
             };
         }
         self.cache.heads.insert(commit.entity, commit.head);
-        CommitOutcome::Done
+        CommitOutcome::Committed
     }
 
-    fn load(&self, entity: &Entity) -> Loaded {
+    fn load(&self, entity: &Entity) -> LoadedEntity {
         let lanes = self
             .cache
             .records
@@ -269,7 +269,7 @@ impl Store {
             .filter(|((of, key), _)| of == entity && matches!(key, RecordKey::Lane(_)))
             .filter_map(|(_, value)| ostraca_core::codec::decode::<Lane>(value).ok())
             .collect();
-        Loaded { head: self.cache.heads.get(entity).cloned(), lanes }
+        LoadedEntity { head: self.cache.heads.get(entity).cloned(), lanes }
     }
 
     fn state(&self, entity: &Entity) -> BTreeMap<Bytes, Bytes> {
@@ -289,7 +289,7 @@ pub fn refusal(request: &Request, why: &str) -> Answer {
     match request {
         Request::Claim(_) => Answer::Claim(ClaimOutcome::Failed(why.into())),
         Request::Commit(commits) => {
-            let limit = CommitOutcome::Refused(Refusal::Limit(why.into()));
+            let limit = CommitOutcome::Refused(CommitRefusal::LimitReached(why.into()));
             let outcomes = commits.iter();
             Answer::Commit(
                 outcomes.map(|c| (c.entity.clone(), c.head.turn, limit.clone())).collect(),

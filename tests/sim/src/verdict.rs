@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostraca_core::ids::{Entity, MessageId, Session, TurnId};
+use ostraca_core::ids::{Entity, MessageId, ScopedSessionId, TurnId};
 use ostraca_oracle::{Counter, End, Operation, Outcome, judge};
 
 use crate::finding::{Broken, Finding, of_history};
@@ -51,7 +51,7 @@ impl Verdict {
     /// Every promise that was broken, and what all sessions saw.
     pub(crate) fn of(
         mut self,
-        seen: Vec<(Session, Vec<Operation>)>,
+        seen: Vec<(ScopedSessionId, Vec<Operation>)>,
     ) -> (Vec<Finding>, Vec<Operation>) {
         for (session, history) in &seen {
             for operation in history {

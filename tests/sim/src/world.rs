@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger;
 use ostraca_core::ids::{
-    ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardKey, TurnId,
+    ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardPath, TurnId,
 };
-use ostraca_core::message::{Kind, Message, Now, Outcome, Token};
-use ostraca_core::records::{Claim, Commit, CommitOutcome, Refusal};
+use ostraca_core::message::{Message, MessageKind, Now, Outcome, ReplyToken};
+use ostraca_core::records::{Claim, Commit, CommitOutcome, CommitRefusal};
 use ostraca_core::shard::{
-    Action, Activation, Event, LiveCap, Machine, Mutation, Owner, Settings, StopReason, Turn,
-    TurnResult, TypeSettings,
+    Action, ActivationOutcome, Event, InstanceSlots, Machine, Mutation, Ownership, Settings,
+    StopReason, TurnOutput, TurnResult, TypeSettings,
 };
 use ostraca_oracle::Operation;
 
@@ -250,7 +250,7 @@ impl World {
                     self.nodes[node].armed = Some(paused);
                     self.at(paused - self.now, Happening::Tick { node, incarnation });
                 } else {
-                    let due = self.nodes[node].machine.as_ref().and_then(Machine::wake);
+                    let due = self.nodes[node].machine.as_ref().and_then(Machine::next_wake);
                     let mono = self.nodes[node].mono(self.now);
                     if due.is_some_and(|due| due <= mono) {
                         self.tell(node, Event::Tick);
@@ -312,5 +312,5 @@ impl World {
 
 /// Loads and activations of one entity are told apart by this.
 fn load_key(entity: &Entity) -> Entity {
-    Entity::new(format!("load:{}", entity.kind), entity.id.clone())
+    Entity::new(format!("load:{}", entity.entity_type), entity.id.clone())
 }

@@ -102,75 +102,75 @@ fn r7_a_new_owner_before_the_old_one_is_marked_dead_is_seen() {
 
 #[test]
 fn r7_a_life_registered_over_a_live_lease_is_seen() {
-    without(node::Mutation::RegisterAtOnce, Broken::RegisteredEarly, &[RELIES], 15);
+    without(node::Mutation::RegisterOverLiveLease, Broken::RegisteredEarly, &[RELIES], 15);
 }
 
 #[test]
 fn r8_a_lease_relied_on_before_its_row_says_so_is_seen() {
-    let node = vec![node::Mutation::LeaseAtOnce];
+    let node = vec![node::Mutation::ApplyLeaseImmediately];
     let options = Options { node, settings: true, ..Options::default() };
     breaks(&options, RELIES, STALE, 0);
 }
 
 #[test]
 fn r9_a_node_that_resumes_without_reading_its_claims_is_seen() {
-    without(node::Mutation::ResumeBlindly, Broken::ResumedBlindly, &[], 25);
+    without(node::Mutation::ResumeWithoutClaimCheck, Broken::ResumedBlindly, &[], 25);
 }
 
 #[test]
 fn r9_a_node_that_keeps_its_shards_without_a_store_leaves_them_unserved() {
-    without(node::Mutation::KeepWithoutStore, Broken::Unserved, &[Broken::Unanswered], 0);
+    without(node::Mutation::KeepShardsWithoutStore, Broken::Unserved, &[Broken::Unanswered], 0);
 }
 
 #[test]
 fn r10_a_manager_that_decides_before_it_sealed_is_seen() {
-    without(node::Mutation::NoSeal, Broken::DecidedUnsealed, &[], 20);
+    without(node::Mutation::SkipSeal, Broken::DecidedUnsealed, &[], 20);
 }
 
 #[test]
 fn r11_an_answer_to_another_hand_off_that_counts_is_seen() {
-    without(node::Mutation::NoMatching, Broken::OwnerReplacedAlive, &[], 0);
+    without(node::Mutation::SkipHandOffMatching, Broken::OwnerReplacedAlive, &[], 0);
 }
 
 #[test]
 fn r11_a_shard_that_its_owner_does_not_list_stays_unserved() {
-    without(node::Mutation::TrustSilence, Broken::Unserved, &[Broken::Unanswered], 0);
+    without(node::Mutation::KeepUnreportedAssignments, Broken::Unserved, &[Broken::Unanswered], 0);
 }
 
 #[test]
 fn r11_a_node_that_goes_on_unheard_leaves_what_it_gave_up_unserved() {
-    without(node::Mutation::StayUnheard, Broken::Unserved, &[Broken::Unanswered], 0);
+    without(node::Mutation::IgnoreManagerSilence, Broken::Unserved, &[Broken::Unanswered], 0);
 }
 
 #[test]
 fn r24_a_host_that_keeps_shards_it_cannot_run_is_seen() {
-    without(node::Mutation::KeepUnfit, Broken::Unanswered, &[], 0);
+    without(node::Mutation::IgnoreUnrunnableTypes, Broken::Unanswered, &[], 0);
 }
 
 #[test]
 fn r12_acknowledgements_with_a_veto_hold_a_hand_off_up() {
-    without(node::Mutation::AcksVeto, Broken::WaitedForAcks, &[Broken::Unanswered], 10);
+    without(node::Mutation::RequireAllAcks, Broken::WaitedForAcks, &[Broken::Unanswered], 10);
 }
 
 #[test]
 fn r7_a_shard_handed_on_before_it_stopped_is_seen() {
-    without(node::Mutation::DontAwaitStop, Broken::OwnerReplacedAlive, &[], 80);
+    without(node::Mutation::AssignBeforeStopped, Broken::OwnerReplacedAlive, &[], 80);
 }
 
 #[test]
 fn r5_an_epoch_used_twice_is_seen() {
-    without(node::Mutation::SameEpoch, Broken::EpochOrder, &[], 90);
+    without(node::Mutation::ReuseEpoch, Broken::EpochOrder, &[], 90);
 }
 
 #[test]
 fn r9_a_node_that_does_not_know_that_its_lease_lapsed_is_seen() {
-    without(node::Mutation::NoSuspend, Broken::NotSuspended, &[], 40);
+    without(node::Mutation::SkipSuspend, Broken::NotSuspended, &[], 40);
 }
 
 #[test]
 fn r9_turns_of_a_lapsed_node_start_only_if_node_and_shard_both_forget_the_lease() {
     let options = Options {
-        node: vec![node::Mutation::NoSuspend],
+        node: vec![node::Mutation::SkipSuspend],
         shard: vec![shard::Mutation::QueryWithoutLease],
         ..Options::default()
     };
@@ -184,7 +184,7 @@ fn r9_turns_of_a_lapsed_node_start_only_if_node_and_shard_both_forget_the_lease(
 
 #[test]
 fn s15_a_hand_off_told_before_it_is_written_is_seen() {
-    without(node::Mutation::NotAhead, Broken::NotAhead, &[], 90);
+    without(node::Mutation::SkipWriteAhead, Broken::NotAhead, &[], 90);
 }
 
 #[test]
@@ -197,17 +197,17 @@ fn r16_a_refusal_of_a_message_in_doubt_that_is_told_as_not_run_is_seen() {
         Broken::History(History::QueryValue),
         Broken::RanTwice,
     ];
-    router_without(route::Mutation::ForgetDoubt, Broken::EffectAfterNotRun, follows, 0);
+    router_without(route::Mutation::ForgetInDoubt, Broken::EffectAfterNotRun, follows, 0);
 }
 
 #[test]
 fn a11_messages_dropped_in_a_hand_off_are_missed() {
-    router_without(route::Mutation::DropHeld, Broken::Unanswered, &[], 0);
+    router_without(route::Mutation::DropBuffered, Broken::Unanswered, &[], 0);
 }
 
 #[test]
 fn r13_a_route_that_goes_back_is_seen() {
-    router_without(route::Mutation::RoutesGoBack, Broken::RouteBack, &[], 0);
+    router_without(route::Mutation::AcceptLowerEpochs, Broken::RouteBack, &[], 0);
 }
 
 #[test]
@@ -224,12 +224,12 @@ fn r2_rows_answered_before_they_are_durable_are_acted_on_too_early() {
 
 #[test]
 fn r17_without_lanes_a_message_that_is_sent_to_two_owners_runs_twice() {
-    shard_without(shard::Mutation::NoLanes, Broken::RanTwice, WRONG_VERSIONS, 50);
+    shard_without(shard::Mutation::IgnoreLanes, Broken::RanTwice, WRONG_VERSIONS, 50);
 }
 
 #[test]
 fn promise_5_without_after_a_session_through_two_gateways_runs_out_of_order() {
-    shard_without(shard::Mutation::NoOrder, Broken::Overtaken, WRONG_VERSIONS, 50);
+    shard_without(shard::Mutation::IgnoreOrder, Broken::Overtaken, WRONG_VERSIONS, 50);
 }
 
 #[test]
@@ -240,25 +240,25 @@ fn r8_a_query_of_a_deposed_owner_is_stale() {
 
 #[test]
 fn r8_a_lease_that_counts_as_good_to_200_percent_is_seen() {
-    let shard = vec![shard::Mutation::LongLease];
+    let shard = vec![shard::Mutation::DoubleLease];
     reads_stale(&Options { shard, ..Options::default() }, 50);
 }
 
 #[test]
 fn r8_a_renewal_counted_from_its_answer_is_seen() {
-    let node = vec![node::Mutation::RenewedByAnswer];
+    let node = vec![node::Mutation::LeaseFromRenewalResponse];
     reads_stale(&Options { node, ..Options::default() }, 10);
 }
 
 #[test]
 fn r8_a_registration_counted_from_its_answer_is_seen() {
-    let node = vec![node::Mutation::RegisteredByAnswer];
+    let node = vec![node::Mutation::LeaseFromRegistrationResponse];
     reads_stale(&Options { node, ..Options::default() }, 10);
 }
 
 #[test]
 fn r9_a_probation_that_does_not_grow_moves_shards_too_often() {
-    let node = vec![node::Mutation::ForgetProbation];
+    let node = vec![node::Mutation::ConstantProbation];
     let options = Options { node, slow_store: true, ..Options::default() };
     breaks(&options, Broken::MovedTooOften, &[], 0);
 }
@@ -338,7 +338,7 @@ fn s11_6_a_gateway_that_does_not_look_at_messages_is_seen() {
 #[test]
 fn r16_a_node_that_stops_and_forgets_what_is_in_flight_is_seen() {
     // Its clients mostly send it again under its id: what they were told is the end only of those who cannot wait.
-    let route = vec![route::Mutation::CloseWithoutDoubt];
+    let route = vec![route::Mutation::CloseWithoutInDoubt];
     let options = Options { route, leaves: true, ..Options::default() };
     breaks(&options, Broken::EffectAfterNotRun, WRONG_VERSIONS, 0);
 }

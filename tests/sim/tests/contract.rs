@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::ready;
-use ostraca_core::ids::{Entity, ShardKey};
+use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, RecordKey, Refusal,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, RecordKey,
 };
 use ostraca_sim::rng::Rng;
 use ostraca_sim::store::{Answer, Request, Store};
@@ -27,7 +27,7 @@ struct Simulated(Arc<Mutex<Shards>>);
 
 #[derive(Default)]
 struct Shards {
-    engines: BTreeMap<ShardKey, Store>,
+    engines: BTreeMap<ShardPath, Store>,
     blobs: BTreeMap<[u8; 32], Bytes>,
     sequence: u64,
     opened: u64,
@@ -35,7 +35,7 @@ struct Shards {
 
 impl Shards {
     /// One request, synced, with its answer.
-    fn ask(&mut self, shard: &ShardKey, request: Request) -> Answer {
+    fn ask(&mut self, shard: &ShardPath, request: Request) -> Answer {
         let engine = self.engines.entry(shard.clone()).or_default();
         let mut answers = engine.request(1, request);
         if engine.needs_sync() {
@@ -46,7 +46,7 @@ impl Shards {
 
     fn claim(&mut self, claim: Claim) -> ClaimOutcome {
         if claim.cluster != conformance::CLUSTER {
-            return ClaimOutcome::OtherCluster { store: conformance::CLUSTER };
+            return ClaimOutcome::OtherCluster { store_cluster: conformance::CLUSTER };
         }
         if let Err(limit) = check_record(&keys::claim(&claim.shard), 0) {
             return ClaimOutcome::Failed(limit);
@@ -64,10 +64,11 @@ impl Shards {
             let key = keys::record(&shard, &commit.entity, &write.key).0;
             check_record(&key, write.value.as_ref().map_or(0, Bytes::len))
         });
-        let by_one = commit.from.checked_add(1) == Some(commit.head.version);
+        let by_one = commit.expected_version.checked_add(1) == Some(commit.head.version);
         let fits = head.and(fits).and_then(|()| check_commit(&commit));
-        let by_one = if by_one { Ok(()) } else { Err(Refusal::Limit("by one".into())) };
-        let limit = by_one.and(fits.map_err(Refusal::TooLarge));
+        let by_one =
+            if by_one { Ok(()) } else { Err(CommitRefusal::LimitReached("by one".into())) };
+        let limit = by_one.and(fits.map_err(CommitRefusal::TooLarge));
         self.sequence += 1;
         commit.head.commit_sequence = self.sequence;
         if let Err(limit) = limit {
@@ -77,9 +78,9 @@ impl Shards {
             let standing = self.engines.get(&shard).and_then(|e| e.durable().claim.clone());
             let stored = self.stored(&shard, &commit.entity);
             return CommitOutcome::Refused(if standing.as_ref() != Some(&*commit.claim) {
-                Refusal::Claim { standing: standing.map(Box::new) }
-            } else if stored != commit.from {
-                Refusal::Version { stored }
+                CommitRefusal::ClaimMismatch { current: standing.map(Box::new) }
+            } else if stored != commit.expected_version {
+                CommitRefusal::VersionMismatch { stored }
             } else {
                 limit
             });
@@ -90,12 +91,12 @@ impl Shards {
         }
     }
 
-    fn stored(&self, shard: &ShardKey, entity: &Entity) -> u64 {
+    fn stored(&self, shard: &ShardPath, entity: &Entity) -> u64 {
         let engine = self.engines.get(shard);
         engine.and_then(|e| e.durable().heads.get(entity)).map_or(0, |head| head.version)
     }
 
-    fn load(&mut self, shard: &ShardKey, entity: Entity) -> Result<Loaded, StoreError> {
+    fn load(&mut self, shard: &ShardPath, entity: Entity) -> Result<LoadedEntity, StoreError> {
         match self.ask(shard, Request::Load(entity)) {
             Answer::Load(_, loaded) => loaded.map_err(StoreError::Unavailable),
             other => panic!("a load answered by {other:?}"),
@@ -181,7 +182,10 @@ impl EntityStore for Simulated {
         self.with(|shards| claims.into_iter().map(|claim| shards.claim(claim)).collect())
     }
 
-    fn claims(&self, wanted: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        wanted: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.with(|shards| {
             let claim = |shard| shards.engines.get(shard).and_then(|e| e.durable().claim.clone());
             Ok(wanted.iter().map(claim).collect())
@@ -194,8 +198,8 @@ impl EntityStore for Simulated {
 
     fn load(
         &self,
-        wanted: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        wanted: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         self.with(|shards| {
             wanted.into_iter().map(|(shard, entity)| shards.load(&shard, entity)).collect()
         })

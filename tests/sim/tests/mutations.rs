@@ -64,7 +64,7 @@ fn with_every_rule_kept_denser_faults_break_nothing() {
 
 #[test]
 fn promise_2_without_the_output_gate_replies_are_lost() {
-    without(Mutation::NoGate, Broken::History(History::Lost), &wrong_versions());
+    without(Mutation::ReplyBeforeCommit, Broken::History(History::Lost), &wrong_versions());
 }
 
 #[test]
@@ -130,17 +130,17 @@ fn r9_a_turn_that_starts_while_its_shard_is_suspended_is_seen() {
 #[test]
 fn r16_a_refusal_that_is_not_recorded_is_followed_by_the_effect() {
     let named = Broken::History(History::SharedVersion);
-    without(Mutation::ForgetRefusals, named, &wrong_versions());
+    without(Mutation::SkipErrorRecording, named, &wrong_versions());
 }
 
 #[test]
 fn r17_without_lanes_messages_run_twice() {
-    without(Mutation::NoLanes, Broken::RanTwice, &wrong_versions());
+    without(Mutation::IgnoreLanes, Broken::RanTwice, &wrong_versions());
 }
 
 #[test]
 fn r17_without_after_a_session_runs_out_of_order() {
-    without(Mutation::NoOrder, Broken::Overtaken, &wrong_versions());
+    without(Mutation::IgnoreOrder, Broken::Overtaken, &wrong_versions());
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn r16_clients_of_a_shard_that_forget_their_doubts_are_seen() {
 
 #[test]
 fn r17_without_digests_a_reused_id_is_answered() {
-    without(Mutation::NoDigest, Broken::ReusedIdAnswered, &[]);
+    without(Mutation::IgnoreDigest, Broken::ReusedIdAnswered, &[]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn r22_a_turn_started_after_its_deadline_is_seen() {
 #[test]
 fn r3_an_entity_loaded_behind_its_own_commit_is_seen() {
     let named = Broken::History(History::SharedVersion);
-    without(Mutation::LoadBehindCommit, named, &wrong_versions());
+    without(Mutation::LoadDuringCommit, named, &wrong_versions());
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let waiting = dial::patiently("waiting for the outcome", call);
     // Who waits long may need to know what was waited for: in doubt is only a command.
-    let asking = is_query(&client, &entity.kind, &args.method, options.deadline / 2);
+    let asking = is_query(&client, &entity.entity_type, &args.method, options.deadline / 2);
     let (outcome, query) = with_kind(waiting, asking).await;
     dial::part(client).await;
     match outcome {

@@ -16,8 +16,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::random::Random;
-use super::{AllocationStrategy, Move, Strategy, View};
+use super::random::SplitMix64;
+use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
 /// S16, the default: all hosts within one shard of each other, by as few moves as can be.
 ///
@@ -28,21 +28,21 @@ pub struct Average;
 
 impl AllocationStrategy for Average {
     fn name(&self) -> &'static str {
-        Strategy::Average.name()
+        BuiltinStrategy::Average.name()
     }
 
-    fn place(&self, view: &View) -> Vec<Move> {
-        place(view).0
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        allocate_to_emptiest(view).0
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         level(view, 1, limit)
     }
 }
 
 /// Gives every unassigned shard to the host that has fewest by then (K22, S16.5). Also says what each host
 /// has afterwards.
-pub(super) fn place(view: &View) -> (Vec<Move>, Vec<usize>) {
+pub(super) fn allocate_to_emptiest(view: &AllocationView) -> (Vec<Move>, Vec<usize>) {
     let mut counts = view.counts();
     let mut fewest: BinaryHeap<_> =
         view.latest().map(|host| Reverse((counts[host], host))).collect();
@@ -59,13 +59,13 @@ pub(super) fn place(view: &View) -> (Vec<Move>, Vec<usize>) {
 
 /// Moves shards from the host with most to the one with fewest, while they differ by more than `gap`, which
 /// has to be one at least.
-pub(super) fn level(view: &View, gap: usize, limit: usize) -> Vec<Move> {
+pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move> {
     let mut moves = Vec::new();
     if view.hosts.is_empty() || !view.one_version() {
         return moves; // S16.2
     }
     // Unassigned shards come first (S16.3): what they will add is there already when the others are judged.
-    let (_, counts) = place(view);
+    let (_, counts) = allocate_to_emptiest(view);
     // S16.1, of all shards: one whose hand-off has no target yet will count somewhere soon.
     let average = view.shards.len() / view.hosts.len();
     let mut excess = vec![Vec::new(); view.hosts.len()];
@@ -85,7 +85,7 @@ pub(super) fn level(view: &View, gap: usize, limit: usize) -> Vec<Move> {
         }
     }
 
-    let mut random = Random(view.seed);
+    let mut random = SplitMix64(view.seed);
     while moves.len() < limit
         && let Some((count, Reverse(from))) = most.pop()
         && let Some(mut top) = fewest.peek_mut()

@@ -5,68 +5,68 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Move, View};
+use super::{AllocationView, Move};
 
 /// What was asked of the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum MoveKind {
     /// Owners for shards without one.
-    Place,
+    Allocate,
     /// At most so many moves of shards that have an owner.
     Rebalance(usize),
 }
 
 /// Why a proposed move is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Misproposal {
+pub enum InvalidMove {
     /// No shard has that number.
     UnknownShard,
     /// No host has that index.
     UnknownHost,
     /// The shard is named a second time.
-    Twice,
+    DuplicateShard,
     /// A hand-off of the shard is under way.
-    Busy,
+    HandOffInProgress,
     /// A placement of a shard that has an owner, or a move of one that has none.
-    NotAsked,
+    NotRequested,
     /// A move to the owner that the shard has.
     SameOwner,
     /// More moves than were asked for.
-    BeyondLimit,
+    LimitExceeded,
 }
 
-impl fmt::Display for Misproposal {
+impl fmt::Display for InvalidMove {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::UnknownShard => "of an unknown shard",
             Self::UnknownHost => "to an unknown host",
-            Self::Twice => "of a shard named before",
-            Self::Busy => "of a shard that is being handed off",
-            Self::NotAsked => "of a shard that was not asked about",
+            Self::DuplicateShard => "of a shard named before",
+            Self::HandOffInProgress => "of a shard that is being handed off",
+            Self::NotRequested => "of a shard that was not asked about",
             Self::SameOwner => "to the present owner",
-            Self::BeyondLimit => "beyond the limit",
+            Self::LimitExceeded => "beyond the limit",
         })
     }
 }
 
 /// The proposed moves that can be made, in their order, and how many cannot for which reason.
-pub(crate) fn checked(
-    view: &View,
+pub(crate) fn filter_valid_moves(
+    view: &AllocationView,
     proposed: Vec<Move>,
-    asked: Asked,
-) -> (Vec<Move>, BTreeMap<Misproposal, usize>) {
+    asked: MoveKind,
+) -> (Vec<Move>, BTreeMap<InvalidMove, usize>) {
     let limit = match asked {
-        Asked::Place => view.shards.len(),
-        Asked::Rebalance(limit) => limit.min(view.shards.len()),
+        MoveKind::Allocate => view.shards.len(),
+        MoveKind::Rebalance(limit) => limit.min(view.shards.len()),
     };
     let mut named = vec![false; view.shards.len()];
     let mut wrong = BTreeMap::new();
     let mut moves = Vec::new();
     for step in proposed {
-        match misproposal(view, &named, step, asked) {
+        match validate_move(view, &named, step, asked) {
             Some(why) => *wrong.entry(why).or_insert(0) += 1,
             None if moves.len() >= limit => {
-                *wrong.entry(Misproposal::BeyondLimit).or_insert(0) += 1
+                *wrong.entry(InvalidMove::LimitExceeded).or_insert(0) += 1
             }
             None => {
                 named[step.shard.0 as usize - 1] = true;
@@ -77,29 +77,34 @@ pub(crate) fn checked(
     (moves, wrong)
 }
 
-fn misproposal(view: &View, named: &[bool], step: Move, asked: Asked) -> Option<Misproposal> {
+fn validate_move(
+    view: &AllocationView,
+    named: &[bool],
+    step: Move,
+    asked: MoveKind,
+) -> Option<InvalidMove> {
     let at = (step.shard.0 as usize).checked_sub(1);
     let Some((at, place)) = at.and_then(|at| Some((at, view.shards.get(at)?))) else {
-        return Some(Misproposal::UnknownShard);
+        return Some(InvalidMove::UnknownShard);
     };
     let owner = place.owner.filter(|owner| *owner < view.hosts.len());
     if step.to >= view.hosts.len() {
-        Some(Misproposal::UnknownHost)
+        Some(InvalidMove::UnknownHost)
     } else if named[at] {
-        Some(Misproposal::Twice)
-    } else if place.busy {
-        Some(Misproposal::Busy)
-    } else if owner.is_some() != matches!(asked, Asked::Rebalance(_)) {
-        Some(Misproposal::NotAsked)
+        Some(InvalidMove::DuplicateShard)
+    } else if place.hand_off_in_progress {
+        Some(InvalidMove::HandOffInProgress)
+    } else if owner.is_some() != matches!(asked, MoveKind::Rebalance(_)) {
+        Some(InvalidMove::NotRequested)
     } else {
-        (owner == Some(step.to)).then_some(Misproposal::SameOwner)
+        (owner == Some(step.to)).then_some(InvalidMove::SameOwner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assign::{Host, Place};
+    use crate::assign::{Host, ShardPlacement};
     use crate::ids::ShardId;
 
     #[test]
@@ -107,25 +112,26 @@ mod tests {
         let host = |name: &str| Host { node: name.into(), version: 1 };
         // The owner of the third shard is no host of the view any more: it needs one.
         let owners = [Some(0), None, Some(2)];
-        let shards = owners.map(|owner| Place { owner, busy: false }).to_vec();
-        let view = View { hosts: vec![host("a"), host("b")], shards, seed: 1 };
+        let shards =
+            owners.map(|owner| ShardPlacement { owner, hand_off_in_progress: false }).to_vec();
+        let view = AllocationView { hosts: vec![host("a"), host("b")], shards, seed: 1 };
         let to = |shard, to| Move { shard: ShardId(shard), to };
         let proposed = vec![to(1, 1), to(9, 0), to(0, 0), to(2, 1), to(3, 0), to(4, 0), to(2, 2)];
-        let (moves, wrong) = checked(&view, proposed, Asked::Place);
+        let (moves, wrong) = filter_valid_moves(&view, proposed, MoveKind::Allocate);
         assert_eq!(moves, [to(2, 1), to(3, 0)]);
         let counts = [
-            (Misproposal::UnknownShard, 3),
-            (Misproposal::UnknownHost, 1),
-            (Misproposal::NotAsked, 1),
+            (InvalidMove::UnknownShard, 3),
+            (InvalidMove::UnknownHost, 1),
+            (InvalidMove::NotRequested, 1),
         ];
         assert_eq!(wrong, BTreeMap::from(counts));
 
-        let shards = vec![Place { owner: Some(0), busy: false }; 4];
-        let view = View { shards, ..view };
+        let shards = vec![ShardPlacement { owner: Some(0), hand_off_in_progress: false }; 4];
+        let view = AllocationView { shards, ..view };
         let proposed = (1..=4).map(|shard| to(shard, 1)).collect();
-        let (moves, wrong) = checked(&view, proposed, Asked::Rebalance(1));
+        let (moves, wrong) = filter_valid_moves(&view, proposed, MoveKind::Rebalance(1));
         assert_eq!(moves, [to(1, 1)]);
-        assert_eq!(wrong, BTreeMap::from([(Misproposal::BeyondLimit, 3)]));
-        assert_eq!(Misproposal::BeyondLimit.to_string(), "beyond the limit");
+        assert_eq!(wrong, BTreeMap::from([(InvalidMove::LimitExceeded, 3)]));
+        assert_eq!(InvalidMove::LimitExceeded.to_string(), "beyond the limit");
     }
 }

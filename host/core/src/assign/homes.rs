@@ -4,7 +4,7 @@
 //! ([`Ranges`]) or balance ([`Rendezvous`]).
 
 use super::random::mix;
-use super::{AllocationStrategy, Move, Strategy, View};
+use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 use crate::ids::ShardId;
 
 /// Contiguous ranges of shards, one a host, in the order of the nodes' names (E5).
@@ -16,14 +16,14 @@ pub struct Ranges;
 
 impl AllocationStrategy for Ranges {
     fn name(&self) -> &'static str {
-        Strategy::Ranges.name()
+        BuiltinStrategy::Ranges.name()
     }
 
-    fn place(&self, view: &View) -> Vec<Move> {
-        place(view, ranges(view))
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        allocate_to_preferred(view, ranges(view))
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         rebalance(view, limit, ranges(view))
     }
 }
@@ -38,23 +38,30 @@ pub struct Rendezvous;
 
 impl AllocationStrategy for Rendezvous {
     fn name(&self) -> &'static str {
-        Strategy::Rendezvous.name()
+        BuiltinStrategy::Rendezvous.name()
     }
 
-    fn place(&self, view: &View) -> Vec<Move> {
-        place(view, rendezvous(view))
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        allocate_to_preferred(view, rendezvous(view))
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         rebalance(view, limit, rendezvous(view))
     }
 }
 
-fn place(view: &View, home: impl Fn(ShardId) -> Option<usize>) -> Vec<Move> {
+fn allocate_to_preferred(
+    view: &AllocationView,
+    home: impl Fn(ShardId) -> Option<usize>,
+) -> Vec<Move> {
     view.unassigned().filter_map(|shard| Some(Move { shard, to: home(shard)? })).collect()
 }
 
-fn rebalance(view: &View, limit: usize, home: impl Fn(ShardId) -> Option<usize>) -> Vec<Move> {
+fn rebalance(
+    view: &AllocationView,
+    limit: usize,
+    home: impl Fn(ShardId) -> Option<usize>,
+) -> Vec<Move> {
     if !view.one_version() {
         return Vec::new(); // S16.2
     }
@@ -66,7 +73,7 @@ fn rebalance(view: &View, limit: usize, home: impl Fn(ShardId) -> Option<usize>)
         .collect()
 }
 
-fn ranges(view: &View) -> impl Fn(ShardId) -> Option<usize> {
+fn ranges(view: &AllocationView) -> impl Fn(ShardId) -> Option<usize> {
     let mut hosts: Vec<usize> = view.latest().collect();
     hosts.sort_unstable_by_key(|host| &view.hosts[*host].node);
     let shards = view.shards.len() as u128;
@@ -76,7 +83,7 @@ fn ranges(view: &View) -> impl Fn(ShardId) -> Option<usize> {
     }
 }
 
-fn rendezvous(view: &View) -> impl Fn(ShardId) -> Option<usize> {
+fn rendezvous(view: &AllocationView) -> impl Fn(ShardId) -> Option<usize> {
     // A name is hashed once a plan, not once a shard: 1,000 hosts times 4,096 shards are many.
     let hosts: Vec<(u64, usize)> = view
         .latest()

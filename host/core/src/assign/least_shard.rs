@@ -2,8 +2,8 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
-use super::average::{level, place};
-use super::{AllocationStrategy, Move, Strategy, View};
+use super::average::{allocate_to_emptiest, level};
+use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
 /// A shard without an owner goes to the host with fewest; shards move from the host with most, only while
 /// it has more than a threshold more than the one with fewest, and only few at once (K22, K23, K40).
@@ -48,15 +48,15 @@ impl Default for LeastShard {
 
 impl AllocationStrategy for LeastShard {
     fn name(&self) -> &'static str {
-        Strategy::LeastShard.name()
+        BuiltinStrategy::LeastShard.name()
     }
 
-    fn place(&self, view: &View) -> Vec<Move> {
-        place(view).0
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        allocate_to_emptiest(view).0
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
-        let under_way = view.shards.iter().filter(|place| place.busy).count();
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
+        let under_way = view.shards.iter().filter(|place| place.hand_off_in_progress).count();
         let gap = usize::try_from(self.threshold.get()).unwrap_or(usize::MAX);
         level(view, gap, limit.min(self.limit.get().saturating_sub(under_way)))
     }

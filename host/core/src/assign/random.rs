@@ -9,9 +9,9 @@ pub(super) const fn mix(value: u64) -> u64 {
 
 /// A splitmix64 generator. Good enough to pick shards with; nothing here is secret.
 #[derive(Debug)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct SplitMix64(pub(super) u64);
 
-impl Random {
+impl SplitMix64 {
     /// The next number.
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn the_generator_is_splitmix64() {
         // As published with the algorithm.
-        let mut random = Random(1_234_567);
+        let mut random = SplitMix64(1_234_567);
         let numbers = [(); 5].map(|()| random.next());
         let published: [u64; 5] = [
             6_457_827_717_110_365_317,

@@ -6,46 +6,50 @@ use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use super::{
-    AllocationStrategy, Average, Host, LeastShard, Move, Place, Ranges, Rendezvous, Strategy, View,
+    AllocationStrategy, AllocationView, Average, BuiltinStrategy, Host, LeastShard, Move, Ranges,
+    Rendezvous, ShardPlacement,
 };
 use crate::ids::ShardId;
 
 const ALL: usize = usize::MAX;
 
 /// Hosts of one version with so many shards each, and some more shards that need an owner.
-fn view(counts: &[usize], unassigned: usize) -> View {
+fn view(counts: &[usize], unassigned: usize) -> AllocationView {
     let hosts = (0..counts.len()).map(host).collect();
     let owned = counts.iter().enumerate().flat_map(|(owner, count)| {
-        std::iter::repeat_n(Place { owner: Some(owner), busy: false }, *count)
+        std::iter::repeat_n(
+            ShardPlacement { owner: Some(owner), hand_off_in_progress: false },
+            *count,
+        )
     });
-    let shards = owned.chain(std::iter::repeat_n(Place::default(), unassigned)).collect();
-    View { hosts, shards, seed: 1 }
+    let shards = owned.chain(std::iter::repeat_n(ShardPlacement::default(), unassigned)).collect();
+    AllocationView { hosts, shards, seed: 1 }
 }
 
 fn host(number: usize) -> Host {
     Host { node: format!("node-{number:03}").as_str().into(), version: 1 }
 }
 
-fn place_of(view: &View, shard: ShardId) -> Place {
+fn place_of(view: &AllocationView, shard: ShardId) -> ShardPlacement {
     view.shards[shard.0 as usize - 1]
 }
 
 /// Carries moves out, after a look at what no strategy may ever propose.
-fn carry_out(view: &mut View, moves: &[Move], busy: bool) {
+fn carry_out(view: &mut AllocationView, moves: &[Move], busy: bool) {
     let mut seen = BTreeSet::new();
     for Move { shard, to } in moves {
         assert!(seen.insert(*shard), "{shard} twice in one answer");
         assert!(*to < view.hosts.len(), "{shard} to a host that there is not");
         let place = &mut view.shards[shard.0 as usize - 1];
-        assert!(!place.busy, "{shard} is being moved");
+        assert!(!place.hand_off_in_progress, "{shard} is being moved");
         assert_ne!(place.owner, Some(*to), "{shard} to the owner that it has");
-        *place = Place { owner: Some(*to), busy };
+        *place = ShardPlacement { owner: Some(*to), hand_off_in_progress: busy };
     }
 }
 
 /// Places, then rebalances round by round to the end; gives all the moves of shards that had an owner.
-fn settle(strategy: &dyn AllocationStrategy, view: &mut View, limit: usize) -> Vec<Move> {
-    let placed = strategy.place(view);
+fn settle(strategy: &dyn AllocationStrategy, view: &mut AllocationView, limit: usize) -> Vec<Move> {
+    let placed = strategy.allocate(view);
     carry_out(view, &placed, false);
     let mut all = Vec::new();
     for _ in 0..=view.shards.len() {
@@ -62,7 +66,7 @@ fn settle(strategy: &dyn AllocationStrategy, view: &mut View, limit: usize) -> V
 }
 
 /// How many of the moves each host gives.
-fn given(view: &View, moves: &[Move]) -> Vec<usize> {
+fn given(view: &AllocationView, moves: &[Move]) -> Vec<usize> {
     let mut given = vec![0; view.hosts.len()];
     for found in moves {
         given[place_of(view, found.shard).owner.expect("an owner")] += 1;
@@ -76,9 +80,9 @@ fn spread(counts: &[usize]) -> usize {
 
 #[test]
 fn s13_the_first_host_gets_all_shards() {
-    let moves = Average.place(&view(&[0], 10));
+    let moves = Average.allocate(&view(&[0], 10));
     assert_eq!(moves, (1..=10).map(|n| Move { shard: ShardId(n), to: 0 }).collect::<Vec<_>>());
-    assert_eq!(Average.place(&view(&[], 10)), [], "and no host gets none");
+    assert_eq!(Average.allocate(&view(&[], 10)), [], "and no host gets none");
     assert_eq!(Average.rebalance(&view(&[], 10), ALL), []);
 }
 
@@ -86,8 +90,8 @@ fn s13_the_first_host_gets_all_shards() {
 fn s16_1_the_average_is_of_all_shards_those_without_an_owner_too() {
     // Two more are about to come: the average is 5, not 4.
     let mut view = view(&[5, 3], 2);
-    view.shards[8].busy = true;
-    view.shards[9].busy = true;
+    view.shards[8].hand_off_in_progress = true;
+    view.shards[9].hand_off_in_progress = true;
     assert_eq!(Average.rebalance(&view, ALL), []);
 }
 
@@ -107,7 +111,7 @@ fn s16_2_the_excess_is_rounded_up() {
 #[test]
 fn s16_2_which_shards_go_is_random_and_the_seed_decides() {
     let shards = |seed| {
-        let view = View { seed, ..view(&[20, 0], 0) };
+        let view = AllocationView { seed, ..view(&[20, 0], 0) };
         Average.rebalance(&view, 5).iter().map(|found| found.shard).collect::<BTreeSet<_>>()
     };
     assert_eq!(shards(7), shards(7));
@@ -117,7 +121,7 @@ fn s16_2_which_shards_go_is_random_and_the_seed_decides() {
 
 #[test]
 fn s16_2_no_shard_leaves_its_owner_while_versions_differ() {
-    for strategy in Strategy::ALL.map(Strategy::build) {
+    for strategy in BuiltinStrategy::ALL.map(BuiltinStrategy::build) {
         let mut view = view(&[90, 0, 0], 0);
         view.hosts[1].version = 2;
         assert_eq!(strategy.rebalance(&view, ALL), [], "{strategy:?}");
@@ -158,12 +162,12 @@ fn s16_3_who_has_most_is_judged_anew_before_each_pick() {
 #[test]
 fn s16_4_every_shard_is_seen_to() {
     let mut both = view(&[8, 0, 0], 3);
-    assert_eq!(Average.place(&both).len(), 3);
+    assert_eq!(Average.allocate(&both).len(), 3);
     settle(&Average, &mut both, ALL);
     assert_eq!(both.counts(), [4, 4, 3]);
     // The host with most has nothing to give now: the next one gives.
     let mut view = view(&[8, 5, 0], 0);
-    view.shards[..8].iter_mut().for_each(|place| place.busy = true);
+    view.shards[..8].iter_mut().for_each(|place| place.hand_off_in_progress = true);
     assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [0, 2, 0]);
 }
 
@@ -171,7 +175,7 @@ fn s16_4_every_shard_is_seen_to() {
 fn s16_5_a_shard_goes_to_the_host_with_fewest() {
     for strategy in [&Average as &dyn AllocationStrategy, &LeastShard::default()] {
         let to: Vec<_> =
-            strategy.place(&view(&[3, 1, 2], 4)).iter().map(|found| found.to).collect();
+            strategy.allocate(&view(&[3, 1, 2], 4)).iter().map(|found| found.to).collect();
         assert_eq!(to, [1, 1, 2, 0], "{strategy:?}");
     }
     assert!(Average.rebalance(&view(&[9, 5, 1, 4], 0), 3).iter().all(|found| found.to == 2));
@@ -179,12 +183,12 @@ fn s16_5_a_shard_goes_to_the_host_with_fewest() {
 
 #[test]
 fn s16_5_only_hosts_of_the_latest_version_are_given_shards() {
-    for strategy in Strategy::ALL.map(Strategy::build) {
+    for strategy in BuiltinStrategy::ALL.map(BuiltinStrategy::build) {
         let mut view = view(&[0, 30, 0, 40], 20);
         view.hosts[1].version = 3;
         view.hosts[2].version = 2;
         view.hosts[3].version = 3;
-        let moves = strategy.place(&view);
+        let moves = strategy.allocate(&view);
         assert_eq!(moves.len(), 20, "{strategy:?}");
         assert!(moves.iter().all(|found| [1, 3].contains(&found.to)), "{strategy:?}");
     }
@@ -208,14 +212,14 @@ fn s16_8_what_was_decided_counts_for_the_next_decision_at_both_ends() {
 
 #[test]
 fn a5_a_busy_shard_counts_where_it_goes_and_is_not_moved() {
-    for strategy in Strategy::ALL.map(Strategy::build) {
+    for strategy in BuiltinStrategy::ALL.map(BuiltinStrategy::build) {
         let mut view = view(&[0, 0, 50], 5);
-        view.shards.iter_mut().for_each(|place| place.busy = true);
+        view.shards.iter_mut().for_each(|place| place.hand_off_in_progress = true);
         assert_eq!(strategy.rebalance(&view, ALL), [], "{strategy:?}");
-        assert_eq!(strategy.place(&view), [], "{strategy:?}");
+        assert_eq!(strategy.allocate(&view), [], "{strategy:?}");
     }
     let mut view = view(&[3, 3], 0);
-    view.shards[0].busy = true;
+    view.shards[0].hand_off_in_progress = true;
     assert_eq!(Average.rebalance(&view, ALL), []);
 }
 
@@ -223,7 +227,7 @@ fn a5_a_busy_shard_counts_where_it_goes_and_is_not_moved() {
 fn an_owner_that_is_no_host_is_none() {
     let mut view = view(&[2, 2], 0);
     view.shards[1].owner = Some(2);
-    assert_eq!(Average.place(&view), [Move { shard: ShardId(2), to: 0 }]);
+    assert_eq!(Average.allocate(&view), [Move { shard: ShardId(2), to: 0 }]);
     assert_eq!(Average.rebalance(&view, ALL), []);
 }
 
@@ -235,7 +239,7 @@ fn k23_least_shard_moves_only_above_its_threshold_and_only_few_at_once() {
     assert_eq!(strategy.rebalance(&view(&[90, 10], 0), ALL).len(), 3);
     assert_eq!(strategy.rebalance(&view(&[90, 10], 0), 2).len(), 2);
     let mut under_way = view(&[90, 10], 0);
-    under_way.shards[99].busy = true;
+    under_way.shards[99].hand_off_in_progress = true;
     assert_eq!(strategy.rebalance(&under_way, ALL).len(), 2);
     let mut apart = view(&[90, 10, 30], 0);
     settle(&strategy, &mut apart, ALL);
@@ -245,7 +249,7 @@ fn k23_least_shard_moves_only_above_its_threshold_and_only_few_at_once() {
 #[test]
 fn k40_least_shards_threshold_and_limit_are_what_it_is_built_with() {
     let few = LeastShard::new(NonZeroU32::MIN, NonZeroUsize::MIN);
-    let strategy = Strategy::LeastShard.build_with(few);
+    let strategy = BuiltinStrategy::LeastShard.build_with(few);
     assert_eq!(strategy.rebalance(&view(&[20, 10], 0), ALL).len(), 1);
     let least = LeastShard::default();
     assert_eq!((least.threshold().get(), least.limit().get()), (10, 3));
@@ -263,7 +267,7 @@ fn least_shard_with_threshold_one_is_as_even_as_average() {
 fn e5_ranges_are_contiguous_in_the_order_of_names_and_even() {
     let mut view = view(&[0, 0, 0], 11);
     view.hosts.reverse();
-    let moves = Ranges.place(&view);
+    let moves = Ranges.allocate(&view);
     assert!(moves.windows(2).all(|pair| pair[0].to >= pair[1].to));
     carry_out(&mut view, &moves, false);
     assert_eq!(view.counts(), [3, 4, 4]);
@@ -297,11 +301,11 @@ fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
 
 #[test]
 fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() {
-    for strategy in Strategy::ALL {
-        assert_eq!(Strategy::named(strategy.name()), Ok(strategy));
+    for strategy in BuiltinStrategy::ALL {
+        assert_eq!(BuiltinStrategy::from_name(strategy.name()), Ok(strategy));
         assert_eq!(strategy.build().name(), strategy.name());
     }
-    let error = Strategy::named("avarage").expect_err("no strategy").to_string();
+    let error = BuiltinStrategy::from_name("avarage").expect_err("no strategy").to_string();
     assert_eq!(
         error,
         "`avarage` is no allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
@@ -313,10 +317,10 @@ fn a_strategy_without_a_name_has_its_types() {
     #[derive(Debug)]
     struct Own;
     impl AllocationStrategy for Own {
-        fn place(&self, _: &View) -> Vec<Move> {
+        fn allocate(&self, _: &AllocationView) -> Vec<Move> {
             Vec::new()
         }
-        fn rebalance(&self, _: &View, _: usize) -> Vec<Move> {
+        fn rebalance(&self, _: &AllocationView, _: usize) -> Vec<Move> {
             Vec::new()
         }
     }
@@ -327,7 +331,7 @@ fn a_strategy_without_a_name_has_its_types() {
 #[test]
 fn rendezvous_gives_each_shard_the_same_host_in_every_release() {
     let mut view = view(&[0; 8], 24);
-    let moves = Rendezvous.place(&view);
+    let moves = Rendezvous.allocate(&view);
     carry_out(&mut view, &moves, false);
     let owners: Vec<_> = view.shards.iter().filter_map(|place| place.owner).collect();
     assert_eq!(owners, [4, 3, 3, 0, 3, 0, 0, 4, 6, 1, 4, 0, 0, 1, 5, 0, 6, 3, 5, 1, 1, 1, 2, 3]);

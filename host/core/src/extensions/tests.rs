@@ -33,7 +33,7 @@ fn new(colour: Option<&str>, lock: Option<u64>) -> Vec<u8> {
     codec::encode(&new).expect("encodes")
 }
 
-fn old(bytes: &[u8]) -> Result<Old, DecodeError> {
+fn old(bytes: &[u8]) -> Result<Old, CodecError> {
     codec::decode(bytes)
 }
 
@@ -58,7 +58,10 @@ fn an_unknown_optional_field_is_kept_when_written_back() {
 #[test]
 fn an_unknown_required_field_is_refused_by_name() {
     let error = old(&new(Some("red"), Some(7))).expect_err("it is required");
-    assert_eq!(error, BlockError::Required { of: "Thing", number: LOCK }.into());
+    assert_eq!(
+        error,
+        ExtensionError::UnknownRequiredField { struct_name: "Thing", number: LOCK }.into()
+    );
     assert!(error.to_string().contains("field 3 of Thing is required"), "{error}");
     let known: New = codec::decode(&new(None, Some(7))).expect("the later release knows it");
     assert_eq!(known.extensions.get(LOCK), Ok(Some(7_u64)));
@@ -79,21 +82,24 @@ fn a_field_that_was_set_again_has_its_last_value() {
 fn doubled_unsorted_and_zero_numbers_are_refused() {
     for block in [&[2, 2, 0, 2, 0][..], &[2, 4, 0, 2, 0], &[1, 0, 0]] {
         let error = old(&[&[9][..], block].concat()).expect_err("refused");
-        assert!(matches!(error, DecodeError::Extension(BlockError::Order { .. })), "{error}");
+        assert!(
+            matches!(error, CodecError::Extension(ExtensionError::InvalidFieldOrder { .. })),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn bytes_behind_the_end_and_cut_blocks_are_refused() {
     let whole = new(Some("red"), None);
-    assert_eq!(old(&[&whole[..], &[0]].concat()), Err(DecodeError::Trailing(1)));
+    assert_eq!(old(&[&whole[..], &[0]].concat()), Err(CodecError::Trailing(1)));
     for cut in 0..whole.len() {
         let error = old(&whole[..cut]).expect_err("cut");
-        assert!(matches!(error, DecodeError::Malformed(_)), "{cut}: {error}");
+        assert!(matches!(error, CodecError::Malformed(_)), "{cut}: {error}");
     }
     // An error of a block does not stick to the next decoding.
     old(&[9, 1, 1, 0]).expect_err("a required field");
-    assert!(matches!(old(&[]), Err(DecodeError::Malformed(_))));
+    assert!(matches!(old(&[]), Err(CodecError::Malformed(_))));
 }
 
 #[test]
@@ -116,7 +122,7 @@ fn a_block_has_a_bound_on_fields_and_on_bytes() {
         }
         many.push(0);
     });
-    let too_large = DecodeError::from(BlockError::TooLarge { of: "Thing" });
+    let too_large = CodecError::from(ExtensionError::TooLarge { struct_name: "Thing" });
     assert_eq!(old(&many), Err(too_large.clone()));
     let mut it = New { base: 1, extensions: Extensions::default() };
     it.extensions.set(COLOUR, &vec![0_u8; MAX_BYTES - 3]).expect("as much as fits");
@@ -154,7 +160,10 @@ fn a_block_takes_no_more_fields_than_it_is_read_with() {
         block.set(*number, &0_u8).expect("as many as fit");
     }
     let before = block.clone();
-    assert_eq!(block.set(*last, &0_u8), Err(BlockError::TooLarge { of: "Wide" }.into()));
+    assert_eq!(
+        block.set(*last, &0_u8),
+        Err(ExtensionError::TooLarge { struct_name: "Wide" }.into())
+    );
     assert!(block == before);
     block.set(rest[0], &1_u8).expect("it has the field already");
 }

@@ -4,43 +4,43 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::talk::Talk;
-use crate::assign::Misproposal;
+use super::talk::ControlMessage;
+use crate::assign::InvalidMove;
 use crate::ids::{Epoch, NodeId, ShardId};
-use crate::rows::{Key, Member, Row};
+use crate::rows::{Member, Row, RowKey};
 use crate::shard::StopReason;
 
 /// One thing to do. Those with an answer get it as an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Read all rows of nodes, manager and shards, and begin a watch from there: [`Event::Listed`](super::Event::Listed).
-    List,
+    ListRows,
     /// Read one row: [`Event::Row`](super::Event::Row).
-    Read(Key),
+    ReadRow(RowKey),
     /// Write one row by compare-and-set: [`Event::Written`](super::Event::Written).
-    Write {
+    WriteRow {
         /// Comes back with the answer.
-        number: u64,
+        request_id: u64,
         /// Which row.
-        key: Key,
+        key: RowKey,
         /// The revision that it must have; none: it must not exist.
         expected: Option<u64>,
         /// Its new value.
         row: Row,
     },
     /// Say something to another node; whether it comes is not told.
-    Say {
+    Send {
         /// To whom.
         to: NodeId,
         /// What.
-        talk: Talk,
+        message: ControlMessage,
     },
     /// This life of the node is registered: `hello`s name it from now on, shards are claimed in its name.
     Registered(Member),
     /// The lease was renewed by a request sent at this time of the node's clock: shards are told (R8).
-    Renewed {
+    LeaseRenewed {
         /// When it was sent.
-        sent: u64,
+        sent_at: u64,
         /// How long it may be relied on. The last one told counts.
         lease: u64,
     },
@@ -51,12 +51,12 @@ pub enum Action {
     /// Read the claims that stand on these shards: [`Event::Claims`](super::Event::Claims).
     ReadClaims {
         /// Comes back with the answer.
-        number: u64,
+        request_id: u64,
         /// Which.
         shards: Vec<ShardId>,
     },
     /// Make a machine for a shard: it claims and serves. One of an earlier epoch, if any, is at its end.
-    Adopt {
+    StartShard {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
@@ -65,7 +65,7 @@ pub enum Action {
         member: Member,
     },
     /// Give a shard up in good order: [`Event::Stopped`](super::Event::Stopped) follows.
-    Stop {
+    StopShard {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
@@ -74,14 +74,14 @@ pub enum Action {
         reason: StopReason,
     },
     /// Drop a shard at once: it is another's. Nothing follows.
-    Forget {
+    DropShard {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
         epoch: Epoch,
     },
     /// A shard's route, for the [`Router`](crate::route::Router). It comes with each change of the shard's row.
-    Route {
+    UpdateRoute {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
@@ -89,17 +89,17 @@ pub enum Action {
         /// The owner, if it is alive as far as rows say; none: messages are held.
         owner: Option<Member>,
         /// Messages are held: a hand-off of it is under way.
-        moving: bool,
+        hand_off_in_progress: bool,
     },
     /// A hand-off begins: messages for this shard are held, before its row says so.
-    Hold {
+    BufferShard {
         /// Which.
         shard: ShardId,
         /// The epoch that ends.
         epoch: Epoch,
     },
     /// A node's row changed: its addresses and standing, for links.
-    Node {
+    UpdatePeer {
         /// Which life.
         member: Member,
         /// Whether it is alive as far as its row says. If not, what was sent to it will not be answered.
@@ -108,7 +108,7 @@ pub enum Action {
         addresses: Vec<String>,
     },
     /// Something that operators may want to see (`ostraca events`).
-    Note(Notice),
+    Notify(Notice),
     /// This life of the node is over although its process lives: all its shards were forgotten; it registers anew.
     Fenced,
     /// The node has left: nothing more follows.
@@ -119,32 +119,32 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// A node joined.
-    Joined(Member),
+    NodeJoined(Member),
     /// A node was marked dead, or left.
-    Gone {
+    NodeGone {
         /// Who.
         member: Member,
         /// Whether it said goodbye.
-        stopped: bool,
+        left_gracefully: bool,
     },
     /// A node drains, or does no more.
-    Draining(Member, bool),
+    DrainChanged(Member, bool),
     /// Another node manages.
-    Manager {
+    ManagerChanged {
         /// Who.
         holder: Member,
         /// In which term.
         term: u64,
     },
     /// A hand-off began.
-    HandOffBegan {
+    HandOffStarted {
         /// Which shard.
         shard: ShardId,
         /// From whom.
         from: Member,
     },
     /// A shard has a new owner.
-    Assigned {
+    ShardAssigned {
         /// Which shard.
         shard: ShardId,
         /// Its new epoch.
@@ -160,65 +160,71 @@ pub enum Notice {
         owner: Member,
     },
     /// This node manages and hears no other host: it gives the leadership on.
-    SteppedDown {
+    ManagerSteppedDown {
         /// To whom.
         to: NodeId,
     },
     /// This node's lease lapsed.
-    Lapsed,
+    LeaseLapsed,
     /// This node's lease is good again.
-    Resumed,
+    LeaseRecovered,
     /// This node gave its shards up: the `EntityStore` did not answer it for one lease (R9).
-    GaveUp {
+    ShardsReleased {
         /// How many.
         shards: usize,
         /// For how many milliseconds it gets none where others can have them.
         probation: u64,
     },
     /// The allocation strategy proposed moves that must not be made; they were not.
-    Misproposed {
+    MovesRejected {
         /// The strategy's name.
         strategy: String,
         /// How many.
         moves: usize,
         /// What was wrong with them.
-        why: Misproposal,
+        reason: InvalidMove,
     },
     /// Another process renews the lease of this node's name: is its data directory a copy?
-    NameInUse(Member),
+    NodeNameInUse(Member),
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Joined(member) => write!(f, "node {member} joined"),
-            Self::Gone { member, stopped: true } => write!(f, "node {member} said goodbye"),
-            Self::Gone { member, stopped: false } => write!(f, "node {member} was marked dead"),
-            Self::Draining(member, true) => write!(f, "node {member} drains"),
-            Self::Draining(member, false) => write!(f, "node {member} drains no more"),
-            Self::Manager { holder, term } => write!(f, "node {holder} manages, in term {term}"),
-            Self::HandOffBegan { shard, from } => write!(f, "shard {shard} leaves {from}"),
-            Self::Assigned { shard, epoch, owner } => {
+            Self::NodeJoined(member) => write!(f, "node {member} joined"),
+            Self::NodeGone { member, left_gracefully: true } => {
+                write!(f, "node {member} said goodbye")
+            }
+            Self::NodeGone { member, left_gracefully: false } => {
+                write!(f, "node {member} was marked dead")
+            }
+            Self::DrainChanged(member, true) => write!(f, "node {member} drains"),
+            Self::DrainChanged(member, false) => write!(f, "node {member} drains no more"),
+            Self::ManagerChanged { holder, term } => {
+                write!(f, "node {holder} manages, in term {term}")
+            }
+            Self::HandOffStarted { shard, from } => write!(f, "shard {shard} leaves {from}"),
+            Self::ShardAssigned { shard, epoch, owner } => {
                 write!(f, "shard {shard} belongs to {owner}, epoch {}", epoch.0)
             }
             Self::HandOffFailed { shard, owner } => {
                 write!(f, "shard {shard} stays with {owner} for now")
             }
-            Self::SteppedDown { to } => write!(
+            Self::ManagerSteppedDown { to } => write!(
                 f,
                 "no report of another host reaches this manager: it gives the leadership to {to}"
             ),
-            Self::Lapsed => write!(f, "this node's lease lapsed: its shards wait"),
-            Self::Resumed => write!(f, "this node's lease is good again"),
-            Self::GaveUp { shards, probation } => write!(
+            Self::LeaseLapsed => write!(f, "this node's lease lapsed: its shards wait"),
+            Self::LeaseRecovered => write!(f, "this node's lease is good again"),
+            Self::ShardsReleased { shards, probation } => write!(
                 f,
                 "the store did not answer this node for one lease: it gave {shards} shards up, and gets none that others can have for {probation} ms"
             ),
-            Self::Misproposed { strategy, moves, why } => write!(
+            Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,
                 "allocation strategy `{strategy}` proposed {moves} moves {why}: they are not made"
             ),
-            Self::NameInUse(member) => {
+            Self::NodeNameInUse(member) => {
                 write!(f, "another process renews the lease of {member}: is its folder a copy?")
             }
         }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::Agreed;
-use super::talk::Talk;
+use super::settings::LeaseSettings;
+use super::talk::ControlMessage;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::records::Claim;
-use crate::rows::{Key, Member, Row};
+use crate::rows::{Member, Row, RowKey};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -15,71 +15,71 @@ pub enum Event {
     Tick,
     /// The answer to [`Action::List`](super::Action::List): every row of nodes, manager and shards, as of
     /// one revision, from which a watch was begun. None: the store did not answer; it is asked again later.
-    Listed(Option<Vec<(Key, Row, u64)>>),
+    RowsListed(Option<Vec<(RowKey, Row, u64)>>),
     /// A row was changed, as the watch says, or as [`Action::Read`](super::Action::Read) found it (`None`: it is not there).
-    Row {
+    RowObserved {
         /// Which.
-        key: Key,
+        key: RowKey,
         /// Its value and revision.
         value: Option<(Row, u64)>,
     },
     /// The watch missed changes or broke: everything is listed anew.
     WatchLost,
     /// The answer to [`Action::Write`](super::Action::Write).
-    Written {
+    RowWritten {
         /// The action's number.
-        number: u64,
+        request_id: u64,
         /// The new revision, or why there is none.
         result: Result<u64, WriteError>,
     },
     /// Another node says something. It is who it says: its certificate and hello named it.
-    Heard {
+    Received {
         /// Who.
         from: Member,
         /// What.
-        talk: Talk,
+        message: ControlMessage,
     },
     /// A shard's machine serves: its claim stands.
-    Serving {
+    ShardServing {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
         epoch: Epoch,
     },
     /// A shard's machine has stopped: no instance lives, no commit is under way.
-    Stopped {
+    ShardStopped {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
         epoch: Epoch,
     },
     /// A shard's claim was refused: the machine is gone.
-    Lost {
+    ShardLost {
         /// Which.
         shard: ShardId,
         /// Under which epoch.
         epoch: Epoch,
         /// The epoch of the claim that stands, where the store told it.
-        standing: Option<Epoch>,
+        current_epoch: Option<Epoch>,
     },
     /// The `EntityStore` answered a request *sent* at this time of the node's clock (R9).
-    StoreAnswered {
+    StoreResponded {
         /// When it was sent.
-        sent: u64,
+        sent_at: u64,
     },
     /// The answer to [`Action::ReadClaims`](super::Action::ReadClaims), in its order; none: the store did not answer.
-    Claims {
+    ClaimsRead {
         /// The action's number.
-        number: u64,
+        request_id: u64,
         /// What stands.
         claims: Option<Vec<Option<Claim>>>,
     },
     /// Rows from a cache on disk, told before any list: for sending only, nothing is owned by them (R13, S8).
-    Cached(Vec<(Key, Row, u64)>),
+    CachedRows(Vec<(RowKey, Row, u64)>),
     /// These deployed types cannot be run on this node, and no others (R24).
-    Unrunnable(Vec<String>),
+    UnrunnableTypes(Vec<String>),
     /// The cluster's settings, as their row says now. Older ones than those that are known change nothing.
-    Settings(Agreed),
+    LeaseSettingsChanged(LeaseSettings),
     /// An operator wants a node's shards elsewhere, or takes that back (R12).
     Drain {
         /// Which node.
@@ -90,7 +90,7 @@ pub enum Event {
     /// Somebody asks this node to see to a rebalance now; it is passed on to the manager.
     Rebalance,
     /// A peer did not answer this node's messages for long (S12).
-    Unreachable {
+    NodeUnreachable {
         /// Which.
         node: NodeId,
     },

@@ -21,27 +21,27 @@ use serde::{Deserialize, Serialize};
 use super::action::{Action, Notice};
 use super::event::{Event, WriteError};
 use super::settings::{Mutation, Settings};
-use super::talk::{Held, Report, Talk};
-use crate::assign::{self, AllocationStrategy, Asked};
+use super::talk::{ControlMessage, NodeReport, ReportedShard};
+use crate::assign::{self, AllocationStrategy, MoveKind};
 use crate::codec::FORMAT;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::message::Now;
 use crate::records::Claim;
 use crate::rows::{
-    HandOffId, Key, ManagerRow, Member, Moving, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing,
-    chunk_of, chunks, place_of, shard_at,
+    Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
+    Roles, Row, RowKey, chunk_count, chunk_of, index_in_chunk, shard_at,
 };
 use crate::shard::StopReason;
 use manager::Manager;
 use member::Membership;
-pub use relative::Relative;
-use shards::{Own, Probation};
-use view::View;
+pub use relative::Canonicalizer;
+use shards::{HeldShard, Probation};
+use view::ObservedCluster;
 
 /// Who the node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct NodeIdentity {
     /// Its name.
     pub node: NodeId,
     /// What it does.
@@ -51,7 +51,7 @@ pub struct Identity {
     /// Where it is reached.
     pub addresses: Vec<String>,
     /// Shards of the pool.
-    pub shards: u32,
+    pub shard_count: u32,
     /// Random: nonces and choices come from it.
     pub seed: u64,
 }
@@ -60,80 +60,80 @@ pub struct Identity {
 #[derive(Clone, Debug)]
 pub struct Machine {
     settings: Settings,
-    identity: Identity,
+    identity: NodeIdentity,
     /// What the driver's wall clock said last: it stands in rows for people, and nothing is decided by it.
     wall: Option<u64>,
     strategy: Arc<dyn AllocationStrategy>,
-    view: View,
+    view: ObservedCluster,
     /// A watch runs, begun with the last list.
     watching: bool,
     /// A list is asked for and not answered.
-    listing: bool,
+    list_pending: bool,
     /// When to ask for the next list, if neither.
     list_at: u64,
     /// When anything was last handled: an observer that slept does not judge (R8).
-    handled: Option<u64>,
+    last_event_at: Option<u64>,
     membership: Membership,
     /// Another process may be renewing the lease of this node's name: the count that was seen, and when to look again.
-    rival: Option<((Incarnation, u64), u64)>,
+    name_conflict: Option<((Incarnation, u64), u64)>,
     /// What this node wants to be: set by [`Event::Leave`] and [`Event::LeaveNow`].
-    leaving: Leaving,
-    held: BTreeMap<ShardId, Own>,
+    leave_mode: LeaveMode,
+    held_shards: BTreeMap<ShardId, HeldShard>,
     /// Epochs that this life has given up: final (R11).
-    finished: BTreeMap<ShardId, Epoch>,
+    released_epochs: BTreeMap<ShardId, Epoch>,
     /// Claims that the store refused, with the epoch that stands there, until the row goes above it.
-    refused: BTreeMap<ShardId, (Epoch, Epoch)>,
+    refused_claims: BTreeMap<ShardId, (Epoch, Epoch)>,
     /// The revision of each chunk that was acted on.
-    seen: BTreeMap<u32, u64>,
+    applied_chunks: BTreeMap<u32, u64>,
     /// Chunks that are not as they were when they were acted on.
-    unseen: BTreeSet<u32>,
+    changed_chunks: BTreeSet<u32>,
     report_at: Option<u64>,
     /// The number of the last report to another node.
-    reported: u64,
+    last_report_number: u64,
     /// Deployed types that this node cannot run (R24).
-    unrunnable: Vec<String>,
+    unrunnable_types: Vec<String>,
     /// Shards of which rows wait for what this node has to tell the manager, each until when.
-    waiting: BTreeMap<ShardId, u64>,
+    awaiting_manager: BTreeMap<ShardId, u64>,
     /// When the `EntityStore` was last known to answer (R9).
-    store_answered: u64,
+    store_last_responded: u64,
     /// Set when this node gives its shards up for want of the store.
     probation: Option<Probation>,
     manager: Option<Manager>,
     /// Something changed that the manager decides from.
-    news: bool,
+    decision_needed: bool,
     /// Since when the leadership is seen vacant.
-    vacant: Option<u64>,
+    leadership_vacant_since: Option<u64>,
     /// When a row that was named and not seen may be asked for again.
-    look_at: u64,
+    next_missing_row_read: u64,
     /// When a death or a drain whose writing was not answered is written again.
-    again_at: u64,
-    writes: BTreeMap<u64, Purpose>,
+    write_retry_at: u64,
+    pending_writes: BTreeMap<u64, WritePurpose>,
     drains: BTreeMap<NodeId, bool>,
-    numbers: u64,
-    drawn: u64,
-    wake: Option<u64>,
+    last_request_id: u64,
+    random_counter: u64,
+    next_wake: Option<u64>,
     actions: VecDeque<Action>,
     /// Chunks and shards looked at, for tests.
     #[cfg(test)]
-    pub(super) looks: usize,
+    pub(super) visits: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Leaving {
-    No,
-    Drained,
-    Now,
+enum LeaveMode {
+    Stay,
+    AfterDrain,
+    Immediate,
 }
 
 /// What a write under way is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Purpose {
+enum WritePurpose {
     Register(NodeRow, u64),
     Renew(NodeRow, u64),
-    Goodbye,
-    Lead(ManagerRow),
-    Chunk(u32),
-    Death(NodeId),
+    Leave,
+    SetManager(ManagerRow),
+    Assignments(u32),
+    MarkDead(NodeId),
     Drain(NodeId),
 }
 
@@ -142,88 +142,94 @@ impl Machine {
     #[must_use]
     pub fn new(
         settings: Settings,
-        identity: Identity,
+        identity: NodeIdentity,
         strategy: Box<dyn AllocationStrategy>,
     ) -> Self {
         Self {
-            view: View::new(identity.shards),
+            view: ObservedCluster::new(identity.shard_count),
             settings,
             identity,
             strategy: strategy.into(),
             watching: false,
-            listing: true,
+            list_pending: true,
             wall: None,
             list_at: 0,
-            handled: None,
-            membership: Membership::Outside,
-            rival: None,
-            leaving: Leaving::No,
-            held: BTreeMap::new(),
-            finished: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            seen: BTreeMap::new(),
-            unseen: BTreeSet::new(),
+            last_event_at: None,
+            membership: Membership::Unregistered,
+            name_conflict: None,
+            leave_mode: LeaveMode::Stay,
+            held_shards: BTreeMap::new(),
+            released_epochs: BTreeMap::new(),
+            refused_claims: BTreeMap::new(),
+            applied_chunks: BTreeMap::new(),
+            changed_chunks: BTreeSet::new(),
             report_at: None,
-            reported: 0,
-            unrunnable: Vec::new(),
-            waiting: BTreeMap::new(),
-            store_answered: 0,
+            last_report_number: 0,
+            unrunnable_types: Vec::new(),
+            awaiting_manager: BTreeMap::new(),
+            store_last_responded: 0,
             probation: None,
             manager: None,
-            news: false,
-            vacant: None,
-            look_at: 0,
-            again_at: 0,
-            writes: BTreeMap::new(),
+            decision_needed: false,
+            leadership_vacant_since: None,
+            next_missing_row_read: 0,
+            write_retry_at: 0,
+            pending_writes: BTreeMap::new(),
             drains: BTreeMap::new(),
-            numbers: 0,
-            drawn: 0,
-            wake: None,
-            actions: VecDeque::from([Action::List]),
+            last_request_id: 0,
+            random_counter: 0,
+            next_wake: None,
+            actions: VecDeque::from([Action::ListRows]),
             #[cfg(test)]
-            looks: 0,
+            visits: 0,
         }
     }
 
     /// Takes an event.
     pub fn handle(&mut self, now: Now, event: Event) {
-        self.slept(now);
+        self.check_clock_gap(now);
         self.check_lapse(now);
         // A thousand of these come at once, and change nothing that the manager decides from: its next event does.
-        let minor = matches!(event, Event::Serving { .. } | Event::StoreAnswered { .. });
+        let minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
         match event {
             Event::Tick => {}
-            Event::Listed(rows) => self.on_listed(now, rows),
-            Event::Row { key, value } => self.on_row(now, key, value),
+            Event::RowsListed(rows) => self.on_listed(now, rows),
+            Event::RowObserved { key, value } => self.on_row(now, key, value),
             Event::WatchLost => {
                 self.watching = false;
                 self.list_at = now.mono;
             }
-            Event::Written { number, result } => self.on_written(now, number, result),
-            Event::Heard { from, talk } => self.on_heard(now, &from, talk),
-            Event::Serving { shard, epoch } => self.on_serving(now, shard, epoch),
-            Event::Stopped { shard, epoch } => self.on_stopped(now, shard, epoch),
-            Event::Lost { shard, epoch, standing } => self.on_lost(now, shard, epoch, standing),
-            Event::StoreAnswered { sent } => self.store_answered = self.store_answered.max(sent),
-            Event::Claims { number, claims } => self.on_claims(now, number, claims),
-            Event::Cached(rows) => self.on_cached(rows),
-            Event::Unrunnable(mut types) => {
-                types.truncate(Report::MAX_UNRUNNABLE);
-                if self.unrunnable != types {
-                    self.unrunnable = types;
+            Event::RowWritten { request_id: number, result } => {
+                self.on_written(now, number, result)
+            }
+            Event::Received { from, message: talk } => self.on_control_message(now, &from, talk),
+            Event::ShardServing { shard, epoch } => self.on_serving(now, shard, epoch),
+            Event::ShardStopped { shard, epoch } => self.on_held_shard_stopped(now, shard, epoch),
+            Event::ShardLost { shard, epoch, current_epoch: standing } => {
+                self.on_lost(now, shard, epoch, standing)
+            }
+            Event::StoreResponded { sent_at: sent } => {
+                self.store_last_responded = self.store_last_responded.max(sent)
+            }
+            Event::ClaimsRead { request_id: number, claims } => self.on_claims(now, number, claims),
+            Event::CachedRows(rows) => self.on_cached(rows),
+            Event::UnrunnableTypes(mut types) => {
+                types.truncate(NodeReport::MAX_UNRUNNABLE_TYPES);
+                if self.unrunnable_types != types {
+                    self.unrunnable_types = types;
                     self.report_soon(now);
                 }
             }
             Event::Drain { node, draining } => {
                 self.drains.insert(node, draining);
             }
-            Event::Settings(agreed) => self.on_settings(now, agreed),
-            Event::Rebalance => self.ask_rebalance(now),
-            Event::Unreachable { node } => {
-                self.say_manager(now, Talk::Unreachable { node });
+            Event::LeaseSettingsChanged(agreed) => self.on_lease_settings(now, agreed),
+            Event::Rebalance => self.request_rebalance(now),
+            Event::NodeUnreachable { node } => {
+                self.send_to_manager(now, ControlMessage::NodeUnreachable { node });
             }
-            Event::Leave => self.leaving = self.leaving.max(Leaving::Drained),
-            Event::LeaveNow => self.leaving = Leaving::Now,
+            Event::Leave => self.leave_mode = self.leave_mode.max(LeaveMode::AfterDrain),
+            Event::LeaveNow => self.leave_mode = LeaveMode::Immediate,
         }
         self.drive(now, minor);
     }
@@ -235,8 +241,8 @@ impl Machine {
 
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
     #[must_use]
-    pub fn wake(&self) -> Option<u64> {
-        self.wake
+    pub fn next_wake(&self) -> Option<u64> {
+        self.next_wake
     }
 
     /// Whose machine it is.
@@ -246,7 +252,7 @@ impl Machine {
     }
 
     /// What the driver's wall clock says, in milliseconds since 1970. Without it rows do not say it.
-    pub fn set_wall(&mut self, wall: u64) {
+    pub fn set_unix_ms(&mut self, wall: u64) {
         self.wall = Some(wall);
     }
 
@@ -258,20 +264,20 @@ impl Machine {
 
     /// The term in which it manages, if it does and has sealed every row.
     #[must_use]
-    pub fn managing(&self) -> Option<u64> {
+    pub fn managing_term(&self) -> Option<u64> {
         self.manager.as_ref().filter(|manager| manager.sealed()).map(|manager| manager.term)
     }
 
     /// Whether its lease lapsed, so that its shards wait (R9).
     #[must_use]
-    pub fn suspended(&self) -> bool {
+    pub fn is_suspended(&self) -> bool {
         self.membership.suspended()
     }
 
     /// Live hosts that cannot run every deployed type, with those types, as they told this node: known to the manager
     /// only.
-    pub fn unfit(&self) -> impl Iterator<Item = (&NodeId, &[String])> {
-        let unfit = self.manager.iter().flat_map(move |_| &self.view.unfit);
+    pub fn hosts_with_unrunnable_types(&self) -> impl Iterator<Item = (&NodeId, &[String])> {
+        let unfit = self.manager.iter().flat_map(move |_| &self.view.unrunnable_types);
         unfit
             .filter(move |(member, _)| self.view.alive(member))
             .map(|(member, types)| (&member.node, &types[..]))
@@ -289,22 +295,23 @@ impl Machine {
     }
 
     /// Every chunk of assignments, as last seen, and its revision.
-    pub fn assignments(&self) -> impl Iterator<Item = (u32, &ShardsRow, u64)> {
+    pub fn assignment_rows(&self) -> impl Iterator<Item = (u32, &AssignmentsRow, u64)> {
         self.view.chunks.iter().map(|(chunk, (row, at))| (*chunk, row, *at))
     }
 
     /// What it holds: shard, epoch, whether it serves.
-    pub fn held(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
-        self.held.iter().map(|(shard, own)| (*shard, own.epoch, own.serving))
+    pub fn held_shards(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
+        self.held_shards.iter().map(|(shard, own)| (*shard, own.epoch, own.serving))
     }
 
     /// What a balancing would move now: shard, from, to. For a dry run, on any node.
     #[must_use]
-    pub fn would_move(&self) -> Vec<(ShardId, NodeId, NodeId)> {
-        let rows: Vec<_> = self.view.shards().collect();
-        let plan = manager::plan::of_rows(&self.view, &rows, self.identity.seed);
-        let steps = self.strategy.rebalance(&plan.view, self.identity.shards as usize);
-        let (steps, _) = assign::checked(&plan.view, steps, Asked::Rebalance(usize::MAX));
+    pub fn preview_rebalance(&self) -> Vec<(ShardId, NodeId, NodeId)> {
+        let rows: Vec<_> = self.view.assignments().collect();
+        let plan = manager::plan::from_rows(&self.view, &rows, self.identity.seed);
+        let steps = self.strategy.rebalance(&plan.view, self.identity.shard_count as usize);
+        let (steps, _) =
+            assign::filter_valid_moves(&plan.view, steps, MoveKind::Rebalance(usize::MAX));
         steps
             .into_iter()
             .filter_map(|step| {
@@ -316,64 +323,69 @@ impl Machine {
 
     /// Everything that may be due.
     fn drive(&mut self, now: Now, minor: bool) {
-        if !self.watching && !self.listing && now.mono >= self.list_at {
-            self.listing = true;
-            self.actions.push_back(Action::List);
+        if !self.watching && !self.list_pending && now.mono >= self.list_at {
+            self.list_pending = true;
+            self.actions.push_back(Action::ListRows);
         }
         self.drive_membership(now);
         self.drive_shards(now);
-        self.drive_unheard(now);
+        self.drive_manager_silence(now);
         self.drive_drains(now);
         if !minor {
             self.drive_manager(now);
         }
         self.drive_report(now);
         self.drive_leaving(now);
-        let beat = self.settings.beat();
+        let beat = self.settings.tick_interval();
         // What this node told itself while it decided.
-        let again = self.news && !self.suspended() && self.managing().is_some();
+        let again = self.decision_needed && !self.is_suspended() && self.managing_term().is_some();
         let beat = if again { 1 } else { beat };
         // One that is due and may not be made is no reason to wake.
-        let reports = self.membership.member().is_some() && !self.suspended();
+        let reports = self.membership.member().is_some() && !self.is_suspended();
         let report = self.report_at.filter(|_| reports).unwrap_or(u64::MAX);
-        self.wake = (!matches!(self.membership, Membership::Left))
+        self.next_wake = (!matches!(self.membership, Membership::Left))
             .then(|| self.membership.due().max(now.mono + 1).min(now.mono + beat).min(report));
     }
 
-    fn write(&mut self, purpose: Purpose, key: Key, expected: Option<u64>, row: Row) {
-        self.numbers += 1;
-        self.writes.insert(self.numbers, purpose);
-        self.actions.push_back(Action::Write { number: self.numbers, key, expected, row });
+    fn write(&mut self, purpose: WritePurpose, key: RowKey, expected: Option<u64>, row: Row) {
+        self.last_request_id += 1;
+        self.pending_writes.insert(self.last_request_id, purpose);
+        self.actions.push_back(Action::WriteRow {
+            request_id: self.last_request_id,
+            key,
+            expected,
+            row,
+        });
     }
 
     /// Says something to a node, which may be this one.
-    fn say(&mut self, now: Now, to: &NodeId, talk: Talk) {
+    fn send(&mut self, now: Now, to: &NodeId, talk: ControlMessage) {
         match self.membership.member().cloned() {
-            Some(me) if me.node == *to => self.on_heard(now, &me, talk),
-            _ => self.actions.push_back(Action::Say { to: to.clone(), talk }),
+            Some(me) if me.node == *to => self.on_control_message(now, &me, talk),
+            _ => self.actions.push_back(Action::Send { to: to.clone(), message: talk }),
         }
     }
 
-    fn say_manager(&mut self, now: Now, talk: Talk) {
+    fn send_to_manager(&mut self, now: Now, talk: ControlMessage) {
         if let Some(holder) = self.view.manager.as_ref().map(|(row, _)| row.holder.node.clone()) {
-            self.say(now, &holder, talk);
+            self.send(now, &holder, talk);
         }
     }
 
-    fn note(&mut self, notice: Notice) {
-        self.actions.push_back(Action::Note(notice));
+    fn notify(&mut self, notice: Notice) {
+        self.actions.push_back(Action::Notify(notice));
     }
 
-    fn off(&self, mutation: Mutation) -> bool {
+    fn has_mutation(&self, mutation: Mutation) -> bool {
         self.settings.mutations.contains(&mutation)
     }
 
     /// A number that nobody can guess and that the same seed gives again.
     fn draw(&mut self) -> u64 {
-        self.drawn += 1;
+        self.random_counter += 1;
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.identity.seed.to_le_bytes());
-        hasher.update(&self.drawn.to_le_bytes());
+        hasher.update(&self.random_counter.to_le_bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         u64::from_le_bytes(first)

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::DecodeError;
+use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::rows::{HandOffId, Key, Row};
+use crate::rows::{HandOffId, Row, RowKey};
 
 /// One thing said by a node to another. Variants are only added at the end: their numbers are on the wire. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Talk {
+pub enum ControlMessage {
     /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
-    Wrote {
+    RowUpdate {
         /// Which row.
-        key: Key,
+        key: RowKey,
         /// Its value.
         row: Row,
         /// The store's revision of it.
@@ -73,54 +73,54 @@ pub enum Talk {
         id: HandOffId,
     },
     /// Node to manager, with each renewal and when something changed: all that it holds (R11).
-    Report(Box<Report>),
+    Report(Box<NodeReport>),
     /// Anybody to the manager: balance now, whatever the interval.
     Rebalance,
     /// Anybody to the manager: this node does not answer me (S12). It hastens nothing that a lease forbids.
-    Unreachable {
+    NodeUnreachable {
         /// Who does not.
         node: NodeId,
     },
 }
 
-impl Talk {
+impl ControlMessage {
     /// How many kinds this release knows; it ignores those with a higher number.
-    pub const KINDS: u32 = 8;
+    pub const KIND_COUNT: u32 = 8;
 }
 
 /// All that a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Report {
+pub struct NodeReport {
     /// Which life of the node.
     pub incarnation: Incarnation,
     /// The revision of each chunk, by number, that the node has acted on: a shard that is missing counts
     /// as missing only if the node had seen its assignment.
-    pub seen: Vec<(u32, u64)>,
+    pub applied_chunks: Vec<(u32, u64)>,
     /// Its shards.
-    pub held: Vec<Held>,
+    pub shards: Vec<ReportedShard>,
     /// Whether the `EntityStore` answers it (R9): while it does not, it would give up whatever it got. Its row says the
     /// same, but only with its next renewal.
-    pub store_answers: bool,
+    pub store_available: bool,
     /// Shards whose claim was refused, and the epoch that stands in the store (R5).
-    pub refused: Vec<(ShardId, Epoch, Epoch)>,
+    pub refused_claims: Vec<(ShardId, Epoch, Epoch)>,
     /// Fields of later releases.
-    pub extensions: Extensions<Report>,
+    pub extensions: Extensions<NodeReport>,
 }
 
-impl Extensible for Report {
+impl Extensible for NodeReport {
     const NAME: &'static str = "Report";
     const FIELDS: &'static [u32] = &[Self::UNRUNNABLE, Self::NUMBER];
 }
 
-impl Report {
+impl NodeReport {
     const UNRUNNABLE: u32 = 4;
     const NUMBER: u32 = 6;
     /// Types that it names at most: one is as bad as many.
-    pub const MAX_UNRUNNABLE: usize = 16;
+    pub const MAX_UNRUNNABLE_TYPES: usize = 16;
 
     /// Deployed types that the node cannot run (R24).
     #[must_use]
-    pub fn unrunnable(&self) -> Vec<String> {
+    pub fn unrunnable_types(&self) -> Vec<String> {
         // Bytes that are no list of names say nothing.
         self.extensions.get(Self::UNRUNNABLE).ok().flatten().unwrap_or_default()
     }
@@ -129,11 +129,11 @@ impl Report {
     ///
     /// # Errors
     /// They take more bytes than a block may.
-    pub fn set_unrunnable(&mut self, types: &[String]) -> Result<(), DecodeError> {
+    pub fn set_unrunnable_types(&mut self, types: &[String]) -> Result<(), CodecError> {
         if types.is_empty() {
             return Ok(());
         }
-        let named: Vec<_> = types.iter().take(Self::MAX_UNRUNNABLE).collect();
+        let named: Vec<_> = types.iter().take(Self::MAX_UNRUNNABLE_TYPES).collect();
         self.extensions.set(Self::UNRUNNABLE, &named)
     }
 
@@ -147,14 +147,14 @@ impl Report {
     ///
     /// # Errors
     /// The block has no room for it.
-    pub fn set_number(&mut self, number: u64) -> Result<(), DecodeError> {
+    pub fn set_number(&mut self, number: u64) -> Result<(), CodecError> {
         self.extensions.set(Self::NUMBER, &number)
     }
 }
 
 /// A shard that a node holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Held {
+pub struct ReportedShard {
     /// Which.
     pub shard: ShardId,
     /// Under which epoch.

@@ -5,8 +5,8 @@
 //! puts it there and [`Router::withdraw`] takes it away; whoever changes what this depends on calls
 //! [`Router::settle`].
 
-use super::table::{Entry, Flight, Held, Hold, shard_of};
-use super::{Mutation, Router, Step};
+use super::table::{BufferedMessage, Buffering, InFlightMessage, RoutedMessage, shard_at};
+use super::{Action, Mutation, Router};
 use crate::ids::Epoch;
 use crate::rows::Member;
 
@@ -16,27 +16,32 @@ const FIRST_PAUSE: u64 = 16;
 impl<T: Clone> Router<T> {
     /// Whom the route names, unless that is a former life of this node.
     pub(super) fn target(&self, index: usize) -> Option<&Member> {
-        self.slots[index].owner.as_ref().filter(|owner| {
-            self.me.as_ref() == Some(owner) || self.node.as_ref() != Some(&owner.node)
+        self.routes[index].owner.as_ref().filter(|owner| {
+            self.local.as_ref() == Some(owner) || self.local_node.as_ref() != Some(&owner.node)
         })
     }
 
     /// To whom a message of so many bytes may leave now. If it may not, the shard stands where it is woken from.
-    pub(super) fn ready(&mut self, now: u64, index: usize, bytes: usize) -> Option<Member> {
+    pub(super) fn destination_or_wait(
+        &mut self,
+        now: u64,
+        index: usize,
+        bytes: usize,
+    ) -> Option<Member> {
         let to = self.target(index)?.clone();
-        let until = self.slots[index].shut_until();
+        let until = self.routes[index].blocked_until();
         if now < until {
-            self.slots[index].timer = Some(until);
+            self.routes[index].timer = Some(until);
             self.timers.insert((until, index));
             return None;
         }
         // The machines of this node have bounds of their own: mailboxes.
-        if self.me.as_ref() != Some(&to)
-            && let Some(link) = self.links.get_mut(&to)
-            && (!link.waiting.is_empty() || !link.takes(&self.settings, bytes))
+        if self.local.as_ref() != Some(&to)
+            && let Some(link) = self.windows.get_mut(&to)
+            && (!link.waiting_shards.is_empty() || !link.takes(&self.settings, bytes))
         {
-            link.waiting.push_back(index);
-            self.slots[index].waiting = Some(to);
+            link.waiting_shards.push_back(index);
+            self.routes[index].waiting_for = Some(to);
             return None;
         }
         Some(to)
@@ -44,45 +49,45 @@ impl<T: Clone> Router<T> {
 
     /// Takes a shard from where it waits.
     pub(super) fn withdraw(&mut self, index: usize) {
-        if let Some(at) = self.slots[index].timer.take() {
+        if let Some(at) = self.routes[index].timer.take() {
             self.timers.remove(&(at, index));
         }
-        if let Some(member) = self.slots[index].waiting.take()
-            && let Some(link) = self.links.get_mut(&member)
+        if let Some(member) = self.routes[index].waiting_for.take()
+            && let Some(link) = self.windows.get_mut(&member)
         {
-            link.waiting.retain(|other| *other != index);
+            link.waiting_shards.retain(|other| *other != index);
         }
     }
 
     /// Lets go what may leave, in order, and has the rest wait in the right place.
-    pub(super) fn settle(&mut self, now: u64, index: usize, out: &mut Vec<Step<T>>) {
+    pub(super) fn flush_shard(&mut self, now: u64, index: usize, out: &mut Vec<Action<T>>) {
         self.withdraw(index);
-        while let Some((place, bytes)) = self.slots[index].first() {
-            let Some(to) = self.ready(now, index, bytes) else { return };
-            self.let_go(now, index, place, to, out);
+        while let Some((place, bytes)) = self.routes[index].first() {
+            let Some(to) = self.destination_or_wait(now, index, bytes) else { return };
+            self.send_buffered(now, index, place, to, out);
         }
     }
 
     /// Gives the windows that have room again to the shards that wait for them, a message each in turn.
-    pub(super) fn pump(&mut self, now: u64, out: &mut Vec<Step<T>>) {
-        while let Some(member) = self.freed.pop() {
-            while let Some(link) = self.links.get_mut(&member)
-                && let Some(&index) = link.waiting.front()
+    pub(super) fn pump(&mut self, now: u64, out: &mut Vec<Action<T>>) {
+        while let Some(member) = self.unblocked.pop() {
+            while let Some(link) = self.windows.get_mut(&member)
+                && let Some(&index) = link.waiting_shards.front()
             {
-                let first = self.slots[index].first();
+                let first = self.routes[index].first();
                 // The first one is waited for even if a smaller one would fit: else it might never.
                 if first.is_some_and(|(_, bytes)| !link.takes(&self.settings, bytes)) {
                     break;
                 }
-                link.waiting.pop_front();
-                self.slots[index].waiting = None;
+                link.waiting_shards.pop_front();
+                self.routes[index].waiting_for = None;
                 let Some((place, _)) = first else { continue };
-                self.let_go(now, index, place, member.clone(), out);
-                if !self.slots[index].held.is_empty()
-                    && let Some(link) = self.links.get_mut(&member)
+                self.send_buffered(now, index, place, member.clone(), out);
+                if !self.routes[index].buffered.is_empty()
+                    && let Some(link) = self.windows.get_mut(&member)
                 {
-                    link.waiting.push_back(index);
-                    self.slots[index].waiting = Some(member.clone());
+                    link.waiting_shards.push_back(index);
+                    self.routes[index].waiting_for = Some(member.clone());
                 }
             }
         }
@@ -90,11 +95,19 @@ impl<T: Clone> Router<T> {
 
     /// Sends a held message, unless its deadline has passed meanwhile (R22), or its time had run out before it came
     /// back from its last chance.
-    fn let_go(&mut self, now: u64, index: usize, place: u64, to: Member, out: &mut Vec<Step<T>>) {
-        let spent = self.slots[index].held.get(&place).is_some_and(|h| h.expires <= h.since);
-        let Some(entry) = self.unhold(now, index, place) else { return };
-        out.push(if spent || entry.is_late(now) {
-            self.expired(now, index, entry)
+    fn send_buffered(
+        &mut self,
+        now: u64,
+        index: usize,
+        place: u64,
+        to: Member,
+        out: &mut Vec<Action<T>>,
+    ) {
+        let spent =
+            self.routes[index].buffered.get(&place).is_some_and(|h| h.expires <= h.buffered_at);
+        let Some(entry) = self.unbuffer(now, index, place) else { return };
+        out.push(if spent || entry.deadline_passed(now) {
+            self.refuse_expired(now, index, entry)
         } else {
             self.send(index, place, entry, to)
         });
@@ -105,41 +118,42 @@ impl<T: Clone> Router<T> {
         &mut self,
         index: usize,
         place: u64,
-        entry: Entry<T>,
+        entry: RoutedMessage<T>,
         to: Member,
-    ) -> Step<T> {
-        self.tags += 1;
-        let tag = self.tags;
-        let slot = &mut self.slots[index];
+    ) -> Action<T> {
+        self.last_attempt_id += 1;
+        let tag = self.last_attempt_id;
+        let slot = &mut self.routes[index];
         let epoch = slot.epoch;
-        slot.flying.insert(place, tag);
-        if !self.links.contains_key(&to) {
-            self.links.insert(to.clone(), super::Link::default());
+        slot.in_flight.insert(place, tag);
+        if !self.windows.contains_key(&to) {
+            self.windows.insert(to.clone(), super::LinkWindow::default());
         }
-        if let Some(link) = self.links.get_mut(&to) {
-            link.flying.insert(tag);
+        if let Some(link) = self.windows.get_mut(&to) {
+            link.in_flight.insert(tag);
             link.bytes = link.bytes.saturating_add(entry.bytes);
         }
         let item = entry.item.clone();
-        let local = self.me.as_ref() == Some(&to);
-        let flight = Flight { entry, place, index, to: to.clone(), epoch };
-        self.flights.insert(tag, flight);
+        let local = self.local.as_ref() == Some(&to);
+        let flight =
+            InFlightMessage { message: entry, arrival: place, index, to: to.clone(), epoch };
+        self.in_flight.insert(tag, flight);
         if local {
-            Step::Local { shard: shard_of(index), epoch, tag, item }
+            Action::Local { shard: shard_at(index), epoch, attempt_id: tag, item }
         } else {
-            Step::Remote { to, epoch, tag, item }
+            Action::Remote { to, epoch, attempt_id: tag, item }
         }
     }
 
     /// Takes a message back from where it was sent; that attempt's answer will not be known any more.
-    pub(super) fn take(&mut self, tag: u64) -> Option<Flight<T>> {
-        let flight = self.flights.remove(&tag)?;
-        self.slots[flight.index].flying.remove(&flight.place);
-        if let Some(link) = self.links.get_mut(&flight.to) {
-            link.flying.remove(&tag);
-            link.bytes = link.bytes.saturating_sub(flight.entry.bytes);
-            if !link.waiting.is_empty() {
-                self.freed.push(flight.to.clone());
+    pub(super) fn recall(&mut self, tag: u64) -> Option<InFlightMessage<T>> {
+        let flight = self.in_flight.remove(&tag)?;
+        self.routes[flight.index].in_flight.remove(&flight.arrival);
+        if let Some(link) = self.windows.get_mut(&flight.to) {
+            link.in_flight.remove(&tag);
+            link.bytes = link.bytes.saturating_sub(flight.message.bytes);
+            if !link.waiting_shards.is_empty() {
+                self.unblocked.push(flight.to.clone());
             }
         }
         Some(flight)
@@ -147,28 +161,36 @@ impl<T: Clone> Router<T> {
 
     /// Has a message wait at its place. Whether there is room is asked only of those that come anew: one that
     /// comes back was let in once, and refusing it would turn a bounce into an error.
-    pub(super) fn hold_entry(&mut self, now: u64, index: usize, place: u64, entry: Entry<T>) {
-        let left = self.settings.hold_wait.saturating_sub(entry.waited);
+    pub(super) fn buffer(&mut self, now: u64, index: usize, place: u64, entry: RoutedMessage<T>) {
+        let left = self.settings.buffer_timeout.saturating_sub(entry.waited);
         let expires = now.saturating_add(left).min(entry.deadline.unwrap_or(u64::MAX));
-        self.held += 1;
-        self.held_bytes = self.held_bytes.saturating_add(entry.bytes);
+        self.buffered += 1;
+        self.buffered_bytes = self.buffered_bytes.saturating_add(entry.bytes);
         self.expiries.insert((expires, index, place));
-        self.slots[index].held.insert(place, Held { entry, since: now, expires });
+        self.routes[index]
+            .buffered
+            .insert(place, BufferedMessage { message: entry, buffered_at: now, expires });
     }
 
     /// Ends a message's wait.
-    pub(super) fn unhold(&mut self, now: u64, index: usize, place: u64) -> Option<Entry<T>> {
-        let Held { mut entry, since, expires } = self.slots[index].held.remove(&place)?;
+    pub(super) fn unbuffer(
+        &mut self,
+        now: u64,
+        index: usize,
+        place: u64,
+    ) -> Option<RoutedMessage<T>> {
+        let BufferedMessage { message: mut entry, buffered_at: since, expires } =
+            self.routes[index].buffered.remove(&place)?;
         self.expiries.remove(&(expires, index, place));
-        self.held = self.held.saturating_sub(1);
-        self.held_bytes = self.held_bytes.saturating_sub(entry.bytes);
+        self.buffered = self.buffered.saturating_sub(1);
+        self.buffered_bytes = self.buffered_bytes.saturating_sub(entry.bytes);
         entry.waited = entry.waited.saturating_add(now.saturating_sub(since));
         Some(entry)
     }
 
     /// Writes a route. What was sent under a lower epoch comes back in doubt, to its place before all that came
     /// after it. The caller settles the shard.
-    pub(super) fn reroute(
+    pub(super) fn set_route(
         &mut self,
         now: u64,
         index: usize,
@@ -177,60 +199,65 @@ impl<T: Clone> Router<T> {
         moving: bool,
     ) {
         self.withdraw(index);
-        let until = now.saturating_add(self.settings.hold_wait);
-        let slot = &mut self.slots[index];
+        let until = now.saturating_add(self.settings.buffer_timeout);
+        let slot = &mut self.routes[index];
         let rises = epoch != slot.epoch;
-        let ends =
-            slot.hold.is_some_and(|hold| epoch > hold.epoch || (epoch == hold.epoch && !moving));
+        let ends = slot
+            .buffering
+            .is_some_and(|hold| epoch > hold.epoch || (epoch == hold.epoch && !moving));
         if rises || ends || slot.owner != owner {
-            slot.retry_at = 0;
-            slot.pause = 0;
+            slot.backoff_until = 0;
+            slot.backoff = 0;
         }
         if ends {
-            slot.hold = None;
+            slot.buffering = None;
         }
-        if moving && slot.hold.is_none() {
-            slot.hold = Some(Hold { epoch, until });
+        if moving && slot.buffering.is_none() {
+            slot.buffering = Some(Buffering { epoch, until });
         }
         slot.epoch = epoch;
         let former = std::mem::replace(&mut slot.owner, owner);
         if rises {
-            let flights = &self.flights;
+            let flights = &self.in_flight;
             let sent_before = |tag: &u64| flights.get(tag).is_some_and(|f| f.epoch < epoch);
-            let back: Vec<u64> = slot.flying.values().copied().filter(sent_before).collect();
-            for mut flight in back.into_iter().filter_map(|tag| self.take(tag)).collect::<Vec<_>>()
+            let back: Vec<u64> = slot.in_flight.values().copied().filter(sent_before).collect();
+            for mut flight in
+                back.into_iter().filter_map(|tag| self.recall(tag)).collect::<Vec<_>>()
             {
-                self.doubt(&mut flight.entry);
-                self.hold_entry(now, index, flight.place, flight.entry);
+                self.mark_in_doubt(&mut flight.message);
+                self.buffer(now, index, flight.arrival, flight.message);
             }
         }
-        if (rises || moving) && self.mutated(Mutation::DropHeld) {
-            let places: Vec<u64> = self.slots[index].held.keys().copied().collect();
-            places.into_iter().for_each(|place| drop(self.unhold(now, index, place)));
+        if (rises || moving) && self.has_mutation(Mutation::DropBuffered) {
+            let places: Vec<u64> = self.routes[index].buffered.keys().copied().collect();
+            places.into_iter().for_each(|place| drop(self.unbuffer(now, index, place)));
         }
         // A life that nothing is sent to any more is forgotten.
         if let Some(former) = former
-            && self.links.get(&former).is_some_and(|l| l.flying.is_empty() && l.waiting.is_empty())
+            && self
+                .windows
+                .get(&former)
+                .is_some_and(|l| l.in_flight.is_empty() && l.waiting_shards.is_empty())
         {
-            self.links.remove(&former);
+            self.windows.remove(&former);
         }
     }
 
     /// Nothing of the shard leaves before a pause has passed, which grows as long as nothing is answered. The first is
     /// short: a new owner that hears of its shard a moment after its senders is no longer waited for than that.
     pub(super) fn retry_later(&mut self, now: u64, index: usize) {
-        let longest = self.settings.retry;
-        let slot = &mut self.slots[index];
+        let longest = self.settings.max_backoff;
+        let slot = &mut self.routes[index];
         // Many that were sent together come back one after the other.
-        if slot.retry_at <= now {
+        if slot.backoff_until <= now {
             let first = longest / FIRST_PAUSE;
-            slot.pause = (slot.pause * 2).max(first).max(1).min(longest.max(1));
-            slot.retry_at = now.saturating_add(slot.pause);
+            slot.backoff = (slot.backoff * 2).max(first).max(1).min(longest.max(1));
+            slot.backoff_until = now.saturating_add(slot.backoff);
         }
     }
 
     /// A copy of it may run, although nobody waits for that copy's answer any more.
-    pub(super) fn doubt(&self, entry: &mut Entry<T>) {
-        entry.in_doubt = !self.mutated(Mutation::ForgetDoubt);
+    pub(super) fn mark_in_doubt(&self, entry: &mut RoutedMessage<T>) {
+        entry.in_doubt = !self.has_mutation(Mutation::ForgetInDoubt);
     }
 }

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Messages that may wait for one shard (K19). Default 10,000.
-    pub held_messages: usize,
+    pub buffered_messages: usize,
     /// Bytes of messages that may wait for all shards together (K19). Default 64 MiB.
-    pub held_bytes: usize,
+    pub buffered_bytes: usize,
     /// How long a message may wait in all, and how long a hand-off holds messages back before the route that
     /// is known is tried again (R12). Default 10,000.
-    pub hold_wait: u64,
+    pub buffer_timeout: u64,
     /// The longest pause before a message that nobody took is sent again (S12). The first is a sixteenth of it, and
     /// each is twice the one before. Default 100.
-    pub retry: u64,
+    pub max_backoff: u64,
     /// Messages that may be under way to one other node. Default 4,096.
     pub link_messages: usize,
     /// Bytes of messages that may be under way to one other node; a larger one goes alone. Default 32 MiB.
@@ -28,10 +28,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            held_messages: 10_000,
-            held_bytes: 64 << 20,
-            hold_wait: 10_000,
-            retry: 100,
+            buffered_messages: 10_000,
+            buffered_bytes: 64 << 20,
+            buffer_timeout: 10_000,
+            max_backoff: 100,
             link_messages: 4_096,
             link_bytes: 32 << 20,
             mutations: Vec::new(),
@@ -43,11 +43,11 @@ impl Default for Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
     /// A message whose former copy may have run is told as not run (R16).
-    ForgetDoubt,
+    ForgetInDoubt,
     /// What is in flight when the node stops is told as not run (R16).
-    CloseWithoutDoubt,
+    CloseWithoutInDoubt,
     /// What is held for a shard is dropped when its route moves, and never answered (A11).
-    DropHeld,
+    DropBuffered,
     /// A route moves to lower epochs too (R13).
-    RoutesGoBack,
+    AcceptLowerEpochs,
 }

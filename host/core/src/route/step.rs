@@ -5,7 +5,7 @@ use crate::rows::Member;
 
 /// What is to be done with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<T> {
+pub enum Action<T> {
     /// Hand it to this node's own machine of the shard (S11.3).
     Local {
         /// Which shard.
@@ -13,7 +13,7 @@ pub enum Step<T> {
         /// The epoch that the route has.
         epoch: Epoch,
         /// Names this attempt: [`Router::answered`](super::Router::answered) takes it.
-        tag: u64,
+        attempt_id: u64,
         /// The message.
         item: T,
     },
@@ -24,12 +24,12 @@ pub enum Step<T> {
         /// The epoch that the route has.
         epoch: Epoch,
         /// Names this attempt: [`Router::answered`](super::Router::answered) takes it.
-        tag: u64,
+        attempt_id: u64,
         /// The message.
         item: T,
     },
     /// It waits in the router, which gives it out later.
-    Held,
+    Buffered,
     /// Answer it so; the router has forgotten it.
     Refuse {
         /// The message.
@@ -54,15 +54,15 @@ pub struct Refusal {
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AttemptResult {
     /// The owner answered it, whatever it said: the message goes back to its sender.
-    Done,
+    Answered,
     /// It did not run there: the shard is another's (S11.6).
     NotOwner {
         /// The epoch that the node which was asked knows.
         epoch: Epoch,
         /// Who owns the shard under it, if that node knows.
-        hint: Option<Member>,
+        owner: Option<Member>,
     },
     /// It did not run there: the shard is being given up.
     Rebalancing,
@@ -72,11 +72,11 @@ pub enum Verdict {
 
 /// What a router keeps at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct RouterStats {
     /// Messages that wait.
-    pub held: usize,
+    pub buffered: usize,
     /// Their bytes.
-    pub held_bytes: usize,
+    pub buffered_bytes: usize,
     /// Messages that were given out and not answered, to this node's own machines included.
     pub in_flight: usize,
 }

@@ -29,7 +29,7 @@ impl Hand {
             sent: Vec::new(),
             refused: Vec::new(),
         };
-        hand.act(|router, now, out| router.set_me(now, Some(member("me", 1)), out));
+        hand.act(|router, now, out| router.set_local(now, Some(member("me", 1)), out));
         hand
     }
 
@@ -50,18 +50,20 @@ impl Hand {
 
     pub(super) fn act<R>(
         &mut self,
-        act: impl FnOnce(&mut Router<u32>, u64, &mut Vec<Step<u32>>) -> R,
+        act: impl FnOnce(&mut Router<u32>, u64, &mut Vec<Action<u32>>) -> R,
     ) -> R {
         let mut out = Vec::new();
         let result = act(&mut self.router, self.now, &mut out);
         for step in out {
             match step {
-                Step::Local { epoch, tag, item, .. } => self.sent.push((None, epoch.0, tag, item)),
-                Step::Remote { to, epoch, tag, item } => {
+                Action::Local { epoch, attempt_id: tag, item, .. } => {
+                    self.sent.push((None, epoch.0, tag, item))
+                }
+                Action::Remote { to, epoch, attempt_id: tag, item } => {
                     self.sent.push((Some(to), epoch.0, tag, item));
                 }
-                Step::Refuse { item, refusal } => self.refused.push((item, refusal)),
-                Step::Held => panic!("what is held is not pushed"),
+                Action::Refuse { item, refusal } => self.refused.push((item, refusal)),
+                Action::Buffered => panic!("what is held is not pushed"),
             }
         }
         result
@@ -72,15 +74,17 @@ impl Hand {
     }
 
     pub(super) fn update(&mut self, epoch: u64, owner: Option<Member>, moving: bool) {
-        self.act(|router, now, out| router.update(now, ONE, Epoch(epoch), owner, moving, out));
+        self.act(|router, now, out| {
+            router.update_route(now, ONE, Epoch(epoch), owner, moving, out)
+        });
     }
 
-    pub(super) fn answer(&mut self, tag: u64, verdict: Verdict) -> Option<(u32, bool)> {
-        self.act(|router, now, out| router.answered(now, tag, verdict, out))
+    pub(super) fn answer(&mut self, tag: u64, verdict: AttemptResult) -> Option<(u32, bool)> {
+        self.act(|router, now, out| router.on_attempt_result(now, tag, verdict, out))
     }
 
     pub(super) fn lost(&mut self, who: &Member) {
-        self.act(|router, now, out| router.lost(now, who, out));
+        self.act(|router, now, out| router.on_link_lost(now, who, out));
     }
 
     pub(super) fn wait(&mut self, millis: u64) {
@@ -111,17 +115,17 @@ fn a_shard_of_this_life_is_local_and_any_other_goes_to_its_owner() {
     hand.sent();
     hand.route(3);
     assert_eq!(hand.sent(), []);
-    assert_eq!(hand.router.route_of(ONE), Some((Epoch(3), None)));
+    assert_eq!(hand.router.route_for(ONE), Some((Epoch(3), None)));
 }
 
 #[test]
 fn messages_of_an_unknown_shard_wait_and_leave_in_order() {
     let mut hand = Hand::new();
     (1..=3).for_each(|item| hand.route(item));
-    assert_eq!(hand.router.load(), Load { held: 3, held_bytes: 30, in_flight: 0 });
+    assert_eq!(hand.router.stats(), RouterStats { buffered: 3, buffered_bytes: 30, in_flight: 0 });
     hand.update(1, Some(member("a", 1)), false);
     assert_eq!(hand.sent(), [1, 2, 3]);
-    assert_eq!(hand.router.load(), Load { held: 0, held_bytes: 0, in_flight: 3 });
+    assert_eq!(hand.router.stats(), RouterStats { buffered: 0, buffered_bytes: 0, in_flight: 3 });
 }
 
 #[test]
@@ -132,20 +136,20 @@ fn a_route_moves_only_to_higher_epochs() {
         hand.route(1);
         hand.answer(
             hand.last_tag(),
-            Verdict::NotOwner { epoch: Epoch(3), hint: Some(member("c", 1)) },
+            AttemptResult::NotOwner { epoch: Epoch(3), owner: Some(member("c", 1)) },
         );
         hand.wait(100);
         hand.sent.iter().all(|(to, epoch, ..)| *to == Some(member("b", 1)) && *epoch == 5)
     };
     assert!(stays(Hand::new()));
-    assert!(!stays(Hand::mutated(Mutation::RoutesGoBack)), "the rule is looked at");
+    assert!(!stays(Hand::mutated(Mutation::AcceptLowerEpochs)), "the rule is looked at");
 }
 
 #[test]
 fn a_hand_off_holds_messages_until_its_row_and_keeps_their_order() {
     let mut hand = Hand::owned();
     hand.route(1);
-    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.route(2);
     hand.route(3);
     hand.update(1, Some(member("a", 1)), true);
@@ -160,12 +164,12 @@ fn a_hand_off_holds_messages_until_its_row_and_keeps_their_order() {
 #[test]
 fn a_hand_off_that_was_given_up_lets_messages_go_to_the_same_owner() {
     let mut hand = Hand::owned();
-    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.route(1);
     hand.update(1, Some(member("a", 1)), true);
     hand.update(1, Some(member("a", 1)), false);
     assert_eq!(hand.sent(), [1]);
-    hand.router.hold(hand.now, ONE, Epoch(0));
+    hand.router.buffer_shard(hand.now, ONE, Epoch(0));
     hand.route(2);
     assert_eq!(hand.sent(), [2], "a hand-off of an epoch that is over holds nothing");
 }
@@ -173,20 +177,20 @@ fn a_hand_off_that_was_given_up_lets_messages_go_to_the_same_owner() {
 #[test]
 fn a_buffer_ends_by_the_route_that_is_known_when_no_message_comes() {
     let mut hand = Hand::owned();
-    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.wait(1);
     hand.route(1);
     // Hearing of it again does not make it longer.
-    hand.router.hold(hand.now, ONE, Epoch(1));
+    hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.update(1, Some(member("a", 1)), true);
     hand.wait(9_998);
     assert_eq!(hand.sent(), []);
     hand.wait(1);
     assert_eq!(hand.sent.len(), 1, "it asks the owner, whose answer corrects the route");
     let tag = hand.last_tag();
-    hand.answer(tag, Verdict::NotOwner { epoch: Epoch(2), hint: Some(member("b", 1)) });
+    hand.answer(tag, AttemptResult::NotOwner { epoch: Epoch(2), owner: Some(member("b", 1)) });
     assert_eq!(hand.sent.last().and_then(|s| s.0.clone()), Some(member("b", 1)));
-    assert_eq!(hand.answer(hand.last_tag(), Verdict::Done), Some((1, false)));
+    assert_eq!(hand.answer(hand.last_tag(), AttemptResult::Answered), Some((1, false)));
 }
 
 #[test]
@@ -194,17 +198,17 @@ fn a_bounce_leaves_no_doubt_and_keeps_the_order() {
     let mut hand = Hand::owned();
     hand.route(1);
     hand.route(2);
-    assert_eq!(hand.answer(1, Verdict::NotOwner { epoch: Epoch(1), hint: None }), None);
+    assert_eq!(hand.answer(1, AttemptResult::NotOwner { epoch: Epoch(1), owner: None }), None);
     hand.route(3);
-    assert_eq!(hand.answer(2, Verdict::Rebalancing), None);
+    assert_eq!(hand.answer(2, AttemptResult::Rebalancing), None);
     assert_eq!(hand.sent(), [1, 2]);
     hand.wait(100);
     assert_eq!(hand.sent.iter().map(|s| s.2).collect::<Vec<_>>(), [3, 4, 5], "new tags");
     assert_eq!(hand.sent(), [1, 2, 3]);
-    assert_eq!(hand.answer(3, Verdict::Done), Some((1, false)));
-    assert_eq!(hand.answer(4, Verdict::NotSent), None);
+    assert_eq!(hand.answer(3, AttemptResult::Answered), Some((1, false)));
+    assert_eq!(hand.answer(4, AttemptResult::NotSent), None);
     hand.wait(100);
-    assert_eq!(hand.answer(hand.last_tag(), Verdict::Done), Some((2, false)));
+    assert_eq!(hand.answer(hand.last_tag(), AttemptResult::Answered), Some((2, false)));
 }
 
 #[test]
@@ -215,11 +219,11 @@ fn a_message_whose_copy_may_have_run_stays_in_doubt() {
         hand.lost(&member("a", 1));
         hand.wait(100);
         let tag = hand.last_tag();
-        hand.answer(tag, Verdict::NotOwner { epoch: Epoch(2), hint: Some(member("b", 1)) });
-        hand.answer(hand.last_tag(), Verdict::Done) == Some((1, true))
+        hand.answer(tag, AttemptResult::NotOwner { epoch: Epoch(2), owner: Some(member("b", 1)) });
+        hand.answer(hand.last_tag(), AttemptResult::Answered) == Some((1, true))
     };
     assert!(doubtful(Hand::new()));
-    assert!(!doubtful(Hand::mutated(Mutation::ForgetDoubt)), "the rule is looked at");
+    assert!(!doubtful(Hand::mutated(Mutation::ForgetInDoubt)), "the rule is looked at");
 }
 
 #[test]
@@ -229,9 +233,9 @@ fn a_higher_epoch_sends_again_what_is_in_flight_and_late_answers_are_nobodys() {
     let late = hand.last_tag();
     hand.update(2, Some(member("b", 1)), false);
     assert_eq!(hand.sent(), [1, 1]);
-    assert_eq!(hand.answer(late, Verdict::Done), None);
-    assert_eq!(hand.router.load().in_flight, 1);
-    assert_eq!(hand.answer(late + 1, Verdict::Done), Some((1, true)));
+    assert_eq!(hand.answer(late, AttemptResult::Answered), None);
+    assert_eq!(hand.router.stats().in_flight, 1);
+    assert_eq!(hand.answer(late + 1, AttemptResult::Answered), Some((1, true)));
 }
 
 #[test]
@@ -256,7 +260,7 @@ fn a_link_that_breaks_is_tried_again_after_a_while() {
     hand.lost(&member("a", 1));
     hand.lost(&member("a", 1));
     assert_eq!(hand.sent(), [1]);
-    assert_eq!(hand.router.wake(), Some(1_006));
+    assert_eq!(hand.router.next_wake(), Some(1_006));
     hand.wait(6);
     assert_eq!(hand.sent(), [1]);
 }
@@ -265,16 +269,16 @@ fn a_link_that_breaks_is_tried_again_after_a_while() {
 fn pauses_before_what_nobody_took_grow_until_something_is_answered_or_a_route_moves() {
     let mut hand = Hand::owned();
     let bounce = |hand: &mut Hand| {
-        let bounced = Verdict::NotOwner { epoch: Epoch(0), hint: None };
+        let bounced = AttemptResult::NotOwner { epoch: Epoch(0), owner: None };
         hand.answer(hand.last_tag(), bounced);
-        let pause = hand.router.wake().expect("it is sent again") - hand.now;
+        let pause = hand.router.next_wake().expect("it is sent again") - hand.now;
         hand.wait(pause);
         pause
     };
     hand.route(1);
     let grown: Vec<_> = (0..6).map(|_| bounce(&mut hand)).collect();
     assert_eq!(grown, [6, 12, 24, 48, 96, 100]);
-    assert!(hand.answer(hand.last_tag(), Verdict::Done).is_some());
+    assert!(hand.answer(hand.last_tag(), AttemptResult::Answered).is_some());
     hand.route(2);
     assert_eq!([bounce(&mut hand), bounce(&mut hand)], [6, 12], "an answer begins anew");
     hand.update(2, Some(member("b", 1)), false);
@@ -286,14 +290,14 @@ fn a_life_that_is_over_loses_what_its_own_machines_had() {
     let mut hand = Hand::new();
     hand.update(1, Some(member("me", 1)), false);
     hand.route(1);
-    hand.act(|router, now, out| router.set_me(now, None, out));
+    hand.act(|router, now, out| router.set_local(now, None, out));
     assert_eq!(hand.sent(), [1], "shards of a former life have no live owner");
     hand.update(2, Some(member("me", 2)), false);
     hand.wait(200);
     assert_eq!(hand.sent(), [], "the table may know of a life before its node does");
-    hand.act(|router, now, out| router.set_me(now, Some(member("me", 2)), out));
+    hand.act(|router, now, out| router.set_local(now, Some(member("me", 2)), out));
     assert_eq!(hand.sent.last().map(|s| (s.0.clone(), s.1)), Some((None, 2)));
-    assert_eq!(hand.answer(hand.last_tag(), Verdict::Done), Some((1, true)));
+    assert_eq!(hand.answer(hand.last_tag(), AttemptResult::Answered), Some((1, true)));
 }
 
 #[test]
@@ -305,7 +309,7 @@ fn nothing_held_is_dropped_when_its_shard_moves() {
         hand.sent() == [1]
     };
     assert!(kept(Hand::new()));
-    assert!(!kept(Hand::mutated(Mutation::DropHeld)), "the rule is looked at");
+    assert!(!kept(Hand::mutated(Mutation::DropBuffered)), "the rule is looked at");
 }
 
 #[test]
@@ -313,22 +317,22 @@ fn a_refusal_under_the_routes_own_epoch_names_no_new_owner() {
     let mut hand = Hand::owned();
     hand.route(1);
     let other = Some(member("b", 1));
-    hand.answer(hand.last_tag(), Verdict::NotOwner { epoch: Epoch(1), hint: other });
-    assert_eq!(hand.router.route_of(ONE), Some((Epoch(1), Some(&member("a", 1)))));
+    hand.answer(hand.last_tag(), AttemptResult::NotOwner { epoch: Epoch(1), owner: other });
+    assert_eq!(hand.router.route_for(ONE), Some((Epoch(1), Some(&member("a", 1)))));
 }
 
 #[test]
 fn a_newer_route_to_another_node_is_told_and_no_other() {
     let mut hand = Hand::owned();
     hand.update(3, Some(member("a", 1)), false);
-    let told = |than, node| hand.router.elsewhere(ONE, Epoch(than), node);
-    let hint = Hint { epoch: Epoch(3), owner: Some(member("a", 1)) };
+    let told = |than, node| hand.router.redirect_hint(ONE, Epoch(than), node);
+    let hint = OwnerHint { epoch: Epoch(3), owner: Some(member("a", 1)) };
     assert_eq!(told(2, "b"), Some(hint.clone()));
     assert_eq!(told(0, "b"), Some(hint));
     assert_eq!(told(3, "b"), None, "it is as new as the sender's");
     assert_eq!(told(4, "b"), None, "it is older than the sender's");
     assert_eq!(told(2, "a"), None, "it is the asking node's own");
-    assert_eq!(hand.router.elsewhere(ShardId(2), Epoch(0), "b"), None, "nobody has it");
+    assert_eq!(hand.router.redirect_hint(ShardId(2), Epoch(0), "b"), None, "nobody has it");
 }
 
 #[test]
@@ -339,12 +343,12 @@ fn a_pause_ends_with_a_new_epoch_owner_or_hold_and_nothing_else() {
         hand.update(1, owner.map(|owner| member(owner, 1)), false);
         hand.route(1);
         if owner.is_some() {
-            hand.answer(1, Verdict::Rebalancing);
+            hand.answer(1, AttemptResult::Rebalancing);
         } else {
             hand.act(|router, now, _| router.retry_later(now, 0));
         }
         if hold {
-            hand.router.hold(hand.now, ONE, Epoch(1));
+            hand.router.buffer_shard(hand.now, ONE, Epoch(1));
         }
         hand.sent();
         hand.update(epoch, Some(member(to, 1)), false);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::{StartReason, StopReason};
 use crate::ids::{Entity, TurnId};
-use crate::message::{Message, Outcome, Token};
+use crate::message::{Message, Outcome, ReplyToken};
 use crate::records::{Claim, Commit};
 
 /// One thing to do. Actions are carried out in order; those with an answer get it as an event.
@@ -22,26 +22,26 @@ pub enum Action {
         generation: u64,
     },
     /// Find room for one more live instance, evicting one if need be; answered by `Slot`, maybe late.
-    WantSlot {
+    RequestSlot {
         /// For whom.
         entity: Entity,
         /// Comes back with the answer.
         generation: u64,
     },
     /// The room asked for, or held, is not needed any more.
-    FreeSlot {
+    ReleaseSlot {
         /// By whom.
         entity: Entity,
         /// The generation of the `WantSlot` that it answers.
         generation: u64,
     },
     /// The instance that was to be evicted is busy: choose another.
-    Busy {
+    RefuseEviction {
         /// Whose.
         entity: Entity,
     },
     /// The instance may be evicted again, being idle since now.
-    Idle {
+    MarkIdle {
         /// Whose.
         entity: Entity,
     },
@@ -68,7 +68,7 @@ pub enum Action {
         message: Arc<Message>,
     },
     /// Call the stop hook.
-    Stop {
+    CallStopHook {
         /// Whose.
         entity: Entity,
         /// The instance's generation.
@@ -79,7 +79,7 @@ pub enum Action {
         reason: StopReason,
     },
     /// Drop the instance, interrupting it if it runs; its answer, if it comes, is ignored.
-    Drop {
+    DropInstance {
         /// Whose.
         entity: Entity,
         /// The instance's generation.
@@ -90,14 +90,14 @@ pub enum Action {
     /// Answer a request.
     Reply {
         /// Which.
-        token: Token,
+        token: ReplyToken,
         /// How.
         outcome: Outcome,
     },
     /// The claim was refused: the shard is another's. The machine is at its end.
     Lost {
         /// The claim that stands, where the store told it.
-        standing: Option<Box<Claim>>,
+        current: Option<Box<Claim>>,
         /// For people.
         message: String,
     },

@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::lanes::Lanes;
-use super::mailbox::{Mailbox, Total};
+use super::mailbox::{Mailbox, QueuedTotal};
 use super::settings::StopReason;
 use crate::ids::{MessageId, TurnId};
-use crate::message::{Message, Token};
-use crate::records::{Answer, Head};
+use crate::message::{Message, ReplyToken};
+use crate::records::{GuestReply, Head};
 
 /// Where an entity's instance is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nothing in memory but the mailbox.
-    Asleep,
+    Unloaded,
     /// Its head and lanes are being read.
     Loading,
     /// Head and lanes are here; no instance.
     Loaded,
     /// It waits for room for an instance, since then.
-    Waiting(u64),
+    AwaitingSlot(u64),
     /// Its instance is being made and started.
     Starting(TurnId),
     /// Its instance waits for messages.
@@ -30,7 +30,7 @@ pub(super) enum Stage {
     /// Its instance runs the stop hook.
     Stopping(TurnId),
     /// Its instance is gone; commits are still under way.
-    Closing,
+    AwaitingCommits,
 }
 
 impl Stage {
@@ -41,20 +41,20 @@ impl Stage {
 
     /// Whether a slot is held or asked for.
     pub(super) fn has_slot(&self) -> bool {
-        self.has_instance() || matches!(self, Self::Waiting(_))
+        self.has_instance() || matches!(self, Self::AwaitingSlot(_))
     }
 }
 
 /// A message under way, and all the requests that wait for it (R18).
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PendingMessage {
     pub(super) message: Arc<Message>,
-    pub(super) tokens: Vec<Token>,
+    pub(super) reply_tokens: Vec<ReplyToken>,
     /// The latest of its copies' deadlines; none if one has none.
     pub(super) deadline: Option<u64>,
 }
 
-impl Entry {
+impl PendingMessage {
     pub(super) fn expired(&self, now: u64) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
@@ -62,19 +62,19 @@ impl Entry {
 
 /// A turn that has run and is not durable yet.
 #[derive(Debug)]
-pub(super) struct Gated {
+pub(super) struct GatedTurn {
     pub(super) turn: TurnId,
     /// The command that it ran; none for a start or stop turn.
     pub(super) message: Option<MessageId>,
-    pub(super) answer: Answer,
+    pub(super) reply: GuestReply,
     pub(super) version: u64,
     /// Queries that have read its effects, and the version that they read: outcomes may come out of order,
     /// so that a later turn's is known before this one's.
-    pub(super) queries: Vec<(MessageId, Answer, u64)>,
+    pub(super) queries: Vec<(MessageId, GuestReply, u64)>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ResidentEntity {
     pub(super) stage: Stage,
     /// Tells instances, loads and slots of one entity apart.
     pub(super) generation: u64,
@@ -84,42 +84,42 @@ pub(super) struct State {
     pub(super) head: Head,
     pub(super) lanes: Lanes,
     /// All messages under way: waiting, parked, running or gated.
-    pub(super) entries: BTreeMap<MessageId, Entry>,
+    pub(super) entries: BTreeMap<MessageId, PendingMessage>,
     /// Those that wait.
     pub(super) mailbox: Mailbox,
     /// When the machine looks at the entity next, if nothing happens before.
     pub(super) timer: Option<u64>,
-    pub(super) gate: VecDeque<Gated>,
+    pub(super) gate: VecDeque<GatedTurn>,
     pub(super) last_used: u64,
     /// Set when the instance is to be given up as soon as it is idle.
-    pub(super) leaving: Option<StopReason>,
+    pub(super) pending_stop: Option<StopReason>,
     /// When its stop hook is interrupted.
-    pub(super) stop_by: Option<u64>,
+    pub(super) stop_hook_deadline: Option<u64>,
     /// The instance asked for it when it started: it is given up after one message, or if none can be run. Each
     /// activation thus serves a message, whatever the guest asks for.
     pub(super) passivates: bool,
     /// The start turn whose commit is under way.
     pub(super) start_turn: Option<TurnId>,
     /// Set when the store refused a start turn for a limit.
-    pub(super) start_pause: Option<StartPause>,
+    pub(super) start_backoff: Option<StartBackoff>,
 }
 
 /// How long an entity is not started again after the store refused its start turn for a limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StartPause {
+pub(super) struct StartBackoff {
     /// On the node's clock.
     pub(super) until: u64,
     /// Milliseconds.
     pub(super) span: u64,
     /// It is being started again.
-    pub(super) over: bool,
+    pub(super) retrying: bool,
 }
 
-impl StartPause {
+impl StartBackoff {
     /// The next pause: `first` milliseconds, doubled each time, up to 32 times that.
     pub(super) fn after(last: Option<Self>, now: u64, first: u64) -> Self {
         let span = last.map_or(first, |last| (last.span * 2).min(first * 32));
-        Self { until: now + span, span, over: false }
+        Self { until: now + span, span, retrying: false }
     }
 
     /// When a message that waits has the entity started again; else when the pause is forgotten, so that the next one is
@@ -129,10 +129,10 @@ impl StartPause {
     }
 }
 
-impl State {
-    pub(super) fn new(now: u64, waiting: &Total) -> Self {
+impl ResidentEntity {
+    pub(super) fn new(now: u64, waiting: &QueuedTotal) -> Self {
         Self {
-            stage: Stage::Asleep,
+            stage: Stage::Unloaded,
             generation: 0,
             revision: 0,
             head: Head::default(),
@@ -142,24 +142,24 @@ impl State {
             timer: None,
             gate: VecDeque::new(),
             last_used: now,
-            leaving: None,
-            stop_by: None,
+            pending_stop: None,
+            stop_hook_deadline: None,
             passivates: false,
             start_turn: None,
-            start_pause: None,
+            start_backoff: None,
         }
     }
 
     /// Messages that wait.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn queued_messages(&self) -> usize {
         self.mailbox.len()
     }
 
     /// Whether it could be forgotten.
     pub(super) fn is_spent(&self) -> bool {
-        matches!(self.stage, Stage::Asleep | Stage::Loaded | Stage::Closing)
+        matches!(self.stage, Stage::Unloaded | Stage::Loaded | Stage::AwaitingCommits)
             && self.entries.is_empty()
             && self.gate.is_empty()
-            && self.start_pause.is_none_or(|pause| pause.over)
+            && self.start_backoff.is_none_or(|pause| pause.retrying)
     }
 }

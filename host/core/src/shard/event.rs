@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::{StopReason, TypeSettings};
 use crate::ids::{Entity, TurnId};
-use crate::message::{Code, Message};
-use crate::records::{Answer, ClaimOutcome, CommitOutcome, Loaded};
+use crate::message::{ErrorCode, Message};
+use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
 /// One thing that happened. Events about an instance name its generation, events about a turn its id:
 /// those that come late, for something that the machine has given up, are ignored.
@@ -17,21 +17,21 @@ pub enum Event {
     /// Time passed: [`Machine::wake`](super::Machine::wake) said so.
     Tick,
     /// The lease was renewed by a request *sent* at this time of the node's clock (R8).
-    Renewed {
+    LeaseRenewed {
         /// [`Now::mono`](crate::message::Now::mono) at the sending.
-        sent: u64,
+        sent_at: u64,
         /// How long it may be relied on; the last one told counts (R8).
         lease: u64,
     },
     /// A type was deployed, or deployed anew.
-    Type {
+    TypeDeployed {
         /// The type.
-        kind: Arc<str>,
+        entity_type: Arc<str>,
         /// Its settings.
         settings: TypeSettings,
     },
     /// The answer to [`Action::Claim`](super::Action::Claim) with that number.
-    Claimed {
+    ClaimResult {
         /// The claim's number.
         number: u64,
         /// What became of it.
@@ -46,10 +46,10 @@ pub enum Event {
         /// The action's generation.
         generation: u64,
         /// What the store has, or why it could not tell.
-        result: Result<Loaded, String>,
+        result: Result<LoadedEntity, String>,
     },
     /// There is room for the instance that [`Action::WantSlot`](super::Action::WantSlot) asked for.
-    Slot {
+    SlotGranted {
         /// Whose.
         entity: Entity,
         /// The action's generation.
@@ -61,13 +61,13 @@ pub enum Event {
         entity: Entity,
     },
     /// The answer to [`Action::Activate`](super::Action::Activate).
-    Activated {
+    ActivationResult {
         /// Whose.
         entity: Entity,
         /// The action's generation.
         generation: u64,
         /// The start turn's effects, or why there is no instance.
-        result: Activation,
+        result: ActivationOutcome,
     },
     /// The answer to [`Action::Run`](super::Action::Run) and [`Action::Stop`](super::Action::Stop).
     TurnDone {
@@ -78,11 +78,11 @@ pub enum Event {
         /// Which turn.
         turn: TurnId,
         /// What came out.
-        result: Turn,
+        result: TurnOutput,
     },
     /// Nobody waits any more for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
     /// was not run.
-    Abandoned {
+    QueryAbandoned {
         /// Whose.
         entity: Entity,
         /// The instance's generation.
@@ -91,7 +91,7 @@ pub enum Event {
         turn: TurnId,
     },
     /// What became of commits, in the order in which they were asked for.
-    Committed(Vec<(Entity, TurnId, CommitOutcome)>),
+    CommitResults(Vec<(Entity, TurnId, CommitOutcome)>),
     /// The lease lapsed: no turn starts, whatever its kind, until [`Event::Resume`]. Turns that run may finish, and
     /// their commits go out, as the store fences them; instances and messages wait (R9).
     Suspend,
@@ -101,18 +101,18 @@ pub enum Event {
     Stop(StopReason),
     /// The shard is another's: everything is dropped at once, nobody is told [`Action::Stopped`](super::Action::Stopped)
     /// or [`Action::Lost`](super::Action::Lost), and what comes later for the machine is ignored.
-    Forget,
+    Drop,
 }
 
 /// What became of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Activation {
+pub enum ActivationOutcome {
     /// The instance lives; its start turn wrote this.
-    Started(Turn),
+    Started(TurnOutput),
     /// There is none.
     Failed {
         /// Stable.
-        code: Code,
+        code: ErrorCode,
         /// What happened.
         message: String,
         /// Milliseconds after which it may work.
@@ -122,7 +122,7 @@ pub enum Activation {
 
 /// What came out of one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct TurnOutput {
     /// The guest's answer, or its failure.
     pub result: TurnResult,
     /// Keys of the state that the turn changed; empty unless it succeeded.
@@ -137,11 +137,11 @@ pub struct Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TurnResult {
     /// The guest answered, with a result or an application error.
-    Answered(Answer),
+    Replied(GuestReply),
     /// A trap, a limit, an interruption: the instance is of no use any more.
     Failed {
         /// Stable.
-        code: Code,
+        code: ErrorCode,
         /// What happened.
         message: String,
         /// Milliseconds after which the same message may fare better; none if it is the guest's doing.
@@ -150,7 +150,7 @@ pub enum TurnResult {
     /// The guest was not asked: its node has no room for what it would answer. The instance is as it was.
     Refused {
         /// Stable.
-        code: Code,
+        code: ErrorCode,
         /// What happened.
         message: String,
         /// Milliseconds after which the same message may fare better.

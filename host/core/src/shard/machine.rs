@@ -12,26 +12,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::action::Action;
-use super::entity::{Entry, Gated, Stage, StartPause, State};
-use super::event::{Activation, Event, Turn, TurnResult};
-use super::lanes::Verdict;
-use super::mailbox::Total;
+use super::entity::{GatedTurn, PendingMessage, ResidentEntity, Stage, StartBackoff};
+use super::event::{ActivationOutcome, Event, TurnOutput, TurnResult};
+use super::lanes::LaneDecision;
+use super::mailbox::QueuedTotal;
 use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
 use crate::extensions::Extensions;
-use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardKey, TurnId};
-use crate::message::{Hint, Kind, Message, Now, Outcome, Token, codes};
+use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardPath, TurnId};
+use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken, codes};
 use crate::records::{
-    Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Recorded, Refusal,
-    Write,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
+    RecordKey, RecordWrite, RecordedReply,
 };
 
 /// Whose machine it is: the parts of its claims.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Owner {
+pub struct Ownership {
     /// The cluster.
     pub cluster: ClusterId,
     /// The shard.
-    pub shard: ShardKey,
+    pub shard: ShardPath,
     /// The epoch under which it was assigned.
     pub epoch: Epoch,
     /// The node.
@@ -59,46 +59,46 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct Machine {
     settings: Settings,
-    owner: Owner,
+    ownership: Ownership,
     phase: Phase,
     claim: Arc<Claim>,
     /// When to claim again, after a claim that failed; and how long to wait the next time.
     claim_at: Option<u64>,
     claim_wait: u64,
     /// A claim is asked for and not answered.
-    claim_asked: bool,
+    claim_pending: bool,
     stop_at: Option<u64>,
-    lease_sent: Option<u64>,
+    lease_start: Option<u64>,
     /// How long that may be relied on.
     lease: u64,
     suspended: bool,
     /// Whose the shard is, once it was lost and the store told it.
-    standing: Option<Hint>,
+    owner_hint: Option<OwnerHint>,
     types: BTreeMap<Arc<str>, TypeSettings>,
-    entities: BTreeMap<Entity, State>,
+    entities: BTreeMap<Entity, ResidentEntity>,
     /// Commits asked for and not answered.
     outstanding: usize,
     /// Commits that wait for the shard to be claimed again.
-    held: Vec<Commit>,
-    turns: u64,
-    generations: u64,
-    wake: Option<u64>,
+    unsent_commits: Vec<Commit>,
+    last_turn: u64,
+    last_generation: u64,
+    next_wake: Option<u64>,
     /// The entities that time changes, by [`State::timer`].
     timers: BTreeSet<(u64, Entity)>,
     /// Entities that could go on, but for the shard's claim or the node's lease.
     stalled: BTreeSet<Entity>,
     /// Messages that wait for a turn.
-    waiting: Total,
+    queued_total: QueuedTotal,
     /// Entities looked at, for tests.
     #[cfg(test)]
-    pub(super) looks: usize,
+    pub(super) visits: usize,
     actions: VecDeque<Action>,
 }
 
 impl Machine {
     /// A machine for an assigned shard; it asks for its claim at once.
     #[must_use]
-    pub fn new(settings: Settings, owner: Owner) -> Self {
+    pub fn new(settings: Settings, owner: Ownership) -> Self {
         let claim = Arc::new(Claim {
             cluster: owner.cluster,
             shard: owner.shard.clone(),
@@ -109,29 +109,29 @@ impl Machine {
             extensions: Extensions::default(),
         });
         Self {
-            claim_wait: settings.claim_retry,
+            claim_wait: settings.claim_backoff,
             settings,
-            owner,
+            ownership: owner,
             phase: Phase::Claiming,
             claim_at: None,
-            claim_asked: true,
+            claim_pending: true,
             stop_at: None,
-            lease_sent: None,
+            lease_start: None,
             lease: 0,
             suspended: false,
-            standing: None,
+            owner_hint: None,
             types: BTreeMap::new(),
             entities: BTreeMap::new(),
             outstanding: 0,
-            held: Vec::new(),
-            turns: 0,
-            generations: 0,
-            wake: None,
+            unsent_commits: Vec::new(),
+            last_turn: 0,
+            last_generation: 0,
+            next_wake: None,
             timers: BTreeSet::new(),
             stalled: BTreeSet::new(),
-            waiting: Total::default(),
+            queued_total: QueuedTotal::default(),
             #[cfg(test)]
-            looks: 0,
+            visits: 0,
             actions: VecDeque::from([Action::Claim(claim.clone())]),
             claim,
         }
@@ -139,39 +139,41 @@ impl Machine {
 
     /// Takes an event.
     pub fn handle(&mut self, now: Now, event: Event) {
-        self.take(now, event);
+        self.apply(now, event);
         #[cfg(debug_assertions)]
         if self.entities.len() <= 64 {
-            assert_eq!(self.overlooked(), None, "it would wait for ever");
+            assert_eq!(self.find_stuck_entity(), None, "it would wait for ever");
         }
     }
 
-    fn take(&mut self, now: Now, event: Event) {
+    fn apply(&mut self, now: Now, event: Event) {
         match event {
             Event::Tick => self.tick(now),
-            Event::Renewed { sent, lease } => {
-                self.lease_sent = self.lease_sent.max(Some(sent));
+            Event::LeaseRenewed { sent_at: sent, lease } => {
+                self.lease_start = self.lease_start.max(Some(sent));
                 self.lease = lease;
                 self.advance_stalled(now);
             }
-            Event::Type { kind, settings } => self.on_type(now, kind, settings),
-            Event::Claimed { number, outcome } => self.on_claimed(now, number, outcome),
+            Event::TypeDeployed { entity_type: kind, settings } => {
+                self.on_type(now, kind, settings)
+            }
+            Event::ClaimResult { number, outcome } => self.on_claimed(now, number, outcome),
             Event::Message(message) => self.on_message(now, message),
             Event::Loaded { entity, generation, result } => {
                 self.on_loaded(now, &entity, generation, result);
             }
-            Event::Slot { entity, generation } => self.on_slot(now, &entity, generation),
+            Event::SlotGranted { entity, generation } => self.on_slot(now, &entity, generation),
             Event::Evict { entity } => self.on_evict(now, &entity),
-            Event::Activated { entity, generation, result } => {
+            Event::ActivationResult { entity, generation, result } => {
                 self.on_activated(now, &entity, generation, result);
             }
             Event::TurnDone { entity, generation, turn, result } => {
                 self.on_turn_done(now, &entity, generation, turn, result);
             }
-            Event::Abandoned { entity, generation, turn } => {
+            Event::QueryAbandoned { entity, generation, turn } => {
                 self.on_abandoned(now, &entity, generation, turn);
             }
-            Event::Committed(outcomes) => {
+            Event::CommitResults(outcomes) => {
                 for (entity, turn, outcome) in outcomes {
                     self.on_committed(now, &entity, turn, outcome);
                 }
@@ -180,14 +182,14 @@ impl Machine {
             Event::Suspend => self.on_suspend(),
             Event::Resume => self.on_resume(now),
             Event::Stop(reason) => self.on_stop(now, reason),
-            Event::Forget => self.on_forget(),
+            Event::Drop => self.on_drop(),
         }
         // An entity is forgotten only when it has neither an instance nor a commit under way; the unanswered claim
         // and the commits of turns that were given up are counted apart.
         if self.phase == Phase::Stopping
             && self.entities.is_empty()
             && self.outstanding == 0
-            && !self.claim_asked
+            && !self.claim_pending
         {
             self.phase = Phase::Stopped;
             self.actions.push_back(Action::Stopped);
@@ -201,9 +203,9 @@ impl Machine {
 
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
     #[must_use]
-    pub fn wake(&self) -> Option<u64> {
+    pub fn next_wake(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        self.wake.into_iter().chain(timer).min()
+        self.next_wake.into_iter().chain(timer).min()
     }
 
     /// Where the shard stands.
@@ -214,14 +216,14 @@ impl Machine {
 
     /// Whether it was suspended, and starts no turn (R9). In any phase: a suspended machine may claim or stop.
     #[must_use]
-    pub fn suspended(&self) -> bool {
+    pub fn is_suspended(&self) -> bool {
         self.suspended
     }
 
     /// Whose machine it is.
     #[must_use]
-    pub fn owner(&self) -> &Owner {
-        &self.owner
+    pub fn ownership(&self) -> &Ownership {
+        &self.ownership
     }
 
     /// The settings that it was made with.
@@ -238,14 +240,14 @@ impl Machine {
 
     /// Entities in memory, and messages that wait for a turn.
     #[must_use]
-    pub fn load(&self) -> (usize, usize) {
-        (self.entities.len(), self.waiting.load(Ordering::Relaxed))
+    pub fn stats(&self) -> (usize, usize) {
+        (self.entities.len(), self.queued_total.load(Ordering::Relaxed))
     }
 
     /// Messages that wait for a turn of an entity; none if nothing of it is in memory.
     #[must_use]
-    pub fn waiting(&self, entity: &Entity) -> Option<usize> {
-        self.entities.get(entity).map(State::waiting)
+    pub fn queued_messages(&self, entity: &Entity) -> Option<usize> {
+        self.entities.get(entity).map(ResidentEntity::queued_messages)
     }
 
     /// Messages of an entity's mailbox that were looked at.
@@ -254,18 +256,18 @@ impl Machine {
         self.entities.get(entity).map_or(0, |state| state.mailbox.touched.get())
     }
 
-    fn off(&self, mutation: Mutation) -> bool {
+    fn has_mutation(&self, mutation: Mutation) -> bool {
         self.settings.mutations.contains(&mutation)
     }
 
     fn lease_good(&self, now: Now) -> bool {
         let lease = self.lease;
-        let good = if self.off(Mutation::LongLease) { lease * 2 } else { lease / 5 * 4 };
-        self.lease_sent.is_some_and(|sent| now.mono.saturating_sub(sent) < good)
+        let good = if self.has_mutation(Mutation::DoubleLease) { lease * 2 } else { lease / 5 * 4 };
+        self.lease_start.is_some_and(|sent| now.mono.saturating_sub(sent) < good)
     }
 
     fn wake_by(&mut self, at: u64) {
-        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+        self.next_wake = Some(self.next_wake.map_or(at, |wake| wake.min(at)));
     }
 
     /// Nothing is left of an entity in memory.
@@ -276,32 +278,35 @@ impl Machine {
         self.stalled.remove(entity);
     }
 
-    fn reply(&mut self, token: Token, outcome: Outcome) {
+    fn reply(&mut self, token: ReplyToken, outcome: Outcome) {
         self.actions.push_back(Action::Reply { token, outcome });
     }
 
     fn next_turn(&mut self) -> TurnId {
-        self.turns += 1;
+        self.last_turn += 1;
         TurnId {
-            nonce: self.owner.incarnation.nonce,
-            shard: self.owner.shard.shard.0,
-            epoch: self.owner.epoch,
-            number: self.turns,
+            nonce: self.ownership.incarnation.nonce,
+            shard: self.ownership.shard.shard.0,
+            epoch: self.ownership.epoch,
+            number: self.last_turn,
         }
     }
 }
 
 fn deadline_outcome() -> Outcome {
-    Outcome::refused(codes::DEADLINE, "the sender's deadline passed before the turn could start")
+    Outcome::not_run(
+        codes::DEADLINE_EXCEEDED,
+        "the sender's deadline passed before the turn could start",
+    )
 }
 
-fn reused(id: &MessageId) -> String {
+fn id_reused_text(id: &MessageId) -> String {
     format!(
         "message {:?}/{} was sent before with another target, method or body: give each message an id of its own",
         id.session, id.sequence
     )
 }
 
-fn final_of(recorded: Recorded) -> Outcome {
-    Outcome::Final { answer: recorded.answer, version: recorded.version }
+fn final_outcome(recorded: RecordedReply) -> Outcome {
+    Outcome::Final { reply: recorded.reply, version: recorded.version }
 }

@@ -5,49 +5,49 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::ids::{MessageId, Session};
+use crate::ids::{MessageId, ScopedSessionId};
 
 /// How many messages wait in all mailboxes that share it.
-pub(super) type Total = Arc<AtomicUsize>;
+pub(super) type QueuedTotal = Arc<AtomicUsize>;
 
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    messages: BTreeMap<MessageId, Waiting>,
+    messages: BTreeMap<MessageId, QueuedMessage>,
     /// Those that run next, by their place in the line.
-    line: BTreeMap<i64, MessageId>,
+    ready: BTreeMap<i64, MessageId>,
     parked: BTreeSet<MessageId>,
     /// The parked ones by the number that a message of their session must reach: session, number, sequence.
-    followers: BTreeSet<(Session, u64, u64)>,
+    parked_by_predecessor: BTreeSet<(ScopedSessionId, u64, u64)>,
     /// The parked ones by the time until which they wait.
-    patience: BTreeSet<(u64, MessageId)>,
+    park_deadlines: BTreeSet<(u64, MessageId)>,
     /// Those that have a deadline, by that.
     deadlines: BTreeSet<(u64, MessageId)>,
-    total: Total,
+    total: QueuedTotal,
     /// Messages looked at, for tests.
     #[cfg(test)]
     pub(super) touched: std::cell::Cell<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    place: Place,
+struct QueuedMessage {
+    position: Position,
     deadline: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
-    Line(i64),
+enum Position {
+    Ready(i64),
     Parked { after: u64, until: u64 },
 }
 
 impl Mailbox {
-    pub(super) fn new(total: Total) -> Self {
+    pub(super) fn new(total: QueuedTotal) -> Self {
         Self {
             messages: BTreeMap::new(),
-            line: BTreeMap::new(),
+            ready: BTreeMap::new(),
             parked: BTreeSet::new(),
-            followers: BTreeSet::new(),
-            patience: BTreeSet::new(),
+            parked_by_predecessor: BTreeSet::new(),
+            park_deadlines: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             total,
             #[cfg(test)]
@@ -67,48 +67,48 @@ impl Mailbox {
 
     /// Whether a message is in line; others may be parked.
     pub(super) fn has_next(&self) -> bool {
-        !self.line.is_empty()
+        !self.ready.is_empty()
     }
 
     /// The message that is first in line.
     pub(super) fn front(&self) -> Option<MessageId> {
-        self.line.first_key_value().map(|(_, id)| *id)
+        self.ready.first_key_value().map(|(_, id)| *id)
     }
 
     pub(super) fn push_back(&mut self, id: MessageId, deadline: Option<u64>) {
-        let place = self.line.last_key_value().map_or(0, |(place, _)| place + 1);
-        self.insert(id, Waiting { place: Place::Line(place), deadline });
+        let place = self.ready.last_key_value().map_or(0, |(place, _)| place + 1);
+        self.insert(id, QueuedMessage { position: Position::Ready(place), deadline });
     }
 
     pub(super) fn push_front(&mut self, id: MessageId, deadline: Option<u64>) {
-        let place = self.line.first_key_value().map_or(0, |(place, _)| place - 1);
-        self.insert(id, Waiting { place: Place::Line(place), deadline });
+        let place = self.ready.first_key_value().map_or(0, |(place, _)| place - 1);
+        self.insert(id, QueuedMessage { position: Position::Ready(place), deadline });
     }
 
     /// Sets a message aside until one of its session with that number has run, or until then.
     pub(super) fn park(&mut self, id: MessageId, after: u64, until: u64) {
         let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
-        self.insert(id, Waiting { place: Place::Parked { after, until }, deadline });
+        self.insert(id, QueuedMessage { position: Position::Parked { after, until }, deadline });
     }
 
     /// Changes the deadline of a message, if it waits here.
     pub(super) fn set_deadline(&mut self, id: &MessageId, deadline: Option<u64>) {
         if let Some(waiting) = self.messages.get(id).copied() {
-            self.insert(*id, Waiting { deadline, ..waiting });
+            self.insert(*id, QueuedMessage { deadline, ..waiting });
         }
     }
 
-    fn insert(&mut self, id: MessageId, waiting: Waiting) {
+    fn insert(&mut self, id: MessageId, waiting: QueuedMessage) {
         self.remove(&id);
         self.touch(1);
-        match waiting.place {
-            Place::Line(place) => {
-                self.line.insert(place, id);
+        match waiting.position {
+            Position::Ready(place) => {
+                self.ready.insert(place, id);
             }
-            Place::Parked { after, until } => {
+            Position::Parked { after, until } => {
                 self.parked.insert(id);
-                self.followers.insert((id.session, after, id.sequence));
-                self.patience.insert((until, id));
+                self.parked_by_predecessor.insert((id.session, after, id.sequence));
+                self.park_deadlines.insert((until, id));
             }
         }
         self.deadlines.extend(waiting.deadline.map(|at| (at, id)));
@@ -120,14 +120,14 @@ impl Mailbox {
     pub(super) fn remove(&mut self, id: &MessageId) {
         let Some(waiting) = self.messages.remove(id) else { return };
         self.touch(1);
-        match waiting.place {
-            Place::Line(place) => {
-                self.line.remove(&place);
+        match waiting.position {
+            Position::Ready(place) => {
+                self.ready.remove(&place);
             }
-            Place::Parked { after, until } => {
+            Position::Parked { after, until } => {
                 self.parked.remove(id);
-                self.followers.remove(&(id.session, after, id.sequence));
-                self.patience.remove(&(until, *id));
+                self.parked_by_predecessor.remove(&(id.session, after, id.sequence));
+                self.park_deadlines.remove(&(until, *id));
             }
         }
         if let Some(deadline) = waiting.deadline {
@@ -144,7 +144,7 @@ impl Mailbox {
     pub(super) fn unpark(&mut self, run: &MessageId) {
         let of_session = (run.session, 0, 0)..=(run.session, run.sequence, u64::MAX);
         let mut ready: Vec<_> = self
-            .followers
+            .parked_by_predecessor
             .range(of_session)
             .map(|(session, _, sequence)| MessageId { session: *session, sequence: *sequence })
             .collect();
@@ -165,23 +165,23 @@ impl Mailbox {
     }
 
     /// The parked messages that waited until `now` in vain.
-    pub(super) fn parked_in_vain(&self, now: u64) -> Vec<MessageId> {
-        self.due(&self.patience, now)
+    pub(super) fn park_expired(&self, now: u64) -> Vec<MessageId> {
+        self.due(&self.park_deadlines, now)
     }
 
     /// When the first of the parked messages has waited long enough.
     pub(super) fn first_parked_until(&self) -> Option<u64> {
-        self.patience.first().map(|(until, _)| *until)
+        self.park_deadlines.first().map(|(until, _)| *until)
     }
 
     /// Parked messages wait until then at least.
-    pub(super) fn wait_until(&mut self, least: u64) {
+    pub(super) fn extend_park_deadlines(&mut self, least: u64) {
         let sooner: Vec<_> =
-            self.patience.iter().take_while(|(until, _)| *until < least).copied().collect();
+            self.park_deadlines.iter().take_while(|(until, _)| *until < least).copied().collect();
         for (until, id) in sooner {
-            self.patience.remove(&(until, id));
-            self.patience.insert((least, id));
-            if let Some(Waiting { place: Place::Parked { until, .. }, .. }) =
+            self.park_deadlines.remove(&(until, id));
+            self.park_deadlines.insert((least, id));
+            if let Some(QueuedMessage { position: Position::Parked { until, .. }, .. }) =
                 self.messages.get_mut(&id)
             {
                 *until = least;
@@ -214,7 +214,7 @@ impl Mailbox {
     /// All of them: those in line, then those parked.
     pub(super) fn all(&self) -> Vec<MessageId> {
         self.touch(self.len());
-        self.line.values().chain(&self.parked).copied().collect()
+        self.ready.values().chain(&self.parked).copied().collect()
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     fn id(sequence: u64) -> MessageId {
-        MessageId { session: Session::of("client/x", b"s"), sequence }
+        MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence }
     }
 
     fn full(mailbox: &mut Mailbox) {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_order_wherever_one_is_taken_out() {
-        let total = Total::default();
+        let total = QueuedTotal::default();
         let mut mailbox = Mailbox::new(total.clone());
         full(&mut mailbox);
         mailbox.park(id(2), 1, 70);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_deadline_counts_while_its_message_waits() {
-        let mut mailbox = Mailbox::new(Total::default());
+        let mut mailbox = Mailbox::new(QueuedTotal::default());
         full(&mut mailbox);
         mailbox.remove(&id(1));
         assert_eq!(mailbox.first_deadline(), Some(102), "not that of one that is gone");
@@ -280,21 +280,21 @@ mod tests {
 
     #[test]
     fn what_is_parked_comes_back_by_what_it_follows() {
-        let mut mailbox = Mailbox::new(Total::default());
-        let other = MessageId { session: Session::of("client/y", b"s"), sequence: 2 };
+        let mut mailbox = Mailbox::new(QueuedTotal::default());
+        let other = MessageId { session: ScopedSessionId::derive("client/y", b"s"), sequence: 2 };
         mailbox.push_back(id(20), None);
         for (sequence, after) in [(5, 3), (6, 2), (7, 4), (8, 3)] {
             mailbox.park(id(sequence), after, 100 - sequence);
         }
         mailbox.park(other, 1, 99);
         assert_eq!(mailbox.last_parked(), [id(8), other].into_iter().max());
-        assert_eq!(mailbox.parked_in_vain(93), [8, 7].map(id));
-        mailbox.wait_until(95);
+        assert_eq!(mailbox.park_expired(93), [8, 7].map(id));
+        mailbox.extend_park_deadlines(95);
         assert_eq!(mailbox.first_parked_until(), Some(95));
-        assert_eq!(mailbox.parked_in_vain(95), [5, 6, 7, 8].map(id));
+        assert_eq!(mailbox.park_expired(95), [5, 6, 7, 8].map(id));
         mailbox.unpark(&id(3));
         assert_eq!(mailbox.all()[..4], [5, 6, 8, 20].map(id));
         assert_eq!(mailbox.len(), 6, "7 and the other session's wait on");
-        assert_eq!(mailbox.parked_in_vain(95), [id(7)]);
+        assert_eq!(mailbox.park_expired(95), [id(7)]);
     }
 }

@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// How long a message waits for the one it must follow (R17). Default 2,000.
-    pub order_wait: u64,
+    pub order_timeout: u64,
     /// Sessions that an entity remembers; beyond it, old ones are forgotten (R17). Default 10,000; about 150 bytes each.
-    pub lanes: usize,
+    pub max_lanes: usize,
     /// How long after its last use a lane is forgotten, to save space (R17). Default 3,600,000.
-    pub lane_life: u64,
+    pub lane_ttl: u64,
     /// How far ahead of cluster time a message may be stamped (R17). Default 60,000.
-    pub stamp_ahead: u64,
+    pub max_clock_skew: u64,
     /// Bytes of recorded replies that an entity keeps unsettled, 40 for each one included; one session may take
     /// half of them. Beyond it the oldest are dropped. Default 4 MiB.
     pub unsettled_bytes: usize,
     /// Bytes of lanes that a head carries; others lie beside it. Default 1,024.
-    pub head_lane_bytes: usize,
+    pub inline_lane_bytes: usize,
     /// Turns of one entity that may wait for their commits. Default 256.
-    pub gate: usize,
+    pub max_gated_turns: usize,
     /// Copies of one message that may wait for its outcome (R18). Default 16.
-    pub copies: usize,
+    pub max_copies: usize,
     /// How long a message waits for room for its entity's instance. Default 10,000.
-    pub activation_wait: u64,
+    pub instance_slot_timeout: u64,
     /// How long to wait before a failed claim is tried again, at first; doubled up to 16 times that. Default 250.
-    pub claim_retry: u64,
+    pub claim_backoff: u64,
     /// How long an entity is not started again after the store refused its start for a limit, at first; doubled up to 32
     /// times that. Default 250.
-    pub start_retry: u64,
+    pub start_backoff: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
-    pub stop_deadline: u64,
+    pub stop_timeout: u64,
     /// Rules that are switched off, to see the oracle fail. Empty in production.
     pub mutations: Vec<Mutation>,
 }
@@ -38,18 +38,18 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            order_wait: 2_000,
-            lanes: 10_000,
-            lane_life: 3_600_000,
-            stamp_ahead: 60_000,
+            order_timeout: 2_000,
+            max_lanes: 10_000,
+            lane_ttl: 3_600_000,
+            max_clock_skew: 60_000,
             unsettled_bytes: 4 << 20,
-            head_lane_bytes: 1_024,
-            gate: 256,
-            copies: 16,
-            activation_wait: 10_000,
-            claim_retry: 250,
-            start_retry: 250,
-            stop_deadline: 5_000,
+            inline_lane_bytes: 1_024,
+            max_gated_turns: 256,
+            max_copies: 16,
+            instance_slot_timeout: 10_000,
+            claim_backoff: 250,
+            start_backoff: 250,
+            stop_timeout: 5_000,
             mutations: Vec::new(),
         }
     }
@@ -59,25 +59,25 @@ impl Default for Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
     /// Replies leave before their commit is durable (promise 2).
-    NoGate,
+    ReplyBeforeCommit,
     /// An unknown commit is told as not run, and the shard is not claimed again (R3).
     UnknownIsNotRun,
     /// The entity is loaded while commits of it are under way (R3).
-    LoadBehindCommit,
+    LoadDuringCommit,
     /// Queries are answered whatever the lease says (R8).
     QueryWithoutLease,
     /// Application errors are not recorded (R16).
-    ForgetRefusals,
+    SkipErrorRecording,
     /// Lanes are neither written nor looked at: every copy runs (R17).
-    NoLanes,
+    IgnoreLanes,
     /// A lane is dropped and the watermark stays where it is (R17).
     DropLaneWithoutWatermark,
     /// The watermark rises in memory, and the head is committed without it (R17).
     WatermarkNotCommitted,
     /// `after` is ignored (R17).
-    NoOrder,
+    IgnoreOrder,
     /// The digest of a copy is not compared (R17).
-    NoDigest,
+    IgnoreDigest,
     /// A copy of a message under way is answered from memory, ahead of its commit (R18).
     CopiesDontJoin,
     /// A turn starts although its caller's deadline has passed (R22).
@@ -85,7 +85,7 @@ pub enum Mutation {
     /// Turns start while the lease has lapsed (R9).
     RunWhileSuspended,
     /// A lease counts as good to twice its length (R8).
-    LongLease,
+    DoubleLease,
 }
 
 /// What the machine must know of an entity type's present deployment.
@@ -94,16 +94,16 @@ pub struct TypeSettings {
     /// The deployment's revision (R24).
     pub revision: u64,
     /// Messages that may wait in one entity's mailbox. Default 1,000.
-    pub mailbox: usize,
+    pub mailbox_capacity: usize,
     /// Milliseconds without a message after which an instance is dropped. Default 120,000.
-    pub idle: u64,
+    pub idle_timeout: u64,
     /// Whether instances are called before they are dropped.
-    pub has_stop: bool,
+    pub has_stop_hook: bool,
 }
 
 impl Default for TypeSettings {
     fn default() -> Self {
-        Self { revision: 1, mailbox: 1_000, idle: 120_000, has_stop: false }
+        Self { revision: 1, mailbox_capacity: 1_000, idle_timeout: 120_000, has_stop_hook: false }
     }
 }
 

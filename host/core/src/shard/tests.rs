@@ -17,11 +17,13 @@ use bytes::Bytes;
 
 use super::*;
 use crate::ids::{
-    ClusterId, Digest, Entity, Epoch, Incarnation, MessageId, Session, ShardId, ShardKey, TurnId,
+    ClusterId, Entity, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId, ShardId,
+    ShardPath, TurnId,
 };
-use crate::message::{Hint, Kind, Message, Now, Outcome, Token, codes};
+use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken, codes};
 use crate::records::{
-    Answer, Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, RecordKey, Refusal, Write,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
+    RecordKey, RecordWrite,
 };
 
 /// A machine, a clock, and everything that it has said.
@@ -59,9 +61,9 @@ fn alice() -> Entity {
 
 impl Hand {
     fn new(settings: Settings) -> Self {
-        let owner = Owner {
+        let owner = Ownership {
             cluster: ClusterId(1),
-            shard: ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) },
+            shard: ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) },
             epoch: Epoch(1),
             node: "a".into(),
             incarnation: Incarnation { counter: 1, nonce: 9 },
@@ -89,8 +91,11 @@ impl Hand {
             asked: Vec::new(),
         };
         hand.obey();
-        hand.tell(Event::Type { kind: "counter".into(), settings: TypeSettings::default() });
-        hand.tell(Event::Renewed { sent: 1_000, lease: 3_000 });
+        hand.tell(Event::TypeDeployed {
+            entity_type: "counter".into(),
+            settings: TypeSettings::default(),
+        });
+        hand.tell(Event::LeaseRenewed { sent_at: 1_000, lease: 3_000 });
         hand
     }
 
@@ -106,11 +111,11 @@ impl Hand {
 
     fn grant(&mut self) {
         let number = self.claims.last().expect("a claim").number;
-        self.tell(Event::Claimed { number, outcome: ClaimOutcome::Granted });
+        self.tell(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
     }
 
     fn tell(&mut self, event: Event) {
-        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         self.obey();
     }
 
@@ -131,16 +136,17 @@ impl Hand {
                 }
                 Action::Load { entity, generation } => {
                     self.loads += 1;
-                    let loaded = Loaded { head: self.head.clone(), lanes: self.lanes.clone() };
+                    let loaded =
+                        LoadedEntity { head: self.head.clone(), lanes: self.lanes.clone() };
                     self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
                 }
-                Action::WantSlot { .. } if self.silent => {
+                Action::RequestSlot { .. } if self.silent => {
                     self.rooms += 1;
                     self.asked.push(action);
                 }
-                Action::WantSlot { entity, generation } => {
+                Action::RequestSlot { entity, generation } => {
                     self.rooms += 1;
-                    self.tell(Event::Slot { entity, generation });
+                    self.tell(Event::SlotGranted { entity, generation });
                 }
                 Action::Activate { .. } if self.silent => {
                     self.starts += 1;
@@ -148,16 +154,17 @@ impl Hand {
                 }
                 Action::Activate { entity, generation, .. } => {
                     self.starts += 1;
-                    let result = Activation::Started(turn(Answer::Result(Bytes::new()), false));
-                    self.tell(Event::Activated { entity, generation, result });
+                    let result =
+                        ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
+                    self.tell(Event::ActivationResult { entity, generation, result });
                 }
-                Action::Stop { .. } => {
+                Action::CallStopHook { .. } => {
                     self.hooks += 1;
                     self.asked.push(action);
                 }
-                Action::Drop { .. } => self.dropped += 1,
-                Action::Busy { .. } => self.busy += 1,
-                Action::FreeSlot { .. } => self.rooms -= 1,
+                Action::DropInstance { .. } => self.dropped += 1,
+                Action::RefuseEviction { .. } => self.busy += 1,
+                Action::ReleaseSlot { .. } => self.rooms -= 1,
                 Action::Stopped => self.stopped += 1,
                 Action::Lost { .. } => self.lost += 1,
                 _ => {}
@@ -165,7 +172,7 @@ impl Hand {
         }
     }
 
-    fn send(&mut self, sequence: u64, after: u64, kind: Kind) -> u64 {
+    fn send(&mut self, sequence: u64, after: u64, kind: MessageKind) -> u64 {
         self.send_from(b"s", sequence, after, kind, "1")
     }
 
@@ -174,28 +181,28 @@ impl Hand {
         session: &[u8],
         sequence: u64,
         after: u64,
-        kind: Kind,
+        kind: MessageKind,
         body: &str,
     ) -> u64 {
-        let id = MessageId { session: Session::of("client/x", session), sequence };
+        let id = MessageId { session: ScopedSessionId::derive("client/x", session), sequence };
         let body = Bytes::copy_from_slice(body.as_bytes());
-        let digest = Digest::of(&alice(), "m", &body);
+        let digest = MessageDigest::compute(&alice(), "m", &body);
         self.post(Message { id, after, kind, body, digest, ..self.template() })
     }
 
     fn template(&self) -> Message {
         Message {
-            token: Token(0),
+            reply_token: ReplyToken(0),
             target: alice(),
-            id: MessageId { session: Session::of("client/x", b"s"), sequence: 1 },
+            id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 1 },
             after: 0,
             settled: 0,
-            kind: Kind::Command,
+            kind: MessageKind::Command,
             method: "m".into(),
             body: Bytes::from_static(b"1"),
-            digest: Digest::of(&alice(), "m", b"1"),
-            created: self.now,
-            arrived: self.now,
+            digest: MessageDigest::compute(&alice(), "m", b"1"),
+            created_ms: self.now,
+            arrived_at: self.now,
             deadline: None,
             context: Default::default(),
         }
@@ -203,7 +210,10 @@ impl Hand {
 
     fn post(&mut self, message: Message) -> u64 {
         self.tokens += 1;
-        self.tell(Event::Message(Arc::new(Message { token: Token(self.tokens), ..message })));
+        self.tell(Event::Message(Arc::new(Message {
+            reply_token: ReplyToken(self.tokens),
+            ..message
+        })));
         self.tokens
     }
 
@@ -216,26 +226,27 @@ impl Hand {
     fn answer_load(&mut self, action: &Action) {
         let Action::Load { entity, generation } = action else { panic!("{action:?}") };
         let (entity, generation) = (entity.clone(), *generation);
-        let loaded = Loaded { head: self.head.clone(), lanes: self.lanes.clone() };
+        let loaded = LoadedEntity { head: self.head.clone(), lanes: self.lanes.clone() };
         self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
     }
 
     /// Lets the running turn answer.
-    fn answer(&mut self, answer: Answer) {
+    fn answer(&mut self, answer: GuestReply) {
         let (generation, id, message) = self.running.take().expect("a running turn");
-        let writes = message.kind == Kind::Command && matches!(answer, Answer::Result(_));
+        let writes =
+            message.kind == MessageKind::Command && matches!(answer, GuestReply::Result(_));
         let result = turn(answer, writes);
         self.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
     }
 
     fn run(&mut self) {
-        self.answer(Answer::Result(Bytes::from_static(b"r")));
+        self.answer(GuestReply::Result(Bytes::from_static(b"r")));
     }
 
     /// Answers the oldest commit; what is done is what the next load finds.
     fn settle(&mut self, outcome: CommitOutcome) {
         let commit = self.commits.remove(0);
-        if outcome == CommitOutcome::Done {
+        if outcome == CommitOutcome::Committed {
             for write in &commit.writes {
                 if let RecordKey::Lane(session) = &write.key {
                     self.lanes.retain(|lane| lane.session != *session);
@@ -245,12 +256,12 @@ impl Hand {
             }
             self.head = Some(commit.head.clone());
         }
-        self.tell(Event::Committed(vec![(commit.entity, commit.head.turn, outcome)]));
+        self.tell(Event::CommitResults(vec![(commit.entity, commit.head.turn, outcome)]));
     }
 
-    fn hint_of(&self, token: u64) -> Option<Hint> {
+    fn hint_of(&self, token: u64) -> Option<OwnerHint> {
         self.replies.iter().find(|(other, _)| *other == token).and_then(|(_, outcome)| {
-            let Outcome::NotRun { hint, .. } = outcome else { return None };
+            let Outcome::NotRun { owner_hint: hint, .. } = outcome else { return None };
             hint.as_deref().cloned()
         })
     }
@@ -271,75 +282,80 @@ impl Hand {
     }
 }
 
-fn turn(answer: Answer, writes: bool) -> Turn {
+fn turn(answer: GuestReply, writes: bool) -> TurnOutput {
     let writes = if writes {
         vec![(Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")))]
     } else {
         Vec::new()
     };
-    Turn { result: TurnResult::Answered(answer), writes, state_bytes: Some(2), passivate: false }
+    TurnOutput {
+        result: TurnResult::Replied(answer),
+        writes,
+        state_bytes: Some(2),
+        passivate: false,
+    }
 }
 
 #[test]
 fn promise_2_a_reply_waits_for_its_commit_and_the_next_turn_does_not() {
     let mut hand = Hand::serving();
-    let first = hand.send(1, 0, Kind::Command);
+    let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
     assert_eq!(hand.code_of(first), None, "not durable yet");
-    let second = hand.send(2, 1, Kind::Command);
+    let second = hand.send(2, 1, MessageKind::Command);
     hand.run();
     assert_eq!(
-        hand.commits.iter().map(|c| (c.from, c.head.version)).collect::<Vec<_>>(),
+        hand.commits.iter().map(|c| (c.expected_version, c.head.version)).collect::<Vec<_>>(),
         [(0, 1), (1, 2)]
     );
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!((hand.code_of(first).as_deref(), hand.code_of(second)), (Some("final 1"), None));
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(second).as_deref(), Some("final 2"));
 }
 
 #[test]
 fn r1_a_refused_turn_takes_all_that_built_on_it_along() {
     let mut hand = Hand::serving();
-    let tokens = [hand.send(1, 0, Kind::Command)];
+    let tokens = [hand.send(1, 0, MessageKind::Command)];
     hand.run();
-    let behind = hand.send(2, 1, Kind::Command);
+    let behind = hand.send(2, 1, MessageKind::Command);
     hand.run();
-    let query = hand.send(3, 2, Kind::Query);
+    let query = hand.send(3, 2, MessageKind::Query);
     hand.run();
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     assert_eq!(hand.loads, 1, "R3: no load while a commit of the entity is under way");
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     for token in [tokens[0], behind, query] {
         assert_eq!(hand.code_of(token).as_deref(), Some(codes::COMMIT_REFUSED));
     }
-    hand.send(4, 0, Kind::Command);
+    hand.send(4, 0, MessageKind::Command);
     assert_eq!(hand.loads, 2, "what ran ahead is thrown away and loaded anew");
 }
 
 #[test]
 fn a_turn_that_no_store_takes_is_refused_for_good() {
     let mut hand = Hand::serving();
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Refused(Refusal::TooLarge("19 MiB".into())));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::TooLarge("19 MiB".into())));
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::TURN_TOO_LARGE));
     assert!(!hand.may_be_sent_again(token), "not on this node, and on no other");
-    let later = hand.send(2, 0, Kind::Command);
+    let later = hand.send(2, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Refused(Refusal::Limit("full".into())));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
     assert!(hand.may_be_sent_again(later), "a disk may have room again");
 }
 
 #[test]
 fn r3_an_unknown_outcome_is_told_as_unknown_and_the_shard_is_claimed_again_before_anything_runs() {
     let mut hand = Hand::serving();
-    let first = hand.send(1, 0, Kind::Command);
+    let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     assert_eq!(hand.code_of(first).as_deref(), Some("unknown"));
     assert_eq!(hand.claims.iter().map(|claim| claim.number).collect::<Vec<_>>(), [1, 2]);
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     assert!(hand.running.is_none(), "nothing runs before the new claim stands");
     hand.grant();
     assert!(hand.running.is_some());
@@ -350,13 +366,13 @@ fn r3_an_unknown_outcome_is_told_as_unknown_and_the_shard_is_claimed_again_befor
 #[test]
 fn r8_a_query_waits_for_a_lease_that_is_good_when_it_is_answered() {
     let mut hand = Hand::serving();
-    let query = hand.send(1, 0, Kind::Query);
+    let query = hand.send(1, 0, MessageKind::Query);
     hand.now += 2_400;
     hand.run();
     assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
-    let later = hand.send(2, 0, Kind::Query);
+    let later = hand.send(2, 0, MessageKind::Query);
     assert!(hand.running.is_none(), "no turn starts in the last fifth of the lease");
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.run();
     assert_eq!(hand.code_of(later).as_deref(), Some("final 0"));
 }
@@ -364,10 +380,10 @@ fn r8_a_query_waits_for_a_lease_that_is_good_when_it_is_answered() {
 #[test]
 fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
     let mut hand = Hand::serving();
-    let first = hand.send(1, 0, Kind::Command);
-    hand.answer(Answer::Error { code: "no".into(), message: String::new() });
-    hand.settle(CommitOutcome::Done);
-    let copy = hand.send(1, 0, Kind::Command);
+    let first = hand.send(1, 0, MessageKind::Command);
+    hand.answer(GuestReply::Error { code: "no".into(), message: String::new() });
+    hand.settle(CommitOutcome::Committed);
+    let copy = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(first), hand.code_of(copy));
     assert_eq!(hand.code_of(copy).as_deref(), Some("final 1"));
 }
@@ -375,9 +391,9 @@ fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
 #[test]
 fn r17_a_message_waits_for_the_one_that_it_must_follow_and_then_runs_behind_it() {
     let mut hand = Hand::serving();
-    hand.send(2, 1, Kind::Command);
+    hand.send(2, 1, MessageKind::Command);
     assert!(hand.running.is_none());
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(1));
     hand.run();
     assert_eq!(hand.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(2));
@@ -386,8 +402,8 @@ fn r17_a_message_waits_for_the_one_that_it_must_follow_and_then_runs_behind_it()
 #[test]
 fn r17_a_message_whose_predecessor_never_comes_is_told_so_in_bounded_time() {
     let mut hand = Hand::serving();
-    let token = hand.send(2, 1, Kind::Command);
-    hand.now = hand.machine.wake().expect("a bound");
+    let token = hand.send(2, 1, MessageKind::Command);
+    hand.now = hand.machine.next_wake().expect("a bound");
     hand.tell(Event::Tick);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::OUT_OF_ORDER));
 }
@@ -395,12 +411,13 @@ fn r17_a_message_whose_predecessor_never_comes_is_told_so_in_bounded_time() {
 #[test]
 fn r17_a_follower_of_a_failed_message_need_not_wait() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
-    let follower = hand.send(2, 1, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
+    let follower = hand.send(2, 1, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
     let failed =
         TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
-    let result = Turn { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+    let result =
+        TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
     hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!(hand.dropped, 1, "a failed instance is dropped");
     assert_eq!(hand.code_of(follower).as_deref(), Some(codes::OUT_OF_ORDER));
@@ -409,15 +426,16 @@ fn r17_a_follower_of_a_failed_message_need_not_wait() {
 #[test]
 fn a_refused_turn_keeps_its_instance() {
     let mut hand = Hand::serving();
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
     let (code, message) = ("overloaded".into(), String::new());
     let refused = TurnResult::Refused { code, message, retry_after: 100 };
-    let result = Turn { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
+    let result =
+        TurnOutput { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
     hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!((hand.dropped, hand.code_of(token).as_deref()), (0, Some("overloaded")));
     // A copy runs, in the same instance.
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     let (again, ..) = hand.running.expect("a running turn");
     assert_eq!(again, generation);
 }
@@ -425,11 +443,11 @@ fn a_refused_turn_keeps_its_instance() {
 #[test]
 fn r17_the_same_id_with_another_body_is_an_error_while_it_runs_and_afterwards() {
     let mut hand = Hand::serving();
-    hand.send_from(b"s", 1, 0, Kind::Command, "1");
-    let meanwhile = hand.send_from(b"s", 1, 0, Kind::Command, "2");
+    hand.send_from(b"s", 1, 0, MessageKind::Command, "1");
+    let meanwhile = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
     hand.run();
-    hand.settle(CommitOutcome::Done);
-    let afterwards = hand.send_from(b"s", 1, 0, Kind::Command, "2");
+    hand.settle(CommitOutcome::Committed);
+    let afterwards = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
     for token in [meanwhile, afterwards] {
         assert_eq!(hand.code_of(token).as_deref(), Some(codes::ID_REUSED));
     }
@@ -437,20 +455,20 @@ fn r17_the_same_id_with_another_body_is_an_error_while_it_runs_and_afterwards() 
 
 #[test]
 fn r17_lanes_beyond_the_heads_room_lie_beside_it_and_are_found_again() {
-    let mut hand = Hand::with(Settings { head_lane_bytes: 100, ..Settings::default() });
+    let mut hand = Hand::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     for session in [b"a", b"b", b"c"] {
-        hand.send_from(session, 1, 0, Kind::Command, "1");
+        hand.send_from(session, 1, 0, MessageKind::Command, "1");
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
     }
     let head = hand.head.clone().expect("a head");
-    assert_eq!((head.lanes.len(), head.lanes_beside), (1, 2));
+    assert_eq!((head.lanes.len(), head.spilled_lane_count), (1, 2));
     // A new life of the machine: everything comes from what was committed.
     let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
-    let mut hand = Hand::with(Settings { head_lane_bytes: 100, ..Settings::default() });
+    let mut hand = Hand::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     (hand.head, hand.lanes) = (head, lanes);
     for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
-        let copy = hand.send_from(session, 1, 0, Kind::Command, "1");
+        let copy = hand.send_from(session, 1, 0, MessageKind::Command, "1");
         assert_eq!(hand.code_of(copy), Some(format!("final {}", version + 1)));
     }
     assert!(hand.running.is_none(), "nothing ran twice");
@@ -459,12 +477,12 @@ fn r17_lanes_beyond_the_heads_room_lie_beside_it_and_are_found_again() {
 #[test]
 fn r18_a_copy_joins_and_shares_the_outcome_and_the_turn_runs_once() {
     let mut hand = Hand::serving();
-    let one = hand.send(1, 0, Kind::Command);
-    let two = hand.send(1, 0, Kind::Command);
+    let one = hand.send(1, 0, MessageKind::Command);
+    let two = hand.send(1, 0, MessageKind::Command);
     hand.run();
-    let three = hand.send(1, 0, Kind::Command);
+    let three = hand.send(1, 0, MessageKind::Command);
     assert!(hand.running.is_none() && hand.commits.len() == 1);
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     for token in [one, two, three] {
         assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
     }
@@ -473,19 +491,19 @@ fn r18_a_copy_joins_and_shares_the_outcome_and_the_turn_runs_once() {
 #[test]
 fn r22_a_deadline_keeps_a_turn_from_starting_and_does_not_interrupt_one() {
     let mut hand = Hand::serving();
-    let running = hand.send(1, 0, Kind::Command);
+    let running = hand.send(1, 0, MessageKind::Command);
     hand.tokens += 1;
     let late = Message {
-        token: Token(hand.tokens),
-        id: MessageId { session: Session::of("client/x", b"s"), sequence: 2 },
+        reply_token: ReplyToken(hand.tokens),
+        id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 2 },
         deadline: Some(hand.now + 50),
         ..Message::clone(&hand.running.as_ref().expect("a running turn").2)
     };
     hand.tell(Event::Message(Arc::new(late)));
     hand.now += 60;
     hand.run();
-    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::DEADLINE));
-    hand.settle(CommitOutcome::Done);
+    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
 }
 
@@ -493,7 +511,7 @@ fn r22_a_deadline_keeps_a_turn_from_starting_and_does_not_interrupt_one() {
 fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
     let mut hand = Hand::serving();
     hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::REVISION_TOO_LOW));
     assert!(
         matches!(hand.replies[0].1, Outcome::NotRun { retry_after: Some(_), .. }),
@@ -502,11 +520,11 @@ fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
     );
     let deploy = |hand: &mut Hand, revision| {
         let settings = TypeSettings { revision, ..TypeSettings::default() };
-        hand.tell(Event::Type { kind: "counter".into(), settings });
+        hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
     };
     deploy(&mut hand, 9);
     deploy(&mut hand, 8);
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     assert_eq!(hand.commits[0].head.revision, 9, "word of an older one that comes late is nothing");
 }
@@ -514,13 +532,13 @@ fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
 #[test]
 fn stopped_is_said_only_when_running_turns_have_committed_and_no_instance_is_left() {
     let mut hand = Hand::serving();
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Stop(StopReason::HandedOff));
-    let late = hand.send(2, 1, Kind::Command);
+    let late = hand.send(2, 1, MessageKind::Command);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
     hand.run();
     assert_eq!(hand.stopped, 0, "its commit is under way");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
     assert_eq!(hand.stopped, 1);
 }
@@ -528,15 +546,15 @@ fn stopped_is_said_only_when_running_turns_have_committed_and_no_instance_is_lef
 #[test]
 fn a_full_mailbox_refuses_by_name_and_those_that_wait_for_another_give_way() {
     let mut hand = Hand::serving();
-    let settings = TypeSettings { mailbox: 2, revision: 1, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
-    hand.send_from(b"other", 1, 0, Kind::Command, "1");
-    let parked = [hand.send(2, 1, Kind::Command), hand.send(3, 2, Kind::Command)];
+    let settings = TypeSettings { mailbox_capacity: 2, revision: 1, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
+    let parked = [hand.send(2, 1, MessageKind::Command), hand.send(3, 2, MessageKind::Command)];
     hand.run();
-    let first = hand.send(1, 0, Kind::Command);
+    let first = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(parked[1]).as_deref(), Some(codes::MAILBOX_FULL));
     assert_eq!(hand.code_of(first), None, "the one that the others wait for got in");
-    hand.send(8, 7, Kind::Command);
-    let full = hand.send(9, 8, Kind::Command);
+    hand.send(8, 7, MessageKind::Command);
+    let full = hand.send(9, 8, MessageKind::Command);
     assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
 }

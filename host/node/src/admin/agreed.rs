@@ -1,6 +1,6 @@
 //! What holds for all nodes: shown, and changed by compare-and-set on its rows.
 
-use ostraca_core::rows::{Key, Row, Standing};
+use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_wire::proto::{ClusterNode, ClusterRequest, ClusterSetting, ClusterState};
 
 use super::*;
@@ -62,11 +62,11 @@ impl Desk {
             .map(|(name, value)| ClusterSetting { name: name.into(), value: show_time(value) });
         let (all, _) = store.list("nodes/").await.map_err(|error| store_failed(&error))?;
         let nodes = all.iter().filter_map(|row| match rows::decode_core(row) {
-            Ok(Some((Key::Node(name), Row::Node(row), _))) if row.standing == Standing::Live => {
+            Ok(Some((RowKey::Node(name), Row::Node(row), _))) if row.status == NodeStatus::Live => {
                 Some(ClusterNode {
                     name: name.to_string(),
                     format: row.format,
-                    settings_revision: row.settings,
+                    settings_revision: row.settings_revision,
                     lease_ms: row.lease,
                 })
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use ostraca_core::rows::{Member, Standing};
+use ostraca_core::rows::{Member, NodeStatus};
 use ostraca_wire::proto::{Deployed, LookedType, Unanswered};
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ impl Desk {
         let hosts = view
             .nodes
             .iter()
-            .filter(|(_, row)| row.roles.host && row.standing == Standing::Live)
+            .filter(|(_, row)| row.roles.host && row.status == NodeStatus::Live)
             .map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
         hosts.collect()
     }

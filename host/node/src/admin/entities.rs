@@ -87,11 +87,11 @@ impl Desk {
                 let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
                 for record in found.records {
                     let ScannedRecord::Head(entity, head) = record else { continue };
-                    if !request.r#type.is_empty() && *entity.kind != *request.r#type {
+                    if !request.r#type.is_empty() && *entity.entity_type != *request.r#type {
                         continue;
                     }
                     page.push(EntityInfo {
-                        r#type: entity.kind.to_string(),
+                        r#type: entity.entity_type.to_string(),
                         id: entity.id.to_string(),
                         shard,
                         version: head.version,
@@ -170,7 +170,7 @@ impl Desk {
             return Err(access_denied(&entry.name, principal));
         }
         let values = request.values;
-        let shard = shard_of(entry.manifest.shard_key.part(&request.id), self.shards);
+        let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shards);
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
         let asked = self.store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
         let loaded = match asked {
@@ -212,7 +212,7 @@ impl Desk {
             detail.sequence = head.commit_sequence;
             let lanes = head.lanes.iter().chain(&loaded.lanes);
             detail.unsettled = lanes.map(|lane| lane.replies.len() as u64).sum();
-            detail.lanes = head.lanes.len() as u64 + u64::from(head.lanes_beside);
+            detail.lanes = head.lanes.len() as u64 + u64::from(head.spilled_lane_count);
             detail.state_bytes = head.state_bytes;
             self.keys(shard, &entity, values, &mut detail).await?;
         }

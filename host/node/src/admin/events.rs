@@ -32,7 +32,7 @@ impl Desk {
                     last = page.last().map_or(last, |event| event.number);
                     let now = boot_millis();
                     let events = page.into_iter().map(|it| event(it, now)).collect();
-                    let now_ms = clock.now().cluster;
+                    let now_ms = clock.now().cluster_time;
                     let part = ostraca_wire::proto::Events { events, missed, now_ms };
                     if parts.send(Ok(Part::Events(part))).await.is_err() {
                         return;
@@ -63,28 +63,28 @@ fn event(happened: Happened, now: u64) -> Event {
         ..base.clone()
     };
     match notice {
-        Notice::Joined(member) => of("node-joined", &member),
-        Notice::Gone { member, stopped: true } => of("node-left", &member),
-        Notice::Gone { member, stopped: false } => of("node-dead", &member),
-        Notice::Draining(member, true) => of("drain-began", &member),
-        Notice::Draining(member, false) => of("drain-undone", &member),
-        Notice::Manager { holder, .. } => of("manager-changed", &holder),
-        Notice::HandOffBegan { shard, from } => {
+        Notice::NodeJoined(member) => of("node-joined", &member),
+        Notice::NodeGone { member, left_gracefully: true } => of("node-left", &member),
+        Notice::NodeGone { member, left_gracefully: false } => of("node-dead", &member),
+        Notice::DrainChanged(member, true) => of("drain-began", &member),
+        Notice::DrainChanged(member, false) => of("drain-undone", &member),
+        Notice::ManagerChanged { holder, .. } => of("manager-changed", &holder),
+        Notice::HandOffStarted { shard, from } => {
             Event { shard: shard.0, ..of("hand-off-began", &from) }
         }
-        Notice::Assigned { shard, epoch, owner } => {
+        Notice::ShardAssigned { shard, epoch, owner } => {
             Event { shard: shard.0, epoch: epoch.0, ..of("shard-assigned", &owner) }
         }
         Notice::HandOffFailed { shard, owner } => {
             Event { shard: shard.0, ..of("hand-off-failed", &owner) }
         }
-        Notice::SteppedDown { to } => {
+        Notice::ManagerSteppedDown { to } => {
             Event { kind: "manager-stepped-down".into(), node: to.to_string(), ..base }
         }
-        Notice::Lapsed => Event { kind: "lease-lapsed".into(), ..base },
-        Notice::Resumed => Event { kind: "lease-renewed".into(), ..base },
-        Notice::Misproposed { .. } => Event { kind: "strategy-ignored".into(), ..base },
-        Notice::GaveUp { .. } => Event { kind: "shards-given-up".into(), ..base },
-        Notice::NameInUse(member) => of("name-in-use", &member),
+        Notice::LeaseLapsed => Event { kind: "lease-lapsed".into(), ..base },
+        Notice::LeaseRecovered => Event { kind: "lease-renewed".into(), ..base },
+        Notice::MovesRejected { .. } => Event { kind: "strategy-ignored".into(), ..base },
+        Notice::ShardsReleased { .. } => Event { kind: "shards-given-up".into(), ..base },
+        Notice::NodeNameInUse(member) => of("name-in-use", &member),
     }
 }

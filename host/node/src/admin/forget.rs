@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::rows::{Key, NodeRow, Row, Standing};
+use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
 use ostraca_store::{Cas, Conflict};
 use ostraca_wire::proto::Forgotten;
 
@@ -22,7 +22,7 @@ const SEEN: Duration = Duration::from_secs(2);
 impl Desk {
     pub(super) async fn forget(&self, node: &str) -> Result<AdminAnswer, Problem> {
         let name = NodeId::from(node);
-        let key = rows::key_text(&Key::Node(name.clone()));
+        let key = rows::key_text(&RowKey::Node(name.clone()));
         let answer = |unchanged| {
             let node = node.to_owned();
             Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged }))
@@ -36,13 +36,13 @@ impl Desk {
                 Ok(_) => return Err(unknown_node(&self.seen(), node)),
                 Err(error) => return Err(problem(error.code(), error.to_string(), "")),
             };
-            match row.standing {
-                Standing::Stopped if !row.draining => return answer(true),
-                Standing::Live => return Err(lives(node)),
-                Standing::Dead | Standing::Stopped => {}
+            match row.status {
+                NodeStatus::Left if !row.draining => return answer(true),
+                NodeStatus::Live => return Err(lives(node)),
+                NodeStatus::Dead | NodeStatus::Left => {}
             }
             let incarnation = row.incarnation;
-            let row = Row::Node(NodeRow { standing: Standing::Stopped, draining: false, ..row });
+            let row = Row::Node(NodeRow { status: NodeStatus::Left, draining: false, ..row });
             let value = rows::encode_core(&row)
                 .map_err(|error| problem(error.code(), error.to_string(), ""))?;
             let cas = Cas { key: key.clone(), expected: Some(found.revision), value: Some(value) };
@@ -56,7 +56,7 @@ impl Desk {
             // Whoever asks this node next is to find it done.
             let dead = |view: &Arc<View>| {
                 view.nodes.get(&name).is_some_and(|row| {
-                    row.incarnation == incarnation && row.standing == Standing::Dead
+                    row.incarnation == incarnation && row.status == NodeStatus::Dead
                 })
             };
             let mut pictures = self.view.clone();

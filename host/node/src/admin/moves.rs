@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, Notice};
-use ostraca_core::rows::Standing;
+use ostraca_core::rows::NodeStatus;
 use ostraca_wire::proto::{DrainProgress, Move, RebalancePlan, RebalanceProgress};
 use ostraca_wire::server::{Part, growing};
 
@@ -22,16 +22,16 @@ impl Desk {
         let Some(row) = view.nodes.get(&name) else {
             return Err(unknown_node(&view, node));
         };
-        if row.standing != Standing::Live {
+        if row.status != NodeStatus::Live {
             let text = format!("node `{node}` does not live: it has nothing to hand over");
             return Err(problem("node-not-live", text, "`ostraca nodes` shows how nodes stand"));
         }
         let others = view.nodes.iter().any(|(other, row)| {
             *other != name
-                && row.standing == Standing::Live
+                && row.status == NodeStatus::Live
                 && row.roles.host
-                && row.store_answers
-                && !row.is_emptied()
+                && row.store_available
+                && !row.is_draining_or_leaving()
         });
         if !undo && !others {
             let text = format!("no other node can take the shards of `{node}`");
@@ -48,7 +48,7 @@ impl Desk {
                 ticks.tick().await;
                 let view = pictures.borrow_and_update().clone();
                 let (left, in_flight) = count(&view, &name);
-                let live = view.nodes.get(&name).filter(|row| row.standing == Standing::Live);
+                let live = view.nodes.get(&name).filter(|row| row.status == NodeStatus::Live);
                 let marked = live.is_some_and(|row| row.draining != undo);
                 let done = live.is_none() || (marked && (undo || left == 0));
                 let node = name.to_string();
@@ -73,7 +73,7 @@ impl Desk {
         });
         let moves: Vec<_> = moves.collect();
         let view = self.seen();
-        let mut live = view.nodes.values().filter(|row| row.standing == Standing::Live);
+        let mut live = view.nodes.values().filter(|row| row.status == NodeStatus::Live);
         let first = live.next().map(|row| row.version);
         let held_up = match live.any(|row| Some(row.version) != first) {
             true => "nodes run different versions: nothing is balanced until they are alike",
@@ -102,13 +102,13 @@ impl Desk {
                 for event in events.after(last, usize::MAX) {
                     last = event.number;
                     match event.notice {
-                        Notice::HandOffBegan { .. } => progress.planned += 1,
+                        Notice::HandOffStarted { .. } => progress.planned += 1,
                         Notice::HandOffFailed { .. } => progress.failed += 1,
                         _ => {}
                     }
                 }
                 let moving =
-                    |view: &View| view.shards.iter().filter(|row| row.moving.is_some()).count();
+                    |view: &View| view.shards.iter().filter(|row| row.hand_off.is_some()).count();
                 progress.in_flight = u32::try_from(moving(&pictures.borrow())).unwrap_or(u32::MAX);
                 progress.moved = progress
                     .planned
@@ -146,7 +146,7 @@ fn count(view: &View, node: &NodeId) -> (u32, u32) {
     for row in view.shards.iter() {
         if row.owner.as_ref().is_some_and(|owner| owner.node == *node && view.alive(owner)) {
             left += 1;
-            in_flight += u32::from(row.moving.is_some());
+            in_flight += u32::from(row.hand_off.is_some());
         }
     }
     (left, in_flight)

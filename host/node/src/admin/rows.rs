@@ -1,6 +1,6 @@
 //! Nodes and shards.
 
-use ostraca_core::rows::{NodeRow, Standing};
+use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{NodeStanding, NodeState, Nodes, ShardInfo, ShardState};
 
 use super::*;
@@ -9,11 +9,11 @@ use crate::clock::wall_millis;
 impl Desk {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
         let view = self.seen();
-        let (now, wall) = (gateway.clock.now().cluster, wall_millis());
+        let (now, wall) = (gateway.clock.now().cluster_time, wall_millis());
         let reached = gateway.links.reached();
         let own = view.member.as_ref().map(|member| member.node.clone());
         let nodes = view.nodes.iter().map(|(node, row)| {
-            let owned = |shard: &&ostraca_core::rows::ShardRow| {
+            let owned = |shard: &&ostraca_core::rows::Assignment| {
                 shard.owner.as_ref().is_some_and(|owner| {
                     owner.node == *node && owner.incarnation == row.incarnation
                 })
@@ -26,16 +26,16 @@ impl Desk {
                 addresses: row.addresses.clone(),
                 standing: standing(row).into(),
                 version: version(row.version),
-                age_ms: row.registered().map_or_else(
-                    || now.saturating_sub(row.since),
+                age_ms: row.registered_unix_ms().map_or_else(
+                    || now.saturating_sub(row.unix_ms),
                     |registered| wall.saturating_sub(registered),
                 ),
-                since_wall_ms: row.registered().unwrap_or(0),
+                since_wall_ms: row.registered_unix_ms().unwrap_or(0),
                 renewals: row.renewals,
-                store_answers: row.store_answers,
+                store_answers: row.store_available,
                 shards: u32::try_from(view.shards.iter().filter(owned).count()).unwrap_or(u32::MAX),
                 answering,
-                reachable: (!answering && row.standing == Standing::Live)
+                reachable: (!answering && row.status == NodeStatus::Live)
                     .then(|| reached.contains(node)),
             }
         });
@@ -54,12 +54,12 @@ impl Desk {
             let held = view.held.get(&ShardId(shard));
             let state = match owner {
                 None => ShardState::Unassigned,
-                Some(_) if row.moving.is_some() => ShardState::Moving,
+                Some(_) if row.hand_off.is_some() => ShardState::Moving,
                 Some(owner) if view.member.as_ref() != Some(owner) => ShardState::Assigned,
                 Some(_) if held.is_some_and(|(_, serving)| *serving) => ShardState::Serving,
                 Some(_) => ShardState::Claiming,
             };
-            let to = row.moving.as_ref().and_then(|moving| moving.to.as_ref());
+            let to = row.hand_off.as_ref().and_then(|moving| moving.target.as_ref());
             ShardInfo {
                 shard,
                 epoch: row.epoch.0,
@@ -87,11 +87,11 @@ fn names(row: &NodeRow) -> Vec<String> {
 }
 
 fn standing(row: &NodeRow) -> NodeStanding {
-    match row.standing {
-        Standing::Live if row.is_emptied() => NodeStanding::Draining,
-        Standing::Live => NodeStanding::Live,
-        Standing::Dead => NodeStanding::Dead,
-        Standing::Stopped => NodeStanding::Stopped,
+    match row.status {
+        NodeStatus::Live if row.is_draining_or_leaving() => NodeStanding::Draining,
+        NodeStatus::Live => NodeStanding::Live,
+        NodeStatus::Dead => NodeStanding::Dead,
+        NodeStatus::Left => NodeStanding::Stopped,
     }
 }
 

@@ -1,5 +1,5 @@
 use ostraca_core::ids::{Epoch, Incarnation};
-use ostraca_core::rows::{Member, NodeRow, Roles, ShardRow, Standing};
+use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
 
 use super::*;
 use crate::ownership::HASH;
@@ -12,26 +12,26 @@ fn node(addresses: &str) -> NodeRow {
     NodeRow {
         incarnation: Incarnation { counter: 1, nonce: 2 },
         renewals: 9,
-        standing: Standing::Live,
+        status: NodeStatus::Live,
         draining: false,
-        store_answers: true,
+        store_available: true,
         roles: Roles::ALL,
         version: 1,
-        since: 0,
+        unix_ms: 0,
         addresses: vec![addresses.into()],
         format: 3,
         lease: 3_000,
-        settings: 1,
+        settings_revision: 1,
         extensions: Default::default(),
     }
 }
 
 fn view(shards: u32, nodes: &[&str]) -> Arc<View> {
     let owner = Member { node: "n1".into(), incarnation: node("").incarnation };
-    let shard = ShardRow {
+    let shard = Assignment {
         epoch: Epoch(3),
         owner: Some(owner),
-        moving: None,
+        hand_off: None,
         extensions: Default::default(),
     };
     let nodes = nodes.iter().map(|name| ((*name).into(), node(name))).collect();
@@ -62,9 +62,9 @@ fn a_nodes_next_life_knows_where_to_send() {
     );
     let all = ["nodes/n1", "nodes/n2", "shards/default/00000", "shards/default/00001"];
     assert_eq!(keys(&cached), all);
-    let chunk = cached.rows.iter().find(|(key, ..)| *key == Key::Shards(1));
-    let Some((_, Row::Shards(row), 0)) = chunk else { panic!("{chunk:?}") };
-    assert_eq!((row.shards.len(), row.shards[0].epoch), (1, Epoch(3)));
+    let chunk = cached.rows.iter().find(|(key, ..)| *key == RowKey::Assignments(1));
+    let Some((_, Row::Assignments(row), 0)) = chunk else { panic!("{chunk:?}") };
+    assert_eq!((row.assignments.len(), row.assignments[0].epoch), (1, Epoch(3)));
     let (standing, manifest) = crate::loader::parse(&cached.types[0]).expect("a type");
     assert_eq!((standing.revision, &*manifest.kind), (4, "counter"));
     assert_eq!(

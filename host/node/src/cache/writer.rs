@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ostraca_core::extensions::Extensions;
-use ostraca_core::message::Kind;
-use ostraca_core::rows::{Key, NodeRow, Row, ShardsRow};
+use ostraca_core::message::MessageKind;
+use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
 
 use super::database::Database;
 use crate::error::NodeError;
@@ -92,14 +92,18 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
     rows.insert(rows::pool_key(), rows::encode_value(&pool)?);
     for (node, row) in &view.nodes {
         // Renewals would have it written all the time.
-        let row = NodeRow { renewals: 0, store_answers: true, ..row.clone() };
+        let row = NodeRow { renewals: 0, store_available: true, ..row.clone() };
         let row = rows::encode_core(&Row::Node(row))?;
-        rows.insert(rows::key_text(&Key::Node(node.clone())), row);
+        rows.insert(rows::key_text(&RowKey::Node(node.clone())), row);
     }
     for (chunk, shards) in (0..).zip(view.shards.chunks()) {
         let shards = shards.to_vec();
-        let row = Row::Shards(ShardsRow { term: 0, shards, extensions: Extensions::default() });
-        rows.insert(rows::key_text(&Key::Shards(chunk)), rows::encode_core(&row)?);
+        let row = Row::Assignments(AssignmentsRow {
+            term: 0,
+            assignments: shards,
+            extensions: Extensions::default(),
+        });
+        rows.insert(rows::key_text(&RowKey::Assignments(chunk)), rows::encode_core(&row)?);
     }
     for entry in types.now().values() {
         rows.insert(rows::type_key(&entry.name), rows::encode_value(&type_row(entry)?)?);
@@ -109,8 +113,8 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
 
 fn type_row(entry: &Type) -> Result<TypeRow, NodeError> {
     let methods = entry.methods().iter().zip(entry.summaries());
-    let methods =
-        methods.map(|((name, kind), summary)| MethodRow::new(name, *kind == Kind::Query, summary));
+    let methods = methods
+        .map(|((name, kind), summary)| MethodRow::new(name, *kind == MessageKind::Query, summary));
     Ok(TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.text_effective(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostraca_core::extensions::Extensions;
-use ostraca_core::node::Agreed;
+use ostraca_core::node::LeaseSettings;
 
 use super::Config;
 use super::file::{File, millis};
@@ -165,16 +165,18 @@ impl Config {
     }
 
     /// What the node's machine goes by, where the cluster's row says this.
-    pub(crate) fn agreed(&self, row: &SettingsRow) -> Agreed {
+    pub(crate) fn agreed(&self, row: &SettingsRow) -> LeaseSettings {
         let SettingsRow { revision, lease, margin, .. } = *row;
         let handoff = &self.file.handoff;
         let told = millis(handoff.ack_wait + handoff.say_again * 2);
-        Agreed {
+        LeaseSettings {
             revision,
             lease,
-            margin,
-            renew: millis(self.renew_within(Duration::from_millis(lease))),
-            unheard: lease.saturating_mul(self.file.unheard_leases.into()).max(told + 1),
+            lease_margin: margin,
+            renew_interval: millis(self.renew_within(Duration::from_millis(lease))),
+            manager_silence_timeout: lease
+                .saturating_mul(self.file.unheard_leases.into())
+                .max(told + 1),
         }
     }
 }
@@ -205,12 +207,16 @@ mod tests {
         let mut taken = silent.clone();
         taken.go_by(&cluster);
         assert_eq!(taken.node_settings().lease, 10_000);
-        assert_eq!(taken.node_settings().renew, 2_000);
+        assert_eq!(taken.node_settings().renew_interval, 2_000);
         cluster.set("lease", "1 s").expect("a time");
         taken.go_by(&cluster);
-        assert_eq!(taken.node_settings().renew, 400, "at least two renewals in 80 % of a lease");
+        assert_eq!(
+            taken.node_settings().renew_interval,
+            400,
+            "at least two renewals in 80 % of a lease"
+        );
         let agreed = taken.agreed(&cluster.row(7, None));
-        assert_eq!((agreed.revision, agreed.lease, agreed.renew), (7, 1_000, 400));
+        assert_eq!((agreed.revision, agreed.lease, agreed.renew_interval), (7, 1_000, 400));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_core::assign::Strategy;
+use ostraca_core::assign::BuiltinStrategy;
 
 use super::ConfigError;
 use super::agreed::Stated;
@@ -98,8 +98,8 @@ fn unheard(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
 
 fn strategy(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     let name = &file.rebalance.strategy;
-    let Err(error) = Strategy::named(name) else { return Ok(()) };
-    let near = nearest(name, Strategy::ALL.map(Strategy::name));
+    let Err(error) = BuiltinStrategy::from_name(name) else { return Ok(()) };
+    let near = nearest(name, BuiltinStrategy::ALL.map(BuiltinStrategy::name));
     let help = near.map(|near| format!("did you mean `{near}`?"));
     Err(input.at(&["rebalance", "strategy"], error.to_string(), help))
 }

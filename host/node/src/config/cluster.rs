@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use ostraca_core::assign::{AllocationStrategy, LeastShard, Strategy};
+use ostraca_core::assign::{AllocationStrategy, BuiltinStrategy, LeastShard};
 use ostraca_core::rows::Roles;
 use ostraca_core::{node, route};
 use ostraca_wire::PeerLimits;
@@ -136,10 +136,10 @@ impl Default for Handoff {
     fn default() -> Self {
         let node = node::Settings::default();
         Self {
-            ack_wait: Duration::from_millis(node.ack_wait),
-            say_again: Duration::from_millis(node.say_again),
-            timeout: Duration::from_millis(node.handoff_timeout),
-            parallel_drains: small(node.drain_parallel),
+            ack_wait: Duration::from_millis(node.ack_timeout),
+            say_again: Duration::from_millis(node.stop_resend_interval),
+            timeout: Duration::from_millis(node.hand_off_timeout),
+            parallel_drains: small(node.max_drain_hand_offs),
         }
     }
 }
@@ -148,10 +148,10 @@ impl Default for Rebalance {
     fn default() -> Self {
         let node = node::Settings::default();
         Self {
-            strategy: Strategy::default().name().into(),
+            strategy: BuiltinStrategy::default().name().into(),
             interval: Duration::from_millis(node.rebalance_interval),
-            retry: Duration::from_millis(node.rebalance_retry),
-            parallel: small(node.rebalance_parallel),
+            retry: Duration::from_millis(node.rebalance_retry_interval),
+            parallel: small(node.max_rebalance_hand_offs),
             threshold: LeastShard::default().threshold().get(),
             limit: small(LeastShard::default().limit().get()),
         }
@@ -163,7 +163,7 @@ impl Rebalance {
     pub(super) fn strategy(&self) -> Box<dyn AllocationStrategy> {
         let threshold = NonZeroU32::new(self.threshold).unwrap_or(NonZeroU32::MIN);
         let limit = NonZeroUsize::new(self.limit as usize).unwrap_or(NonZeroUsize::MIN);
-        let strategy = Strategy::named(&self.strategy).unwrap_or_default();
+        let strategy = BuiltinStrategy::from_name(&self.strategy).unwrap_or_default();
         strategy.build_with(LeastShard::new(threshold, limit))
     }
 }
@@ -172,10 +172,10 @@ impl Default for Gateway {
     fn default() -> Self {
         let route = route::Settings::default();
         Self {
-            held_messages: small(route.held_messages),
-            held_bytes: route.held_bytes as u64,
-            hold_wait: Duration::from_millis(route.hold_wait),
-            retry: Duration::from_millis(route.retry),
+            held_messages: small(route.buffered_messages),
+            held_bytes: route.buffered_bytes as u64,
+            hold_wait: Duration::from_millis(route.buffer_timeout),
+            retry: Duration::from_millis(route.max_backoff),
             default_deadline: Duration::from_secs(60),
             max_deadline: Duration::from_secs(600),
             link_messages: small(route.link_messages),
@@ -193,10 +193,10 @@ impl Gateway {
 
     pub(super) fn settings(&self) -> route::Settings {
         route::Settings {
-            held_messages: self.held_messages as usize,
-            held_bytes: large(self.held_bytes),
-            hold_wait: millis(self.hold_wait),
-            retry: millis(self.retry),
+            buffered_messages: self.held_messages as usize,
+            buffered_bytes: large(self.held_bytes),
+            buffer_timeout: millis(self.hold_wait),
+            max_backoff: millis(self.retry),
             link_messages: self.link_messages as usize,
             link_bytes: large(self.link_bytes),
             mutations: Vec::new(),
@@ -247,23 +247,23 @@ impl Peers {
 /// Settings of the node's machine.
 pub(super) fn node_settings(file: &File) -> node::Settings {
     node::Settings {
-        revision: 0,
+        settings_revision: 0,
         lease: millis(file.lease),
-        renew: millis(file.renew),
-        margin: millis(file.margin),
-        retry: millis(file.store.retry),
-        ack_wait: millis(file.handoff.ack_wait),
-        say_again: millis(file.handoff.say_again),
-        handoff_timeout: millis(file.handoff.timeout),
-        drain_parallel: file.handoff.parallel_drains as usize,
-        rebalance_parallel: file.rebalance.parallel as usize,
+        renew_interval: millis(file.renew),
+        lease_margin: millis(file.margin),
+        store_retry_interval: millis(file.store.retry),
+        ack_timeout: millis(file.handoff.ack_wait),
+        stop_resend_interval: millis(file.handoff.say_again),
+        hand_off_timeout: millis(file.handoff.timeout),
+        max_drain_hand_offs: file.handoff.parallel_drains as usize,
+        max_rebalance_hand_offs: file.rebalance.parallel as usize,
         rebalance_interval: millis(file.rebalance.interval),
-        rebalance_retry: millis(file.rebalance.retry),
+        rebalance_retry_interval: millis(file.rebalance.retry),
         report_delay: millis(file.report_delay),
-        unheard: unheard(file),
-        candidate_step: millis(file.candidate_step),
+        manager_silence_timeout: unheard(file),
+        campaign_stagger: millis(file.candidate_step),
         // The lock of the store's directory proves that no other life of this node has it open (R7).
-        embedded: file.roles.contains(&Role::Store),
+        embedded_store: file.roles.contains(&Role::Store),
         mutations: Vec::new(),
     }
 }

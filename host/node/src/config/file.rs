@@ -180,11 +180,11 @@ impl Default for File {
             namespace: "default".into(),
             workers: 0,
             lease: Duration::from_millis(node::Settings::default().lease),
-            renew: Duration::from_millis(node::Settings::default().renew),
-            margin: Duration::from_millis(node::Settings::default().margin),
+            renew: Duration::from_millis(node::Settings::default().renew_interval),
+            margin: Duration::from_millis(node::Settings::default().lease_margin),
             unheard_leases: UNHEARD_LEASES,
             report_delay: Duration::from_millis(node::Settings::default().report_delay),
-            candidate_step: Duration::from_millis(node::Settings::default().candidate_step),
+            candidate_step: Duration::from_millis(node::Settings::default().campaign_stagger),
             record: None,
             cluster: Cluster::default(),
             identity: IdentityFiles::default(),
@@ -284,18 +284,18 @@ impl Default for Entities {
     fn default() -> Self {
         let shard = shard::Settings::default();
         Self {
-            order_wait: Duration::from_millis(shard.order_wait),
-            lanes: small(shard.lanes),
-            lane_life: Duration::from_millis(shard.lane_life),
-            stamp_ahead: Duration::from_millis(shard.stamp_ahead),
+            order_wait: Duration::from_millis(shard.order_timeout),
+            lanes: small(shard.max_lanes),
+            lane_life: Duration::from_millis(shard.lane_ttl),
+            stamp_ahead: Duration::from_millis(shard.max_clock_skew),
             unsettled_bytes: shard.unsettled_bytes as u64,
-            head_lane_bytes: shard.head_lane_bytes as u64,
-            gate: small(shard.gate),
-            copies: small(shard.copies),
-            activation_wait: Duration::from_millis(shard.activation_wait),
-            claim_retry: Duration::from_millis(shard.claim_retry),
-            start_retry: Duration::from_millis(shard.start_retry),
-            stop_deadline: Duration::from_millis(shard.stop_deadline),
+            head_lane_bytes: shard.inline_lane_bytes as u64,
+            gate: small(shard.max_gated_turns),
+            copies: small(shard.max_copies),
+            activation_wait: Duration::from_millis(shard.instance_slot_timeout),
+            claim_retry: Duration::from_millis(shard.claim_backoff),
+            start_retry: Duration::from_millis(shard.start_backoff),
+            stop_deadline: Duration::from_millis(shard.stop_timeout),
         }
     }
 }
@@ -303,18 +303,18 @@ impl Default for Entities {
 impl Entities {
     pub(super) fn settings(&self) -> shard::Settings {
         shard::Settings {
-            order_wait: millis(self.order_wait),
-            lanes: self.lanes as usize,
-            lane_life: millis(self.lane_life),
-            stamp_ahead: millis(self.stamp_ahead),
+            order_timeout: millis(self.order_wait),
+            max_lanes: self.lanes as usize,
+            lane_ttl: millis(self.lane_life),
+            max_clock_skew: millis(self.stamp_ahead),
             unsettled_bytes: large(self.unsettled_bytes),
-            head_lane_bytes: large(self.head_lane_bytes),
-            gate: self.gate as usize,
-            copies: self.copies as usize,
-            activation_wait: millis(self.activation_wait),
-            claim_retry: millis(self.claim_retry),
-            start_retry: millis(self.start_retry),
-            stop_deadline: millis(self.stop_deadline),
+            inline_lane_bytes: large(self.head_lane_bytes),
+            max_gated_turns: self.gate as usize,
+            max_copies: self.copies as usize,
+            instance_slot_timeout: millis(self.activation_wait),
+            claim_backoff: millis(self.claim_retry),
+            start_backoff: millis(self.start_retry),
+            stop_timeout: millis(self.stop_deadline),
             mutations: Vec::new(),
         }
     }
@@ -325,7 +325,7 @@ impl Default for Store {
         let sled = Options::default();
         Self {
             call_timeout: Duration::from_secs(5),
-            retry: Duration::from_millis(node::Settings::default().retry),
+            retry: Duration::from_millis(node::Settings::default().store_retry_interval),
             witness: "witness".into(),
             cache_bytes: sled.cache_bytes,
             flush_every: sled.flush_every,

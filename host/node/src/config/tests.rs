@@ -54,7 +54,7 @@ fn defaults_are_those_of_the_libraries() {
     assert_eq!(format!("{:?}", config.store_options()), format!("{store:?}"));
     assert_eq!(config.store_dir(), Path::new("dir/store"));
     assert_eq!(config.roles(), Roles::ALL);
-    let node = ostraca_core::node::Settings { embedded: true, ..Default::default() };
+    let node = ostraca_core::node::Settings { embedded_store: true, ..Default::default() };
     assert_eq!(config.node_settings(), node);
     assert_eq!(config.route_settings(), ostraca_core::route::Settings::default());
 }
@@ -65,7 +65,7 @@ fn a_node_without_the_store_joins_and_one_with_it_does_not() {
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     assert_eq!(config.join, ["a:1", "[::1]:2"]);
     assert_eq!(config.roles(), Roles { host: true, ..Roles::default() });
-    assert!(!config.node_settings().embedded);
+    assert!(!config.node_settings().embedded_store);
 }
 
 #[test]
@@ -94,7 +94,10 @@ fn what_is_set_for_the_nodes_machine_and_its_strategy_reaches_them() {
     let text = "node = \"n\"\nunheard-leases = 3\nreport-delay = \"7 ms\"\ncandidate-step = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nthreshold = 4\nlimit = 5";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     let node = config.node_settings();
-    assert_eq!((node.unheard, node.report_delay, node.candidate_step), (9_000, 7, 9));
+    assert_eq!(
+        (node.manager_silence_timeout, node.report_delay, node.campaign_stagger),
+        (9_000, 7, 9)
+    );
     let strategy = format!("{:?}", config.strategy());
     assert_eq!(strategy, "LeastShard { threshold: 4, limit: 5 }");
 }

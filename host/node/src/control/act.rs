@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Action, Notice};
 use ostraca_core::rows::Member;
-use ostraca_core::shard::Owner;
+use ostraca_core::shard::Ownership;
 
 use super::run::Running;
 use crate::gateway::Gateway;
@@ -20,12 +20,12 @@ const BETWEEN_NOTES: u64 = 8;
 impl Running {
     pub(super) fn act(&mut self, action: Action) {
         match action {
-            Action::List => self.list(),
-            Action::Read(key) => self.read(key),
-            Action::Write { number, key, expected, row } => {
+            Action::ListRows => self.list(),
+            Action::ReadRow(key) => self.read(key),
+            Action::WriteRow { request_id: number, key, expected, row } => {
                 self.write(number, &key, expected, &row)
             }
-            Action::Say { to, talk } => {
+            Action::Send { to, message: talk } => {
                 if let Some(me) = self.parts.machine.member() {
                     self.talkers.say(&to, &me, &talk);
                 }
@@ -36,7 +36,7 @@ impl Running {
                 self.parts.gateway.set_me(Some(member));
                 self.read_format();
             }
-            Action::Renewed { sent, lease } => {
+            Action::LeaseRenewed { sent_at: sent, lease } => {
                 self.parts.stats.renewed.store(sent, Ordering::Relaxed);
                 self.parts.stats.lease.store(lease, Ordering::Relaxed);
                 self.all_workers(|| worker::Input::Renewed(sent, lease));
@@ -47,24 +47,24 @@ impl Running {
             }
             Action::Suspend => self.all_workers(|| worker::Input::Suspend),
             Action::Resume => self.all_workers(|| worker::Input::Resume),
-            Action::ReadClaims { number, shards } => self.read_claims(number, shards),
-            Action::Adopt { shard, epoch, member } => {
+            Action::ReadClaims { request_id: number, shards } => self.read_claims(number, shards),
+            Action::StartShard { shard, epoch, member } => {
                 let Member { node, incarnation } = member;
                 let (cluster, key) = (self.parts.cluster, shard_key(shard));
-                let owner = Owner { cluster, shard: key, epoch, node, incarnation };
+                let owner = Ownership { cluster, shard: key, epoch, node, incarnation };
                 self.worker(shard, worker::Input::Adopt(Box::new(owner)));
             }
-            Action::Stop { shard, epoch, reason } => {
+            Action::StopShard { shard, epoch, reason } => {
                 self.worker(shard, worker::Input::StopShard { shard, epoch, reason });
             }
-            Action::Forget { shard, epoch } => {
+            Action::DropShard { shard, epoch } => {
                 self.worker(shard, worker::Input::Forget { shard, epoch });
             }
-            Action::Route { shard, epoch, owner, moving } => {
+            Action::UpdateRoute { shard, epoch, owner, hand_off_in_progress: moving } => {
                 self.parts.gateway.route(shard, epoch, owner, moving);
             }
-            Action::Hold { shard, epoch } => self.parts.gateway.hold(shard, epoch),
-            Action::Node { member, alive, addresses } => {
+            Action::BufferShard { shard, epoch } => self.parts.gateway.hold(shard, epoch),
+            Action::UpdatePeer { member, alive, addresses } => {
                 self.parts.gateway.links.node(&member, alive, &addresses);
                 if self.parts.machine.node() != &member.node {
                     self.talkers.node(&member, alive, addresses);
@@ -73,7 +73,7 @@ impl Running {
                     self.parts.gateway.lost(&member);
                 }
             }
-            Action::Note(notice) => self.note(notice),
+            Action::Notify(notice) => self.note(notice),
             Action::Fenced => {
                 tracing::warn!("this life of the node is over: another one registers");
                 self.parts.gateway.set_me(None);
@@ -88,16 +88,16 @@ impl Running {
     /// Something happened that operators may want to know.
     fn note(&self, notice: Notice) {
         match &notice {
-            Notice::Assigned { .. } | Notice::HandOffBegan { .. } => {
+            Notice::ShardAssigned { .. } | Notice::HandOffStarted { .. } => {
                 tracing::debug!("{notice}");
             }
-            Notice::NameInUse(member) => tracing::error!(
+            Notice::NodeNameInUse(member) => tracing::error!(
                 %member,
                 "another process renews this node's lease, so this one cannot register: is its folder a copy?"
             ),
             _ => tracing::info!("{notice}"),
         }
-        self.parts.events.put(self.parts.clock.now().cluster, notice);
+        self.parts.events.put(self.parts.clock.now().cluster_time, notice);
     }
 
     fn all_workers(&self, input: impl Fn() -> worker::Input) {

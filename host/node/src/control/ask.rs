@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use futures::FutureExt;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Event, WriteError};
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{Cas, Conflict, RowEvent};
 
 use super::Input;
@@ -41,7 +41,7 @@ impl Running {
                         tracing::warn!(%error, "the cluster's rows are not read, until the store answers again");
                     }
                     // Nobody to hear it: the node stops.
-                    let _ = own.send(Input::Event(Event::Listed(None)));
+                    let _ = own.send(Input::Event(Event::RowsListed(None)));
                     return;
                 }
             };
@@ -60,7 +60,7 @@ impl Running {
             types.retain(|row| rows::type_name(&row.key).is_some());
             loader.listed(types, revision);
             // Nobody to hear any of it: the node stops.
-            let _ = own.send(Input::Event(Event::Listed(Some(core))));
+            let _ = own.send(Input::Event(Event::RowsListed(Some(core))));
             let mut changes = store.watch("", revision);
             loop {
                 let event = changes.next().await;
@@ -88,18 +88,18 @@ impl Running {
         );
     }
 
-    pub(super) fn read(&mut self, key: Key) {
+    pub(super) fn read(&mut self, key: RowKey) {
         let asked = self.parts.rows.get(&rows::key_text(&key));
         self.tasks.push(
             async move {
                 match asked.await {
                     Ok(Some(row)) => match rows::decode_core(&row) {
                         Ok(Some((key, row, revision))) => {
-                            Event::Row { key, value: Some((row, revision)) }
+                            Event::RowObserved { key, value: Some((row, revision)) }
                         }
                         _ => Event::Tick,
                     },
-                    Ok(None) => Event::Row { key, value: None },
+                    Ok(None) => Event::RowObserved { key, value: None },
                     // It is asked again.
                     Err(_) => Event::Tick,
                 }
@@ -108,13 +108,13 @@ impl Running {
         );
     }
 
-    pub(super) fn write(&mut self, number: u64, key: &Key, expected: Option<u64>, row: &Row) {
+    pub(super) fn write(&mut self, number: u64, key: &RowKey, expected: Option<u64>, row: &Row) {
         let value = match rows::encode_core(row) {
             Ok(value) => Some(value),
             Err(error) => {
                 tracing::error!(%error, "a row was not written");
                 let result = Err(WriteError::Unknown);
-                let event = ready(Event::Written { number, result });
+                let event = ready(Event::RowWritten { request_id: number, result });
                 return self.tasks.push(event.boxed());
             }
         };
@@ -133,7 +133,7 @@ impl Running {
                         WriteError::Unknown
                     }
                 });
-                Event::Written { number, result }
+                Event::RowWritten { request_id: number, result }
             }
             .boxed(),
         );
@@ -141,7 +141,10 @@ impl Running {
 
     pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
         let asked = self.parts.entities.claims(shards.into_iter().map(shard_key).collect());
-        self.tasks.push(async move { Event::Claims { number, claims: asked.await.ok() } }.boxed());
+        self.tasks.push(
+            async move { Event::ClaimsRead { request_id: number, claims: asked.await.ok() } }
+                .boxed(),
+        );
     }
 
     /// Asks the entities' store for something small, to know whether it answers (R9).
@@ -151,7 +154,7 @@ impl Running {
         self.tasks.push(
             async move {
                 match asked.await {
-                    Ok(_) => Event::StoreAnswered { sent },
+                    Ok(_) => Event::StoreResponded { sent_at: sent },
                     Err(_) => Event::Tick,
                 }
             }

@@ -4,10 +4,10 @@
 //! so a message that is not understood is ignored: it is counted, and each kind is logged once.
 
 use bytes::Bytes;
-use ostraca_core::codec::{self, DecodeError};
+use ostraca_core::codec::{self, CodecError};
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::Talk;
+use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
 use ostraca_wire::peer::VERSIONS;
 use serde::Serialize;
@@ -53,34 +53,35 @@ impl Ignored {
 }
 
 /// What the node `by` says.
-pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, Talk), Ignored> {
-    let unreadable = |error: DecodeError| Ignored::Unreadable(error.to_string());
+pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage), Ignored> {
+    let unreadable = |error: CodecError| Ignored::Unreadable(error.to_string());
     let Some((&version, body)) = body.split_first() else {
         return Err(Ignored::Unreadable("it is empty".into()));
     };
     if !VERSIONS.contains(&u32::from(version)) {
         return Err(Ignored::Version(version));
     }
-    let (from, said) = codec::take::<Member>(body).map_err(unreadable)?;
+    let (from, said) = codec::decode_prefix::<Member>(body).map_err(unreadable)?;
     if from.node != *by {
         return Err(Ignored::OtherNode(from.node));
     }
-    let (kind, _) = codec::take::<u32>(said).map_err(unreadable)?;
-    if kind >= Talk::KINDS {
+    let (kind, _) = codec::decode_prefix::<u32>(said).map_err(unreadable)?;
+    if kind >= ControlMessage::KIND_COUNT {
         return Err(Ignored::Kind(kind));
     }
-    let (talk, _) = codec::decode::<(Talk, Extensions<Message>)>(said).map_err(unreadable)?;
+    let (talk, _) =
+        codec::decode::<(ControlMessage, Extensions<Message>)>(said).map_err(unreadable)?;
     Ok((from, talk))
 }
 
 /// The bytes of a control message.
-pub(super) fn encode(from: &Member, talk: &Talk) -> Result<Bytes, DecodeError> {
+pub(super) fn encode(from: &Member, talk: &ControlMessage) -> Result<Bytes, CodecError> {
     encode_any(from, talk)
 }
 
-fn encode_any(from: &Member, talk: &impl Serialize) -> Result<Bytes, DecodeError> {
+fn encode_any(from: &Member, talk: &impl Serialize) -> Result<Bytes, CodecError> {
     let message = (from, talk, Extensions::<Message>::default());
-    codec::encode_after(vec![VERSION], &message).map(Bytes::from)
+    codec::append_encoded(vec![VERSION], &message).map(Bytes::from)
 }
 
 /// The version that the other side must speak.

@@ -73,13 +73,13 @@ pub(super) async fn run(
     running.carry_out();
     loop {
         let now = running.parts.clock.now().mono;
-        let wake = running.parts.machine.wake().map_or(1_000, |wake| wake.saturating_sub(now));
+        let wake = running.parts.machine.next_wake().map_or(1_000, |wake| wake.saturating_sub(now));
         tokio::select! {
             input = inputs.recv() => match input {
                 Some(input) => running.input(input),
                 None => return,
             },
-            Some((from, talk)) = heard.next() => running.tell(Event::Heard { from, talk }),
+            Some((from, message)) = heard.next() => running.tell(Event::Received { from, message }),
             Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.tell(event),
             () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.tell(Event::Tick),
             _ = beat.tick() => {
@@ -103,7 +103,7 @@ impl Running {
             }
             Input::Watched(_, RowEvent::Set(row)) => match rows::decode_core(&row) {
                 Ok(Some((key, row, revision))) => {
-                    self.tell(Event::Row { key, value: Some((row, revision)) });
+                    self.tell(Event::RowObserved { key, value: Some((row, revision)) });
                 }
                 Ok(None) if rows::is_about_all(&row.key) => self.about_all(&row),
                 Ok(None) => self.parts.loader.row(row),
@@ -115,7 +115,7 @@ impl Running {
             },
             Input::Plan(answer) => {
                 // Whoever asked may be gone.
-                let _ = answer.send(self.parts.machine.would_move());
+                let _ = answer.send(self.parts.machine.preview_rebalance());
             }
         }
     }
@@ -129,7 +129,7 @@ impl Running {
                         tracing::warn!(%error, "the cluster's settings count; this node will not start again like this");
                     }
                     let agreed = self.parts.config.agreed(&row);
-                    self.tell(Event::Settings(agreed));
+                    self.tell(Event::LeaseSettingsChanged(agreed));
                 }
                 Err(error) => tracing::error!(%error, "the cluster's settings were not understood"),
             }
@@ -143,13 +143,17 @@ impl Running {
 
     fn report(&mut self, report: worker::Report) {
         match report {
-            worker::Report::Serving(shard, epoch) => self.tell(Event::Serving { shard, epoch }),
-            worker::Report::Stopped(shard, epoch) => self.tell(Event::Stopped { shard, epoch }),
+            worker::Report::Serving(shard, epoch) => {
+                self.tell(Event::ShardServing { shard, epoch })
+            }
+            worker::Report::Stopped(shard, epoch) => {
+                self.tell(Event::ShardStopped { shard, epoch })
+            }
             worker::Report::Lost(owner, standing, why) => {
                 tracing::warn!(shard = %owner.shard, %why, "a shard was lost");
                 let (shard, epoch) = (owner.shard.shard, owner.epoch);
                 let standing = standing.map(|claim| claim.epoch);
-                self.tell(Event::Lost { shard, epoch, standing });
+                self.tell(Event::ShardLost { shard, epoch, current_epoch: standing });
             }
             worker::Report::Panicked(worker) => {
                 let error = NodeError::Ended(format!("worker {worker} panicked"));
@@ -160,9 +164,9 @@ impl Running {
     }
 
     fn tell(&mut self, event: Event) {
-        let tick = matches!(event, Event::Tick | Event::StoreAnswered { .. });
+        let tick = matches!(event, Event::Tick | Event::StoreResponded { .. });
         let now = self.parts.clock.now();
-        self.parts.machine.set_wall(wall_millis());
+        self.parts.machine.set_unix_ms(wall_millis());
         self.parts.machine.handle(now, event);
         self.changed |= !tick;
         self.carry_out();
@@ -173,7 +177,7 @@ impl Running {
         let mut routes = Vec::new();
         while let Some(action) = self.parts.machine.poll() {
             match action {
-                Action::Route { .. } | Action::Hold { .. } => routes.push(action),
+                Action::UpdateRoute { .. } | Action::BufferShard { .. } => routes.push(action),
                 action => self.act(action),
             }
         }
@@ -188,7 +192,7 @@ impl Running {
         let types: Vec<_> = broken.iter().map(|(name, _)| name.to_string()).collect();
         if types != self.unrunnable {
             self.unrunnable.clone_from(&types);
-            self.tell(Event::Unrunnable(types));
+            self.tell(Event::UnrunnableTypes(types));
         }
     }
 

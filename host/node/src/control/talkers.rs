@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::Talk;
+use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
 use ostraca_wire::peer::calls::Calls;
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink, StreamKind};
@@ -34,7 +34,7 @@ impl Talkers {
         Self { dialer, talkers: HashMap::new() }
     }
 
-    pub(super) fn say(&self, to: &NodeId, me: &Member, talk: &Talk) {
+    pub(super) fn say(&self, to: &NodeId, me: &Member, talk: &ControlMessage) {
         let Some(talker) = self.talkers.get(to) else { return };
         let body = match message::encode(me, talk) {
             Ok(body) => body,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::Talk;
+use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
 use tokio::sync::mpsc;
 
@@ -53,7 +53,7 @@ pub(crate) struct Heard {
 
 struct Word {
     from: Member,
-    talk: Talk,
+    talk: ControlMessage,
     bytes: usize,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn queue(bounds: Bounds, stats: Arc<Stats>) -> (Words, Heard) {
 
 impl Words {
     /// Puts a word that came in so many bytes. Never waits.
-    pub(crate) fn put(&self, from: Member, talk: Talk, bytes: usize) {
+    pub(crate) fn put(&self, from: Member, talk: ControlMessage, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;
         if fits && self.queue.try_send(Word { from, talk, bytes }).is_ok() {
@@ -94,7 +94,7 @@ impl Words {
 
 impl Heard {
     /// The next word; none if nobody can say anything any more.
-    pub(crate) async fn next(&mut self) -> Option<(Member, Talk)> {
+    pub(crate) async fn next(&mut self) -> Option<(Member, ControlMessage)> {
         let Word { from, talk, bytes } = self.queue.recv().await?;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Some((from, talk))
@@ -131,7 +131,7 @@ mod tests {
     fn words_that_nobody_hears_are_lost_beyond_their_bounds_and_counted() {
         let stats = Arc::<Stats>::default();
         let (words, mut heard) = queue(Bounds { words: 3, bytes: 100 }, stats.clone());
-        let put = |bytes| words.put(member(), Talk::Rebalance, bytes);
+        let put = |bytes| words.put(member(), ControlMessage::Rebalance, bytes);
         (0..5).for_each(|_| put(1));
         assert_eq!(lost(&stats), 2, "three wait");
         let mut hear = || heard.next().now_or_never().flatten().is_some();

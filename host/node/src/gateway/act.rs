@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ostraca_core::ids::Session;
-use ostraca_core::message::{Message, Token};
-use ostraca_core::route::{Step, Verdict};
+use ostraca_core::ids::ScopedSessionId;
+use ostraca_core::message::{Message, ReplyToken};
+use ostraca_core::route::{Action, AttemptResult};
 use ostraca_wire::clock::Moment;
 use ostraca_wire::outcome::{doubtful, not_run, refused_by};
 use ostraca_wire::peer::messages::Forward;
@@ -20,14 +20,14 @@ use crate::worker::{Back, Delivery};
 #[derive(Default)]
 struct Failures {
     /// To be held, and sent again.
-    failed: Vec<(u64, Verdict)>,
+    failed: Vec<(u64, AttemptResult)>,
     /// Not to be run.
     refused: Vec<(u64, Problem)>,
 }
 
 impl Gateway {
     /// Does what the router says. Answers that this leads to may lead to more steps.
-    pub(super) fn carry_out(&self, mut steps: Vec<Step<Parcel>>) {
+    pub(super) fn carry_out(&self, mut steps: Vec<Action<Parcel>>) {
         while !steps.is_empty() {
             let Failures { failed, refused } = self.round(&mut steps);
             if failed.is_empty() && refused.is_empty() {
@@ -38,11 +38,11 @@ impl Gateway {
             let Some(mut router) = self.router() else { return };
             for (tag, verdict) in failed {
                 // What was not sent is held.
-                router.answered(now, tag, verdict, &mut steps);
+                router.on_attempt_result(now, tag, verdict, &mut steps);
             }
             for (tag, problem) in refused {
                 // A former copy may have run elsewhere: then this refusal is not the last word (R16).
-                let given = router.answered(now, tag, Verdict::Done, &mut steps);
+                let given = router.on_attempt_result(now, tag, AttemptResult::Answered, &mut steps);
                 answers.extend(given.map(|(parcel, in_doubt)| (parcel, in_doubt, problem)));
             }
             drop(router);
@@ -53,16 +53,16 @@ impl Gateway {
     }
 
     /// Empties the list. What has one way leaves together.
-    fn round(&self, steps: &mut Vec<Step<Parcel>>) -> Failures {
+    fn round(&self, steps: &mut Vec<Action<Parcel>>) -> Failures {
         let types = self.types.now();
         let mut out = Batches::new(self.workers.len());
         let Failures { mut failed, mut refused } = Failures::default();
         for step in steps.drain(..) {
             match step {
-                Step::Local { tag, .. } if self.workers.is_empty() => {
-                    failed.push((tag, Verdict::NotSent));
+                Action::Local { attempt_id: tag, .. } if self.workers.is_empty() => {
+                    failed.push((tag, AttemptResult::NotSent));
                 }
-                Step::Local { shard, tag, item, .. } => {
+                Action::Local { shard, attempt_id: tag, item, .. } => {
                     let Inner { session, envelope, received, charge, .. } = &*item.0;
                     match self.open(&types, *session, envelope, *received) {
                         Ok(Some(message)) => {
@@ -70,21 +70,21 @@ impl Gateway {
                             let back = Back::Gateway { tag, parcel: Some(item.clone()) };
                             out.local(shard, Delivery { shard, message, back, charge });
                         }
-                        Ok(None) => failed.push((tag, Verdict::Rebalancing)),
+                        Ok(None) => failed.push((tag, AttemptResult::Rebalancing)),
                         Err(problem) => refused.push((tag, problem)),
                     }
                 }
-                Step::Remote { to, epoch, tag, item } => {
+                Action::Remote { to, epoch, attempt_id: tag, item } => {
                     let envelope = item.forwarded(&self.node, epoch);
                     out.remote(to, Forward { tag, envelope });
                 }
-                Step::Refuse { item, refusal } => item.answer(refused_by(refusal)),
-                Step::Held => {}
+                Action::Refuse { item, refusal } => item.answer(refused_by(refusal)),
+                Action::Buffered => {}
             }
         }
         for (to, mut forwards) in out.remote.drain(..) {
             refused.extend(self.links.send(&to, &mut forwards));
-            failed.extend(forwards.into_iter().map(|left| (left.tag, Verdict::NotSent)));
+            failed.extend(forwards.into_iter().map(|left| (left.tag, AttemptResult::NotSent)));
         }
         out.deliver(&self.workers);
         Failures { failed, refused }
@@ -97,11 +97,11 @@ impl Gateway {
     pub(super) fn open(
         &self,
         types: &Table,
-        session: Session,
+        session: ScopedSessionId,
         envelope: &Envelope,
         received: Moment,
     ) -> Result<Option<Arc<Message>>, Problem> {
-        let token = Token(self.tokens.fetch_add(1, Ordering::Relaxed) + 1);
+        let token = ReplyToken(self.tokens.fetch_add(1, Ordering::Relaxed) + 1);
         let message = self.opener.open(types, session, envelope, received, token)?;
         Ok(Some(message).filter(|_| !self.loading(types, &envelope.r#type)))
     }

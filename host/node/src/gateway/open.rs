@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use ostraca_core::ids::Session;
-use ostraca_core::message::{Context, Message, Token};
+use ostraca_core::ids::ScopedSessionId;
+use ostraca_core::message::{Message, MessageMetadata, ReplyToken};
 use ostraca_wire::clock::Moment;
 use ostraca_wire::envelope::Deadlines;
 use ostraca_wire::proto::{Envelope, Problem};
@@ -49,15 +49,15 @@ impl Opener {
     pub(crate) fn open(
         &self,
         types: &Table,
-        session: Session,
+        session: ScopedSessionId,
         envelope: &Envelope,
         received: Moment,
-        token: Token,
+        token: ReplyToken,
     ) -> Result<Arc<Message>, Problem> {
         let (entry, method, kind) = resolve(types, &envelope.principal, envelope)?;
         let now = self.clock.now().mono;
         let held = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let context = Context {
+        let context = MessageMetadata {
             principal: self.share(&envelope.principal),
             content_type: self.share(&envelope.content_type),
             traceparent: envelope.traceparent.as_str().into(),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use ostraca_core::ids::{Epoch, Session, ShardId};
+use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::rows::Member;
 use ostraca_wire::clock::Moment;
 use ostraca_wire::peer::messages::Forward;
@@ -20,7 +20,7 @@ pub(crate) struct Parcel(pub(super) Arc<Inner>);
 /// What a parcel is of.
 pub(super) struct Inner {
     pub(super) shard: ShardId,
-    pub(super) session: Session,
+    pub(super) session: ScopedSessionId,
     pub(super) envelope: Envelope,
     pub(super) received: Moment,
     /// What it costs its sender.
@@ -29,7 +29,7 @@ pub(super) struct Inner {
 }
 
 impl Parcel {
-    pub(super) fn new(shard: ShardId, session: Session, request: Request) -> Self {
+    pub(super) fn new(shard: ShardId, session: ScopedSessionId, request: Request) -> Self {
         let Request { envelope, received, ticket } = request;
         let charge = Arc::clone(ticket.charge());
         let ticket = Mutex::new(Some(ticket));
@@ -39,7 +39,7 @@ impl Parcel {
     /// One that was answered.
     #[cfg(test)]
     pub(crate) fn answered() -> Self {
-        let (shard, session) = (ShardId(1), Session::of("client/x", b"s"));
+        let (shard, session) = (ShardId(1), ScopedSessionId::derive("client/x", b"s"));
         let (envelope, received) = (Envelope::default(), Moment::now());
         let (charge, ticket) = (Charge::free(), Mutex::new(None));
         Self(Arc::new(Inner { shard, session, envelope, received, charge, ticket }))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::{Epoch, Session, ShardId};
+use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::message::codes;
 use ostraca_wire::outcome::{bounced, hint_details};
 use ostraca_wire::proto::Problem;
@@ -17,7 +17,7 @@ use crate::worker::{Back, Delivery};
 
 /// A message whose shard is known, and who said it.
 struct Placed {
-    session: Session,
+    session: ScopedSessionId,
     shard: ShardId,
     request: Request,
 }
@@ -32,7 +32,7 @@ impl Gateway {
         let hints: Vec<_> = {
             let Some(router) = self.router() else { return };
             let hint = |Placed { shard, request, .. }: &Placed| {
-                router.elsewhere(*shard, Epoch(request.envelope.route_epoch), &self.node)
+                router.redirect_hint(*shard, Epoch(request.envelope.route_epoch), &self.node)
             };
             placed.iter().map(hint).collect()
         };
@@ -61,7 +61,7 @@ impl Gateway {
     /// Finds a message's shard; none: it was refused.
     fn place(&self, types: &Table, mut request: Request) -> Option<Placed> {
         self.opener.deadlines.bound(&mut request.envelope);
-        let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(Session);
+        let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {
             let missing = problem("bad-message", "a session of 16 bytes is missing", "");
             request.ticket.not_run(missing);
@@ -72,7 +72,7 @@ impl Gateway {
             request.ticket.not_run(loading());
             return None;
         };
-        let shard = shard_of(entry.manifest.shard_key.part(&request.envelope.id), self.shards);
+        let shard = shard_of(entry.manifest.shard_key.shard_key(&request.envelope.id), self.shards);
         Some(Placed { session, shard, request })
     }
 }

@@ -62,7 +62,7 @@ impl Node {
         let mut machine = basis.machine(&network, &stores);
         if !remembered.rows.is_empty() {
             loader.remembered(&remembered.types);
-            machine.handle(basis.clock.now(), Event::Cached(remembered.rows));
+            machine.handle(basis.clock.now(), Event::CachedRows(remembered.rows));
         }
         let (failures, failed) = mpsc::unbounded_channel();
         let (shown, view) = watch::channel(Arc::new(View::default()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_core::ids::{ClusterId, NodeId};
-use ostraca_core::node::{Event, Identity, Machine, Settings};
+use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_core::route::Router;
 use ostraca_wasm::Host;
 use tokio::runtime::Handle;
@@ -132,7 +132,7 @@ impl Basis {
         tasks.spawn(async move {
             while let Some(node) = unreachable.recv().await {
                 // Nobody to hear it: the node stops.
-                let _ = told.send(control::Input::Event(Event::Unreachable { node }));
+                let _ = told.send(control::Input::Event(Event::NodeUnreachable { node }));
             }
         });
         gateway
@@ -140,15 +140,15 @@ impl Basis {
 
     pub(super) fn machine(&self, network: &Network, stores: &Stores) -> Machine {
         let roles = self.config.roles();
-        let name = Identity {
+        let name = NodeIdentity {
             node: self.node.clone(),
             roles,
             version: version(),
             addresses: network.addresses.clone(),
-            shards: stores.found.shards,
+            shard_count: stores.found.shards,
             seed: rand::random(),
         };
-        let settings = Settings { embedded: roles.store, ..self.config.node_settings() };
+        let settings = Settings { embedded_store: roles.store, ..self.config.node_settings() };
         Machine::new(settings, name, self.config.strategy())
     }
 

@@ -36,7 +36,7 @@ pub(super) async fn rival(events: &Events, view: &watch::Receiver<Arc<View>>) ->
     loop {
         for event in events.after(last, usize::MAX) {
             last = event.number;
-            let Notice::NameInUse(member) = event.notice else { continue };
+            let Notice::NodeNameInUse(member) = event.notice else { continue };
             seen += 1;
             if seen >= RIVALS {
                 let row = view.borrow().nodes.get(&member.node).cloned();

@@ -1,6 +1,7 @@
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{
-    HandOffId, ManagerRow, Member, Moving, NodeRow, Roles, ShardRow, ShardsRow, Standing,
+    Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
+    Roles,
 };
 
 use super::*;
@@ -11,7 +12,7 @@ fn stored(key: &str, value: Bytes) -> Stored {
     Stored { key: key.into(), revision: 7, value }
 }
 
-fn holds(key: &Key, row: &Row, golden: &[u8]) {
+fn holds(key: &RowKey, row: &Row, golden: &[u8]) {
     let bytes = encode_core(row).expect("encodes");
     assert_eq!(bytes.as_ref(), golden);
     let found = decode_core(&stored(&key_text(key), bytes)).expect("decodes");
@@ -21,43 +22,43 @@ fn holds(key: &Key, row: &Row, golden: &[u8]) {
 #[test]
 fn the_cores_rows_have_golden_bytes() {
     let holder = Member { node: "n1".into(), incarnation: LIFE };
-    let moving = Moving { id: HandOffId { term: 2, number: 9 }, to: Some("n2".into()) };
-    let shards = ShardsRow {
+    let moving = HandOffIntent { id: HandOffId { term: 2, number: 9 }, target: Some("n2".into()) };
+    let shards = AssignmentsRow {
         term: 2,
-        shards: vec![
-            ShardRow {
+        assignments: vec![
+            Assignment {
                 epoch: Epoch(5),
                 owner: Some(holder.clone()),
-                moving: Some(moving),
+                hand_off: Some(moving),
                 extensions: Default::default(),
             },
-            ShardRow::default(),
+            Assignment::default(),
         ],
         extensions: Default::default(),
     };
     let shards_bytes =
         [3, 2, 2, 5, 1, 2, b'n', b'1', 3, 200, 1, 1, 2, 9, 1, 2, b'n', b'2', 0, 0, 0, 0, 0, 0];
-    holds(&Key::Shards(0), &Row::Shards(shards), &shards_bytes);
+    holds(&RowKey::Assignments(0), &Row::Assignments(shards), &shards_bytes);
     let manager = ManagerRow { term: 4, holder, extensions: Default::default() };
-    holds(&Key::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
+    holds(&RowKey::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
     let node = NodeRow {
         incarnation: LIFE,
         renewals: 6,
-        standing: Standing::Stopped,
+        status: NodeStatus::Left,
         draining: true,
-        store_answers: false,
+        store_available: false,
         roles: Roles { store: false, manager: true, host: true, gateway: false },
         version: 1,
-        since: 300,
+        unix_ms: 300,
         addresses: vec!["a:1".into()],
         format: 3,
         lease: 300,
-        settings: 1,
+        settings_revision: 1,
         extensions: Default::default(),
     };
     let node_bytes =
         [3, 3, 200, 1, 6, 2, 1, 0, 0, 1, 1, 0, 1, 172, 2, 1, 3, b'a', b':', b'1', 3, 172, 2, 1, 0];
-    holds(&Key::Node("n1".into()), &Row::Node(node), &node_bytes);
+    holds(&RowKey::Node("n1".into()), &Row::Node(node), &node_bytes);
 }
 
 #[test]
@@ -135,10 +136,15 @@ fn a_row_of_another_format_is_refused_by_name() {
 
 #[test]
 fn a_key_names_one_row_and_a_row_has_one_key() {
-    for key in [Key::Node("n-1.x".into()), Key::Manager, Key::Shards(0), Key::Shards(1_023)] {
+    for key in [
+        RowKey::Node("n-1.x".into()),
+        RowKey::Manager,
+        RowKey::Assignments(0),
+        RowKey::Assignments(1_023),
+    ] {
         assert_eq!(parse_key(&key_text(&key)), Some(key));
     }
-    assert_eq!(key_text(&Key::Shards(3)), "shards/default/00003");
+    assert_eq!(key_text(&RowKey::Assignments(3)), "shards/default/00003");
     for other in [
         "cluster",
         "time",
@@ -164,7 +170,7 @@ fn a_key_names_one_row_and_a_row_has_one_key() {
 struct LaterNode {
     incarnation: Incarnation,
     renewals: u64,
-    standing: Standing,
+    standing: NodeStatus,
     marks: (bool, bool),
     roles: Roles,
     version: u64,
@@ -188,7 +194,7 @@ fn later(number: u32) -> Bytes {
     let mut row = LaterNode {
         incarnation: LIFE,
         renewals: 6,
-        standing: Standing::Live,
+        standing: NodeStatus::Live,
         marks: (false, true),
         roles: Roles::ALL,
         version: 2,
@@ -200,7 +206,7 @@ fn later(number: u32) -> Bytes {
         extensions: Extensions::default(),
     };
     row.extensions.set(number, &"rack-1").expect("fits");
-    codec::encode_after(vec![codec::FORMAT], &row).expect("encodes").into()
+    codec::append_encoded(vec![codec::FORMAT], &row).expect("encodes").into()
 }
 
 #[test]
@@ -211,10 +217,10 @@ fn a_later_releases_row_is_kept_whole_or_refused_by_name() {
         panic!("a node's row")
     };
     // This release marks the node dead.
-    row.standing = Standing::Dead;
+    row.status = NodeStatus::Dead;
     let bytes = encode_core(&Row::Node(row)).expect("encodes");
     let back: LaterNode = codec::decode(&bytes[1..]).expect("the later release reads it");
-    assert_eq!((back.standing, back.renewals, back.format), (Standing::Dead, 6, 4));
+    assert_eq!((back.standing, back.renewals, back.format), (NodeStatus::Dead, 6, 4));
     assert_eq!(back.extensions.get::<String>(GROUP), Ok(Some("rack-1".into())));
     assert_eq!(key_text(&key), "nodes/n1");
     let error = decode_core(&stored("nodes/n1", later(WITNESS))).expect_err("a required field");

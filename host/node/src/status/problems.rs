@@ -1,7 +1,7 @@
 //! What is wrong with a cluster as one node sees it: each with where it is and what to type.
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::rows::{NodeRow, Standing};
+use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
 use crate::failing::FailingType;
@@ -65,7 +65,7 @@ impl Seen<'_> {
         let (without, all) = (self.cluster.shards_unassigned, self.cluster.shards);
         if without > 0 {
             let host = |row: &NodeRow| {
-                row.standing == Standing::Live && row.roles.host && !row.is_emptied()
+                row.status == NodeStatus::Live && row.roles.host && !row.is_draining_or_leaving()
             };
             let help = match self.view.nodes.values().any(host) {
                 true => "wait a little: they are given to the nodes that live",
@@ -94,13 +94,13 @@ impl Seen<'_> {
         let mut problems = Vec::new();
         for (node, row) in &self.view.nodes {
             let at = row.addresses.join(", ");
-            match row.standing {
-                Standing::Dead => problems.push(trouble(
+            match row.status {
+                NodeStatus::Dead => problems.push(trouble(
                     "node-dead",
                     format!("node {node} ({at}) is dead: it did not renew its lease"),
                     &format!("start it again; if it is gone for good: `ostraca forget {node}`"),
                 )),
-                Standing::Live if out_of_reach.contains(node) => problems.push(trouble(
+                NodeStatus::Live if out_of_reach.contains(node) => problems.push(trouble(
                     "node-unreached",
                     format!(
                         "{} has no connection to node {node} ({at}), which lives or died a moment ago: messages from here for its shards wait",
@@ -108,7 +108,7 @@ impl Seen<'_> {
                     ),
                     &format!("if it stays so: see to the network between {} and {node}", self.own),
                 )),
-                Standing::Live if !row.store_answers => problems.push(trouble(
+                NodeStatus::Live if !row.store_available => problems.push(trouble(
                     "store-silent",
                     format!("node {node} gets no answer from the store, and gives its shards up"),
                     &format!("see to the network between {node} and {}", self.store()),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_core::ids::Incarnation;
-use ostraca_core::rows::{Key, NodeRow, Roles, Row, Standing};
+use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
 use ostraca_store::{Cas, EntityStore, MemoryStore};
 use ostraca_store_peer::{ClusterServer, EntityServer, Failure, ServerOptions};
 use ostraca_wire::Limits;
@@ -138,20 +138,20 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
     let row = NodeRow {
         incarnation: Incarnation::default(),
         renewals: 0,
-        standing: Standing::Live,
+        status: NodeStatus::Live,
         draining: false,
-        store_answers: true,
+        store_available: true,
         roles: Roles { store: true, ..Roles::default() },
         version: 1,
-        since: 0,
+        unix_ms: 0,
         addresses: vec![address.into()],
         format: 3,
         lease: 3_000,
-        settings: 1,
+        settings_revision: 1,
         extensions: Default::default(),
     };
     let value = rows::encode_core(&Row::Node(row)).expect("encodes");
-    let key = rows::key_text(&Key::Node(name.into()));
+    let key = rows::key_text(&RowKey::Node(name.into()));
     store.compare_and_set(Cas { key, expected: None, value: Some(value) }).await.expect("written");
 }
 

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_core::ids::ClusterId;
-use ostraca_core::rows::{Row, Standing};
+use ostraca_core::rows::{NodeStatus, Row};
 use ostraca_store::ClusterStore;
 use ostraca_store_peer::{Channel, Connect, ConnectError, Known, Options, PeerClusterStore};
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
@@ -191,7 +191,7 @@ async fn leads(link: &PeerLink, cluster: ClusterId) -> Result<Vec<String>, NodeE
     for row in &rows {
         if let Ok(Some((_, Row::Node(node), _))) = rows::decode_core(row)
             && node.roles.store
-            && node.standing != Standing::Dead
+            && node.status != NodeStatus::Dead
         {
             leads.extend(node.addresses);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use ostraca_core::ids::{Entity, ShardKey, TurnId};
-use ostraca_core::message::{Kind, Message};
+use ostraca_core::ids::{Entity, ShardPath, TurnId};
+use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
 use ostraca_core::shard::{Action, StartReason, StopReason};
 use ostraca_store::entity::commit_bytes;
@@ -28,7 +28,7 @@ const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
 impl Worker {
     pub(super) fn act(&mut self, id: SlotId, action: Action) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let shard = || slot.machine.owner().shard.clone();
+        let shard = || slot.machine.ownership().shard.clone();
         match action {
             Action::Claim(claim) => {
                 slot.asked += 1;
@@ -42,25 +42,29 @@ impl Worker {
                 self.loads.push((id, shard(), entity, generation));
                 slot.asked += 1;
             }
-            Action::WantSlot { entity, generation } => self.cap.want((shard(), entity), generation),
-            Action::FreeSlot { entity, generation } => {
-                self.cap.free(&(shard(), entity), generation);
+            Action::RequestSlot { entity, generation } => {
+                self.cap.request((shard(), entity), generation)
             }
-            Action::Busy { entity } => self.cap.refused(&(shard(), entity)),
-            Action::Idle { entity } => self.cap.idle((shard(), entity)),
+            Action::ReleaseSlot { entity, generation } => {
+                self.cap.release(&(shard(), entity), generation);
+            }
+            Action::RefuseEviction { entity } => self.cap.eviction_refused(&(shard(), entity)),
+            Action::MarkIdle { entity } => self.cap.idle((shard(), entity)),
             Action::Activate { entity, generation, reason, .. } => {
                 self.activate(id, entity, generation, reason);
             }
             Action::Run { generation, turn, version, message } => {
                 self.run(id, generation, turn, version, message);
             }
-            Action::Stop { entity, generation, turn, reason } => {
+            Action::CallStopHook { entity, generation, turn, reason } => {
                 self.stop(id, entity, generation, turn, reason);
             }
-            Action::Drop { entity, generation } => self.drop_instance(id, &entity, generation),
+            Action::DropInstance { entity, generation } => {
+                self.drop_instance(id, &entity, generation)
+            }
             Action::Reply { token, outcome } => self.reply(id, token, outcome),
-            Action::Lost { standing, message } => {
-                let owner = Box::new(slot.machine.owner().clone());
+            Action::Lost { current: standing, message } => {
+                let owner = Box::new(slot.machine.ownership().clone());
                 self.say(Report::Lost(owner, standing, message));
             }
             Action::Stopped => slot.owes_stopped = true,
@@ -138,10 +142,10 @@ impl Worker {
     fn activate(&mut self, id: SlotId, entity: Entity, generation: u64, reason: StartReason) {
         Stats::count(&self.parts.stats.activations);
         let Some(state) = self.slots.get_mut(id) else { return };
-        let shard = state.machine.owner().shard.clone();
+        let shard = state.machine.ownership().shard.clone();
         state.instances.insert(entity.clone(), (generation, Live::Starting));
         state.running += 1;
-        let entry = self.types.get(&entity.kind);
+        let entry = self.types.get(&entity.entity_type);
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
         let Some((revision, program)) = runs else {
             // The machine asks for a type only after it was told of it, and is told only of what can run.
@@ -154,7 +158,7 @@ impl Worker {
         };
         let identity = Identity {
             namespace: shard.namespace,
-            entity_type: entity.kind.clone(),
+            entity_type: entity.entity_type.clone(),
             id: entity.id.clone(),
             revision,
         };
@@ -173,7 +177,7 @@ impl Worker {
             }
         });
         self.tasks.push(
-            Share::Turns(entity.kind.clone()),
+            Share::Turns(entity.entity_type.clone()),
             async move {
                 let started = starting.await.unwrap_or_else(Started::Panicked);
                 Done::Started(id, entity, generation, started)
@@ -185,7 +189,7 @@ impl Worker {
     /// Takes the idle instance out, to run it.
     fn take(&mut self, id: SlotId, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
         let state = self.slots.get_mut(id)?;
-        self.cap.busy(&(state.machine.owner().shard.clone(), entity.clone()));
+        self.cap.busy(&(state.machine.ownership().shard.clone(), entity.clone()));
         let (held, live) = state.instances.get_mut(entity)?;
         // Pekko #1463: a message must not reach another's sandbox, nor another life of the same one.
         if *held != generation || !matches!(live, Live::Idle(_)) {
@@ -214,7 +218,9 @@ impl Worker {
     ) {
         let entity = message.target.clone();
         let abandoned = |waiting: &Waiting| waiting.back.is_abandoned();
-        if message.kind == Kind::Query && self.tickets.get(&message.token).is_some_and(abandoned) {
+        if message.kind == MessageKind::Query
+            && self.tickets.get(&message.reply_token).is_some_and(abandoned)
+        {
             // A command that was accepted runs, whoever still waits for it (promise 8); a query would be in vain.
             return self.tasks.push_ready(Done::Abandoned(id, entity, generation, turn));
         }
@@ -227,8 +233,8 @@ impl Worker {
             session: u128::from_be_bytes(message.id.session.0),
             sequence: message.id.sequence,
             kind: match message.kind {
-                Kind::Command => ostraca_wasm::Kind::Command,
-                Kind::Query => ostraca_wasm::Kind::Query,
+                MessageKind::Command => ostraca_wasm::Kind::Command,
+                MessageKind::Query => ostraca_wasm::Kind::Query,
             },
             principal: message.context.principal.clone(),
             content_type: message.context.content_type.clone(),
@@ -236,7 +242,7 @@ impl Worker {
             remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
             version,
         };
-        let charge = self.tickets.get(&message.token).map(|waiting| waiting.charge.clone());
+        let charge = self.tickets.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.parts.stats, async move {
             // Asked here, when the turn starts: the one before it may have made a reply since it was given out.
             if let Some(full) = charge.as_ref().and_then(|charge| charge.clogged()) {
@@ -249,7 +255,7 @@ impl Worker {
             (instance, Ran::Turn(result))
         });
         self.tasks.push(
-            Share::Turns(entity.kind.clone()),
+            Share::Turns(entity.entity_type.clone()),
             async move { Done::Turn(id, entity, generation, turn, Some(running.await)) }
                 .boxed_local(),
         );
@@ -278,7 +284,7 @@ impl Worker {
             (instance, Ran::Turn(result))
         });
         self.tasks.push(
-            Share::StopHooks(entity.kind.clone()),
+            Share::StopHooks(entity.entity_type.clone()),
             async move { Done::Turn(id, entity, generation, turn, Some(stopping.await)) }
                 .boxed_local(),
         );
@@ -298,7 +304,7 @@ impl Worker {
 /// Reads an entity's state when its instance first looks at it (E16).
 struct Source {
     store: Arc<dyn EntityStore>,
-    shard: ShardKey,
+    shard: ShardPath,
     entity: Entity,
 }
 

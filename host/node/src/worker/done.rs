@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ostraca_core::ids::{Entity, TurnId};
-use ostraca_core::records::{Answer, Claim, ClaimOutcome, CommitOutcome, Loaded};
-use ostraca_core::shard::{Activation, Event, Turn, TurnResult};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
+use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 use ostraca_wasm::text::printable;
@@ -21,7 +21,7 @@ use crate::stats::Stats;
 pub(super) enum Done {
     Claims(Vec<(SlotId, Arc<Claim>)>, Vec<ClaimOutcome>),
     Commits(Vec<(SlotId, Entity, TurnId)>, Vec<CommitOutcome>),
-    Loads(Vec<(SlotId, Entity, u64)>, Vec<Result<Loaded, StoreError>>),
+    Loads(Vec<(SlotId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
     Started(SlotId, Entity, u64, Started),
     /// The instance and what it came to; none if there was no such instance.
     Turn(SlotId, Entity, u64, TurnId, Option<Turned>),
@@ -61,7 +61,7 @@ impl Worker {
                     let Some(slot) = self.slots.get_mut(id) else { continue };
                     slot.asked = slot.asked.saturating_sub(1);
                     if *slot.machine.claim() == *claim {
-                        self.tell(id, Event::Claimed { number: claim.number, outcome });
+                        self.tell(id, Event::ClaimResult { number: claim.number, outcome });
                     }
                     self.settle(id);
                 }
@@ -82,7 +82,7 @@ impl Worker {
                 self.turned(id, entity, generation, turn, turned);
             }
             Done::Abandoned(id, entity, generation, turn) => {
-                self.tell(id, Event::Abandoned { entity, generation, turn });
+                self.tell(id, Event::QueryAbandoned { entity, generation, turn });
             }
         }
     }
@@ -99,7 +99,7 @@ impl Worker {
         for (id, outcomes) in of_slot {
             let Some(slot) = self.slots.get_mut(id) else { continue };
             slot.asked = slot.asked.saturating_sub(outcomes.len());
-            self.tell(id, Event::Committed(outcomes));
+            self.tell(id, Event::CommitResults(outcomes));
         }
     }
 
@@ -112,30 +112,30 @@ impl Worker {
                 if let Some((_, live)) = held {
                     *live = Live::Idle(instance);
                 }
-                Activation::Started(self.turn(id, &entity, turn))
+                ActivationOutcome::Started(self.turn(id, &entity, turn))
             }
             Started::No(error) => {
                 if !error.retryable() {
                     self.failed(id, &entity, error.code(), &error.to_string());
                 }
-                Activation::Failed {
+                ActivationOutcome::Failed {
                     code: error.code().into(),
                     message: error.to_string(),
                     retry_after: error.retryable().then_some(50),
                 }
             }
-            Started::Panicked(panicked) => Activation::Failed {
+            Started::Panicked(panicked) => ActivationOutcome::Failed {
                 code: PANICKED.0.into(),
                 message: panicked.to_string(),
                 retry_after: Some(PANICKED.1),
             },
-            Started::NoType => Activation::Failed {
+            Started::NoType => ActivationOutcome::Failed {
                 code: ostraca_core::message::codes::UNKNOWN_TYPE.into(),
-                message: format!("no type `{}` is deployed", entity.kind),
+                message: format!("no type `{}` is deployed", entity.entity_type),
                 retry_after: None,
             },
         };
-        self.tell(id, Event::Activated { entity, generation, result });
+        self.tell(id, Event::ActivationResult { entity, generation, result });
     }
 
     fn turned(
@@ -190,11 +190,11 @@ impl Worker {
         }
     }
 
-    fn turn(&self, id: SlotId, entity: &Entity, turn: ostraca_wasm::Turn) -> Turn {
+    fn turn(&self, id: SlotId, entity: &Entity, turn: ostraca_wasm::Turn) -> TurnOutput {
         let result = match turn.result {
-            ostraca_wasm::TurnResult::Ok(body) => TurnResult::Answered(Answer::Result(body)),
+            ostraca_wasm::TurnResult::Ok(body) => TurnResult::Replied(GuestReply::Result(body)),
             ostraca_wasm::TurnResult::Application { code, message } => {
-                TurnResult::Answered(Answer::Error { code, message })
+                TurnResult::Replied(GuestReply::Error { code, message })
             }
             ostraca_wasm::TurnResult::Failed(failure) => {
                 Stats::count(&self.parts.stats.failures);
@@ -218,15 +218,15 @@ impl Worker {
             }
         };
         let writes: Vec<(Bytes, Option<Bytes>)> = turn.writes;
-        Turn { result, writes, state_bytes: turn.state_bytes, passivate: turn.passivate }
+        TurnOutput { result, writes, state_bytes: turn.state_bytes, passivate: turn.passivate }
     }
 }
 
-fn failed_turn(code: &'static str, message: String, retry_after: u32) -> Turn {
+fn failed_turn(code: &'static str, message: String, retry_after: u32) -> TurnOutput {
     let retry_after = Some(retry_after);
     no_turn(TurnResult::Failed { code: code.into(), message, retry_after })
 }
 
-fn no_turn(result: TurnResult) -> Turn {
-    Turn { result, writes: Vec::new(), state_bytes: None, passivate: false }
+fn no_turn(result: TurnResult) -> TurnOutput {
+    TurnOutput { result, writes: Vec::new(), state_bytes: None, passivate: false }
 }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use ostraca_core::message::{Kind, Outcome, Token, codes};
+use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
 use ostraca_core::shard::{Event, Machine};
 
 use super::slots::{Live, SlotId};
@@ -54,9 +54,9 @@ impl Worker {
     pub(super) fn lose(&mut self, id: SlotId, panicked: &Panicked) {
         let now = self.parts.clock.now();
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let (settings, owner) = (slot.machine.settings().clone(), slot.machine.owner().clone());
+        let (settings, owner) = (slot.machine.settings().clone(), slot.machine.ownership().clone());
         let mut ended = Machine::new(settings, owner.clone());
-        ended.handle(now, Event::Forget);
+        ended.handle(now, Event::Drop);
         while ended.poll().is_some() {}
         slot.machine = ended;
         slot.serving = false;
@@ -65,18 +65,18 @@ impl Worker {
                 interrupt.interrupt();
             }
         }
-        self.cap.forget(&owner.shard);
+        self.cap.remove_shard(&owner.shard);
         self.slots.note(id);
         let shard = owner.shard.shard;
         self.unlist(shard, id);
         let waited = self.tickets.iter().filter(|(_, ticket)| ticket.slot == id);
-        let waited: Vec<(Token, Kind)> =
+        let waited: Vec<(ReplyToken, MessageKind)> =
             waited.map(|(token, ticket)| (*token, ticket.kind)).collect();
         for (token, kind) in waited {
             let text = format!("shard {shard} was given up: {panicked}");
             let outcome = match kind {
-                Kind::Command => Outcome::Unknown { message: text },
-                Kind::Query => Outcome::later(codes::NOT_OWNER, text, 100),
+                MessageKind::Command => Outcome::Unknown { message: text },
+                MessageKind::Query => Outcome::not_run_retryable(codes::NOT_OWNER, text, 100),
             };
             self.reply(id, token, outcome);
         }

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
-use ostraca_core::shard::{Event, Machine, Owner, Phase, StopReason};
+use ostraca_core::shard::{Event, Machine, Ownership, Phase, StopReason};
 
 use super::slots::{Slot, SlotId};
 use super::{InMemory, Inspected, Report, Worker};
@@ -14,7 +14,7 @@ use crate::record::Frame;
 
 impl Worker {
     /// Makes a machine for an assigned shard, in the place of one of a lower epoch.
-    pub(super) fn adopt(&mut self, owner: Owner) {
+    pub(super) fn adopt(&mut self, owner: Ownership) {
         let shard = owner.shard.shard;
         let before = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id)).map(Slot::epoch);
         if let Some(before) = before {
@@ -27,10 +27,13 @@ impl Worker {
         self.by_shard.insert(shard, id);
         self.carry_out(id, None);
         for entry in self.types.values().cloned().collect::<Vec<_>>() {
-            self.tell(id, Event::Type { kind: entry.name.clone(), settings: entry.settings() });
+            self.tell(
+                id,
+                Event::TypeDeployed { entity_type: entry.name.clone(), settings: entry.settings() },
+            );
         }
         if let Some((sent, lease)) = self.renewed {
-            self.tell(id, Event::Renewed { sent, lease });
+            self.tell(id, Event::LeaseRenewed { sent_at: sent, lease });
         }
         if self.suspended {
             self.tell(id, Event::Suspend);
@@ -67,7 +70,7 @@ impl Worker {
         if self.slots.get(id).is_some_and(|slot| slot.epoch() == epoch) {
             self.by_shard.remove(&shard);
             self.parts.stats.failing.forget(shard);
-            self.tell(id, Event::Forget);
+            self.tell(id, Event::Drop);
         }
     }
 
@@ -118,7 +121,7 @@ impl Worker {
         };
         let entities = entities.iter().map(|entity| InMemory {
             live: slot.instances.contains_key(entity),
-            waiting: slot.machine.waiting(entity).unwrap_or(0),
+            waiting: slot.machine.queued_messages(entity).unwrap_or(0),
             failure: self.parts.stats.failing.last(shard, entity),
         });
         Inspected { held: true, entities: entities.collect() }
@@ -137,6 +140,6 @@ impl Worker {
         gauges.queued.store(totals.queued, Ordering::Relaxed);
         gauges.serving.store(totals.serving, Ordering::Relaxed);
         gauges.shards.store(totals.shards, Ordering::Relaxed);
-        gauges.live.store(self.cap.held() as u64, Ordering::Relaxed);
+        gauges.live.store(self.cap.granted() as u64, Ordering::Relaxed);
     }
 }

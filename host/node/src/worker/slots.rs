@@ -65,7 +65,7 @@ impl Slot {
     }
 
     fn note(&self) -> Noted {
-        let (entities, queued) = self.machine.load();
+        let (entities, queued) = self.machine.stats();
         let stands = !self.ended();
         let totals = Totals {
             shards: u64::from(stands),
@@ -73,15 +73,15 @@ impl Slot {
             entities: entities as u64,
             queued: queued as u64,
         };
-        Noted { totals, wake: self.machine.wake().filter(|_| stands) }
+        Noted { totals, wake: self.machine.next_wake().filter(|_| stands) }
     }
 
     pub(super) fn shard(&self) -> ShardId {
-        self.machine.owner().shard.shard
+        self.machine.ownership().shard.shard
     }
 
     pub(super) fn epoch(&self) -> Epoch {
-        self.machine.owner().epoch
+        self.machine.ownership().epoch
     }
 
     /// Whether the machine is at its end: stopped, lost or forgotten.
@@ -199,20 +199,20 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_core::ids::{ClusterId, Incarnation, ShardKey};
+    use ostraca_core::ids::{ClusterId, Incarnation, ShardPath};
     use ostraca_core::message::Now;
     use ostraca_core::records::ClaimOutcome;
-    use ostraca_core::shard::{Event, Owner, Settings};
+    use ostraca_core::shard::{Event, Ownership, Settings};
 
     use super::*;
 
     fn slot(shard: u32) -> Slot {
-        let shard = ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
+        let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
         let incarnation = Incarnation::default();
         let (cluster, epoch, node) = (ClusterId(1), Epoch(1), "a".into());
         Slot::new(Machine::new(
             Settings::default(),
-            Owner { cluster, shard, epoch, node, incarnation },
+            Ownership { cluster, shard, epoch, node, incarnation },
         ))
     }
 
@@ -240,10 +240,10 @@ mod tests {
         assert_eq!((slots.totals(), slots.due(u64::MAX).len()), (claiming, 0));
         // The claims of two fail: they ask to be woken.
         for (id, at) in [(ids[7], 0), (ids[3], 100)] {
-            let now = Now { mono: at, cluster: at };
+            let now = Now { mono: at, cluster_time: at };
             let outcome = ClaimOutcome::Failed("no".into());
             let machine = &mut slots.get_mut(id).expect("a slot").machine;
-            machine.handle(now, Event::Claimed { number: 1, outcome });
+            machine.handle(now, Event::ClaimResult { number: 1, outcome });
             slots.note(id);
             slots.note(id);
         }
@@ -256,7 +256,7 @@ mod tests {
         slots.remove(ids[7]);
         assert_eq!(slots.due(350), [ids[3]]);
         let machine = &mut slots.get_mut(ids[3]).expect("a slot").machine;
-        machine.handle(Now { mono: 100, cluster: 100 }, Event::Forget);
+        machine.handle(Now { mono: 100, cluster_time: 100 }, Event::Drop);
         slots.note(ids[3]);
         assert_eq!((slots.totals().shards, slots.due(u64::MAX).len()), (998, 0));
         ids.iter().for_each(|id| slots.remove(*id));

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use ostraca_core::ids::{ClusterId, Digest, Incarnation, MessageId, Session};
+use ostraca_core::ids::{ClusterId, Incarnation, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::codes;
 use ostraca_store::MemoryStore;
 use ostraca_wire::server::Charge;
@@ -64,10 +64,10 @@ impl Hand {
     }
 
     fn adopt(&mut self, shard: u32, epoch: u64) {
-        let shard = ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
+        let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
         let incarnation = Incarnation { counter: 1, nonce: 9 };
         let (cluster, epoch, node) = (ClusterId(1), Epoch(epoch), "a".into());
-        let owner = Owner { cluster, shard, epoch, node, incarnation };
+        let owner = Ownership { cluster, shard, epoch, node, incarnation };
         self.worker.input(Input::Adopt(Box::new(owner)));
     }
 
@@ -87,31 +87,34 @@ impl Hand {
     }
 
     fn send(&mut self, shard: u32, method: &str) -> u64 {
-        self.send_as(shard, method, Kind::Command, None)
+        self.send_as(shard, method, MessageKind::Command, None)
     }
 
     fn send_as(
         &mut self,
         shard: u32,
         method: &str,
-        kind: Kind,
+        kind: MessageKind,
         parcel: Option<crate::gateway::Parcel>,
     ) -> u64 {
         self.sent += 1;
         let target = Entity::new("misbehaving", "a");
         let body = Bytes::new();
         let message = Message {
-            token: Token(self.sent),
-            digest: Digest::of(&target, method, &body),
+            reply_token: ReplyToken(self.sent),
+            digest: MessageDigest::compute(&target, method, &body),
             target,
-            id: MessageId { session: Session::of("client/x", b"s"), sequence: self.sent },
+            id: MessageId {
+                session: ScopedSessionId::derive("client/x", b"s"),
+                sequence: self.sent,
+            },
             after: 0,
             settled: 0,
             kind,
             method: method.into(),
             body,
-            created: 1,
-            arrived: self.worker.parts.clock.now().mono,
+            created_ms: 1,
+            arrived_at: self.worker.parts.clock.now().mono,
             deadline: None,
             context: Arc::default(),
         };
@@ -297,7 +300,7 @@ async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
     assert!(inside.live);
     hand.forget(1, 1);
     assert_eq!(hand.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
-    assert_eq!(hand.worker.cap.held(), 0, "its room is free");
+    assert_eq!(hand.worker.cap.granted(), 0, "its room is free");
     hand.stop(1, 1);
     assert_eq!(hand.reports(), ["serving 1 1"], "its instance is still there");
     assert_eq!((hand.slots(), host.shape().live), (1, 1));

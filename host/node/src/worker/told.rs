@@ -1,7 +1,7 @@
 //! What machines are told, what they say to it, and who is answered.
 
 use ostraca_core::ids::{Epoch, ShardId};
-use ostraca_core::message::{Kind, Now, Outcome, Token, codes};
+use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken, codes};
 use ostraca_core::shard::{Action, Event, Phase};
 
 use super::panics::caught;
@@ -60,7 +60,7 @@ impl Worker {
         let frame = match recorded {
             Some((now, event)) => Frame::Step { machine, now, event: Box::new(event), actions },
             None => {
-                let made = (slot.machine.settings().clone(), slot.machine.owner().clone());
+                let made = (slot.machine.settings().clone(), slot.machine.ownership().clone());
                 Frame::Machine { machine, made: Box::new(made), actions }
             }
         };
@@ -93,7 +93,7 @@ impl Worker {
             self.tell(
                 id,
                 match granted {
-                    Some(generation) => Event::Slot { entity, generation },
+                    Some(generation) => Event::SlotGranted { entity, generation },
                     None => Event::Evict { entity },
                 },
             );
@@ -114,18 +114,18 @@ impl Worker {
     }
 
     /// Refuses a message for a shard that has no machine here.
-    pub(super) fn not_owner(&mut self, shard: ShardId, back: Back, kind: Kind) {
+    pub(super) fn not_owner(&mut self, shard: ShardId, back: Back, kind: MessageKind) {
         let text = format!("shard {shard} is not on this node");
-        self.answer(back, kind, Epoch(0), Outcome::later(codes::NOT_OWNER, text, 100));
+        self.answer(back, kind, Epoch(0), Outcome::not_run_retryable(codes::NOT_OWNER, text, 100));
     }
 
-    pub(super) fn reply(&mut self, id: SlotId, token: Token, outcome: Outcome) {
+    pub(super) fn reply(&mut self, id: SlotId, token: ReplyToken, outcome: Outcome) {
         let Some(Waiting { back, kind, .. }) = self.tickets.remove(&token) else { return };
         let epoch = self.slots.get(id).map_or(Epoch(0), |slot| slot.epoch());
         self.answer(back, kind, epoch, outcome);
     }
 
-    fn answer(&mut self, back: Back, kind: Kind, epoch: Epoch, outcome: Outcome) {
+    fn answer(&mut self, back: Back, kind: MessageKind, epoch: Epoch, outcome: Outcome) {
         match &outcome {
             Outcome::NotRun { .. } => Stats::count(&self.parts.stats.not_run),
             Outcome::Unknown { .. } => Stats::count(&self.parts.stats.unknown),

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use futures::future::{BoxFuture, join_all, ready};
 use futures::{FutureExt, TryFutureExt};
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded, Refusal};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity,
+};
 use ostraca_store::entity::check_commit;
 use ostraca_store::{EntityStore, Page, Scan, StoreError, StoreFuture, StoreIdentity};
 use tokio::sync::Semaphore;
@@ -69,7 +71,7 @@ impl PeerEntityStore {
             let why = limit.err().unwrap_or_else(|| {
                 format!("a turn of {bytes} bytes, where {most} are taken (`peer_max_frame`)")
             });
-            let never = CommitOutcome::Refused(Refusal::TooLarge(why));
+            let never = CommitOutcome::Refused(CommitRefusal::TooLarge(why));
             return vec![ready(vec![never; count]).boxed()];
         }
         let rest = turns.split_off(count / 2);
@@ -81,8 +83,8 @@ impl PeerEntityStore {
     /// Asks for entities, in one call if their records fit into its answer.
     fn load_some(
         &self,
-        entities: &[(ShardKey, Entity)],
-    ) -> impl Future<Output = Vec<Result<Loaded, StoreError>>> + Send + 'static + use<> {
+        entities: &[(ShardPath, Entity)],
+    ) -> impl Future<Output = Vec<Result<LoadedEntity, StoreError>>> + Send + 'static + use<> {
         let first = self.line.ask(&Request::Load(entities.to_vec()));
         load_all(self.line.clone(), entities.to_vec(), first)
     }
@@ -97,7 +99,7 @@ impl PeerEntityStore {
             Ok(Answer::Commit(outcomes)) if outcomes.len() == count => outcomes,
             Ok(other) => outcome(CommitOutcome::Unknown(Line::strange(&other))),
             Err(Failed::NotDone(error)) => {
-                outcome(CommitOutcome::Refused(Refusal::Limit(error.to_string())))
+                outcome(CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string())))
             }
             Err(Failed::Unknown(why) | Failed::TooLarge(why)) => {
                 outcome(CommitOutcome::Unknown(why))
@@ -109,9 +111,9 @@ impl PeerEntityStore {
 
 async fn load_all(
     line: Arc<Line>,
-    entities: Vec<(ShardKey, Entity)>,
+    entities: Vec<(ShardPath, Entity)>,
     first: BoxFuture<'static, Result<Answer, Failed>>,
-) -> Vec<Result<Loaded, StoreError>> {
+) -> Vec<Result<LoadedEntity, StoreError>> {
     let count = entities.len();
     match first.await {
         Ok(Answer::Load(loaded)) if loaded.len() == count => loaded,
@@ -172,7 +174,10 @@ impl EntityStore for PeerEntityStore {
         answer.boxed()
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         let count = shards.len();
         let answer = self.line.ask(&Request::Claims(shards));
         let answer = answer.map(move |answer| match answer {
@@ -193,8 +198,8 @@ impl EntityStore for PeerEntityStore {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         let calls: Vec<_> = entities.chunks(MAX_LOADS).map(|some| self.load_some(some)).collect();
         join_all(calls).map(|all| all.concat()).boxed()
     }

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use ostraca_core::ids::{Epoch, Incarnation, NodeId, Session, ShardId, TurnId};
-use ostraca_core::records::{Head, Lane, RecordKey, Refusal, Write};
+use ostraca_core::ids::{Epoch, Incarnation, NodeId, ScopedSessionId, ShardId, TurnId};
+use ostraca_core::records::{CommitRefusal, Head, Lane, RecordKey, RecordWrite};
 use ostraca_store::{ScanKind, ScannedRecord};
 
 use super::*;
 
-fn shard() -> ShardKey {
-    ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(300) }
+fn shard() -> ShardPath {
+    ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(300) }
 }
 
 fn claim() -> Claim {
@@ -27,11 +27,11 @@ fn turn() -> Commit {
     Commit {
         claim: Arc::new(claim()),
         entity: Entity::new("t", "i"),
-        from: 7,
+        expected_version: 7,
         head: Head { version: 8, revision: 1, turn, ..Head::default() },
         writes: vec![
-            Write { key: RecordKey::State("k".into()), value: Some("v".into()) },
-            Write { key: RecordKey::Lane(Session([9; 16])), value: None },
+            RecordWrite { key: RecordKey::State("k".into()), value: Some("v".into()) },
+            RecordWrite { key: RecordKey::Lane(ScopedSessionId([9; 16])), value: None },
         ],
         extensions: Default::default(),
     }
@@ -99,33 +99,33 @@ fn the_bytes_of_replies_do_not_change() {
     let standing = Box::new(claim());
     let outcomes = vec![
         ClaimOutcome::Granted,
-        ClaimOutcome::Refused { standing: standing.clone() },
-        ClaimOutcome::OtherCluster { store: ClusterId(2) },
+        ClaimOutcome::Refused { current: standing.clone() },
+        ClaimOutcome::OtherCluster { store_cluster: ClusterId(2) },
         ClaimOutcome::Failed("f".into()),
     ];
     golden(Answer::Claim(outcomes), &[&[2, 4, 0, 1], &CLAIM, &[2, 2, 3, 1, b'f']]);
     golden(Answer::Claims(Ok(vec![Some(claim()), None])), &[&[3, 0, 2, 1], &CLAIM, &[0]]);
     let outcomes = vec![
-        CommitOutcome::Done,
-        CommitOutcome::Already,
-        CommitOutcome::Refused(Refusal::Claim { standing: Some(standing) }),
-        CommitOutcome::Refused(Refusal::Version { stored: 300 }),
-        CommitOutcome::Refused(Refusal::Limit("l".into())),
-        CommitOutcome::Refused(Refusal::TooLarge("t".into())),
+        CommitOutcome::Committed,
+        CommitOutcome::AlreadyCommitted,
+        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: Some(standing) }),
+        CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 300 }),
+        CommitOutcome::Refused(CommitRefusal::LimitReached("l".into())),
+        CommitOutcome::Refused(CommitRefusal::TooLarge("t".into())),
         CommitOutcome::Unknown("u".into()),
     ];
     let rest = [2, 1, 0xac, 2, 2, 2, 1, b'l', 2, 3, 1, b't', 3, 1, b'u'];
     golden(Answer::Commit(outcomes), &[&[4, 7, 0, 1, 2, 0, 1], &CLAIM, &rest]);
     let lane = Lane {
-        session: Session([9; 16]),
-        last: 1,
+        session: ScopedSessionId([9; 16]),
+        last_sequence: 1,
         used_at: 2,
         newest_created: 3,
-        principal: 4,
+        principal_tag: 4,
         replies: vec![],
         extensions: Default::default(),
     };
-    let loaded = Loaded { head: None, lanes: vec![lane] };
+    let loaded = LoadedEntity { head: None, lanes: vec![lane] };
     let unavailable = Err(StoreError::Unavailable("u".into()));
     let lane = [&[9; 16][..], &[1, 2, 3, 4, 0, 0]].concat();
     golden(
@@ -214,7 +214,7 @@ impl Extensible for LaterRequest {
 fn later(call: &impl Serialize, field: Option<u32>) -> Vec<u8> {
     let mut block = Extensions::<LaterRequest>::default();
     field.inspect(|number| block.set(*number, &"x").unwrap());
-    codec::encode_after(vec![VERSION], &(call, block)).unwrap()
+    codec::append_encoded(vec![VERSION], &(call, block)).unwrap()
 }
 
 #[test]

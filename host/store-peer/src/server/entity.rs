@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use ostraca_core::ids::NodeId;
-use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, Scan};
 
@@ -87,7 +87,7 @@ impl EntityServer {
             Request::Commit(turns) => {
                 let (own, foreign) = own(node, turns, |turn| &turn.claim);
                 let answer = store.commit(own);
-                let refusal = |why| CommitOutcome::Refused(Refusal::Limit(why));
+                let refusal = |why| CommitOutcome::Refused(CommitRefusal::LimitReached(why));
                 answer.map(move |it| Answer::Commit(merge(it, foreign, refusal))).boxed()
             }
             Request::Claims(shards) => store.claims(shards).map(Answer::Claims).boxed(),

@@ -14,8 +14,10 @@ use futures::FutureExt;
 use futures::channel::oneshot;
 use futures::executor::block_on;
 use futures::future::BoxFuture;
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head, Loaded, Refusal};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, LoadedEntity,
+};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
     StoreIdentity, Watch,
@@ -117,18 +119,18 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                 other => Some(other),
             });
         match outcome {
-            ClaimOutcome::Refused { standing } => {
-                ClaimOutcome::Refused { standing: Box::new(Self::back(*standing)) }
+            ClaimOutcome::Refused { current: standing } => {
+                ClaimOutcome::Refused { current: Box::new(Self::back(*standing)) }
             }
             other => other,
         }
     }
 
-    fn standing(&self, shards: Vec<ShardKey>) -> Result<Vec<Option<Claim>>, StoreError> {
+    fn standing(&self, shards: Vec<ShardPath>) -> Result<Vec<Option<Claim>>, StoreError> {
         again(|| sure(block_on(self.remote.claims(shards.clone()))))
     }
 
-    fn load(&self, shard: &ShardKey, entity: &Entity) -> Result<Loaded, StoreError> {
+    fn load(&self, shard: &ShardPath, entity: &Entity) -> Result<LoadedEntity, StoreError> {
         again(|| sure(block_on(self.remote.load(vec![(shard.clone(), entity.clone())])).remove(0)))
     }
 
@@ -151,17 +153,19 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                         assert_eq!(self.claim(&turn.claim), ClaimOutcome::Granted);
                     }
                     match (is_there(), before) {
-                        (true, false) => Some(CommitOutcome::Done),
-                        (true, true) => Some(CommitOutcome::Already),
+                        (true, false) => Some(CommitOutcome::Committed),
+                        (true, true) => Some(CommitOutcome::AlreadyCommitted),
                         (false, _) => None,
                     }
                 }
-                CommitOutcome::Refused(Refusal::Limit(why)) if why.contains("not answer now") => {
+                CommitOutcome::Refused(CommitRefusal::LimitReached(why))
+                    if why.contains("not answer now") =>
+                {
                     None
                 }
-                CommitOutcome::Refused(Refusal::Claim { standing }) => {
+                CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }) => {
                     let standing = standing.map(|claim| Box::new(Self::back(*claim)));
-                    Some(CommitOutcome::Refused(Refusal::Claim { standing }))
+                    Some(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }))
                 }
                 other => Some(other),
             }
@@ -224,7 +228,10 @@ impl<S: EntityStore + ClusterStore> EntityStore for Lasting<S> {
         self.run(move |worker| claims.iter().map(|claim| worker.claim(claim)).collect())
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.run(move |worker| {
             let standing = worker.standing(shards)?;
             Ok(standing.into_iter().map(|claim| claim.map(Worker::<S>::back)).collect())
@@ -237,8 +244,8 @@ impl<S: EntityStore + ClusterStore> EntityStore for Lasting<S> {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         self.run(move |worker| entities.iter().map(|(of, one)| worker.load(of, one)).collect())
     }
 

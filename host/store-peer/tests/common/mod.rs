@@ -8,7 +8,7 @@ pub(crate) mod remote;
 
 use std::sync::Arc;
 
-use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
+use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId};
 use ostraca_core::records::{Claim, Commit, Head};
 use ostraca_core::rows::Member;
 use ostraca_store::conformance::CLUSTER;
@@ -17,8 +17,8 @@ pub(crate) fn member(node: &str) -> Member {
     Member { node: node.into(), incarnation: Incarnation { counter: 1, nonce: 11 } }
 }
 
-pub(crate) fn shard() -> ShardKey {
-    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
+pub(crate) fn shard() -> ShardPath {
+    ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
 }
 
 pub(crate) fn claim(node: &str, number: u64) -> Claim {
@@ -38,7 +38,7 @@ pub(crate) fn turn(claim: &Claim, id: &str, from: u64) -> Commit {
     Commit {
         claim: Arc::new(claim.clone()),
         entity: Entity::new("counter", id),
-        from,
+        expected_version: from,
         head: Head { version: from + 1, revision: 1, turn, ..Head::default() },
         writes: vec![],
         extensions: Default::default(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use ostraca_core::ids::{Entity, ShardKey};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Loaded};
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
 use ostraca_store::conformance::CLUSTER;
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,
@@ -149,7 +149,10 @@ impl EntityStore for Remote {
         self.of(claims.first()).claim(claims)
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.a.claims(shards)
     }
 
@@ -159,8 +162,8 @@ impl EntityStore for Remote {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         self.a.load(entities)
     }
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use ostraca_core::codec;
-use ostraca_core::ids::{Digest, Entity, Session};
-use ostraca_core::records::{Answer, Lane, Recorded, Write};
+use ostraca_core::ids::{Entity, MessageDigest, ScopedSessionId};
+use ostraca_core::records::{GuestReply, Lane, RecordWrite, RecordedReply};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::record::Codec;
 
@@ -32,11 +32,11 @@ impl Bench {
     }
 
     /// Judges a turn of the entity `a`, which must be written.
-    fn turn(&mut self, writes: Vec<Write>, lanes: Vec<Lane>) {
+    fn turn(&mut self, writes: Vec<RecordWrite>, lanes: Vec<Lane>) {
         let mut next = turn(&claim(), "a", self.from);
         next.writes = writes;
         next.head.lanes = lanes;
-        assert_eq!(self.judge.commit(next), CommitOutcome::Done);
+        assert_eq!(self.judge.commit(next), CommitOutcome::Committed);
         self.from += 1;
     }
 
@@ -72,28 +72,28 @@ fn judge(db: &sled::Db, sequence: u64) -> Judge {
     Judge::new(records, CLUSTER, sequence, 100)
 }
 
-fn state(size: usize) -> Write {
+fn state(size: usize) -> RecordWrite {
     set(b"value".to_vec(), vec![7; size])
 }
 
 fn lane(size: usize) -> Lane {
-    let answer = Answer::Result(Bytes::from(vec![7; size]));
-    let (digest, extensions) = (Digest([1; 16]), Default::default());
+    let answer = GuestReply::Result(Bytes::from(vec![7; size]));
+    let (digest, extensions) = (MessageDigest([1; 16]), Default::default());
     Lane {
-        session: Session([1; 16]),
-        last: 1,
+        session: ScopedSessionId([1; 16]),
+        last_sequence: 1,
         used_at: 1,
         newest_created: 1,
-        principal: 1,
-        replies: vec![Recorded { sequence: 1, digest, version: 1, answer, extensions }],
+        principal_tag: 1,
+        replies: vec![RecordedReply { sequence: 1, digest, version: 1, reply: answer, extensions }],
         extensions: Default::default(),
     }
 }
 
-fn lane_beside(size: usize) -> Write {
+fn lane_beside(size: usize) -> RecordWrite {
     let lane = lane(size);
     let value = Some(codec::encode(&lane).unwrap().into());
-    Write { key: RecordKey::Lane(lane.session), value }
+    RecordWrite { key: RecordKey::Lane(lane.session), value }
 }
 
 /// Writes large what becomes small in the next turn, which comes in the same batch, in another, or after a restart.
@@ -127,7 +127,8 @@ fn a_value_that_shrinks_leaves_no_piece() {
 
 #[test]
 fn a_value_that_goes_leaves_no_piece() {
-    let write = |size| Write { value: (size == LARGE).then(|| vec![7; LARGE].into()), ..state(0) };
+    let write =
+        |size| RecordWrite { value: (size == LARGE).then(|| vec![7; LARGE].into()), ..state(0) };
     leaves_no_piece(|bench, size| bench.turn(vec![write(size)], vec![]));
 }
 
@@ -187,7 +188,10 @@ fn without_pieces_no_record_is_looked_up() {
     let mut next = turn(&claim(), "a", bench.from);
     next.writes = writes();
     let outcome = bench.judge.commit(next);
-    assert!(matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_))), "{outcome:?}");
+    assert!(
+        matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_))),
+        "{outcome:?}"
+    );
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn the_witness_tells_another_store_a_fork_and_a_store_that_went_back() {
     let store = blind(&store_dir);
     drop(store);
     let store = open(&store_dir).unwrap();
-    assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Done]);
+    assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Committed]);
     block_on(store.refresh_witness()).unwrap();
     drop(store);
     assert!(matches!(open(&copied), Err(OpenError::WentBack { .. })));
@@ -151,7 +151,10 @@ fn the_witness_tells_another_store_a_fork_and_a_store_that_went_back() {
     // The copy goes further than the store, by another way.
     let forked = blind(&copied);
     for from in 0..9 {
-        assert_eq!(block_on(forked.commit(vec![turn(&claim, "a", from)])), [CommitOutcome::Done]);
+        assert_eq!(
+            block_on(forked.commit(vec![turn(&claim, "a", from)])),
+            [CommitOutcome::Committed]
+        );
     }
     drop(forked);
     for _ in 0..3 {
@@ -188,7 +191,7 @@ fn nothing_reaches_the_folder_that_sled_does_not_sync() {
         let mut next = turn(&claim, "a", version);
         next.writes = writes;
         version += 1;
-        assert_eq!(block_on(store.commit(vec![next])), [CommitOutcome::Done]);
+        assert_eq!(block_on(store.commit(vec![next])), [CommitOutcome::Committed]);
         let blobs = fs::read_dir(dir.path().join("sled/blobs")).unwrap().count();
         assert_eq!(blobs, 0);
     };

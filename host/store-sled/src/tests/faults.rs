@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::executor::block_on;
 use ostraca_core::ids::Entity;
-use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_store::{
     Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError, StoreFuture,
 };
@@ -69,7 +69,9 @@ pub(super) fn answered<T>(store: &SledStore, read: &mut StoreFuture<T>) -> Optio
     }
 }
 
-fn load(store: &SledStore) -> StoreFuture<Vec<Result<ostraca_core::records::Loaded, StoreError>>> {
+fn load(
+    store: &SledStore,
+) -> StoreFuture<Vec<Result<ostraca_core::records::LoadedEntity, StoreError>>> {
     store.load(vec![(shard(), Entity::new("counter", "a"))])
 }
 
@@ -101,7 +103,10 @@ fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
     let later = store.commit(vec![turn(&claim, "b", 0)]);
     for commit in [queued, later] {
         let outcome = block_on(commit).remove(0);
-        assert!(matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_))), "{outcome:?}");
+        assert!(
+            matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_))),
+            "{outcome:?}"
+        );
     }
     for cas in [queued_cas, store.compare_and_set(cas)] {
         assert!(matches!(block_on(cas), Err(Conflict::Store(StoreError::Stopped(_)))));
@@ -136,7 +141,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
     let cas = Cas { key: "row".into(), expected: None, value: Some(Bytes::new()) };
     let setting = store.compare_and_set(cas);
     ends.send(true).unwrap();
-    assert_eq!(block_on(first), [CommitOutcome::Done]);
+    assert_eq!(block_on(first), [CommitOutcome::Committed]);
     begins.recv().unwrap();
     ends.send(false).unwrap();
 
@@ -170,7 +175,7 @@ fn a_load_is_handed_out_only_when_what_it_saw_is_durable() {
     assert!(answered(&store, &mut loading).is_none());
     ends.send(true).unwrap();
     assert_eq!(block_on(loading).remove(0).unwrap().head.unwrap().version, 1);
-    assert_eq!(block_on(committing), [CommitOutcome::Done]);
+    assert_eq!(block_on(committing), [CommitOutcome::Committed]);
 }
 
 #[derive(Debug)]
@@ -195,11 +200,13 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
     let store = open_on(dir.path(), &options, Arc::new(Filling(free.clone()))).unwrap();
     let claim = claimed(&store);
     let commit = |from| block_on(store.commit(vec![turn(&claim, "a", from)])).remove(0);
-    assert_eq!(commit(0), CommitOutcome::Done);
+    assert_eq!(commit(0), CommitOutcome::Committed);
     assert_eq!(store.low(), None);
     free.store(options.low_water_bytes - 1, Ordering::Relaxed);
     match commit(1) {
-        CommitOutcome::Refused(Refusal::Limit(why)) => assert!(why.contains("low_water_bytes")),
+        CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
+            assert!(why.contains("low_water_bytes"))
+        }
         other => panic!("{other:?}"),
     }
     assert!(store.low().is_some_and(|why| why.contains("bytes of disk are free")));
@@ -210,7 +217,7 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
     let lease = Cas { key: "lease".into(), expected: None, value: Some("renewed".into()) };
     assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node keeps its lease");
     free.store(options.low_water_bytes, Ordering::Relaxed);
-    assert_eq!(commit(1), CommitOutcome::Done);
+    assert_eq!(commit(1), CommitOutcome::Committed);
     assert_eq!(store.low(), None);
     assert!(block_on(store.put_blob(Bytes::from_static(b"component"))).is_ok());
 }
@@ -222,7 +229,7 @@ fn a_full_queue_refuses_by_the_name_of_its_setting() {
     let store = create(dir.path(), &options);
     let claim = claimed(&store);
     let refusal = |turns| match block_on(store.commit(turns)).remove(0) {
-        CommitOutcome::Refused(Refusal::Limit(why)) => why,
+        CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => why,
         other => panic!("{other:?}"),
     };
     let three = (0..3).map(|from| turn(&claim, "a", from)).collect();
@@ -230,7 +237,7 @@ fn a_full_queue_refuses_by_the_name_of_its_setting() {
     let mut large = turn(&claim, "a", 0);
     large.writes = vec![super::set(b"k".to_vec(), vec![0; 3000])];
     assert!(refusal(vec![large]).contains("queue_bytes"));
-    assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Done]);
+    assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Committed]);
 }
 
 #[test]
@@ -242,7 +249,7 @@ fn what_is_queued_when_the_store_is_dropped_is_served() {
     let loading = load(&store);
     drop(store);
     for call in calls {
-        assert_eq!(block_on(call), [CommitOutcome::Done]);
+        assert_eq!(block_on(call), [CommitOutcome::Committed]);
     }
     assert_eq!(block_on(loading).remove(0).unwrap().head.unwrap().version, 100);
 }
@@ -259,7 +266,7 @@ fn callers_on_many_threads_share_syncs_and_lose_nothing() {
                 let id = caller.to_string();
                 for from in 0..50 {
                     let outcome = block_on(store.commit(vec![turn(claim, &id, from)]));
-                    assert_eq!(outcome, [CommitOutcome::Done]);
+                    assert_eq!(outcome, [CommitOutcome::Committed]);
                     let entity = vec![(shard(), Entity::new("counter", id.clone()))];
                     let loaded = block_on(store.load(entity)).remove(0).unwrap();
                     assert_eq!(loaded.head.unwrap().version, from + 1);

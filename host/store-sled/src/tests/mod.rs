@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use ostraca_core::ids::{ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardKey, TurnId};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, Head, RecordKey, Write};
+use ostraca_core::ids::{
+    ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId,
+};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, Head, RecordKey, RecordWrite};
 use ostraca_store::EntityStore;
 
 use crate::{Options, SledStore};
@@ -21,8 +23,8 @@ fn create(dir: &Path, options: &Options) -> SledStore {
     SledStore::create(dir, options, CLUSTER, "test").unwrap()
 }
 
-pub(crate) fn shard() -> ShardKey {
-    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
+pub(crate) fn shard() -> ShardPath {
+    ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
 }
 
 pub(crate) fn claim() -> Arc<Claim> {
@@ -49,13 +51,13 @@ pub(crate) fn turn(claim: &Arc<Claim>, id: &str, from: u64) -> Commit {
     Commit {
         claim: claim.clone(),
         entity: Entity::new("counter", id),
-        from,
+        expected_version: from,
         head,
         writes: vec![],
         extensions: Default::default(),
     }
 }
 
-pub(crate) fn set(key: Vec<u8>, value: Vec<u8>) -> Write {
-    Write { key: RecordKey::State(key.into()), value: Some(value.into()) }
+pub(crate) fn set(key: Vec<u8>, value: Vec<u8>) -> RecordWrite {
+    RecordWrite { key: RecordKey::State(key.into()), value: Some(value.into()) }
 }

@@ -61,8 +61,8 @@ fn a_renewal_goes_before_all_queued_commits() {
     for _ in 0..200 {
         ends.send(true).unwrap();
     }
-    assert_eq!(block_on(first), [CommitOutcome::Done]);
-    assert!(bulk.into_iter().all(|call| block_on(call) == [CommitOutcome::Done]));
+    assert_eq!(block_on(first), [CommitOutcome::Committed]);
+    assert!(bulk.into_iter().all(|call| block_on(call) == [CommitOutcome::Committed]));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn commits_go_on_behind_rows_without_end() {
     let rows: Vec<_> = (0..100).map(|number| store.compare_and_set(renewal(number))).collect();
     begins.recv().unwrap();
     let (count, outcome) = batches(store.commit(vec![turn(&claim, "a", 0)]), &begins, &ends);
-    assert_eq!(outcome, [CommitOutcome::Done]);
+    assert_eq!(outcome, [CommitOutcome::Committed]);
     assert!(count <= 2, "each batch takes commits too, not {count}");
     for _ in 0..200 {
         ends.send(true).unwrap();
@@ -113,7 +113,7 @@ fn little_beside_much(batch_records: usize) {
     let little = store.commit(vec![turn(&claims[0], "little", 0)]);
     let mut loading = store.load(vec![(shard(), Entity::new("counter", "little"))]);
     let (count, outcome) = batches(little, &begins, &ends);
-    assert_eq!(outcome, [CommitOutcome::Done]);
+    assert_eq!(outcome, [CommitOutcome::Committed]);
     assert!(count <= 3, "{count} batches");
     // Its load waits for nobody else's commits: at most for the batch under way, if it has seen that.
     let loaded = answered(&store, &mut loading).unwrap_or_else(|| {
@@ -125,7 +125,7 @@ fn little_beside_much(batch_records: usize) {
         ends.send(true).unwrap();
     }
     for call in bulk {
-        assert!(block_on(call).iter().all(|outcome| *outcome == CommitOutcome::Done));
+        assert!(block_on(call).iter().all(|outcome| *outcome == CommitOutcome::Committed));
     }
 }
 
@@ -144,15 +144,15 @@ fn a_claim_comes_after_the_commits_of_its_shard() {
     for _ in 0..200 {
         ends.send(true).unwrap();
     }
-    assert!(commits.into_iter().all(|call| block_on(call) == [CommitOutcome::Done]));
+    assert!(commits.into_iter().all(|call| block_on(call) == [CommitOutcome::Committed]));
     assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
     assert!(matches!(block_on(late)[0], CommitOutcome::Refused(_)), "R4");
 }
 
 #[test]
 fn a_long_load_lets_batches_in_and_shows_one_turn() {
-    use ostraca_core::ids::Session;
-    use ostraca_core::records::{Lane, RecordKey, Write};
+    use ostraca_core::ids::ScopedSessionId;
+    use ostraca_core::records::{Lane, RecordKey, RecordWrite};
 
     let dir = tempfile::tempdir().unwrap();
     let store: SledStore = super::create(dir.path(), &Options::default());
@@ -160,32 +160,32 @@ fn a_long_load_lets_batches_in_and_shows_one_turn() {
     let lanes = 3_000_u32;
     let all = |from: u64| {
         let mut next = turn(&claim, "a", from);
-        next.head.lanes_beside = lanes;
+        next.head.spilled_lane_count = lanes;
         next.writes = (0..lanes)
             .map(|number| {
                 let mut session = [0; 16];
                 session[..4].copy_from_slice(&number.to_be_bytes());
-                let session = Session(session);
+                let session = ScopedSessionId(session);
                 let lane = Lane {
                     session,
-                    last: from + 1,
+                    last_sequence: from + 1,
                     used_at: 0,
                     newest_created: 0,
-                    principal: 0,
+                    principal_tag: 0,
                     replies: vec![],
                     extensions: Default::default(),
                 };
                 let value = Some(ostraca_core::codec::encode(&lane).unwrap().into());
-                Write { key: RecordKey::Lane(session), value }
+                RecordWrite { key: RecordKey::Lane(session), value }
             })
             .collect();
         next
     };
-    assert_eq!(block_on(store.commit(vec![all(0)])), [CommitOutcome::Done]);
+    assert_eq!(block_on(store.commit(vec![all(0)])), [CommitOutcome::Committed]);
     std::thread::scope(|scope| {
         let writing = scope.spawn(|| {
             for from in 1..20 {
-                assert_eq!(block_on(store.commit(vec![all(from)])), [CommitOutcome::Done]);
+                assert_eq!(block_on(store.commit(vec![all(from)])), [CommitOutcome::Committed]);
             }
         });
         while !writing.is_finished() {
@@ -193,7 +193,10 @@ fn a_long_load_lets_batches_in_and_shows_one_turn() {
             let loaded = loaded.into_iter().next().unwrap().unwrap();
             let version = loaded.head.unwrap().version;
             assert_eq!(loaded.lanes.len(), lanes as usize);
-            assert!(loaded.lanes.iter().all(|lane| lane.last == version), "turn {version} is torn");
+            assert!(
+                loaded.lanes.iter().all(|lane| lane.last_sequence == version),
+                "turn {version} is torn"
+            );
         }
     });
 }

@@ -23,7 +23,7 @@ fn after_a_restart_no_piece_is_left_over() {
     let write = |store: &SledStore, from, size| {
         let mut turn = turn(&claim, "a", from);
         turn.writes = vec![set(b"small".to_vec(), vec![1]), set(b"value".to_vec(), vec![7; size])];
-        assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Done]);
+        assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Committed]);
     };
     write(&store, 0, 100_000);
     drop(store);
@@ -45,7 +45,7 @@ fn entities_that_were_forgotten_leave_no_piece() {
         for id in ["a", "b", "c", "d", "e", "f"] {
             let mut turn = turn(&claim, id, from);
             turn.writes = vec![set(b"value".to_vec(), vec![7; size])];
-            assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Done]);
+            assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Committed]);
         }
     }
     drop(store);

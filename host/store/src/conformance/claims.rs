@@ -41,7 +41,7 @@ fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
         ),
     ];
     for (why, other) in refused {
-        let expected = ClaimOutcome::Refused { standing: Box::new(first.clone()) };
+        let expected = ClaimOutcome::Refused { current: Box::new(first.clone()) };
         assert_eq!(claim(store, &other), expected, "{why}");
         assert_eq!(standing(store), Some(first.clone()), "{why}: nothing changed");
     }
@@ -55,7 +55,7 @@ fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
 
 fn another_clusters_claim_is_refused_by_name(store: &impl EntityStore) {
     let foreign = Claim { cluster: ClusterId(1), ..claim_of(shard(1), 1, 1) };
-    assert_eq!(claim(store, &foreign), ClaimOutcome::OtherCluster { store: CLUSTER });
+    assert_eq!(claim(store, &foreign), ClaimOutcome::OtherCluster { store_cluster: CLUSTER });
     assert_eq!(standing(store), None);
     assert_eq!(store.identity().cluster, CLUSTER);
     assert_eq!(store.identity().cluster_name, super::CLUSTER_NAME);
@@ -64,7 +64,7 @@ fn another_clusters_claim_is_refused_by_name(store: &impl EntityStore) {
 fn claims_are_answered_in_order_each_seeing_those_before(store: &impl EntityStore) {
     let high = claim_of(shard(1), 2, 1);
     let asked = vec![claim_of(shard(2), 1, 1), high.clone(), claim_of(shard(1), 1, 1)];
-    let refused = ClaimOutcome::Refused { standing: Box::new(high.clone()) };
+    let refused = ClaimOutcome::Refused { current: Box::new(high.clone()) };
     assert_eq!(
         block_on(store.claim(asked)),
         [ClaimOutcome::Granted, ClaimOutcome::Granted, refused]
@@ -98,7 +98,7 @@ fn claims_stand_over_a_reopening<S: EntityStore>(factory: &Factory<S>) {
     let before = store.identity();
     let Some(store) = factory.reopen(store) else { return };
     assert_eq!(standing(&store), Some(made.clone()));
-    let expected = ClaimOutcome::Refused { standing: Box::new(made) };
+    let expected = ClaimOutcome::Refused { current: Box::new(made) };
     assert_eq!(claim(&store, &claim_of(shard(1), 6, 1)), expected);
 
     let after = store.identity();

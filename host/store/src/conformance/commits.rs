@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::executor::block_on;
 use ostraca_core::ids::TurnId;
-use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, Refusal};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 
 use super::{
     Factory, claim, claim_of, commit, done, granted, load, set, shard, state, turn, unset, version,
@@ -26,7 +26,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
 }
 
 fn refused_version(stored: u64) -> CommitOutcome {
-    CommitOutcome::Refused(Refusal::Version { stored })
+    CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored })
 }
 
 fn a_chain_of_versions_is_kept(store: &impl EntityStore) {
@@ -55,16 +55,20 @@ fn a_commit_made_before_is_answered_already(store: &impl EntityStore) {
     let first = granted(store, 1);
     let made = turn(&first, "a", 0, 1);
     let outcomes = commit(store, vec![made.clone(), made.clone()]);
-    assert_eq!(outcomes, [CommitOutcome::Done, CommitOutcome::Already]);
-    assert_eq!(commit(store, vec![made.clone()]), [CommitOutcome::Already]);
+    assert_eq!(outcomes, [CommitOutcome::Committed, CommitOutcome::AlreadyCommitted]);
+    assert_eq!(commit(store, vec![made.clone()]), [CommitOutcome::AlreadyCommitted]);
     let another_turn = turn(&first, "a", 0, 2);
     assert_eq!(commit(store, vec![another_turn]), [refused_version(1)]);
 
     let next = Arc::new(claim_of(shard(1), 1, 2));
     assert_eq!(claim(store, &next), ClaimOutcome::Granted);
     let again = turn(&next, "a", 0, 1);
-    assert_eq!(commit(store, vec![again.clone()]), [CommitOutcome::Already]);
-    assert_eq!(commit(store, vec![made]), [CommitOutcome::Already], "whatever claim stands");
+    assert_eq!(commit(store, vec![again.clone()]), [CommitOutcome::AlreadyCommitted]);
+    assert_eq!(
+        commit(store, vec![made]),
+        [CommitOutcome::AlreadyCommitted],
+        "whatever claim stands"
+    );
     done(store, vec![turn(&next, "a", 1, 3)]);
     assert_eq!(commit(store, vec![again]), [refused_version(2)], "it is the head's no more");
 }
@@ -77,7 +81,7 @@ fn a_commit_made_before_a_reopening_is_answered_already<S: EntityStore>(factory:
     let Some(store) = factory.reopen(store) else { return };
     let another_turn = turn(&claim, "a", 0, 2);
     assert_eq!(commit(&store, vec![another_turn]), [refused_version(1)]);
-    assert_eq!(commit(&store, vec![made]), [CommitOutcome::Already]);
+    assert_eq!(commit(&store, vec![made]), [CommitOutcome::AlreadyCommitted]);
 }
 
 fn a_refused_commit_refuses_all_later_ones_of_its_entity(store: &impl EntityStore) {
@@ -93,7 +97,7 @@ fn a_refused_commit_refuses_all_later_ones_of_its_entity(store: &impl EntityStor
         ],
     );
     let no = refused_version(1);
-    assert_eq!(outcomes, [no.clone(), no.clone(), CommitOutcome::Done, no.clone()]);
+    assert_eq!(outcomes, [no.clone(), no.clone(), CommitOutcome::Committed, no.clone()]);
     assert_eq!(commit(store, vec![turn(&claim, "a", 5, 6)]), [no], "in the next batch too");
     done(store, vec![turn(&claim, "a", 1, 7)]);
 }
@@ -104,7 +108,7 @@ fn commits_in_flight_are_judged_in_the_order_of_their_calls(store: &impl EntityS
     let late = store.commit(vec![turn(&claim, "a", 49, 99)]);
     assert_eq!(block_on(late), [refused_version(50)]);
     for call in calls.into_iter().rev() {
-        assert_eq!(block_on(call), [CommitOutcome::Done]);
+        assert_eq!(block_on(call), [CommitOutcome::Committed]);
     }
     drop(store.commit(vec![turn(&claim, "a", 50, 100)]));
     let version = version(store, &shard(1), "a");
@@ -115,7 +119,7 @@ fn a_commit_takes_effect_only_under_the_claim_that_stands(store: &impl EntitySto
     let old = Arc::new(claim_of(shard(1), 1, 1));
     let refused = |standing: Option<&Arc<Claim>>| {
         let standing = standing.map(|claim| Box::new((**claim).clone()));
-        CommitOutcome::Refused(Refusal::Claim { standing })
+        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing })
     };
     assert_eq!(commit(store, vec![turn(&old, "a", 0, 1)]), [refused(None)]);
     assert_eq!(claim(store, &old), ClaimOutcome::Granted);
@@ -131,7 +135,7 @@ fn a_commit_takes_effect_only_under_the_claim_that_stands(store: &impl EntitySto
         assert_eq!(block_on(after), [refused(Some(&new))], "R4: none under another claim");
         let before = block_on(before);
         if epoch == 1 {
-            assert_eq!(before, [CommitOutcome::Done], "queued before the claim");
+            assert_eq!(before, [CommitOutcome::Committed], "queued before the claim");
         }
         assert_eq!(commit(store, vec![turn(&old, "a", version_now, 4)]), [refused(Some(&new))]);
         assert_eq!(version(store, &shard(1), "a"), version_now);
@@ -152,8 +156,8 @@ fn a_claim_covers_its_own_shard_only(store: &impl EntityStore) {
     assert_eq!(version(store, &shard(2), "a"), 2);
     let unclaimed = Arc::new(claim_of(shard(3), 1, 1));
     let outcomes = commit(store, vec![turn(&unclaimed, "a", 0, 1), turn(&one, "a", 1, 2)]);
-    let no = CommitOutcome::Refused(Refusal::Claim { standing: None });
-    assert_eq!(outcomes, [no, CommitOutcome::Done]);
+    let no = CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: None });
+    assert_eq!(outcomes, [no, CommitOutcome::Committed]);
 }
 
 fn a_commit_is_written_whole_or_not_at_all(store: &impl EntityStore) {
@@ -179,10 +183,10 @@ fn a_commit_is_written_whole_or_not_at_all(store: &impl EntityStore) {
     let outcomes = commit(store, vec![refused, limited, large, long, second]);
     assert_eq!(outcomes[0], refused_version(2));
     for outcome in &outcomes[1..4] {
-        let never = matches!(outcome, CommitOutcome::Refused(Refusal::TooLarge(_)));
+        let never = matches!(outcome, CommitOutcome::Refused(CommitRefusal::TooLarge(_)));
         assert!(never, "whichever the backend: {outcome:?}");
     }
-    assert_eq!(outcomes[4], CommitOutcome::Already);
+    assert_eq!(outcomes[4], CommitOutcome::AlreadyCommitted);
     assert_eq!(state(store, &shard(1), "a"), expected, "nothing of a refused commit is written");
 }
 
@@ -192,12 +196,15 @@ fn a_commit_that_skips_a_version_is_refused(store: &impl EntityStore) {
         let mut skips = turn(&claim, "a", 0, 1);
         skips.head.version = version;
         let outcome = commit(store, vec![skips]).remove(0);
-        assert!(matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_))), "{outcome:?}");
+        assert!(
+            matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_))),
+            "{outcome:?}"
+        );
     }
     let mut nothing = turn(&claim, "a", 0, 1);
     (nothing.head.version, nothing.head.turn) = (0, TurnId::default());
     let outcome = commit(store, vec![nothing]).remove(0);
-    let no = matches!(outcome, CommitOutcome::Refused(Refusal::Limit(_)));
+    let no = matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_)));
     assert!(no, "what has no head was not made before: {outcome:?}");
     assert_eq!(load(store, &shard(1), "a").head, None);
 }

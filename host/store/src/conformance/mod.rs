@@ -21,10 +21,10 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use ostraca_core::codec;
 use ostraca_core::ids::{
-    ClusterId, Entity, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
+    ClusterId, Entity, Epoch, Incarnation, NodeId, ScopedSessionId, ShardId, ShardPath, TurnId,
 };
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, Loaded, RecordKey, Write,
+    Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, LoadedEntity, RecordKey, RecordWrite,
 };
 
 use crate::{ClusterStore, EntityStore, Page, Scan, ScanKind, ScannedRecord};
@@ -86,12 +86,12 @@ pub fn cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
 }
 
 /// Shard `number` of the default pool.
-fn shard(number: u32) -> ShardKey {
-    ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
+fn shard(number: u32) -> ShardPath {
+    ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
 }
 
 /// A claim by node `a` in its first life.
-fn claim_of(shard: ShardKey, epoch: u64, number: u64) -> Claim {
+fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
     Claim {
         cluster: CLUSTER,
         shard,
@@ -123,37 +123,37 @@ fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
     Commit {
         claim: claim.clone(),
         entity: Entity::new("counter", id),
-        from,
+        expected_version: from,
         head: Head { version: from + 1, revision: 1, turn, ..Head::default() },
         writes: vec![],
         extensions: Default::default(),
     }
 }
 
-fn set(key: &str, value: impl Into<Bytes>) -> Write {
+fn set(key: &str, value: impl Into<Bytes>) -> RecordWrite {
     let key = RecordKey::State(Bytes::copy_from_slice(key.as_bytes()));
-    Write { key, value: Some(value.into()) }
+    RecordWrite { key, value: Some(value.into()) }
 }
 
-fn unset(key: &str) -> Write {
-    Write { key: RecordKey::State(Bytes::copy_from_slice(key.as_bytes())), value: None }
+fn unset(key: &str) -> RecordWrite {
+    RecordWrite { key: RecordKey::State(Bytes::copy_from_slice(key.as_bytes())), value: None }
 }
 
 fn lane(session: u8, last: u64) -> Lane {
     Lane {
-        session: Session([session; 16]),
-        last,
+        session: ScopedSessionId([session; 16]),
+        last_sequence: last,
         used_at: 1,
         newest_created: 1,
-        principal: 1,
+        principal_tag: 1,
         replies: vec![],
         extensions: Default::default(),
     }
 }
 
-fn set_lane(lane: &Lane) -> Write {
+fn set_lane(lane: &Lane) -> RecordWrite {
     let value = codec::encode(lane).unwrap();
-    Write { key: RecordKey::Lane(lane.session), value: Some(value.into()) }
+    RecordWrite { key: RecordKey::Lane(lane.session), value: Some(value.into()) }
 }
 
 fn commit(store: &impl EntityStore, turns: Vec<Commit>) -> Vec<CommitOutcome> {
@@ -166,20 +166,20 @@ fn commit(store: &impl EntityStore, turns: Vec<Commit>) -> Vec<CommitOutcome> {
 #[track_caller]
 fn done(store: &impl EntityStore, turns: Vec<Commit>) {
     for outcome in commit(store, turns) {
-        assert_eq!(outcome, CommitOutcome::Done);
+        assert_eq!(outcome, CommitOutcome::Committed);
     }
 }
 
-fn load(store: &impl EntityStore, shard: &ShardKey, id: &str) -> Loaded {
+fn load(store: &impl EntityStore, shard: &ShardPath, id: &str) -> LoadedEntity {
     let entity = Entity::new("counter", id);
     block_on(store.load(vec![(shard.clone(), entity)])).remove(0).unwrap()
 }
 
-fn version(store: &impl EntityStore, shard: &ShardKey, id: &str) -> u64 {
+fn version(store: &impl EntityStore, shard: &ShardPath, id: &str) -> u64 {
     load(store, shard, id).head.map_or(0, |head| head.version)
 }
 
-fn scan(shard: &ShardKey, kind: ScanKind) -> Scan {
+fn scan(shard: &ShardPath, kind: ScanKind) -> Scan {
     Scan { shard: shard.clone(), kind, after: None, limit: 1000, limit_bytes: usize::MAX }
 }
 
@@ -198,7 +198,7 @@ fn scan_all(store: &impl EntityStore, mut scan: Scan) -> Vec<Page> {
 }
 
 /// An entity's state, by keys.
-fn state(store: &impl EntityStore, shard: &ShardKey, id: &str) -> Vec<(Bytes, Bytes)> {
+fn state(store: &impl EntityStore, shard: &ShardPath, id: &str) -> Vec<(Bytes, Bytes)> {
     let scan = scan(shard, ScanKind::State(Entity::new("counter", id)));
     let pages = scan_all(store, scan);
     let pair = |record| match record {

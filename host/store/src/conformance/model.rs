@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::executor::block_on;
 use ostraca_core::ids::Entity;
-use ostraca_core::records::{Claim, Commit, Loaded};
+use ostraca_core::records::{Claim, Commit, LoadedEntity};
 
 use super::{
     CLUSTER, CLUSTER_NAME, Factory, claim_of, heads, lane, scan, set, set_lane, shard, state, turn,
@@ -61,7 +61,7 @@ impl Random {
         if self.below(3) == 0 {
             commit.writes.push(set_lane(&lane(self.below(3) as u8, number)));
         }
-        commit.head.lanes_beside = 1;
+        commit.head.spilled_lane_count = 1;
         commit
     }
 }
@@ -91,7 +91,7 @@ fn run<S: EntityStore>(factory: &Factory<S>, seed: u64) {
                     let mut turns = vec![random.commit(&model, number)];
                     for _ in 0..random.below(3) {
                         let mut next = turns[turns.len() - 1].clone();
-                        next.from += 1;
+                        next.expected_version += 1;
                         next.head.version += 1;
                         next.head.turn.number += 1000;
                         turns.push(next);
@@ -117,7 +117,7 @@ fn compare(store: &impl EntityStore, model: &MemoryStore, at: &str) {
         let entities = || IDS.map(|id| (shard.clone(), Entity::new("counter", id))).to_vec();
         let loaded = block_on(store.load(entities()));
         let expected = block_on(model.load(entities()));
-        let plain = |loaded: Vec<Result<Loaded, _>>| -> Vec<Loaded> {
+        let plain = |loaded: Vec<Result<LoadedEntity, _>>| -> Vec<LoadedEntity> {
             loaded.into_iter().map(|loaded| unsequenced(loaded.unwrap())).collect()
         };
         assert_eq!(plain(loaded), plain(expected), "{at}");
@@ -132,7 +132,7 @@ fn compare(store: &impl EntityStore, model: &MemoryStore, at: &str) {
 }
 
 /// Stores number commits as they like.
-fn unsequenced(mut loaded: Loaded) -> Loaded {
+fn unsequenced(mut loaded: LoadedEntity) -> LoadedEntity {
     if let Some(head) = &mut loaded.head {
         head.commit_sequence = 0;
     }

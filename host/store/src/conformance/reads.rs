@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use futures::executor::block_on;
 use ostraca_core::ids::Entity;
-use ostraca_core::records::{CommitOutcome, Loaded, RecordKey, Write};
+use ostraca_core::records::{CommitOutcome, LoadedEntity, RecordKey, RecordWrite};
 
 use super::{
     Factory, done, granted, heads, lane, load, scan, scan_all, set, set_lane, shard, state, turn,
@@ -26,7 +26,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
 }
 
 fn what_was_never_written_loads_as_nothing(store: &impl EntityStore) {
-    assert_eq!(load(store, &shard(1), "a"), Loaded::default());
+    assert_eq!(load(store, &shard(1), "a"), LoadedEntity::default());
     assert!(state(store, &shard(1), "a").is_empty());
     assert!(heads(store, scan(&shard(1), ScanKind::Heads)).is_empty());
     assert!(block_on(store.load(vec![])).is_empty());
@@ -36,10 +36,10 @@ fn a_load_gives_the_lanes_beside_the_head(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let mut first = turn(&claim, "a", 0, 1);
     first.head.lanes = vec![lane(9, 1)];
-    first.head.lanes_beside = 2;
+    first.head.spilled_lane_count = 2;
     first.writes = vec![set_lane(&lane(2, 5)), set_lane(&lane(1, 4)), set("\x01", "state")];
     let mut neighbour = turn(&claim, "a\0", 0, 2);
-    neighbour.head.lanes_beside = 1;
+    neighbour.head.spilled_lane_count = 1;
     neighbour.writes = vec![set_lane(&lane(3, 6))];
     done(store, vec![first, neighbour]);
     let loaded = load(store, &shard(1), "a");
@@ -47,8 +47,8 @@ fn a_load_gives_the_lanes_beside_the_head(store: &impl EntityStore) {
     assert_eq!(loaded.lanes, [lane(1, 4), lane(2, 5)]);
 
     let mut second = turn(&claim, "a", 1, 3);
-    second.head.lanes_beside = 1;
-    let gone = Write { key: RecordKey::Lane(lane(2, 0).session), value: None };
+    second.head.spilled_lane_count = 1;
+    let gone = RecordWrite { key: RecordKey::Lane(lane(2, 0).session), value: None };
     second.writes = vec![gone, set_lane(&lane(1, 7))];
     done(store, vec![second]);
     let entities = ["a\0", "a", "none"].map(|id| (shard(1), Entity::new("counter", id)));
@@ -72,7 +72,7 @@ fn reads_come_after_what_was_queued_before(store: &impl EntityStore) {
         let expected = crate::ScannedRecord::State("version".into(), value.into());
         assert_eq!(block_on(scanning).unwrap().records, [expected]);
         assert_eq!(block_on(listing).unwrap().records.len(), 1);
-        assert_eq!(block_on(committing), [CommitOutcome::Done]);
+        assert_eq!(block_on(committing), [CommitOutcome::Committed]);
     }
 }
 
@@ -110,7 +110,7 @@ fn state_is_scanned_in_order_of_keys(store: &impl EntityStore) {
         next.writes = keys
             .iter()
             .rev()
-            .map(|key| Write {
+            .map(|key| RecordWrite {
                 key: RecordKey::State(Bytes::copy_from_slice(key)),
                 value: Some(Bytes::copy_from_slice(id.as_bytes())),
             })
@@ -204,7 +204,7 @@ fn everything_is_there_after_a_reopening<S: EntityStore>(factory: &Factory<S>) {
     let claim = granted(&store, 1);
     for from in 0..6 {
         let mut next = turn(&claim, "a", from, from);
-        next.head.lanes_beside = 1;
+        next.head.spilled_lane_count = 1;
         next.writes = vec![set_lane(&lane(1, from)), set("k", vec![from as u8; 9000])];
         done(&store, vec![next, turn(&claim, "b", from, from)]);
         store = match factory.reopen(store) {

@@ -1,8 +1,8 @@
 //! Values of every size: a backend that splits large ones must give them back whole, and leave nothing behind.
 
 use bytes::Bytes;
-use ostraca_core::ids::Digest;
-use ostraca_core::records::{Answer, Recorded};
+use ostraca_core::ids::MessageDigest;
+use ostraca_core::records::{GuestReply, RecordedReply};
 
 use super::{Factory, done, granted, lane, load, set, set_lane, shard, state, turn, unset};
 use crate::EntityStore;
@@ -74,18 +74,18 @@ fn a_value_may_grow_shrink_and_go(store: &impl EntityStore) {
 fn heads_and_lanes_may_be_large(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let mut large = lane(1, 1);
-    large.replies.push(Recorded {
+    large.replies.push(RecordedReply {
         sequence: 1,
-        digest: Digest([1; 16]),
+        digest: MessageDigest([1; 16]),
         version: 1,
-        answer: Answer::Result(value(100_000, 3)),
+        reply: GuestReply::Result(value(100_000, 3)),
         extensions: Default::default(),
     });
     for from in 0..4 {
         let mut next = turn(&claim, "a", from, from);
         let beside = if from % 2 == 0 { large.clone() } else { lane(1, from) };
         next.head.lanes = vec![beside.clone()];
-        next.head.lanes_beside = 1;
+        next.head.spilled_lane_count = 1;
         next.writes = vec![set_lane(&beside)];
         done(store, vec![next]);
         let loaded = load(store, &shard(1), "a");

@@ -2,29 +2,30 @@
 
 use super::*;
 use ostraca_core::ids::{
-    ClusterId, Digest, Epoch, Incarnation, NodeId, Session, ShardId, ShardKey, TurnId,
+    ClusterId, Epoch, Incarnation, MessageDigest, NodeId, ScopedSessionId, ShardId, ShardPath,
+    TurnId,
 };
-use ostraca_core::records::{Answer, Recorded};
+use ostraca_core::records::{GuestReply, RecordedReply};
 
 fn lane() -> Lane {
-    let error = Answer::Error { code: "no".into(), message: "why".into() };
-    let recorded = |sequence, answer| Recorded {
+    let error = GuestReply::Error { code: "no".into(), message: "why".into() };
+    let recorded = |sequence, answer| RecordedReply {
         sequence,
-        digest: Digest([0xdd; 16]),
+        digest: MessageDigest([0xdd; 16]),
         version: sequence + 300,
-        answer,
+        reply: answer,
         extensions: Default::default(),
     };
     Lane {
-        session: Session([0x55; 16]),
-        last: 2,
+        session: ScopedSessionId([0x55; 16]),
+        last_sequence: 2,
         used_at: 1_000,
         newest_created: 129,
-        principal: 130,
+        principal_tag: 130,
         replies: vec![
-            recorded(1, Answer::Result(Bytes::from_static(b"ok"))),
+            recorded(1, GuestReply::Result(Bytes::from_static(b"ok"))),
             recorded(2, error),
-            recorded(3, Answer::Dropped),
+            recorded(3, GuestReply::Dropped),
         ],
         extensions: Default::default(),
     }
@@ -37,7 +38,7 @@ fn head() -> Head {
         turn: TurnId { nonce: 200, shard: 7, epoch: Epoch(2), number: 9 },
         commit_sequence: 4097,
         lanes: vec![],
-        lanes_beside: 1,
+        spilled_lane_count: 1,
         remembered: true,
         expires_at: Some(128),
         deleted: false,
@@ -50,7 +51,7 @@ fn head() -> Head {
 fn standing() -> StandingClaim {
     let claim = Claim {
         cluster: ClusterId(1),
-        shard: ShardKey { namespace: "n".into(), pool: "p".into(), shard: ShardId(7) },
+        shard: ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(7) },
         epoch: Epoch(2),
         node: NodeId::from("a"),
         incarnation: Incarnation { counter: 3, nonce: 4 },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use ostraca_core::ids::Session;
+use ostraca_core::ids::ScopedSessionId;
 use prost::Message;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -238,7 +238,7 @@ impl<S: Service> Shared<S> {
                     let text = format!("a session id of {} bytes", open.session.len());
                     return Err(Error::violation(Code::UnexpectedFrame, text));
                 };
-                let session = Session::of(&peer.principal, &id);
+                let session = ScopedSessionId::derive(&peer.principal, &id);
                 let info = Arc::new(SessionInfo { peer: Arc::clone(peer), id, session });
                 session::serve(self, &info, reader, writer).await
             }

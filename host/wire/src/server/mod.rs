@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use ostraca_core::ids::Session;
+use ostraca_core::ids::ScopedSessionId;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -89,7 +89,7 @@ pub struct SessionInfo {
     /// What the client chose.
     pub id: [u8; 16],
     /// As entities know it (R17).
-    pub session: Session,
+    pub session: ScopedSessionId,
 }
 
 /// A node among nodes.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::ledger::{ClusterTime, Patience, Window};
 use ostraca_client::{CallError, MessageId};
 use ostraca_core::ids::{Entity, MessageId as MessageKey};
-use ostraca_core::message::{Kind, Token};
+use ostraca_core::message::{MessageKind, ReplyToken};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 
@@ -103,9 +103,9 @@ impl World {
             let roll = self.rng.range(0, 10);
             let call = match roll {
                 // Where clocks may stand still, no lease guards what a query reads (R8).
-                0..=2 if !self.clocks_stop => (Kind::Query, "get", 0),
-                0..=4 => (Kind::Command, "take", self.rng.range(1, 20)),
-                _ => (Kind::Command, "add", self.rng.range(1, 10)),
+                0..=2 if !self.clocks_stop => (MessageKind::Query, "get", 0),
+                0..=4 => (MessageKind::Command, "take", self.rng.range(1, 20)),
+                _ => (MessageKind::Command, "add", self.rng.range(1, 10)),
             };
             let deadline = match self.rng.range(0, 100) {
                 of if of < if self.options.leaves { 90 } else { 10 } => self.rng.range(5, 300),
@@ -260,7 +260,7 @@ impl World {
     }
 
     /// A gateway answers a request.
-    pub(super) fn reply(&mut self, pid: Pid, token: Token, reply: Reply) {
+    pub(super) fn reply(&mut self, pid: Pid, token: ReplyToken, reply: Reply) {
         let Some(open) = self.processes[pid].door.open.remove(&token) else {
             return self.breaches.push(
                 Broken::SecondReply.because(format!("a second answer to {token:?}: {reply:?}")),
@@ -279,7 +279,9 @@ impl World {
                     self.tally.count("reply: no longer kept");
                 }
                 match self.sessions[open.session].books.unresolved.get(&open.sequence) {
-                    Some(sent) if sent.kind == Kind::Query => self.tally.count("reply: query"),
+                    Some(sent) if sent.kind == MessageKind::Query => {
+                        self.tally.count("reply: query")
+                    }
                     Some(_) => {}
                     None => self.tally.count("reply: recorded outcome"),
                 }

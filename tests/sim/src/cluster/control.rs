@@ -1,8 +1,8 @@
 //! A node's control: its machine is told, and its actions are carried out.
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::{Action, Event, Notice, Talk, WriteError};
-use ostraca_core::rows::{Key, Row, ShardsRow, Standing};
+use ostraca_core::node::{Action, ControlMessage, Event, Notice, WriteError};
+use ostraca_core::rows::{AssignmentsRow, NodeStatus, Row, RowKey};
 use ostraca_core::shard::Phase;
 
 use super::process::{Order, Pid};
@@ -23,7 +23,7 @@ impl World {
             // The first that it sees after it stood still.
             it.felt = self.now;
         }
-        if let Event::Unrunnable(types) = &event {
+        if let Event::UnrunnableTypes(types) = &event {
             it.unfit = !types.is_empty();
         }
         let now = it.reads(self.now);
@@ -51,7 +51,7 @@ impl World {
 
     pub(super) fn arm_node(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
-        let Some(wake) = it.machine.wake() else { return };
+        let Some(wake) = it.machine.next_wake() else { return };
         let when = it.world_time(wake).max(self.now + 1);
         if it.armed.is_some_and(|armed| armed <= when) {
             return;
@@ -66,7 +66,7 @@ impl World {
             return;
         }
         it.armed = None;
-        if it.machine.wake().is_some_and(|wake| wake <= it.mono(self.now)) {
+        if it.machine.next_wake().is_some_and(|wake| wake <= it.mono(self.now)) {
             self.tell_node(pid, Event::Tick);
         } else {
             self.arm_node(pid);
@@ -75,22 +75,22 @@ impl World {
 
     fn act_node(&mut self, pid: Pid, action: Action) {
         match action {
-            Action::List => self.call(pid, Call::List),
-            Action::Read(key) => self.call(pid, Call::Read(key)),
-            Action::Write { number, key, expected, row } => {
+            Action::ListRows => self.call(pid, Call::List),
+            Action::ReadRow(key) => self.call(pid, Call::Read(key)),
+            Action::WriteRow { request_id: number, key, expected, row } => {
                 let step = self.step_of(pid, &key, &row);
                 if let Row::Manager(row) = &row {
                     self.guard_stand(pid, row.term);
                 }
-                if let Row::Shards(row) = &row {
-                    let moving = row.shards.iter().filter_map(|shard| shard.moving.as_ref());
+                if let Row::Assignments(row) = &row {
+                    let moving = row.assignments.iter().filter_map(|shard| shard.hand_off.as_ref());
                     self.guard.asked.extend(moving.map(|moving| moving.id));
                 }
                 self.writes.insert((pid, number), (step, self.now));
                 self.call(pid, Call::Write { number, key, expected, row });
                 self.step(pid, step);
             }
-            Action::Say { to, talk } => {
+            Action::Send { to, message: talk } => {
                 self.guard_talk(pid, &to, &talk);
                 if self.processes[pid].alive {
                     self.say(pid, &to, talk);
@@ -104,7 +104,9 @@ impl World {
                 it.suspended = None;
                 self.route_me(pid, Some(member));
             }
-            Action::Renewed { sent, lease } => self.order(pid, Order::Renewed(sent, lease)),
+            Action::LeaseRenewed { sent_at: sent, lease } => {
+                self.order(pid, Order::Renewed(sent, lease))
+            }
             Action::Suspend => {
                 self.tally.count("transition: suspended");
                 let it = &mut self.processes[pid];
@@ -118,32 +120,32 @@ impl World {
                 let it = &mut self.processes[pid];
                 it.suspended = None;
                 // What the machine was told: word of a claim may be on its way.
-                let serves = it.machine.held().any(|(_, _, serving)| serving);
+                let serves = it.machine.held_shards().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
                     self.breaches.push(Broken::ResumedBlindly.because(why));
                 }
                 self.order(pid, Order::Resume);
             }
-            Action::ReadClaims { number, shards } => {
+            Action::ReadClaims { request_id: number, shards } => {
                 self.call(pid, Call::Claims { number, shards });
             }
-            Action::Adopt { shard, epoch, member } => {
+            Action::StartShard { shard, epoch, member } => {
                 self.order(pid, Order::Adopt(shard, epoch, member));
                 self.step(pid, "step: shard adopted");
             }
-            Action::Stop { shard, epoch, reason } => {
+            Action::StopShard { shard, epoch, reason } => {
                 self.order(pid, Order::Stop(shard, epoch, reason));
             }
-            Action::Forget { shard, epoch } => {
+            Action::DropShard { shard, epoch } => {
                 self.tally.count("transition: shard forgotten");
                 self.order(pid, Order::Forget(shard, epoch));
             }
-            Action::Route { shard, epoch, owner, moving } => {
+            Action::UpdateRoute { shard, epoch, owner, hand_off_in_progress: moving } => {
                 self.route_told(pid, shard, epoch, owner, moving);
             }
-            Action::Hold { shard, epoch } => self.route_hold(pid, shard, epoch),
-            Action::Node { member, alive, addresses } => {
+            Action::BufferShard { shard, epoch } => self.route_hold(pid, shard, epoch),
+            Action::UpdatePeer { member, alive, addresses } => {
                 if alive {
                     let site = addresses.first().and_then(|address| {
                         self.sites.iter().position(|site| site.address == *address)
@@ -155,7 +157,7 @@ impl World {
                     self.route_lost(pid, &member);
                 }
             }
-            Action::Note(notice) => self.note(pid, notice),
+            Action::Notify(notice) => self.note(pid, notice),
             Action::Fenced => {
                 self.tally.count("transition: fenced");
                 let it = &mut self.processes[pid];
@@ -169,34 +171,34 @@ impl World {
     }
 
     fn note(&mut self, pid: Pid, notice: Notice) {
-        if let Notice::GaveUp { probation, .. } = &notice {
+        if let Notice::ShardsReleased { probation, .. } = &notice {
             self.gave_up(pid, *probation);
         }
-        if let Notice::SteppedDown { .. } = &notice {
+        if let Notice::ManagerSteppedDown { .. } = &notice {
             self.tally.count("transition: manager that heard no host stepped down");
         }
         self.print(|| format!("note {notice:?}"));
     }
 
     /// What a write is for, by what it changes.
-    fn step_of(&self, pid: Pid, key: &Key, row: &Row) -> &'static str {
-        let none = ShardsRow::default();
+    fn step_of(&self, pid: Pid, key: &RowKey, row: &Row) -> &'static str {
+        let none = AssignmentsRow::default();
         match (key, row) {
-            (Key::Manager, _) => "step: leadership asked for",
-            (Key::Node(node), Row::Node(row))
-                if row.standing == Standing::Dead && *node != self.processes[pid].node =>
+            (RowKey::Manager, _) => "step: leadership asked for",
+            (RowKey::Node(node), Row::Node(row))
+                if row.status == NodeStatus::Dead && *node != self.processes[pid].node =>
             {
                 "step: death asked for"
             }
-            (_, Row::Shards(row)) => {
+            (_, Row::Assignments(row)) => {
                 let old = match self.rows.applied(key) {
-                    Some((Row::Shards(old), _)) => old,
+                    Some((Row::Assignments(old), _)) => old,
                     _ => &none,
                 };
-                let mut pairs = row.shards.iter().zip(&old.shards);
-                if old.shards.is_empty() || pairs.clone().any(|(a, b)| a.owner != b.owner) {
+                let mut pairs = row.assignments.iter().zip(&old.assignments);
+                if old.assignments.is_empty() || pairs.clone().any(|(a, b)| a.owner != b.owner) {
                     "step: owner asked for"
-                } else if pairs.any(|(a, b)| a.moving.is_some() && a.moving != b.moving) {
+                } else if pairs.any(|(a, b)| a.hand_off.is_some() && a.hand_off != b.hand_off) {
                     "step: intent asked for"
                 } else {
                     "step: seal asked for"
@@ -211,7 +213,7 @@ impl World {
         let Call::Write { number, .. } = call else { return };
         let asked = self.writes.remove(&(pid, *number));
         let it = &mut self.processes[pid];
-        if asked.is_some_and(|(_, at)| self.now > at + it.settings.ack_wait) {
+        if asked.is_some_and(|(_, at)| self.now > at + it.settings.ack_timeout) {
             it.held_up_at = self.now;
         }
         match asked.map(|(step, _)| step) {
@@ -226,12 +228,12 @@ impl World {
     }
 
     /// What is said must have been written before, or have happened.
-    fn guard_talk(&mut self, pid: Pid, to: &NodeId, talk: &Talk) {
+    fn guard_talk(&mut self, pid: Pid, to: &NodeId, talk: &ControlMessage) {
         let it = &self.processes[pid];
         let mono = it.mono(self.now);
         let node = it.node.clone();
         match talk {
-            Talk::BeginHandOff { id, shard, term, .. } => {
+            ControlMessage::BeginHandOff { id, shard, term, .. } => {
                 let first = !self.processes[pid].begun.contains_key(id);
                 if first && id.term != *term {
                     self.tally.count("transition: hand-off went on under a new manager");
@@ -244,8 +246,8 @@ impl World {
                 }
                 self.step(pid, "step: begin-hand-off said");
             }
-            Talk::HandOff { id, shard, .. } => {
-                let ack_wait = it.settings.ack_wait;
+            ControlMessage::HandOff { id, shard, .. } => {
+                let ack_wait = it.settings.ack_timeout;
                 let begun = self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 let first = !std::mem::replace(&mut begun.1, true);
                 let waited = mono.saturating_sub(begun.0);
@@ -259,10 +261,10 @@ impl World {
                 }
                 self.step(pid, "step: hand-off said");
             }
-            Talk::BeginHandOffAck { .. } => {
+            ControlMessage::BeginHandOffAck { .. } => {
                 self.tally.count("transition: begin-hand-off acknowledged");
             }
-            Talk::ShardStopped { shard, epoch, .. } => {
+            ControlMessage::ShardStopped { shard, epoch, .. } => {
                 let adopts = it.orders.iter().any(
                     |order| matches!(order, Order::Adopt(of, at, _) if of == shard && at <= epoch),
                 );
@@ -283,9 +285,9 @@ impl World {
                 }
                 self.step(pid, "step: shard-stopped said");
             }
-            Talk::Report(report) => {
+            ControlMessage::Report(report) => {
                 let Some(member) = it.member.clone() else { return };
-                for (shard, epoch, _) in &report.refused {
+                for (shard, epoch, _) in &report.refused_claims {
                     self.guard.refused.insert((member.clone(), *shard, *epoch));
                 }
             }
@@ -294,12 +296,17 @@ impl World {
     }
 
     /// Talk arrives.
-    pub(super) fn heard(&mut self, pid: Pid, from: ostraca_core::rows::Member, talk: Talk) {
-        let stopped = matches!(talk, Talk::ShardStopped { .. });
-        if let Talk::Report(report) = &talk {
+    pub(super) fn heard(
+        &mut self,
+        pid: Pid,
+        from: ostraca_core::rows::Member,
+        talk: ControlMessage,
+    ) {
+        let stopped = matches!(talk, ControlMessage::ShardStopped { .. });
+        if let ControlMessage::Report(report) = &talk {
             self.heard_report(&from.node, report);
         }
-        self.tell_node(pid, Event::Heard { from, talk });
+        self.tell_node(pid, Event::Received { from, message: talk });
         if stopped && self.processes[pid].alive {
             self.step(pid, "step: shard-stopped heard");
         }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::{Epoch, Session as SessionKey, ShardId};
-use ostraca_core::message::{Kind, Outcome, Token, codes};
+use ostraca_core::ids::{Epoch, ScopedSessionId as SessionKey, ShardId};
+use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
 use ostraca_core::node::Event;
-use ostraca_core::route::{Router, Settings, Step, Verdict};
+use ostraca_core::route::{Action, AttemptResult, Router, Settings};
 use ostraca_core::rows::Member;
 use ostraca_core::shard;
 use ostraca_wire::Limits;
@@ -27,7 +27,7 @@ use crate::finding::Broken;
 /// A message as it came.
 #[derive(Clone, Debug)]
 pub(super) struct Parcel {
-    token: Token,
+    token: ReplyToken,
     pub(super) session: SessionKey,
     pub(super) envelope: Envelope,
     /// When, on this node's clock.
@@ -50,12 +50,12 @@ pub(super) struct Open {
 pub(super) struct Door {
     pub(super) router: Router<Arc<Parcel>>,
     /// Requests that are not answered.
-    pub(super) open: BTreeMap<Token, Open>,
+    pub(super) open: BTreeMap<ReplyToken, Open>,
     /// When a tick of the router is due, in the world's time.
     pub(super) armed: Option<u64>,
     pub(super) budgets: Arc<Budgets>,
     /// What messages cost that other nodes passed on.
-    pub(super) passed_on: BTreeMap<Token, Arc<Charge>>,
+    pub(super) passed_on: BTreeMap<ReplyToken, Arc<Charge>>,
     /// The node has begun; before, it says that it starts.
     pub(super) opened: bool,
     /// The node stops: by then, on its clock, everything is given back.
@@ -82,7 +82,7 @@ impl World {
         let Some((envelope, charge)) = self.read_message(pid, &post) else { return };
         let Post { line, session, .. } = post;
         self.tokens += 1;
-        let token = Token(self.tokens);
+        let token = ReplyToken(self.tokens);
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let sequence = envelope.sequence;
@@ -93,7 +93,7 @@ impl World {
         let session = self.sessions[session].books.key;
         let parcel = Parcel { token, session, envelope, received: now };
         let step = it.door.router.route(now, shard, Arc::new(parcel), bytes, deadline);
-        if matches!(step, Step::Held) {
+        if matches!(step, Action::Buffered) {
             self.tally.count("route: held");
             if let Some(open) = self.processes[pid].door.open.get_mut(&token) {
                 open.held = true;
@@ -103,21 +103,21 @@ impl World {
     }
 
     /// Does what the router says, and has it woken when it wants to be.
-    pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Step<Arc<Parcel>>>) {
+    pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Action<Arc<Parcel>>>) {
         for step in steps {
             match step {
-                Step::Held => {}
-                Step::Local { shard, tag, item, .. } => {
+                Action::Buffered => {}
+                Action::Local { shard, attempt_id: tag, item, .. } => {
                     self.tally.count("route: local");
                     self.attempt(pid, item.token);
                     self.run_local(pid, shard, tag, &item);
                 }
-                Step::Remote { to, epoch, tag, item } => {
+                Action::Remote { to, epoch, attempt_id: tag, item } => {
                     self.tally.count("route: remote");
                     self.attempt(pid, item.token);
                     self.send_remote(pid, to, epoch, tag, &item);
                 }
-                Step::Refuse { item, refusal } => {
+                Action::Refuse { item, refusal } => {
                     if refusal.code == codes::OVERLOADED {
                         self.tally.count("route: refused at its bound");
                     }
@@ -128,7 +128,7 @@ impl World {
         self.arm_router(pid);
     }
 
-    fn attempt(&mut self, pid: Pid, token: Token) {
+    fn attempt(&mut self, pid: Pid, token: ReplyToken) {
         let Some(open) = self.processes[pid].door.open.get_mut(&token) else {
             return self
                 .breaches
@@ -145,7 +145,7 @@ impl World {
 
     pub(super) fn arm_router(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
-        let Some(wake) = it.door.router.wake() else { return };
+        let Some(wake) = it.door.router.next_wake() else { return };
         let when = it.world_time(wake).max(self.now + 1);
         if it.door.armed.is_some_and(|armed| armed <= when) {
             return;
@@ -161,12 +161,12 @@ impl World {
         }
         it.door.armed = None;
         let now = it.mono(self.now);
-        if it.door.router.wake().is_none_or(|wake| wake > now) {
+        if it.door.router.next_wake().is_none_or(|wake| wake > now) {
             return self.arm_router(pid);
         }
         let mut out = Vec::new();
         it.door.router.tick(now, &mut out);
-        if it.door.router.wake().is_some_and(|wake| wake <= now) {
+        if it.door.router.next_wake().is_some_and(|wake| wake <= now) {
             let why = format!("{}: the router wants to be woken for nothing", it.node);
             self.breaches.push(Broken::RouterSpins.because(why));
         }
@@ -182,14 +182,14 @@ impl World {
             Ok(message) => message,
             Err(problem) => {
                 let reply = outcome::not_run(problem);
-                return self.answered(pid, tag, Verdict::Done, || Some(reply));
+                return self.answered(pid, tag, AttemptResult::Answered, || Some(reply));
             }
         };
         let Some(hosted) = self.processes[pid].shards.get(&shard) else {
             return self.ended(pid, tag, message.kind, not_here(shard), Epoch(0));
         };
-        let asker = (Asker::Door(Token(tag), message.kind), shard, hosted.epoch);
-        self.processes[pid].askers.insert(message.token, asker);
+        let asker = (Asker::Door(ReplyToken(tag), message.kind), shard, hosted.epoch);
+        self.processes[pid].askers.insert(message.reply_token, asker);
         self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
     }
 
@@ -240,7 +240,7 @@ impl World {
             if self.rng.chance(50) {
                 self.tally.count("transition: a peer found unreachable");
                 let node = member.node;
-                self.tell_awake(pid, Event::Unreachable { node });
+                self.tell_awake(pid, Event::NodeUnreachable { node });
             }
         }
     }
@@ -264,13 +264,13 @@ impl World {
         let it = &self.processes[pid];
         let received = it.mono(self.now);
         let shard = shard_of(&envelope.id, self.shards);
-        let hint = it.door.router.elsewhere(shard, Epoch(envelope.route_epoch), &it.node.0);
+        let hint = it.door.router.redirect_hint(shard, Epoch(envelope.route_epoch), &it.node.0);
         if hint.is_some() || !it.identity.roles.host {
             let details = hint.as_ref().map(outcome::hint_details).unwrap_or_default();
             let bounced = outcome::bounced(codes::NOT_OWNER, "the shard is another's");
             return Err(Problem { details, ..bounced });
         }
-        let token = Token(0);
+        let token = ReplyToken(0);
         let message = self.open_parcel(pid, &Parcel { token, session, envelope, received })?;
         let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.get(&shard) else {
@@ -279,8 +279,8 @@ impl World {
             return Ok(());
         };
         let asker = (Asker::Peer(conn, tag, message.kind), shard, hosted.epoch);
-        it.askers.insert(message.token, asker);
-        it.door.passed_on.insert(message.token, charge);
+        it.askers.insert(message.reply_token, asker);
+        it.door.passed_on.insert(message.reply_token, charge);
         self.tell_shard(pid, shard, shard::Event::Message(Arc::new(message)));
         Ok(())
     }
@@ -291,32 +291,40 @@ impl World {
     }
 
     /// An attempt ended at this node's own machine of the shard.
-    pub(super) fn ended(&mut self, pid: Pid, tag: u64, kind: Kind, outcome: Outcome, epoch: Epoch) {
+    pub(super) fn ended(
+        &mut self,
+        pid: Pid,
+        tag: u64,
+        kind: MessageKind,
+        outcome: Outcome,
+        epoch: Epoch,
+    ) {
         let verdict = outcome::verdict_on(&outcome, epoch);
         self.answered(pid, tag, verdict, || Some(outcome::reply(outcome, kind, epoch)));
     }
 
     /// An attempt found no way.
     pub(super) fn not_sent(&mut self, pid: Pid, tag: u64) {
-        self.answered(pid, tag, Verdict::NotSent, || None);
+        self.answered(pid, tag, AttemptResult::NotSent, || None);
     }
 
     fn answered(
         &mut self,
         pid: Pid,
         tag: u64,
-        verdict: Verdict,
+        verdict: AttemptResult,
         reply: impl FnOnce() -> Option<Reply>,
     ) {
         match &verdict {
-            Verdict::NotOwner { .. } => self.tally.count("route: bounced, not-owner"),
-            Verdict::Rebalancing => self.tally.count("route: bounced, rebalancing"),
-            Verdict::Done | Verdict::NotSent => {}
+            AttemptResult::NotOwner { .. } => self.tally.count("route: bounced, not-owner"),
+            AttemptResult::Rebalancing => self.tally.count("route: bounced, rebalancing"),
+            AttemptResult::Answered | AttemptResult::NotSent => {}
         }
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let mut out = Vec::new();
-        if let Some((item, in_doubt)) = it.door.router.answered(now, tag, verdict, &mut out)
+        if let Some((item, in_doubt)) =
+            it.door.router.on_attempt_result(now, tag, verdict, &mut out)
             && let Some(reply) = reply()
         {
             if in_doubt {
@@ -331,7 +339,7 @@ impl World {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let mut out = Vec::new();
-        it.door.router.set_me(now, me, &mut out);
+        it.door.router.set_local(now, me, &mut out);
         self.steps(pid, out);
     }
 
@@ -347,9 +355,9 @@ impl World {
         let now = it.mono(self.now);
         let mut out = Vec::new();
         let router = &mut it.door.router;
-        let epoch_of = |router: &Router<_>| router.route_of(shard).map_or(Epoch(0), |it| it.0);
+        let epoch_of = |router: &Router<_>| router.route_for(shard).map_or(Epoch(0), |it| it.0);
         let was = epoch_of(router);
-        router.update(now, shard, epoch, owner, moving, &mut out);
+        router.update_route(now, shard, epoch, owner, moving, &mut out);
         let is = epoch_of(router);
         if is > was {
             self.tally.count("route: moved");
@@ -365,7 +373,7 @@ impl World {
     pub(super) fn route_hold(&mut self, pid: Pid, shard: ShardId, epoch: Epoch) {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
-        it.door.router.hold(now, shard, epoch);
+        it.door.router.buffer_shard(now, shard, epoch);
         self.arm_router(pid);
     }
 
@@ -373,12 +381,12 @@ impl World {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let mut out = Vec::new();
-        it.door.router.lost(now, member, &mut out);
+        it.door.router.on_link_lost(now, member, &mut out);
         self.steps(pid, out);
     }
 }
 
 /// What a node's workers say of a shard that has no machine there.
 fn not_here(shard: ShardId) -> Outcome {
-    Outcome::later(codes::NOT_OWNER, format!("shard {shard} is not on this node"), 100)
+    Outcome::not_run_retryable(codes::NOT_OWNER, format!("shard {shard} is not on this node"), 100)
 }

@@ -1,6 +1,6 @@
 //! Faults, and what operators do: when each strikes is drawn at the start, and the last one's end is known.
 
-use ostraca_core::node::{Agreed, Event};
+use ostraca_core::node::{Event, LeaseSettings};
 
 use super::line_cuts::Silence;
 use super::net::{Cut, Scope, Way};
@@ -115,9 +115,15 @@ pub(super) enum Fault {
 }
 
 /// The cluster's settings with that lease.
-pub(super) fn node_settings(revision: u64, lease: u64) -> Agreed {
+pub(super) fn node_settings(revision: u64, lease: u64) -> LeaseSettings {
     let (margin, renew) = (LEASE / 5, RENEW.min(lease / 4));
-    Agreed { revision, lease, margin, renew, unheard: UNHEARD.max(lease * 2) }
+    LeaseSettings {
+        revision,
+        lease,
+        lease_margin: margin,
+        renew_interval: renew,
+        manager_silence_timeout: UNHEARD.max(lease * 2),
+    }
 }
 
 /// Somebody is struck when a step is reached for the nth time.
@@ -331,7 +337,7 @@ impl World {
             if self.processes[pid].alive && self.rng.chance(85) {
                 let delay = if self.rng.chance(50) { 1 } else { self.rng.range(1, LEASE * 3) };
                 self.heal_by(delay);
-                let event = Event::Settings(self.agreed);
+                let event = Event::LeaseSettingsChanged(self.agreed);
                 self.at(delay, Happening::Told { pid, event });
             }
         }

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_core::ids::Session as SessionKey;
-use ostraca_core::message::{Kind, Message, Token, codes};
-use ostraca_core::route::Step;
+use ostraca_core::ids::ScopedSessionId as SessionKey;
+use ostraca_core::message::{Message, MessageKind, ReplyToken, codes};
+use ostraca_core::route::Action;
 use ostraca_wire::budget::{Account, Charge, OVERHEAD, Place};
 use ostraca_wire::check::{self, Refused};
 use ostraca_wire::envelope::{Deadlines, Deployed, in_namespace, resolve};
@@ -70,15 +70,15 @@ impl Bounds {
 /// A deployed type.
 pub(super) struct SimType {
     name: Arc<str>,
-    methods: [(Arc<str>, Kind); 3],
+    methods: [(Arc<str>, MessageKind); 3],
 }
 
 impl SimType {
     pub(super) fn new(name: &str) -> Self {
         let methods = [
-            ("add".into(), Kind::Command),
-            ("take".into(), Kind::Command),
-            ("get".into(), Kind::Query),
+            ("add".into(), MessageKind::Command),
+            ("take".into(), MessageKind::Command),
+            ("get".into(), MessageKind::Query),
         ];
         Self { name: name.into(), methods }
     }
@@ -93,7 +93,7 @@ impl Deployed for SimType {
         principal == PRINCIPAL
     }
 
-    fn method(&self, name: &str) -> Option<&(Arc<str>, Kind)> {
+    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {
         self.methods.iter().find(|(known, _)| **known == *name)
     }
 
@@ -271,7 +271,7 @@ impl World {
     pub(super) fn open_parcel(&mut self, pid: Pid, parcel: &Parcel) -> Result<Message, Problem> {
         let envelope = &parcel.envelope;
         self.tokens += 1;
-        let token = Token(self.tokens);
+        let token = ReplyToken(self.tokens);
         let resolved = in_namespace(envelope).and_then(|()| {
             let entry = self.types.iter().find(|it| *it.name == *envelope.r#type);
             let entry = entry.ok_or_else(|| problem(codes::UNKNOWN_TYPE, "no such type"))?;
@@ -282,8 +282,8 @@ impl World {
             Ok(resolved) => resolved,
             Err(problem) if self.lets(Mutation::DontCheck) => {
                 let kind = match envelope.kind() {
-                    proto::Kind::Query => Kind::Query,
-                    _ => Kind::Command,
+                    proto::Kind::Query => MessageKind::Query,
+                    _ => MessageKind::Command,
                 };
                 drop(problem);
                 (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind)
@@ -295,7 +295,7 @@ impl World {
         };
         let now = self.processes[pid].mono(self.now);
         let held = now.saturating_sub(parcel.received);
-        let context = ostraca_core::message::Context {
+        let context = ostraca_core::message::MessageMetadata {
             principal: envelope.principal.as_str().into(),
             ..Default::default()
         };
@@ -305,11 +305,14 @@ impl World {
     /// No turn starts for a message that no gateway may let in, or that may take longer than any.
     pub(super) fn check_message(&mut self, pid: Pid, message: &Message) {
         let id = message.id;
-        let known = self.types.iter().find(|it| *it.name == *message.target.kind);
+        let known = self.types.iter().find(|it| *it.name == *message.target.entity_type);
         let method = known.and_then(|it| it.method(&message.method));
         let fits = message.after < id.sequence && message.settled <= id.sequence;
         let small = message.body.len() as u64 <= BODY && !message.target.id.is_empty();
-        if !fits || !small || message.created == 0 || method.is_none_or(|(_, k)| *k != message.kind)
+        if !fits
+            || !small
+            || message.created_ms == 0
+            || method.is_none_or(|(_, k)| *k != message.kind)
         {
             self.breaches.push(Broken::BadMessageRan.because(format!("{message:?}")));
         }
@@ -372,9 +375,9 @@ impl World {
         let now = it.mono(self.now);
         let Some(until) = it.door.closing else { return };
         let mut out = Vec::new();
-        let done = it.door.router.wind_down(now, until, &mut out);
+        let done = it.door.router.shut_down_step(now, until, &mut out);
         for step in &out {
-            if let Step::Refuse { refusal, .. } = step {
+            if let Action::Refuse { refusal, .. } = step {
                 self.tally.count(match refusal.in_doubt {
                     true => "gateway: gave up in doubt, its node stops",
                     false => "gateway: turned away, its node stops",

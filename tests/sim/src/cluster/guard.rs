@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::records::Claim;
 use ostraca_core::rows::{
-    HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardsRow, Standing, shard_at,
+    AssignmentsRow, HandOffId, ManagerRow, Member, NodeRow, NodeStatus, Row, RowKey, shard_at,
 };
 use ostraca_core::shard::Phase;
 
@@ -23,7 +23,7 @@ const NEWS: u64 = 400;
 /// A write that was applied, and what was so at that moment.
 #[derive(Clone, Debug)]
 pub(super) struct Applied {
-    pub(super) key: Key,
+    pub(super) key: RowKey,
     pub(super) old: Option<Row>,
     pub(super) new: Row,
     pub(super) by: Pid,
@@ -42,11 +42,11 @@ pub(super) struct Guard {
     /// What is to be said of who stood for the leadership in a term, if it takes it.
     stood: BTreeMap<(Pid, u64), Finding>,
     pub(super) dead: BTreeSet<Member>,
-    pub(super) standing: BTreeMap<NodeId, (Member, Standing)>,
+    pub(super) standing: BTreeMap<NodeId, (Member, NodeStatus)>,
     /// Who was given a shard under which epoch, by which term's row.
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
     /// Terms of the chunks' rows.
-    pub(super) terms: BTreeMap<Key, u64>,
+    pub(super) terms: BTreeMap<RowKey, u64>,
     /// The hand-offs that rows named.
     pub(super) intents: BTreeSet<HandOffId>,
     /// Those of rows that a manager asked to be written.
@@ -92,18 +92,20 @@ impl Guard {
             || self
                 .standing
                 .get(&member.node)
-                .is_some_and(|(life, standing)| life != member || *standing != Standing::Live)
+                .is_some_and(|(life, standing)| life != member || *standing != NodeStatus::Live)
     }
 }
 
 impl World {
     /// Shards whose owner `new` replaces although a machine of the old one, which may commit, lives.
-    pub(super) fn still_living(&self, key: &Key, old: Option<&Row>, new: &Row) -> Vec<ShardId> {
-        let (Key::Shards(chunk), Some(Row::Shards(old)), Row::Shards(new)) = (key, old, new) else {
+    pub(super) fn still_living(&self, key: &RowKey, old: Option<&Row>, new: &Row) -> Vec<ShardId> {
+        let (RowKey::Assignments(chunk), Some(Row::Assignments(old)), Row::Assignments(new)) =
+            (key, old, new)
+        else {
             return Vec::new();
         };
         let mut living = Vec::new();
-        for (place, (before, after)) in old.shards.iter().zip(&new.shards).enumerate() {
+        for (place, (before, after)) in old.assignments.iter().zip(&new.assignments).enumerate() {
             let Some(owner) = before.owner.as_ref().filter(|_| before.epoch != after.epoch) else {
                 continue;
             };
@@ -128,24 +130,24 @@ impl World {
     /// A write became durable: was it allowed when it was made?
     pub(super) fn guard_applied(&mut self, applied: &Applied) {
         match (&applied.key, &applied.new) {
-            (Key::Node(node), Row::Node(row)) => {
+            (RowKey::Node(node), Row::Node(row)) => {
                 let old = match &applied.old {
                     Some(Row::Node(old)) => Some(old.clone()),
                     _ => None,
                 };
                 self.guard_node(applied, node, old.as_ref(), row);
             }
-            (Key::Manager, Row::Manager(row)) => {
+            (RowKey::Manager, Row::Manager(row)) => {
                 let old = match &applied.old {
                     Some(Row::Manager(old)) => Some(old.clone()),
                     _ => None,
                 };
                 self.guard_manager(applied.by, old.as_ref(), row);
             }
-            (Key::Shards(chunk), Row::Shards(row)) => {
+            (RowKey::Assignments(chunk), Row::Assignments(row)) => {
                 let old = match &applied.old {
-                    Some(Row::Shards(old)) => old.clone(),
-                    _ => ShardsRow::default(),
+                    Some(Row::Assignments(old)) => old.clone(),
+                    _ => AssignmentsRow::default(),
                 };
                 self.guard_shards(applied, *chunk, &old, row);
             }
@@ -177,7 +179,7 @@ impl World {
                         .push(Broken::LifeOrder.because(format!("{member} follows {former}")));
                 }
                 let embedded = self.processes[applied.by].site == 0;
-                if old.standing == Standing::Live && !embedded {
+                if old.status == NodeStatus::Live && !embedded {
                     self.tally.count("transition: waited for a standing lease");
                     self.guard_belief(&former);
                     if ago < old.lease {
@@ -187,12 +189,12 @@ impl World {
                     }
                 }
                 self.guard.dead.insert(former);
-            } else if old.standing != Standing::Live && row.standing == Standing::Live {
+            } else if old.status != NodeStatus::Live && row.status == NodeStatus::Live {
                 self.breaches.push(
                     Broken::LifeOrder
-                        .because(format!("{member} came back from {:?} (R7)", old.standing)),
+                        .because(format!("{member} came back from {:?} (R7)", old.status)),
                 );
-            } else if row.standing == Standing::Dead && old.standing == Standing::Live {
+            } else if row.status == NodeStatus::Dead && old.status == NodeStatus::Live {
                 self.tally.count("transition: node marked dead");
                 self.guard_belief(&member);
                 if ago < old.lease {
@@ -202,7 +204,7 @@ impl World {
                 }
             }
         }
-        if row.standing == Standing::Stopped {
+        if row.status == NodeStatus::Left {
             self.tally.count(match self.processes[applied.by].leaving {
                 true => "transition: node left",
                 false => "transition: unheard life ended itself",
@@ -230,10 +232,10 @@ impl World {
                 last.pop_front();
             }
         }
-        if row.standing != Standing::Live {
+        if row.status != NodeStatus::Live {
             self.guard.dead.insert(member.clone());
         }
-        self.guard.standing.insert(node.clone(), (member, row.standing));
+        self.guard.standing.insert(node.clone(), (member, row.status));
     }
 
     /// A life is over: no process may rely on its lease any more, and answer queries (R8). One whose clock stood still
@@ -271,7 +273,7 @@ impl World {
     /// A node stands for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
     /// have missed while it slept, unless its clock slept too (R8). Who is deaf and awake may: no more than a term is lost.
     pub(super) fn guard_stand(&mut self, pid: Pid, term: u64) {
-        let Some((Row::Manager(row), _)) = self.rows.applied(&Key::Manager) else { return };
+        let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = &row.holder;
         let it = &self.processes[pid];
         if self.guard.gone(holder) || holder.node == it.node {

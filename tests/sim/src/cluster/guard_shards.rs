@@ -1,7 +1,7 @@
 //! The guard's look at rows of assignments: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
 use ostraca_core::ids::ShardId;
-use ostraca_core::rows::{Key, ShardRow, ShardsRow, shard_at};
+use ostraca_core::rows::{Assignment, AssignmentsRow, RowKey, shard_at};
 
 use super::World;
 use super::guard::Applied;
@@ -12,31 +12,32 @@ impl World {
         &mut self,
         applied: &Applied,
         chunk: u32,
-        old: &ShardsRow,
-        row: &ShardsRow,
+        old: &AssignmentsRow,
+        row: &AssignmentsRow,
     ) {
         if row.term < old.term {
             self.breaches.push(
                 Broken::TermOrder.because(format!("term {} follows {} (R10)", row.term, old.term)),
             );
         }
-        if row.term > old.term && !old.shards.is_empty() {
+        if row.term > old.term && !old.assignments.is_empty() {
             self.tally.count("transition: row sealed");
         }
         self.guard.terms.insert(applied.key.clone(), row.term);
-        let none = ShardRow::default();
+        let none = Assignment::default();
         let mut decided = false;
-        for (place, after) in row.shards.iter().enumerate() {
-            let before = old.shards.get(place).unwrap_or(&none);
+        for (place, after) in row.assignments.iter().enumerate() {
+            let before = old.assignments.get(place).unwrap_or(&none);
             let shard = shard_at(chunk, place);
             decided |= before != after;
-            if let Some(moving) = &after.moving {
-                if before.moving.as_ref().map(|m| m.id) != Some(moving.id) {
+            if let Some(moving) = &after.hand_off {
+                if before.hand_off.as_ref().map(|m| m.id) != Some(moving.id) {
                     self.tally.count("transition: hand-off begun");
                 }
                 self.guard.intents.insert(moving.id);
             }
-            if before.moving.is_some() && after.moving.is_none() && before.epoch == after.epoch {
+            if before.hand_off.is_some() && after.hand_off.is_none() && before.epoch == after.epoch
+            {
                 self.tally.count("transition: hand-off given up");
                 self.guard_acks(applied, shard, before);
             }
@@ -45,12 +46,17 @@ impl World {
             }
         }
         // R10: decides only from what it sealed.
-        let chunks = ostraca_core::rows::chunks(self.shards);
+        let chunks = ostraca_core::rows::chunk_count(self.shards);
         let sealed = (0..chunks).all(|other| {
-            other == chunk || self.guard.terms.get(&Key::Shards(other)) == Some(&row.term)
+            other == chunk || self.guard.terms.get(&RowKey::Assignments(other)) == Some(&row.term)
         });
-        let by_hand_off = row.shards.iter().zip(&old.shards).all(|(a, b)| a.owner == b.owner);
-        if decided && !old.shards.is_empty() && (!sealed || old.term != row.term) && !by_hand_off {
+        let by_hand_off =
+            row.assignments.iter().zip(&old.assignments).all(|(a, b)| a.owner == b.owner);
+        if decided
+            && !old.assignments.is_empty()
+            && (!sealed || old.term != row.term)
+            && !by_hand_off
+        {
             self.breaches.push(
                 Broken::DecidedUnsealed
                     .because(format!("term {} decided before it had sealed all (R10)", row.term)),
@@ -62,8 +68,8 @@ impl World {
         &mut self,
         applied: &Applied,
         shard: ShardId,
-        before: &ShardRow,
-        after: &ShardRow,
+        before: &Assignment,
+        after: &Assignment,
     ) {
         let Some(owner) = &after.owner else {
             if before.owner.is_some() && after.epoch < before.epoch {
@@ -110,8 +116,8 @@ impl World {
     }
 
     /// A hand-off that was given up must have been asked for, whoever did not acknowledge it (R12).
-    pub(super) fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &ShardRow) {
-        let Some(moving) = &before.moving else { return };
+    pub(super) fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &Assignment) {
+        let Some(moving) = &before.hand_off else { return };
         let it = &self.processes[applied.by];
         let Some((begun, told)) = it.begun.get(&moving.id) else { return };
         let since = it.world_time(*begun);
@@ -124,7 +130,7 @@ impl World {
             && it.control_since < since
             && it.lapsed_at < since
             && it.held_up_at < since;
-        if !told && steady && applied.at > since + 2 * it.settings.ack_wait {
+        if !told && steady && applied.at > since + 2 * it.settings.ack_timeout {
             self.breaches.push(Broken::WaitedForAcks.because(format!(
                 "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
             )));

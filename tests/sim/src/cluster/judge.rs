@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_core::assign::Strategy;
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::ids::{NodeId, ShardId, TurnId};
 use ostraca_core::node;
-use ostraca_core::rows::{Key, NodeRow, Row, ShardRow, Standing, shard_at};
+use ostraca_core::rows::{Assignment, NodeRow, NodeStatus, Row, RowKey, shard_at};
 use ostraca_core::shard::Phase;
 
 use super::net::Scope;
@@ -15,11 +15,11 @@ use crate::finding::Broken;
 use crate::verdict::Verdict;
 
 impl World {
-    fn shard_rows(&self) -> BTreeMap<ShardId, ShardRow> {
+    fn shard_rows(&self) -> BTreeMap<ShardId, Assignment> {
         let mut all = BTreeMap::new();
         for (key, (row, _)) in self.rows.durable() {
-            if let (Key::Shards(chunk), Row::Shards(row)) = (key, row) {
-                let shards = row.shards.iter().enumerate();
+            if let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) {
+                let shards = row.assignments.iter().enumerate();
                 all.extend(shards.map(|(place, row)| (shard_at(*chunk, place), row.clone())));
             }
         }
@@ -32,7 +32,7 @@ impl World {
         (1..=self.shards)
             .map(ShardId)
             .filter(|shard| {
-                let Some(ShardRow { epoch, owner: Some(owner), .. }) = rows.get(shard) else {
+                let Some(Assignment { epoch, owner: Some(owner), .. }) = rows.get(shard) else {
                     return true;
                 };
                 let process = self
@@ -44,7 +44,7 @@ impl World {
                 !hosted.is_some_and(|hosted| {
                     hosted.epoch == *epoch
                         && hosted.machine.phase() == Phase::Serving
-                        && !hosted.machine.suspended()
+                        && !hosted.machine.is_suspended()
                         && claim == Some(hosted.machine.claim())
                 })
             })
@@ -57,9 +57,9 @@ impl World {
         let why = shards.iter().map(|shard| {
             let Some(row) = rows.get(shard) else { return format!("{shard} has no row") };
             let Some(owner) = &row.owner else { return format!("{shard} has no owner") };
-            let standing = match self.rows.durable().get(&Key::Node(owner.node.clone())) {
+            let standing = match self.rows.durable().get(&RowKey::Node(owner.node.clone())) {
                 Some((Row::Node(row), _)) if row.incarnation == owner.incarnation => {
-                    format!("{:?}", row.standing)
+                    format!("{:?}", row.status)
                 }
                 _ => "replaced".into(),
             };
@@ -73,11 +73,11 @@ impl World {
                 row.epoch.0,
                 if process.is_some() { "running" } else { "no process" },
                 machine.map(|it| (it.epoch.0, it.machine.phase())),
-                process.map(|it| it.machine.suspended()),
-                row.moving
+                process.map(|it| it.machine.is_suspended()),
+                row.hand_off
             )
         });
-        let manager = self.rows.durable().get(&Key::Manager);
+        let manager = self.rows.durable().get(&RowKey::Manager);
         format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
     }
 
@@ -85,14 +85,14 @@ impl World {
     fn counts(&self) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
-            row.standing == Standing::Live
+            row.status == NodeStatus::Live
                 && row.roles.host
-                && !row.is_emptied()
-                && row.store_answers
+                && !row.is_draining_or_leaving()
+                && row.store_available
         };
         let mut counts = BTreeMap::new();
         for (key, (row, _)) in self.rows.durable() {
-            if let (Key::Node(node), Row::Node(row)) = (key, row)
+            if let (RowKey::Node(node), Row::Node(row)) = (key, row)
                 && may(row)
                 && self.processes.iter().any(|it| {
                     it.alive
@@ -102,7 +102,7 @@ impl World {
                         })
                 })
             {
-                let owns = |row: &&ShardRow| row.owner.as_ref().is_some_and(|o| o.node == *node);
+                let owns = |row: &&Assignment| row.owner.as_ref().is_some_and(|o| o.node == *node);
                 counts.insert(node.clone(), rows.values().filter(owns).count());
             }
         }
@@ -208,7 +208,7 @@ impl World {
     /// The same events must give the same actions: else nothing recorded could be replayed.
     fn replay(&mut self) {
         for it in &mut self.processes {
-            let strategy = Strategy::Average.build();
+            let strategy = BuiltinStrategy::Average.build();
             let mut again = node::Machine::new(it.settings.clone(), it.identity.clone(), strategy);
             for (now, event, actions) in std::mem::take(&mut it.script) {
                 again.handle(now, event.clone());

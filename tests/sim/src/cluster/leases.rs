@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
-use ostraca_core::message::Kind;
+use ostraca_core::message::MessageKind;
 use ostraca_core::node::Event;
-use ostraca_core::rows::{Key, Row, chunk_of, place_of, shard_at};
+use ostraca_core::rows::{Row, RowKey, chunk_of, index_in_chunk, shard_at};
 
 use super::guard::Applied;
 use super::net::{Cut, Scope};
@@ -55,7 +55,7 @@ struct Watched {
 impl World {
     /// A host that is a gateway too, and that others can take over from.
     fn a_strained_site(&mut self) -> Option<usize> {
-        let leader = match self.rows.applied(&Key::Manager) {
+        let leader = match self.rows.applied(&RowKey::Manager) {
             Some((Row::Manager(row), _)) => Some(row.holder.node.clone()),
             _ => None,
         };
@@ -112,7 +112,7 @@ impl World {
     pub(super) fn slow_answer(&mut self, applied: &Applied) {
         let site = self.processes[applied.by].site;
         let Some(at) = self.late_answers.iter().position(|late| late.site == site) else { return };
-        let (Key::Node(node), Row::Node(row)) = (&applied.key, &applied.new) else { return };
+        let (RowKey::Node(node), Row::Node(row)) = (&applied.key, &applied.new) else { return };
         let new = match &applied.old {
             Some(Row::Node(old)) => old.incarnation != row.incarnation,
             _ => true,
@@ -165,9 +165,9 @@ impl World {
         let Some(pid) = self.sites[site].pid else { return Vec::new() };
         let mut owned: BTreeSet<ShardId> = BTreeSet::new();
         for (key, (row, _)) in self.rows.durable() {
-            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
+            let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) else { continue };
             let mine = |owner: &Option<_>| owner.is_some() && *owner == self.processes[pid].member;
-            let of_chunk = row.shards.iter().enumerate().filter(|(_, row)| mine(&row.owner));
+            let of_chunk = row.assignments.iter().enumerate().filter(|(_, row)| mine(&row.owner));
             owned.extend(of_chunk.map(|(place, _)| shard_at(*chunk, place)));
         }
         let names = (0..400).map(|number| format!("r{number}"));
@@ -215,11 +215,12 @@ impl World {
     /// Where the owner of an entity's shard runs, by the rows.
     fn owner_of(&self, entity: &Entity) -> Option<usize> {
         let shard = shard_of(&entity.id, self.shards);
-        let (chunk, place) = (chunk_of(shard), place_of(shard));
-        let Some((Row::Shards(row), _)) = self.rows.durable().get(&Key::Shards(chunk)) else {
+        let (chunk, place) = (chunk_of(shard), index_in_chunk(shard));
+        let Some((Row::Assignments(row), _)) = self.rows.durable().get(&RowKey::Assignments(chunk))
+        else {
             return None;
         };
-        let owner = row.shards.get(place)?.owner.as_ref()?;
+        let owner = row.assignments.get(place)?.owner.as_ref()?;
         let process = self.processes.iter().rev().find(|it| it.member.as_ref() == Some(owner))?;
         Some(process.site)
     }
@@ -231,7 +232,7 @@ impl World {
             return;
         }
         let session = self.a_session(reader);
-        self.call_entity(session, Called::new(entity.clone(), (Kind::Query, "get", 0)), 250);
+        self.call_entity(session, Called::new(entity.clone(), (MessageKind::Query, "get", 0)), 250);
         self.drive(session);
     }
 
@@ -253,7 +254,7 @@ impl World {
             }
         }
         let deadline = self.rng.range(LEASE / 2, LEASE * 2);
-        self.call_entity(writer, Called::new(entity, (Kind::Command, "add", 1)), deadline);
+        self.call_entity(writer, Called::new(entity, (MessageKind::Command, "add", 1)), deadline);
         self.drive(writer);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ostraca_core::assign::Strategy;
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::{self, Event, Identity};
+use ostraca_core::node::{self, Event, NodeIdentity};
 use ostraca_core::route;
 use ostraca_core::rows::Roles;
-use ostraca_core::shard::LiveCap;
+use ostraca_core::shard::InstanceSlots;
 
 use super::door::Door;
 use super::net::{ConnId, Way};
@@ -50,24 +50,30 @@ impl World {
     }
 
     pub(super) fn node_settings(&self, site: usize) -> node::Settings {
-        let node::Agreed { revision, lease, margin, renew, unheard } = self.agreed;
-        node::Settings {
+        let node::LeaseSettings {
             revision,
             lease,
-            renew,
-            margin,
-            retry: 50,
-            ack_wait: 200,
-            say_again: 100,
-            handoff_timeout: self.handoff_timeout,
-            drain_parallel: 4,
-            rebalance_parallel: 3,
+            lease_margin: margin,
+            renew_interval: renew,
+            manager_silence_timeout: unheard,
+        } = self.agreed;
+        node::Settings {
+            settings_revision: revision,
+            lease,
+            renew_interval: renew,
+            lease_margin: margin,
+            store_retry_interval: 50,
+            ack_timeout: 200,
+            stop_resend_interval: 100,
+            hand_off_timeout: self.handoff_timeout,
+            max_drain_hand_offs: 4,
+            max_rebalance_hand_offs: 3,
             rebalance_interval: 2_000,
-            rebalance_retry: 300,
+            rebalance_retry_interval: 300,
             report_delay: 5,
-            unheard,
-            candidate_step: 30,
-            embedded: site == 0,
+            manager_silence_timeout: unheard,
+            campaign_stagger: 30,
+            embedded_store: site == 0,
             mutations: self.options.node.clone(),
         }
     }
@@ -88,22 +94,25 @@ impl World {
             self.tally.count("fault: node clock drifts");
             self.rng.range(950, 1051)
         };
-        let identity = Identity {
+        let identity = NodeIdentity {
             node: it.node.clone(),
             roles: it.roles,
             version: it.version,
             addresses: vec![it.address],
-            shards: self.shards,
+            shard_count: self.shards,
             seed: self.rng.draw(),
         };
         let settings = self.node_settings(site);
-        let machine =
-            node::Machine::new(settings.clone(), identity.clone(), Strategy::Average.build());
+        let machine = node::Machine::new(
+            settings.clone(),
+            identity.clone(),
+            BuiltinStrategy::Average.build(),
+        );
         let tight = self.rng.chance(25);
         let routes = route::Settings {
-            held_messages: if tight { 3 } else { 100 },
-            hold_wait: 800,
-            retry: 20,
+            buffered_messages: if tight { 3 } else { 100 },
+            buffer_timeout: 800,
+            max_backoff: 20,
             link_messages: if tight { 2 } else { 100 },
             mutations: self.options.route.clone(),
             ..route::Settings::default()
@@ -132,7 +141,7 @@ impl World {
             orders: VecDeque::new(),
             tidings: VecDeque::new(),
             shards: BTreeMap::new(),
-            cap: LiveCap::new(self.rng.range(2, 8) as usize),
+            cap: InstanceSlots::new(self.rng.range(2, 8) as usize),
             lease_sent: None,
             lease: LEASE,
             shards_suspended: false,
@@ -164,7 +173,7 @@ impl World {
         let cache = std::mem::take(&mut self.sites[site].cache);
         if !cache.is_empty() {
             self.tally.count("transition: routes from a cache");
-            self.tell_node(pid, Event::Cached(cache));
+            self.tell_node(pid, Event::CachedRows(cache));
         }
         if self.processes[pid].control.is_none() {
             // It waits for the store before it asks.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::Talk;
+use ostraca_core::node::ControlMessage;
 use ostraca_wire::proto;
 
 use super::process::Pid;
@@ -239,7 +239,7 @@ impl World {
     }
 
     /// Says something to another node: lost, doubled, late, out of order.
-    pub(super) fn say(&mut self, pid: Pid, to: &NodeId, talk: Talk) {
+    pub(super) fn say(&mut self, pid: Pid, to: &NodeId, talk: ControlMessage) {
         let it = &self.processes[pid];
         let Some(member) = it.member.clone() else { return };
         let Some(site) = self.site_of(pid, to) else { return };

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use ostraca_core::ids::{ClusterId, Epoch, ShardId};
-use ostraca_core::message::{Outcome, Token};
+use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, Machine, Owner, Settings, TypeSettings};
+use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
@@ -32,7 +32,7 @@ impl World {
             }
             Order::Forget(shard, epoch) => {
                 if self.hosts(pid, shard, epoch) {
-                    self.tell_shard(pid, shard, Event::Forget);
+                    self.tell_shard(pid, shard, Event::Drop);
                     self.drop_shard(pid, shard);
                 }
             }
@@ -40,7 +40,7 @@ impl World {
                 let it = &mut self.processes[pid];
                 it.lease_sent = it.lease_sent.max(Some(sent));
                 it.lease = lease;
-                self.tell_shards(pid, &Event::Renewed { sent, lease });
+                self.tell_shards(pid, &Event::LeaseRenewed { sent_at: sent, lease });
             }
             Order::Suspend => {
                 self.processes[pid].shards_suspended = true;
@@ -68,21 +68,21 @@ impl World {
     pub(super) fn adopt(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, member: Member) {
         self.drop_shard(pid, shard);
         let settings = Settings {
-            order_wait: 60,
-            gate: 4,
-            copies: 6,
-            lanes: if self.forgetful { self.rng.range(1, 7) as usize } else { 10_000 },
-            lane_life: if self.forgetful && self.rng.chance(50) { 400 } else { 60_000 },
-            stamp_ahead: 60,
+            order_timeout: 60,
+            max_gated_turns: 4,
+            max_copies: 6,
+            max_lanes: if self.forgetful { self.rng.range(1, 7) as usize } else { 10_000 },
+            lane_ttl: if self.forgetful && self.rng.chance(50) { 400 } else { 60_000 },
+            max_clock_skew: 60,
             unsettled_bytes: if self.forgetful && self.rng.chance(50) { 400 } else { 4 << 20 },
-            head_lane_bytes: self.rng.range(0, 600) as usize,
-            activation_wait: 400,
-            claim_retry: 20,
-            start_retry: 250,
-            stop_deadline: 300,
+            inline_lane_bytes: self.rng.range(0, 600) as usize,
+            instance_slot_timeout: 400,
+            claim_backoff: 20,
+            start_backoff: 250,
+            stop_timeout: 300,
             mutations: self.options.shard.clone(),
         };
-        let owner = Owner {
+        let owner = Ownership {
             cluster: ClusterId(1),
             shard: shard_key(shard),
             epoch,
@@ -102,7 +102,7 @@ impl World {
         let (sent, lease, suspended) = (it.lease_sent, it.lease, it.shards_suspended);
         self.deploy(pid, shard);
         if let Some(sent) = sent {
-            self.tell_shard(pid, shard, Event::Renewed { sent, lease });
+            self.tell_shard(pid, shard, Event::LeaseRenewed { sent_at: sent, lease });
         }
         if suspended {
             self.tell_shard(pid, shard, Event::Suspend);
@@ -111,9 +111,13 @@ impl World {
 
     pub(super) fn deploy(&mut self, pid: Pid, shard: ShardId) {
         for (kind, has_stop) in [("counter", false), ("starter", true)] {
-            let settings =
-                TypeSettings { revision: self.revision, mailbox: 8, idle: self.idle, has_stop };
-            self.tell_shard(pid, shard, Event::Type { kind: kind.into(), settings });
+            let settings = TypeSettings {
+                revision: self.revision,
+                mailbox_capacity: 8,
+                idle_timeout: self.idle,
+                has_stop_hook: has_stop,
+            };
+            self.tell_shard(pid, shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }
     }
 
@@ -122,9 +126,9 @@ impl World {
         let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.remove(&shard) else { return };
         for (entity, generation) in hosted.slots {
-            it.cap.free(&(shard_key(shard), entity), generation);
+            it.cap.release(&(shard_key(shard), entity), generation);
         }
-        let orphans: Vec<Token> = it
+        let orphans: Vec<ReplyToken> = it
             .askers
             .iter()
             .filter(|(_, (_, of, epoch))| *of == shard && *epoch == hosted.epoch)

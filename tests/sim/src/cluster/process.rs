@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ostraca_core::ids::{Entity, Epoch, NodeId, ShardId};
-use ostraca_core::message::{Kind, Now, Token};
-use ostraca_core::node::{self, Identity};
+use ostraca_core::message::{MessageKind, Now, ReplyToken};
+use ostraca_core::node::{self, NodeIdentity};
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{self, LiveCap};
+use ostraca_core::shard::{self, InstanceSlots};
 
 use super::door::Door;
 use super::net::ConnId;
@@ -32,9 +32,9 @@ pub(super) struct Hosted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     /// This process's own door, which sent the message under this tag, and its kind.
-    Door(Token, Kind),
+    Door(ReplyToken, MessageKind),
     /// A peer, by the link that its message came through, the peer's own name for it, and its kind.
-    Peer(ConnId, u64, Kind),
+    Peer(ConnId, u64, MessageKind),
 }
 
 /// What the node's machine told, on its way to the shards: its thread is another than theirs.
@@ -67,7 +67,7 @@ pub(super) struct Process {
     pub(super) felt: u64,
     pub(super) heard_at: u64,
     pub(super) machine: node::Machine,
-    pub(super) identity: Identity,
+    pub(super) identity: NodeIdentity,
     pub(super) settings: node::Settings,
     pub(super) script: Vec<(Now, node::Event, Vec<node::Action>)>,
     pub(super) armed: Option<u64>,
@@ -80,13 +80,13 @@ pub(super) struct Process {
     /// What the shards told the node's machine, on its way.
     pub(super) tidings: VecDeque<node::Event>,
     pub(super) shards: BTreeMap<ShardId, Hosted>,
-    pub(super) cap: LiveCap,
+    pub(super) cap: InstanceSlots,
     pub(super) lease_sent: Option<u64>,
     /// How long its shards rely on that.
     pub(super) lease: u64,
     pub(super) shards_suspended: bool,
     pub(super) door: Door,
-    pub(super) askers: BTreeMap<Token, (Asker, ShardId, Epoch)>,
+    pub(super) askers: BTreeMap<ReplyToken, (Asker, ShardId, Epoch)>,
     /// Connections to the store: for rows, and for entities.
     pub(super) control: Option<ConnId>,
     pub(super) bulk: Option<ConnId>,
@@ -131,6 +131,6 @@ impl Process {
 
     /// What it reads as the time.
     pub(super) fn reads(&self, now: u64) -> Now {
-        Now { mono: self.mono(now), cluster: now }
+        Now { mono: self.mono(now), cluster_time: now }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use ostraca_core::node::WriteError;
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 
 use crate::rng::Rng;
 
@@ -14,11 +14,11 @@ use crate::rng::Rng;
 pub(super) type Found = Option<(Row, u64)>;
 
 /// A change, as a watch tells it.
-pub(super) type Change = (Key, Row, u64);
+pub(super) type Change = (RowKey, Row, u64);
 
 #[derive(Clone, Debug, Default)]
 struct Image {
-    rows: BTreeMap<Key, (Row, u64)>,
+    rows: BTreeMap<RowKey, (Row, u64)>,
     revision: u64,
 }
 
@@ -33,7 +33,7 @@ impl Rows {
     /// Judges a write against what is applied. The answer may be given once it is synced.
     pub(super) fn write(
         &mut self,
-        key: &Key,
+        key: &RowKey,
         expected: Option<u64>,
         row: Row,
     ) -> Result<u64, WriteError> {
@@ -48,12 +48,12 @@ impl Rows {
     }
 
     /// What is applied; for the guard and for operators, who write in one step.
-    pub(super) fn applied(&self, key: &Key) -> Option<&(Row, u64)> {
+    pub(super) fn applied(&self, key: &RowKey) -> Option<&(Row, u64)> {
         self.cache.rows.get(key)
     }
 
     /// What is durable.
-    pub(super) fn durable(&self) -> &BTreeMap<Key, (Row, u64)> {
+    pub(super) fn durable(&self) -> &BTreeMap<RowKey, (Row, u64)> {
         &self.disk.rows
     }
 

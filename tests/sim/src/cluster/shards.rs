@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
-use ostraca_core::message::{Message, Outcome, Token};
+use ostraca_core::message::{Message, Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::records::{ClaimOutcome, Commit};
-use ostraca_core::shard::{Action, Activation, Event, Phase, Turn, TurnResult};
+use ostraca_core::shard::{Action, ActivationOutcome, Event, Phase, TurnOutput, TurnResult};
 
 use super::net::Frame;
 use super::process::{Asker, Order, Pid, Process};
@@ -38,7 +38,7 @@ impl World {
         let it = &mut self.processes[pid];
         let now = it.reads(self.now);
         let Some(hosted) = it.shards.get_mut(&shard).filter(|_| it.alive) else { return };
-        let claimed = matches!(event, Event::Claimed { outcome: ClaimOutcome::Granted, .. });
+        let claimed = matches!(event, Event::ClaimResult { outcome: ClaimOutcome::Granted, .. });
         hosted.machine.handle(now, event);
         let mut actions = Vec::new();
         while let Some(action) = hosted.machine.poll() {
@@ -48,7 +48,7 @@ impl World {
         self.digest.shard(&actions);
         let (epoch, serves) = (hosted.epoch, hosted.machine.phase() == Phase::Serving);
         if claimed && serves {
-            self.tiding(pid, node::Event::Serving { shard, epoch });
+            self.tiding(pid, node::Event::ShardServing { shard, epoch });
         }
         let mut commits = Vec::new();
         for action in actions {
@@ -67,7 +67,7 @@ impl World {
     pub(super) fn arm_shard(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let Some(hosted) = it.shards.get(&shard) else { return };
-        let Some(wake) = hosted.machine.wake() else { return };
+        let Some(wake) = hosted.machine.next_wake() else { return };
         let when = it.world_time(wake).max(self.now + 1);
         if hosted.armed.is_some_and(|armed| armed <= when) {
             return;
@@ -95,7 +95,7 @@ impl World {
             return;
         }
         hosted.armed = None;
-        if hosted.machine.wake().is_some_and(|wake| wake <= mono) {
+        if hosted.machine.next_wake().is_some_and(|wake| wake <= mono) {
             self.tell_shard(pid, shard, Event::Tick);
         } else {
             self.arm_shard(pid, shard);
@@ -104,7 +104,7 @@ impl World {
 
     pub(super) fn give_room(&mut self, pid: Pid) {
         while let Some(((key, entity), generation)) = self.processes[pid].cap.grant() {
-            self.tell_shard(pid, key.shard, Event::Slot { entity, generation });
+            self.tell_shard(pid, key.shard, Event::SlotGranted { entity, generation });
         }
         if let Some((key, entity)) = self.processes[pid].cap.evict() {
             self.tell_shard(pid, key.shard, Event::Evict { entity });
@@ -131,18 +131,18 @@ impl World {
             Action::Load { entity, generation } => {
                 self.call(pid, Call::Entity(shard, epoch, generation, Request::Load(entity)));
             }
-            Action::WantSlot { entity, generation } => {
+            Action::RequestSlot { entity, generation } => {
                 hosted.slots.insert(entity.clone(), generation);
-                it.cap.want((key, entity), generation);
+                it.cap.request((key, entity), generation);
             }
-            Action::FreeSlot { entity, generation } => {
+            Action::ReleaseSlot { entity, generation } => {
                 if hosted.slots.get(&entity) == Some(&generation) {
                     hosted.slots.remove(&entity);
                 }
-                it.cap.free(&(key, entity), generation);
+                it.cap.release(&(key, entity), generation);
             }
-            Action::Busy { entity } => it.cap.refused(&(key, entity)),
-            Action::Idle { entity } => it.cap.idle((key, entity)),
+            Action::RefuseEviction { entity } => it.cap.eviction_refused(&(key, entity)),
+            Action::MarkIdle { entity } => it.cap.idle((key, entity)),
             Action::Activate { entity, generation, .. } => {
                 hosted.starting.insert(entity.clone(), generation);
                 self.call(pid, Call::Entity(shard, epoch, generation, Request::State(entity)));
@@ -156,7 +156,7 @@ impl World {
                 let running = Running { entity, generation, turn, run: Some(message) };
                 self.start_turn(pid, shard, epoch, running);
             }
-            Action::Stop { entity, generation, turn, .. } => {
+            Action::CallStopHook { entity, generation, turn, .. } => {
                 let running = Running { entity, generation, turn, run: None };
                 if self.rng.chance(4) {
                     // Its type's limit ends it, after the shard's own stop deadline.
@@ -166,7 +166,7 @@ impl World {
                 }
                 self.start_turn(pid, shard, epoch, running);
             }
-            Action::Drop { entity, generation } => {
+            Action::DropInstance { entity, generation } => {
                 if hosted.instances.get(&entity).is_some_and(|it| it.generation == generation) {
                     hosted.instances.remove(&entity);
                 }
@@ -175,10 +175,10 @@ impl World {
                 }
             }
             Action::Reply { token, outcome } => self.shard_replied(pid, token, outcome),
-            Action::Lost { standing, .. } => {
+            Action::Lost { current: standing, .. } => {
                 self.tally.count("transition: shard lost");
                 let standing = standing.map(|claim| claim.epoch);
-                self.tiding(pid, node::Event::Lost { shard, epoch, standing });
+                self.tiding(pid, node::Event::ShardLost { shard, epoch, current_epoch: standing });
             }
             Action::Stopped => {
                 self.tally.count("transition: shard stopped for a hand-off");
@@ -189,7 +189,7 @@ impl World {
                     );
                 }
                 self.drop_shard(pid, shard);
-                self.tiding(pid, node::Event::Stopped { shard, epoch });
+                self.tiding(pid, node::Event::ShardStopped { shard, epoch });
             }
         }
     }
@@ -218,7 +218,7 @@ impl World {
             // Registered only now, by a write that was long under way; or just awake.
             let slept = self.now.saturating_sub(it.woke_late().max(it.registered_at)) <= SLACK;
             let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(..)));
-            if since >= it.lease + SLACK && !slept && !news && !it.machine.suspended() {
+            if since >= it.lease + SLACK && !slept && !news && !it.machine.is_suspended() {
                 self.breaches.push(Broken::NotSuspended.because(format!(
                     "{} is not suspended {since} ms after it renewed its lease (R9)",
                     it.node
@@ -247,7 +247,7 @@ impl World {
         let result = match run {
             _ if fails => {
                 self.tally.count("fault: guest failed");
-                Turn {
+                TurnOutput {
                     result: TurnResult::Failed {
                         code: "trap".into(),
                         message: String::new(),
@@ -265,7 +265,7 @@ impl World {
     }
 
     /// A shard machine answered a message.
-    pub(super) fn shard_replied(&mut self, pid: Pid, token: Token, outcome: Outcome) {
+    pub(super) fn shard_replied(&mut self, pid: Pid, token: ReplyToken, outcome: Outcome) {
         let Some((asker, _, epoch)) = self.processes[pid].askers.remove(&token) else {
             return self.breaches.push(
                 Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
@@ -298,9 +298,9 @@ impl World {
             Answer::Claim(outcome) => {
                 let number = generation;
                 self.tally.claim(number, &outcome);
-                Event::Claimed { number, outcome }
+                Event::ClaimResult { number, outcome }
             }
-            Answer::Commit(outcomes) => Event::Committed(outcomes),
+            Answer::Commit(outcomes) => Event::CommitResults(outcomes),
             Answer::Load(entity, result) => Event::Loaded { entity, generation, result },
             Answer::State(entity, result) => {
                 // One that was given up meanwhile makes no instance.
@@ -311,17 +311,17 @@ impl World {
                 let result = match result {
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);
-                        let turn = instance.hook("starts", &*entity.kind == "starter");
+                        let turn = instance.hook("starts", &*entity.entity_type == "starter");
                         hosted.instances.insert(entity.clone(), instance);
-                        Activation::Started(turn)
+                        ActivationOutcome::Started(turn)
                     }
-                    Err(why) => Activation::Failed {
+                    Err(why) => ActivationOutcome::Failed {
                         code: "store-unavailable".into(),
                         message: why,
                         retry_after: Some(20),
                     },
                 };
-                Event::Activated { entity, generation, result }
+                Event::ActivationResult { entity, generation, result }
             }
         };
         self.tell_shard(pid, shard, event);

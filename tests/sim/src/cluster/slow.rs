@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
-use ostraca_core::node::Report;
-use ostraca_core::rows::{HandOffId, ShardRow};
+use ostraca_core::node::NodeReport;
+use ostraca_core::rows::{Assignment, HandOffId};
 
 use super::net::{ConnId, Way};
 use super::process::Pid;
@@ -85,12 +85,12 @@ impl World {
     }
 
     /// A node heard a report. A manager that hears of the slow host's probation goes on only with what it has decided.
-    pub(super) fn heard_report(&mut self, from: &NodeId, report: &Report) {
+    pub(super) fn heard_report(&mut self, from: &NodeId, report: &NodeReport) {
         let Some(slow) = self.slow.as_mut().filter(|slow| self.sites[slow.site].node == *from)
         else {
             return;
         };
-        if let Some(due) = slow.due.as_mut().filter(|_| !report.store_answers) {
+        if let Some(due) = slow.due.as_mut().filter(|_| !report.store_available) {
             due.decided.get_or_insert_with(|| self.guard.asked.clone());
         }
     }
@@ -116,13 +116,13 @@ impl World {
 
     /// Where nothing else is wrong, the slow host gets no shard while it is on probation, but by a hand-off that was
     /// decided before the manager heard of it; and each time that it gets some, a shard comes to it and leaves it once.
-    pub(super) fn guard_slow(&mut self, shard: ShardId, before: &ShardRow, after: &ShardRow) {
+    pub(super) fn guard_slow(&mut self, shard: ShardId, before: &Assignment, after: &Assignment) {
         let now = self.now;
         let Some(slow) = self.slow.as_mut().filter(|_| self.options.slow_store) else { return };
         let host = &self.sites[slow.site].node;
         let to_host = after.owner.as_ref().is_some_and(|owner| owner.node == *host);
         if let Some(due) = slow.due.as_mut().filter(|_| to_host) {
-            let moving = before.moving.as_ref().map(|moving| moving.id);
+            let moving = before.hand_off.as_ref().map(|moving| moving.id);
             let decided = |all: &BTreeSet<_>| moving.is_some_and(|id| all.contains(&id));
             if !due.is_over(now) && !due.decided.as_ref().is_none_or(decided) {
                 self.breaches.push(Broken::MovedTooOften.because(format!(

@@ -1,9 +1,9 @@
 //! The way to the store, as a node goes it: calls on two connections, one for rows and one for entities.
 
-use ostraca_core::ids::{Epoch, ShardId, ShardKey};
+use ostraca_core::ids::{Epoch, ShardId, ShardPath};
 use ostraca_core::node::{Event, WriteError};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome};
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 
 use super::net::{ConnId, Frame, Way};
 use super::process::Pid;
@@ -24,10 +24,10 @@ pub(super) enum Call {
         sent: u64,
     },
     List,
-    Read(Key),
+    Read(RowKey),
     Write {
         number: u64,
-        key: Key,
+        key: RowKey,
         expected: Option<u64>,
         row: Row,
     },
@@ -40,7 +40,7 @@ pub(super) enum Reply {
     Claims { number: u64, claims: Option<Vec<Option<Claim>>> },
     Pong { sent: Option<u64> },
     Listed(Option<Vec<Change>>),
-    Row(Key, Option<Found>),
+    Row(RowKey, Option<Found>),
     Written { number: u64, result: Result<u64, WriteError> },
 }
 
@@ -62,8 +62,8 @@ pub(super) struct Watcher {
     pub(super) held: bool,
 }
 
-pub(super) fn shard_key(shard: ShardId) -> ShardKey {
-    ShardKey { namespace: "default".into(), pool: "default".into(), shard }
+pub(super) fn shard_key(shard: ShardId) -> ShardPath {
+    ShardPath { namespace: "default".into(), pool: "default".into(), shard }
 }
 
 /// The answer of a store that was not reached: nothing was written.
@@ -121,7 +121,7 @@ impl World {
             Reply::Entity(_, _, answer) => match answer {
                 Answer::Claim(outcome) => matches!(outcome, ClaimOutcome::Failed(_)),
                 Answer::Commit(outcomes) => !outcomes.iter().any(|(_, _, outcome)| {
-                    matches!(outcome, CommitOutcome::Done | CommitOutcome::Already)
+                    matches!(outcome, CommitOutcome::Committed | CommitOutcome::AlreadyCommitted)
                 }),
                 Answer::Load(_, result) => result.is_err(),
                 Answer::State(_, result) => result.is_err(),
@@ -132,7 +132,7 @@ impl World {
         };
         if !failed {
             self.processes[pid].store_answered = self.now;
-            self.tell_node(pid, Event::StoreAnswered { sent: asked.sent });
+            self.tell_node(pid, Event::StoreResponded { sent_at: asked.sent });
         }
         match reply {
             Reply::Entity(shard, epoch, answer) => {
@@ -146,11 +146,11 @@ impl World {
                 if claims.is_some() {
                     self.processes[pid].read_back = true;
                 }
-                self.tell_node(pid, Event::Claims { number, claims });
+                self.tell_node(pid, Event::ClaimsRead { request_id: number, claims });
             }
             Reply::Pong { .. } => {}
-            Reply::Listed(rows) => self.tell_node(pid, Event::Listed(rows)),
-            Reply::Row(key, Some(value)) => self.tell_node(pid, Event::Row { key, value }),
+            Reply::Listed(rows) => self.tell_node(pid, Event::RowsListed(rows)),
+            Reply::Row(key, Some(value)) => self.tell_node(pid, Event::RowObserved { key, value }),
             // The machine asks again where it needs to know.
             Reply::Row(_, None) => {}
             Reply::Written { number, result } => {
@@ -159,7 +159,7 @@ impl World {
                 }
                 self.wrote_step(pid, &asked.call, &result);
                 if self.processes[pid].alive {
-                    self.tell_node(pid, Event::Written { number, result });
+                    self.tell_node(pid, Event::RowWritten { request_id: number, result });
                 }
             }
         }
@@ -174,7 +174,7 @@ impl World {
         let revised = self.revised.range(newest..).next().map_or(0, |(_, at)| *at);
         self.processes[pid].heard_at = revised;
         for (key, row, revision) in changes {
-            self.tell_node(pid, Event::Row { key, value: Some((row, revision)) });
+            self.tell_node(pid, Event::RowObserved { key, value: Some((row, revision)) });
         }
     }
 

@@ -1,6 +1,6 @@
 //! How a fault is carried out: cuts and the silence after them, traps at steps, pauses.
 
-use ostraca_core::rows::{Key, Row};
+use ostraca_core::rows::{Row, RowKey};
 
 use super::faults::MANAGER_STEPS;
 use super::net::{Cut, Scope};
@@ -22,7 +22,7 @@ impl World {
     /// What a host says to who manages now is not heard any more; both go on to reach the store and each other's
     /// gateways.
     pub(super) fn cut_words(&mut self, both: bool) {
-        let Some((Row::Manager(row), _)) = self.rows.applied(&Key::Manager) else { return };
+        let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = self.sites.iter().position(|site| site.node == row.holder.node);
         let (host, Some(holder)) = (self.any_site(true), holder) else { return };
         // A host that is never told has to have the time to see it by the row.

@@ -1,7 +1,7 @@
 //! What a run prints with `TRACE=1`: each event of a node's machine that led to something, and what it led to; what
 //! operators, faults and clients did; and, where a run does not end well, what each process has under way.
 
-use ostraca_core::node::{Action, Event, Talk};
+use ostraca_core::node::{Action, ControlMessage, Event};
 use ostraca_core::rows::Row;
 
 use super::World;
@@ -19,9 +19,9 @@ impl World {
     pub(super) fn trace_node(&self, pid: Pid, event: &Event, actions: &[Action]) {
         let it = &self.processes[pid];
         let loud = |action: &&Action| match action {
-            Action::Renewed { .. } | Action::Read(_) => false,
-            Action::Write { row: Row::Node(row), .. } => row.renewals == 0,
-            Action::Say { talk, .. } => !matches!(talk, Talk::Report(_)),
+            Action::LeaseRenewed { .. } | Action::ReadRow(_) => false,
+            Action::WriteRow { row: Row::Node(row), .. } => row.renewals == 0,
+            Action::Send { message: talk, .. } => !matches!(talk, ControlMessage::Report(_)),
             _ => true,
         };
         let told: Vec<_> = actions.iter().filter(loud).collect();
@@ -29,7 +29,7 @@ impl World {
             return;
         }
         let event = match event {
-            Event::Listed(_) => "Listed".into(),
+            Event::RowsListed(_) => "Listed".into(),
             other => format!("{other:?}").chars().take(400).collect::<String>(),
         };
         self.print(|| format!("{}/{pid} [{}] {event}", it.node, it.mono(self.now)));
@@ -41,7 +41,7 @@ impl World {
     /// What each process has under way.
     pub(super) fn trace_stuck(&self) {
         for it in self.processes.iter().filter(|it| it.alive) {
-            self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.door.router.load()));
+            self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.door.router.stats()));
             self.print(|| format!("    open {:?}, asked {:?}", it.door.open, it.askers));
             self.print(|| format!("    {:?}", it.cap));
             for (shard, hosted) in &it.shards {

@@ -31,10 +31,10 @@ impl World {
             return;
         }
         self.tally.count("fault: host cannot run a type");
-        self.tell_awake(pid, Event::Unrunnable(vec!["counter".into()]));
+        self.tell_awake(pid, Event::UnrunnableTypes(vec!["counter".into()]));
         if let Some(millis) = millis {
             self.heal_by(millis);
-            self.at(millis, Happening::Told { pid, event: Event::Unrunnable(Vec::new()) });
+            self.at(millis, Happening::Told { pid, event: Event::UnrunnableTypes(Vec::new()) });
         }
     }
 

@@ -12,7 +12,7 @@ use crate::store::Request;
 
 impl Rig {
     pub(super) fn tell(&mut self, shard: usize, event: Event) {
-        let now = Now { mono: self.now, cluster: self.now };
+        let now = Now { mono: self.now, cluster_time: self.now };
         self.shards[shard].machine.handle(now, event);
         self.carry_out(shard);
         self.give_room();
@@ -21,18 +21,18 @@ impl Rig {
     fn give_room(&mut self) {
         loop {
             let (holder, event) = if let Some(((shard, entity), generation)) = self.cap.grant() {
-                (shard, Event::Slot { entity, generation })
+                (shard, Event::SlotGranted { entity, generation })
             } else if let Some((shard, entity)) = self.cap.evict() {
                 (shard, Event::Evict { entity })
             } else {
                 break;
             };
             let shard = holder.shard.0 as usize;
-            let now = Now { mono: self.now, cluster: self.now };
+            let now = Now { mono: self.now, cluster_time: self.now };
             self.shards[shard].machine.handle(now, event);
             self.carry_out(shard);
         }
-        if self.cap.held() > self.most {
+        if self.cap.granted() > self.most {
             self.report.breaches.push("more slots are held than there are".into());
         }
     }
@@ -52,10 +52,12 @@ impl Rig {
     }
 
     fn act(&mut self, shard: usize, action: Action, commits: &mut Vec<Commit>) {
-        let key = self.shards[shard].machine.owner().shard.clone();
-        let starts =
-            matches!(action, Action::Activate { .. } | Action::Run { .. } | Action::Stop { .. });
-        if starts && self.shards[shard].machine.suspended() {
+        let key = self.shards[shard].machine.ownership().shard.clone();
+        let starts = matches!(
+            action,
+            Action::Activate { .. } | Action::Run { .. } | Action::CallStopHook { .. }
+        );
+        if starts && self.shards[shard].machine.is_suspended() {
             let text = format!("a turn started while its shard was suspended: {action:?}");
             self.report.breaches.push(text);
         }
@@ -65,10 +67,14 @@ impl Rig {
             Action::Load { entity, generation } => {
                 self.ask(shard, Request::Load(entity), generation);
             }
-            Action::WantSlot { entity, generation } => self.cap.want((key, entity), generation),
-            Action::FreeSlot { entity, generation } => self.cap.free(&(key, entity), generation),
-            Action::Busy { entity } => self.cap.refused(&(key, entity)),
-            Action::Idle { entity } => self.cap.idle((key, entity)),
+            Action::RequestSlot { entity, generation } => {
+                self.cap.request((key, entity), generation)
+            }
+            Action::ReleaseSlot { entity, generation } => {
+                self.cap.release(&(key, entity), generation)
+            }
+            Action::RefuseEviction { entity } => self.cap.eviction_refused(&(key, entity)),
+            Action::MarkIdle { entity } => self.cap.idle((key, entity)),
             Action::Activate { entity, generation, .. } => {
                 if self.shards[shard].instances.insert(entity.clone(), generation).is_some() {
                     self.report.breaches.push(format!("{entity} has two instances"));
@@ -80,10 +86,10 @@ impl Rig {
                 self.ran.insert(turn, (message.target.clone(), message.id));
                 self.start(shard, message.target.clone(), generation, turn, Some(message));
             }
-            Action::Stop { entity, generation, turn, .. } => {
+            Action::CallStopHook { entity, generation, turn, .. } => {
                 self.start(shard, entity, generation, turn, None);
             }
-            Action::Drop { entity, generation } => {
+            Action::DropInstance { entity, generation } => {
                 if self.shards[shard].instances.remove(&entity) != Some(generation) {
                     self.report.breaches.push(format!("{entity}: no such instance to drop"));
                 }

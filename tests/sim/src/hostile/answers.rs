@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use ostraca_core::ids::Session;
-use ostraca_core::message::Kind;
-use ostraca_core::records::{Answer, RecordKey};
-use ostraca_core::shard::{Activation, Event, Turn, TurnResult};
+use ostraca_core::ids::ScopedSessionId;
+use ostraca_core::message::MessageKind;
+use ostraca_core::records::{GuestReply, RecordKey};
+use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 
 use super::{Rig, Under};
 use crate::store::{self, Request};
@@ -35,19 +35,19 @@ impl Rig {
         let event = match answer {
             store::Answer::Claim(outcome) => {
                 let number = self.shards[shard].machine.claim().number;
-                Event::Claimed { number, outcome }
+                Event::ClaimResult { number, outcome }
             }
-            store::Answer::Commit(outcomes) => Event::Committed(outcomes),
+            store::Answer::Commit(outcomes) => Event::CommitResults(outcomes),
             store::Answer::Load(entity, result) => Event::Loaded { entity, generation, result },
             store::Answer::State(entity, Ok(_)) => {
                 let writes = self.rng.chance(20);
-                let result = Activation::Started(self.answer(writes, false));
-                Event::Activated { entity, generation, result }
+                let result = ActivationOutcome::Started(self.answer(writes, false));
+                Event::ActivationResult { entity, generation, result }
             }
             store::Answer::State(entity, Err(message)) => {
                 let result =
-                    Activation::Failed { code: "no".into(), message, retry_after: Some(20) };
-                Event::Activated { entity, generation, result }
+                    ActivationOutcome::Failed { code: "no".into(), message, retry_after: Some(20) };
+                Event::ActivationResult { entity, generation, result }
             }
         };
         self.tell(shard, event);
@@ -65,7 +65,7 @@ impl Rig {
             }
         }
         for (entity, head) in &image.heads {
-            let beside: Vec<Session> = image
+            let beside: Vec<ScopedSessionId> = image
                 .records
                 .keys()
                 .filter_map(|(of, key)| match key {
@@ -76,23 +76,23 @@ impl Rig {
             if head.lanes.iter().any(|lane| beside.contains(&lane.session)) {
                 self.report.breaches.push(format!("{entity}: a lane has two homes"));
             }
-            if head.lanes_beside as usize != beside.len() {
-                let said = head.lanes_beside;
+            if head.spilled_lane_count as usize != beside.len() {
+                let said = head.spilled_lane_count;
                 let text = format!("{entity}: {} lanes beside the head, not {said}", beside.len());
                 self.report.breaches.push(text);
             }
         }
     }
 
-    fn answer(&mut self, writes: bool, refuses: bool) -> Turn {
+    fn answer(&mut self, writes: bool, refuses: bool) -> TurnOutput {
         let answer = if refuses {
-            Answer::Error { code: "no".into(), message: String::new() }
+            GuestReply::Error { code: "no".into(), message: String::new() }
         } else {
-            Answer::Result(vec![0; self.rng.range(0, 120) as usize].into())
+            GuestReply::Result(vec![0; self.rng.range(0, 120) as usize].into())
         };
         let value = (Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")));
-        Turn {
-            result: TurnResult::Answered(answer),
+        TurnOutput {
+            result: TurnResult::Replied(answer),
             writes: if writes && !refuses { vec![value] } else { Vec::new() },
             state_bytes: None,
             passivate: self.rng.chance(3),
@@ -111,7 +111,7 @@ impl Rig {
         else {
             return;
         };
-        let writes = run.as_ref().is_none_or(|message| message.kind == Kind::Command);
+        let writes = run.as_ref().is_none_or(|message| message.kind == MessageKind::Command);
         let refuses = run.is_some() && self.rng.chance(10);
         let mut result = self.answer(writes, refuses);
         if self.faults && self.rng.chance(5) {

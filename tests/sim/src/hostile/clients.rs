@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ostraca_core::ids::{Digest, Entity, MessageId, Session};
-use ostraca_core::message::{Kind, Message, Outcome, Token};
+use ostraca_core::ids::{Entity, MessageDigest, MessageId, ScopedSessionId};
+use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
 use ostraca_core::shard::Event;
 
 use super::Rig;
@@ -24,7 +24,7 @@ impl Rig {
         let kind = ["plain", "stops", "none"]
             [if self.rng.chance(2) { 2 } else { self.rng.range(0, 2) as usize }];
         let target = Entity::new(kind, format!("{shard}/{}", self.rng.range(0, 3)));
-        let session = Session::of("client/x", &[self.rng.range(0, 6) as u8]);
+        let session = ScopedSessionId::derive("client/x", &[self.rng.range(0, 6) as u8]);
         // Sequences rise with time, so that they do not run out.
         let sequence = match self.rng.range(0, 400) {
             0 => u64::MAX,
@@ -38,17 +38,17 @@ impl Rig {
         let first = *self.first_sent.entry((target.clone(), id)).or_insert(self.now);
         self.tokens += 1;
         let message = Message {
-            token: Token(self.tokens),
-            digest: Digest::of(&target, method, &body),
+            reply_token: ReplyToken(self.tokens),
+            digest: MessageDigest::compute(&target, method, &body),
             target,
             id,
             after: self.number(sequence),
             settled: self.number(sequence),
-            kind: if query { Kind::Query } else { Kind::Command },
+            kind: if query { MessageKind::Query } else { MessageKind::Command },
             method: method.into(),
             body: body.into(),
-            created: if self.rng.chance(2) { u64::MAX } else { first },
-            arrived: self.now,
+            created_ms: if self.rng.chance(2) { u64::MAX } else { first },
+            arrived_at: self.now,
             deadline: match self.rng.range(0, 5) {
                 0 => Some(self.now + self.rng.range(0, 120)),
                 1 => Some(u64::MAX),
@@ -56,11 +56,11 @@ impl Rig {
             },
             context: Default::default(),
         };
-        self.open.insert(message.token);
+        self.open.insert(message.reply_token);
         self.tell(shard, Event::Message(Arc::new(message)));
     }
 
-    pub(super) fn reply(&mut self, token: Token, outcome: &Outcome) {
+    pub(super) fn reply(&mut self, token: ReplyToken, outcome: &Outcome) {
         if !self.open.remove(&token) {
             self.report.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
         }

@@ -20,7 +20,7 @@ impl Rig {
             self.renew();
         }
         for (number, shard) in self.shards.iter().enumerate() {
-            let (entities, _) = shard.machine.load();
+            let (entities, _) = shard.machine.stats();
             if entities > 0 {
                 let phase = shard.machine.phase();
                 let text = format!(
@@ -36,8 +36,8 @@ impl Rig {
         if !self.open.is_empty() {
             self.report.breaches.push(format!("never answered: {:?}", self.open));
         }
-        if self.cap.held() > 0 {
-            self.report.breaches.push(format!("{} slots are held by nobody", self.cap.held()));
+        if self.cap.granted() > 0 {
+            self.report.breaches.push(format!("{} slots are held by nobody", self.cap.granted()));
         }
     }
 }

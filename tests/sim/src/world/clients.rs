@@ -6,7 +6,7 @@
 
 use ostraca_client::CallError;
 use ostraca_client::ledger::ClusterTime;
-use ostraca_core::message::Context;
+use ostraca_core::message::MessageMetadata;
 use ostraca_wire::outcome;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{self, Envelope};
@@ -62,9 +62,9 @@ impl World {
             let id = self.rng.range(0, 4);
             let kind = if id == 3 { "starter" } else { "counter" };
             let call = match self.rng.range(0, 10) {
-                of_ten if of_ten < self.options.queries => (Kind::Query, "get", 0),
-                0..=4 => (Kind::Command, "take", self.rng.range(1, 20)),
-                _ => (Kind::Command, "add", self.rng.range(1, 10)),
+                of_ten if of_ten < self.options.queries => (MessageKind::Query, "get", 0),
+                0..=4 => (MessageKind::Command, "take", self.rng.range(1, 20)),
+                _ => (MessageKind::Command, "add", self.rng.range(1, 10)),
             };
             let impatient = self.rng.chance(self.options.impatient);
             let patience = if impatient { self.rng.range(5, 200) } else { PATIENT };
@@ -203,7 +203,7 @@ impl World {
         &mut self,
         client: usize,
         line: Option<u64>,
-        (sequence, kind, epoch): (u64, Kind, Epoch),
+        (sequence, kind, epoch): (u64, MessageKind, Epoch),
         outcome: Outcome,
     ) {
         let now = self.instant();
@@ -310,13 +310,13 @@ impl World {
         self.tokens += 1;
         let Parcel { client, line, probe, envelope } = *copy;
         let kind = match envelope.kind() {
-            proto::Kind::Query => Kind::Query,
-            _ => Kind::Command,
+            proto::Kind::Query => MessageKind::Query,
+            _ => MessageKind::Command,
         };
         let resolved = (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind);
-        let (token, session) = (Token(self.tokens), self.clients[client].books.key);
+        let (token, session) = (ReplyToken(self.tokens), self.clients[client].books.key);
         let arrived = it.mono(self.now);
-        let context = Context::default();
+        let context = MessageMetadata::default();
         let message = envelope.message(token, session, resolved, (arrived, 0), context);
         let asker = Asker { client, line, probe, sequence: message.id.sequence, kind };
         it.tokens.insert(token, asker);

@@ -47,7 +47,7 @@ impl World {
         let ends = it.world_time(sent + LEASE);
         let suspended = it.suspended;
         self.lapse_at(ends, node, incarnation);
-        self.tell(node, Event::Renewed { sent, lease: LEASE });
+        self.tell(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });
         if suspended {
             let delay = self.rng.range(1, 40);
             self.at(delay, Happening::ReadClaims { node, incarnation });
@@ -88,7 +88,7 @@ impl World {
         if !it.alive || it.incarnation != incarnation || it.paused_until > self.now {
             return;
         }
-        let epoch = it.machine.as_ref().map(|machine| machine.owner().epoch);
+        let epoch = it.machine.as_ref().map(|machine| machine.ownership().epoch);
         let standing = self.store.durable().claim.as_ref().map(|claim| claim.epoch);
         if it.suspended && self.store_up && standing <= epoch && !self.lease_lapsed(node) {
             self.tally.count("transition: resumed");

@@ -44,23 +44,23 @@ impl World {
             return;
         }
         let settings = Settings {
-            order_wait: 60,
-            gate: 4,
-            copies: 6,
-            lanes: if self.forgetful { self.rng.range(1, 7) as usize } else { 10_000 },
-            lane_life: if self.forgetful && self.rng.chance(50) { 300 } else { 60_000 },
-            stamp_ahead: 60,
+            order_timeout: 60,
+            max_gated_turns: 4,
+            max_copies: 6,
+            max_lanes: if self.forgetful { self.rng.range(1, 7) as usize } else { 10_000 },
+            lane_ttl: if self.forgetful && self.rng.chance(50) { 300 } else { 60_000 },
+            max_clock_skew: 60,
             unsettled_bytes: if self.forgetful && self.rng.chance(50) { 400 } else { 4 << 20 },
-            head_lane_bytes: self.rng.range(0, 600) as usize,
-            activation_wait: 400,
-            claim_retry: 20,
-            start_retry: 250,
-            stop_deadline: 300,
+            inline_lane_bytes: self.rng.range(0, 600) as usize,
+            instance_slot_timeout: 400,
+            claim_backoff: 20,
+            start_backoff: 250,
+            stop_timeout: 300,
             mutations: self.options.mutations.clone(),
         };
         let shard =
-            ShardKey { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) };
-        let owner = Owner {
+            ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) };
+        let owner = Ownership {
             cluster: ClusterId(1),
             shard,
             epoch,
@@ -75,10 +75,10 @@ impl World {
         self.nodes[node].instances.clear();
         self.nodes[node].starting.clear();
         let most = self.rng.range(1, 5) as usize;
-        self.nodes[node].cap = LiveCap::new(most);
+        self.nodes[node].cap = InstanceSlots::new(most);
         self.deploy(node);
         let sent = self.nodes[node].mono(self.renewed[node].saturating_sub(20));
-        self.tell(node, Event::Renewed { sent, lease: LEASE });
+        self.tell(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });
         if self.nodes[node].suspended {
             self.tell(node, Event::Suspend);
         }
@@ -86,9 +86,13 @@ impl World {
 
     pub(super) fn deploy(&mut self, node: usize) {
         for (kind, has_stop) in [("counter", false), ("starter", true)] {
-            let settings =
-                TypeSettings { revision: self.revision, mailbox: 8, idle: 250, has_stop };
-            self.tell(node, Event::Type { kind: kind.into(), settings });
+            let settings = TypeSettings {
+                revision: self.revision,
+                mailbox_capacity: 8,
+                idle_timeout: 250,
+                has_stop_hook: has_stop,
+            };
+            self.tell(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }
     }
 
@@ -96,7 +100,7 @@ impl World {
     pub(super) fn replay(&mut self, node: usize, old: Machine) {
         let script = std::mem::take(&mut self.nodes[node].script);
         let Some(settings) = script.first().map(|_| old.settings().clone()) else { return };
-        let mut again = Machine::new(settings, old.owner().clone());
+        let mut again = Machine::new(settings, old.ownership().clone());
         for (now, event, actions) in script {
             again.handle(now, event.clone());
             let mut same = Vec::new();

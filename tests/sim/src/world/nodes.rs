@@ -45,7 +45,7 @@ impl World {
                             message: String::new(),
                             retry_after: None,
                         };
-                        Turn { result: failed, ..result }
+                        TurnOutput { result: failed, ..result }
                     }
                     Some(message) => instance.message(&message, keep_errors, passivate),
                     None => instance.hook("stops", true),
@@ -58,7 +58,7 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, node: usize, event: Event) {
-        let now = Now { mono: self.nodes[node].mono(self.now), cluster: self.now };
+        let now = Now { mono: self.nodes[node].mono(self.now), cluster_time: self.now };
         let Some(machine) = &mut self.nodes[node].machine else { return };
         machine.handle(now, event.clone());
         let mut actions = Vec::new();
@@ -81,7 +81,7 @@ impl World {
 
     pub(super) fn arm(&mut self, node: usize) {
         let it = &self.nodes[node];
-        if let Some(wake) = it.machine.as_ref().and_then(Machine::wake) {
+        if let Some(wake) = it.machine.as_ref().and_then(Machine::next_wake) {
             let when = it.world_time(wake).max(self.now + 1);
             if it.armed.is_some_and(|armed| armed <= when) {
                 return;
@@ -94,7 +94,7 @@ impl World {
 
     pub(super) fn give_room(&mut self, node: usize) {
         while let Some(((_, entity), generation)) = self.nodes[node].cap.grant() {
-            self.tell(node, Event::Slot { entity, generation });
+            self.tell(node, Event::SlotGranted { entity, generation });
         }
         if let Some((_, entity)) = self.nodes[node].cap.evict() {
             self.tally.count("transition: eviction");
@@ -104,11 +104,14 @@ impl World {
 
     pub(super) fn act(&mut self, node: usize, now: Now, action: Action, commits: &mut Vec<Commit>) {
         let incarnation = self.nodes[node].incarnation;
-        let Some(shard) = self.nodes[node].machine.as_ref().map(|m| m.owner().shard.clone()) else {
+        let Some(shard) = self.nodes[node].machine.as_ref().map(|m| m.ownership().shard.clone())
+        else {
             return;
         };
-        let starts =
-            matches!(action, Action::Activate { .. } | Action::Run { .. } | Action::Stop { .. });
+        let starts = matches!(
+            action,
+            Action::Activate { .. } | Action::Run { .. } | Action::CallStopHook { .. }
+        );
         if starts && self.nodes[node].suspended {
             self.breaches.push(
                 Broken::TurnWithoutLease
@@ -122,17 +125,17 @@ impl World {
                 self.nodes[node].starting.insert(load_key(&entity), generation);
                 self.ask(node, Request::Load(entity));
             }
-            Action::WantSlot { entity, generation } => {
-                self.nodes[node].cap.want((shard, entity), generation)
+            Action::RequestSlot { entity, generation } => {
+                self.nodes[node].cap.request((shard, entity), generation)
             }
-            Action::FreeSlot { entity, generation } => {
-                self.nodes[node].cap.free(&(shard, entity), generation)
+            Action::ReleaseSlot { entity, generation } => {
+                self.nodes[node].cap.release(&(shard, entity), generation)
             }
-            Action::Busy { entity } => {
+            Action::RefuseEviction { entity } => {
                 self.tally.count("transition: eviction refused, busy");
-                self.nodes[node].cap.refused(&(shard, entity));
+                self.nodes[node].cap.eviction_refused(&(shard, entity));
             }
-            Action::Idle { entity } => self.nodes[node].cap.idle((shard, entity)),
+            Action::MarkIdle { entity } => self.nodes[node].cap.idle((shard, entity)),
             Action::Activate { entity, generation, reason, .. } => {
                 self.tally.count("transition: activation");
                 if reason == ostraca_core::shard::StartReason::FirstMessage {
@@ -165,7 +168,7 @@ impl World {
                     Some(message),
                 );
             }
-            Action::Stop { entity, generation, turn, reason } => {
+            Action::CallStopHook { entity, generation, turn, reason } => {
                 self.tally.count("transition: stop turn");
                 match reason {
                     StopReason::Idle => self.tally.count("transition: idle passivation"),
@@ -176,7 +179,7 @@ impl World {
                 }
                 self.start_turn(node, incarnation, entity, generation, turn, None);
             }
-            Action::Drop { entity, generation } => {
+            Action::DropInstance { entity, generation } => {
                 // What is being made for an instance that was given up is nobody's when it comes.
                 let starting = &mut self.nodes[node].starting;
                 if starting.get(&entity) == Some(&generation) {
@@ -221,7 +224,7 @@ impl World {
     /// Whether a claim or commit of the present machine is not answered.
     fn asks_the_store(&self, node: usize) -> bool {
         let it = &self.nodes[node];
-        let Some(epoch) = it.machine.as_ref().map(|machine| machine.owner().epoch) else {
+        let Some(epoch) = it.machine.as_ref().map(|machine| machine.ownership().epoch) else {
             return false;
         };
         it.asked.values().any(|request| match request {
@@ -240,10 +243,10 @@ impl World {
         turn: TurnId,
         run: Option<Arc<Message>>,
     ) {
-        let result = Turn {
-            result: TurnResult::Answered(
-                ostraca_core::records::Answer::Result(bytes::Bytes::new()),
-            ),
+        let result = TurnOutput {
+            result: TurnResult::Replied(ostraca_core::records::GuestReply::Result(
+                bytes::Bytes::new(),
+            )),
             writes: Vec::new(),
             state_bytes: None,
             passivate: false,
@@ -253,7 +256,7 @@ impl World {
         self.at(delay, Happening::Ran { node, incarnation, event, run });
     }
 
-    pub(super) fn reply(&mut self, node: usize, token: Token, outcome: Outcome) {
+    pub(super) fn reply(&mut self, node: usize, token: ReplyToken, outcome: Outcome) {
         let Some(asker) = self.nodes[node].tokens.remove(&token) else {
             self.breaches.push(
                 Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
@@ -261,18 +264,18 @@ impl World {
             return;
         };
         match &outcome {
-            Outcome::Final { answer, .. } => {
+            Outcome::Final { reply: answer, .. } => {
                 self.tally.count("reply: final");
-                if matches!(answer, ostraca_core::records::Answer::Error { .. }) {
+                if matches!(answer, ostraca_core::records::GuestReply::Error { .. }) {
                     self.tally.count("reply: application error");
                 }
-                if *answer == ostraca_core::records::Answer::Dropped {
+                if *answer == ostraca_core::records::GuestReply::Dropped {
                     self.tally.count("reply: no longer kept");
                 }
                 let Asker { client, sequence, .. } = asker;
                 let books = &self.clients[client].books;
                 if let Some(sent) = books.unresolved.get(&sequence) {
-                    if sent.kind == Kind::Query {
+                    if sent.kind == MessageKind::Query {
                         self.tally.count("reply: query");
                     }
                 } else if books.history.iter().any(|o| o.sequence == sequence && o.command) {
@@ -295,7 +298,7 @@ impl World {
         }
         let delay = self.rng.range(1, 25);
         let machine = self.nodes[node].machine.as_ref();
-        let epoch = machine.map_or(Epoch(0), |machine| machine.owner().epoch);
+        let epoch = machine.map_or(Epoch(0), |machine| machine.ownership().epoch);
         self.at(delay, Happening::Reply { asker, epoch, outcome });
     }
 }

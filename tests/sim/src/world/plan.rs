@@ -55,7 +55,7 @@ impl World {
             rate,
             machine: None,
             instances: BTreeMap::new(),
-            cap: LiveCap::new(self.rng.range(1, 5) as usize),
+            cap: InstanceSlots::new(self.rng.range(1, 5) as usize),
             connection: 0,
             asked: BTreeMap::new(),
             starting: HashMap::new(),

@@ -9,8 +9,8 @@ impl World {
     pub(super) fn ask(&mut self, node: usize, mut request: Request) {
         if self.options.rebind && self.revision > 1 {
             // As if the entity's id now gave another shard: other keys, where nothing is yet.
-            request =
-                request.renamed(|entity| Entity::new(format!("{}{MOVED}", entity.kind), entity.id));
+            request = request
+                .renamed(|entity| Entity::new(format!("{}{MOVED}", entity.entity_type), entity.id));
         }
         self.tags += 1;
         let tag = self.tags;
@@ -141,7 +141,7 @@ impl World {
     }
 
     pub(super) fn answered(&mut self, node: usize, answer: Answer) {
-        let answer = answer.renamed(|entity| match entity.kind.strip_suffix(MOVED) {
+        let answer = answer.renamed(|entity| match entity.entity_type.strip_suffix(MOVED) {
             Some(kind) => Entity::new(kind, entity.id),
             None => entity,
         });
@@ -150,29 +150,29 @@ impl World {
             Answer::Claim(outcome) => {
                 let number = machine.claim().number;
                 self.tally.claim(number, &outcome);
-                self.tell(node, Event::Claimed { number, outcome });
+                self.tell(node, Event::ClaimResult { number, outcome });
             }
             Answer::Commit(outcomes) => {
                 for (_, _, outcome) in &outcomes {
                     self.tally.count(match outcome {
-                        CommitOutcome::Done => "transition: commit done",
-                        CommitOutcome::Already => "transition: commit already",
-                        CommitOutcome::Refused(Refusal::Claim { .. }) => {
+                        CommitOutcome::Committed => "transition: commit done",
+                        CommitOutcome::AlreadyCommitted => "transition: commit already",
+                        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { .. }) => {
                             "transition: commit refused for its claim"
                         }
-                        CommitOutcome::Refused(Refusal::Version { .. }) => {
+                        CommitOutcome::Refused(CommitRefusal::VersionMismatch { .. }) => {
                             "transition: commit refused for its version"
                         }
-                        CommitOutcome::Refused(Refusal::Limit(_)) => {
+                        CommitOutcome::Refused(CommitRefusal::LimitReached(_)) => {
                             "transition: commit refused for a limit"
                         }
-                        CommitOutcome::Refused(Refusal::TooLarge(_)) => {
+                        CommitOutcome::Refused(CommitRefusal::TooLarge(_)) => {
                             "transition: commit refused as too large"
                         }
                         CommitOutcome::Unknown(_) => "transition: commit unknown",
                     });
                 }
-                self.tell(node, Event::Committed(outcomes));
+                self.tell(node, Event::CommitResults(outcomes));
             }
             Answer::Load(entity, result) => {
                 let generation = self.nodes[node].starting.remove(&load_key(&entity)).unwrap_or(0);
@@ -183,20 +183,20 @@ impl World {
                 let result = match result {
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);
-                        let turn = instance.hook("starts", &*entity.kind == "starter");
+                        let turn = instance.hook("starts", &*entity.entity_type == "starter");
                         if !turn.writes.is_empty() {
                             self.tally.count("transition: start turn with effects");
                         }
                         self.nodes[node].instances.insert(entity.clone(), instance);
-                        Activation::Started(turn)
+                        ActivationOutcome::Started(turn)
                     }
-                    Err(why) => Activation::Failed {
+                    Err(why) => ActivationOutcome::Failed {
                         code: "store-unavailable".into(),
                         message: why,
                         retry_after: Some(20),
                     },
                 };
-                self.tell(node, Event::Activated { entity, generation, result });
+                self.tell(node, Event::ActivationResult { entity, generation, result });
             }
         }
     }

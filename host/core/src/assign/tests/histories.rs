@@ -2,20 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::super::random::Random;
+use super::super::random::SplitMix64;
 use super::{
-    ALL, AllocationStrategy, Average, Strategy, View, carry_out, host, settle, spread, view,
+    ALL, AllocationStrategy, AllocationView, Average, BuiltinStrategy, carry_out, host, settle,
+    spread, view,
 };
 use crate::ids::ShardId;
 
-impl Random {
+impl SplitMix64 {
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 }
 
 /// A host goes: what it had needs an owner, and the others keep theirs.
-fn leave(view: &mut View, gone: usize) {
+fn leave(view: &mut AllocationView, gone: usize) {
     view.hosts.remove(gone);
     for place in &mut view.shards {
         place.owner = match place.owner {
@@ -29,7 +30,7 @@ fn leave(view: &mut View, gone: usize) {
 #[test]
 fn average_is_within_one_after_each_join_and_leave_and_a_join_moves_no_more_than_its_share() {
     for seed in 0..300 {
-        let random = &mut Random(seed);
+        let random = &mut SplitMix64(seed);
         let mut view = view(&vec![0; 1 + random.below(12)], 1 + random.below(300));
         let mut names = view.hosts.len();
         settle(&Average, &mut view, ALL);
@@ -61,7 +62,7 @@ fn average_is_within_one_after_each_join_and_leave_and_a_join_moves_no_more_than
 fn average_evens_any_view_out_by_the_fewest_moves_and_moves_no_shard_twice_in_rounds_that_overlap()
 {
     for seed in 0..300 {
-        let random = &mut Random(seed);
+        let random = &mut SplitMix64(seed);
         let counts: Vec<_> = (0..1 + random.below(10)).map(|_| random.below(60)).collect();
         let mut view = view(&counts, 0);
         let (hosts, shards) = (counts.len(), view.shards.len());
@@ -75,11 +76,11 @@ fn average_evens_any_view_out_by_the_fewest_moves_and_moves_no_shard_twice_in_ro
             for found in &moves {
                 assert!(moved.insert(found.shard), "seed {seed}: {} moves again", found.shard);
             }
-            if moves.is_empty() && view.shards.iter().all(|place| !place.busy) {
+            if moves.is_empty() && view.shards.iter().all(|place| !place.hand_off_in_progress) {
                 break;
             }
             for place in &mut view.shards {
-                place.busy &= random.below(3) > 0;
+                place.hand_off_in_progress &= random.below(3) > 0;
             }
         }
         assert!(spread(&view.counts()) <= 1, "seed {seed}: {:?}", view.counts());
@@ -88,7 +89,7 @@ fn average_evens_any_view_out_by_the_fewest_moves_and_moves_no_shard_twice_in_ro
 }
 
 /// Views that no manager should ever make, too: owners out of range, hand-offs without a target.
-fn any(random: &mut Random) -> View {
+fn any(random: &mut SplitMix64) -> AllocationView {
     let mut view = view(&vec![0; random.below(9)], random.below(120));
     let versions = 1 + random.below(2) as u64;
     for host in &mut view.hosts {
@@ -96,21 +97,21 @@ fn any(random: &mut Random) -> View {
     }
     for place in &mut view.shards {
         place.owner = (random.below(4) > 0).then(|| random.below(view.hosts.len() + 2));
-        place.busy = random.below(5) == 0;
+        place.hand_off_in_progress = random.below(5) == 0;
     }
-    View { seed: random.next(), ..view }
+    AllocationView { seed: random.next(), ..view }
 }
 
 #[test]
 fn every_strategy_places_all_on_the_latest_version_leaves_busy_shards_and_comes_to_rest() {
     for seed in 0..1_500 {
-        let random = &mut Random(seed);
+        let random = &mut SplitMix64(seed);
         let before = any(random);
         let latest = before.hosts.iter().map(|host| host.version).max();
-        for strategy in Strategy::ALL.map(Strategy::build) {
+        for strategy in BuiltinStrategy::ALL.map(BuiltinStrategy::build) {
             let mut view = before.clone();
-            let moves = strategy.place(&view);
-            assert_eq!(moves, strategy.place(&view), "seed {seed}, {strategy:?}: deterministic");
+            let moves = strategy.allocate(&view);
+            assert_eq!(moves, strategy.allocate(&view), "seed {seed}, {strategy:?}: deterministic");
             let placed: BTreeSet<ShardId> = moves.iter().map(|found| found.shard).collect();
             assert!(moves.iter().all(|found| Some(view.hosts[found.to].version) == latest));
             carry_out(&mut view, &moves, false);
@@ -129,7 +130,7 @@ fn every_strategy_places_all_on_the_latest_version_leaves_busy_shards_and_comes_
             settle(strategy.as_ref(), &mut view, limit.max(1));
 
             for (old, new) in before.shards.iter().zip(&view.shards) {
-                assert!(!old.busy || old == new, "seed {seed}, {strategy:?}");
+                assert!(!old.hand_off_in_progress || old == new, "seed {seed}, {strategy:?}");
             }
         }
     }

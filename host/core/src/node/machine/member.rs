@@ -11,23 +11,23 @@ use super::*;
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Membership {
     /// Not registered, and nothing about it under way.
-    Outside,
+    Unregistered,
     /// A write of the own row is under way, or its answer was lost and the row is being read.
     Registering,
     /// Registered.
-    In(Box<Life>),
+    Registered(Box<Registration>),
     /// It said goodbye.
     Left,
 }
 
 /// One registered life.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Life {
+pub(super) struct Registration {
     pub(super) member: Member,
     pub(super) row: NodeRow,
     pub(super) revision: u64,
     /// When the last renewal that succeeded was sent: the lease counts from there (R8).
-    sent: u64,
+    lease_start: u64,
     /// When the first renewal was sent after the one that `row` shows. Should the row show another one, whoever tells it
     /// and whatever became of the answer, this is the latest that the lease may count from (R8).
     tried: Option<u64>,
@@ -36,69 +36,70 @@ pub(super) struct Life {
     /// Until when a longer lease may still be relied on somewhere: until then the row says so.
     longer_until: u64,
     /// When a renewal last ended a lapse.
-    back: u64,
+    recovered_at: u64,
     /// A renewal, or a read after a lost one, is under way.
     pending: bool,
     /// When the next renewal is due.
     due: u64,
     pub(super) suspended: bool,
     /// The claims that are being read before this life goes on, by number; and what they were of.
-    claims: Option<(u64, Vec<(ShardId, Epoch)>)>,
+    claim_check: Option<(u64, Vec<(ShardId, Epoch)>)>,
     /// When they may be asked for again.
     claims_at: u64,
     /// Claims must be read.
-    unsure: bool,
+    claims_unverified: bool,
     /// It ends itself, for another to register: the manager does not hear it.
-    pub(super) ending: bool,
+    pub(super) is_retiring: bool,
 }
 
 impl Membership {
     pub(super) fn member(&self) -> Option<&Member> {
         match self {
-            Self::In(life) => Some(&life.member),
+            Self::Registered(life) => Some(&life.member),
             _ => None,
         }
     }
 
     pub(super) fn suspended(&self) -> bool {
-        matches!(self, Self::In(life) if life.suspended)
+        matches!(self, Self::Registered(life) if life.suspended)
     }
 
-    pub(super) fn ending(&self) -> bool {
-        matches!(self, Self::In(life) if life.ending)
+    pub(super) fn is_retiring(&self) -> bool {
+        matches!(self, Self::Registered(life) if life.is_retiring)
     }
 
     pub(super) fn due(&self) -> u64 {
         match self {
-            Self::In(life) if !life.pending => life.due,
+            Self::Registered(life) if !life.pending => life.due,
             _ => u64::MAX,
         }
     }
 
     pub(super) fn reads_claims(&self) -> bool {
-        matches!(self, Self::In(life) if life.claims.is_some())
+        matches!(self, Self::Registered(life) if life.claim_check.is_some())
     }
 
-    pub(super) fn make_relative(&mut self, me: &NodeId, to: &dyn Relative) {
-        let Self::In(life) = self else { return };
-        life.row.renewals = to.renewals(me, life.row.renewals);
-        life.revision = to.revision(&Key::Node(me.clone()), life.revision);
-        life.tried = life.tried.map(|at| to.time(at));
-        (life.sent, life.back) = (to.time(life.sent), to.time(life.back));
-        life.longer_until = to.time(life.longer_until);
-        (life.due, life.claims_at) = (to.due(life.due), to.due(life.claims_at));
+    pub(super) fn canonicalize(&mut self, me: &NodeId, to: &dyn Canonicalizer) {
+        let Self::Registered(life) = self else { return };
+        life.row.renewals = to.map_renewals(me, life.row.renewals);
+        life.revision = to.map_revision(&RowKey::Node(me.clone()), life.revision);
+        life.tried = life.tried.map(|at| to.map_time(at));
+        (life.lease_start, life.recovered_at) =
+            (to.map_time(life.lease_start), to.map_time(life.recovered_at));
+        life.longer_until = to.map_time(life.longer_until);
+        (life.due, life.claims_at) = (to.map_deadline(life.due), to.map_deadline(life.claims_at));
     }
 }
 
 impl Machine {
     pub(super) fn drive_membership(&mut self, now: Now) {
         match &self.membership {
-            Membership::Outside if self.watching && self.leaving == Leaving::No => {
+            Membership::Unregistered if self.watching && self.leave_mode == LeaveMode::Stay => {
                 self.try_register(now);
             }
-            Membership::In(life) if now.mono < life.due => {}
-            Membership::In(life) if !life.pending => self.renew(now),
-            Membership::In(_) => self.read_own(now),
+            Membership::Registered(life) if now.mono < life.due => {}
+            Membership::Registered(life) if !life.pending => self.renew(now),
+            Membership::Registered(_) => self.read_own_row(now),
             _ => {}
         }
         self.try_resume(now);
@@ -108,71 +109,75 @@ impl Machine {
         let node = self.identity.node.clone();
         let known = self.view.nodes.get(&node).cloned();
         if let Some((row, _)) = &known
-            && row.standing == Standing::Live
-            && !self.settings.embedded
-            && !self.off(Mutation::RegisterAtOnce)
-            && !self.view.still(&node, now.mono, row.lease + self.settings.margin)
+            && row.status == NodeStatus::Live
+            && !self.settings.embedded_store
+            && !self.has_mutation(Mutation::RegisterOverLiveLease)
+            && !self.view.lease_unchanged_for(
+                &node,
+                now.mono,
+                row.lease + self.settings.lease_margin,
+            )
         {
             // A life of this name may still own shards: its lease must lapse first (R7).
             let (incarnation, renewals) = (row.incarnation, row.renewals);
-            return self.watch_rival(now, incarnation, renewals);
+            return self.detect_name_conflict(now, incarnation, renewals);
         }
-        self.rival = None;
+        self.name_conflict = None;
         let counter = known.as_ref().map_or(0, |(row, _)| row.incarnation.counter) + 1;
         let row = NodeRow {
             incarnation: Incarnation { counter, nonce: self.draw() },
             renewals: 0,
-            standing: Standing::Live,
+            status: NodeStatus::Live,
             // What an operator wants of the node holds for all its lives, until it is undone.
             draining: known.as_ref().is_some_and(|(row, _)| row.draining),
-            store_answers: true,
+            store_available: true,
             roles: self.identity.roles,
             version: self.identity.version,
-            since: now.cluster,
+            unix_ms: now.cluster_time,
             addresses: self.identity.addresses.clone(),
             format: u32::from(FORMAT),
             lease: self.settings.lease,
-            settings: self.settings.revision,
+            settings_revision: self.settings.settings_revision,
             // The row describes a life: what another release noted of the last one ends with it.
             extensions: Extensions::default(),
         };
         let row = match self.wall {
-            Some(wall) => row.registered_at(wall),
+            Some(wall) => row.with_registered_unix_ms(wall),
             None => row,
         };
         self.membership = Membership::Registering;
         let expected = known.map(|(_, revision)| revision);
-        let purpose = Purpose::Register(row.clone(), now.mono);
-        self.write(purpose, Key::Node(node), expected, Row::Node(row));
+        let purpose = WritePurpose::Register(row.clone(), now.mono);
+        self.write(purpose, RowKey::Node(node), expected, Row::Node(row));
     }
 
     /// A lease that goes on being renewed is another process's: it is said once a lease. One renewal may have been on
     /// its way when its node died.
-    fn watch_rival(&mut self, now: Now, incarnation: Incarnation, renewals: u64) {
+    fn detect_name_conflict(&mut self, now: Now, incarnation: Incarnation, renewals: u64) {
         let seen = ((incarnation, renewals), now.mono + self.settings.lease);
-        let Some(((life, count), look_at)) = self.rival else {
-            self.rival = Some(seen);
+        let Some(((life, count), look_at)) = self.name_conflict else {
+            self.name_conflict = Some(seen);
             return;
         };
         if now.mono >= look_at && (life != incarnation || renewals >= count + 2) {
-            self.rival = Some(seen);
+            self.name_conflict = Some(seen);
             let node = self.identity.node.clone();
-            self.note(Notice::NameInUse(Member { node, incarnation }));
+            self.notify(Notice::NodeNameInUse(Member { node, incarnation }));
         }
     }
 
-    pub(super) fn registered(
+    pub(super) fn on_registration_written(
         &mut self,
         now: Now,
         row: NodeRow,
         sent: u64,
         result: Result<u64, WriteError>,
     ) {
-        let key = Key::Node(self.identity.node.clone());
+        let key = RowKey::Node(self.identity.node.clone());
         match result {
             Ok(revision) => self.join(now, row, revision, sent),
             Err(WriteError::Conflict(value)) => {
-                self.membership = Membership::Outside;
+                self.membership = Membership::Unregistered;
                 if let Some((row, revision)) = value {
                     self.learn(now, key, row, revision);
                 }
@@ -180,40 +185,44 @@ impl Machine {
             Err(WriteError::Unknown) => {
                 // Whether it was written or not, another life is tried once this one's row is known. One that was
                 // written without our knowing lapses like any other: nothing was ever done in its name.
-                self.membership = Membership::Outside;
+                self.membership = Membership::Unregistered;
                 self.watching = false;
-                self.list_at = now.mono + self.settings.retry;
+                self.list_at = now.mono + self.settings.store_retry_interval;
             }
         }
     }
 
     fn join(&mut self, now: Now, row: NodeRow, revision: u64, sent: u64) {
-        let sent = if self.off(Mutation::RegisteredByAnswer) { now.mono } else { sent };
+        let sent = if self.has_mutation(Mutation::LeaseFromRegistrationResponse) {
+            now.mono
+        } else {
+            sent
+        };
         let node = self.identity.node.clone();
         let member = Member { node: node.clone(), incarnation: row.incarnation };
         let lease = row.lease.min(self.settings.lease);
-        self.membership = Membership::In(Box::new(Life {
+        self.membership = Membership::Registered(Box::new(Registration {
             member: member.clone(),
             row: row.clone(),
             revision,
-            sent,
+            lease_start: sent,
             tried: None,
             lease,
             longer_until: 0,
-            back: 0,
+            recovered_at: 0,
             pending: false,
-            due: sent + self.settings.renew,
+            due: sent + self.settings.renew_interval,
             suspended: false,
-            claims: None,
+            claim_check: None,
             claims_at: 0,
-            unsure: false,
-            ending: false,
+            claims_unverified: false,
+            is_retiring: false,
         }));
-        self.store_answered = now.mono;
-        self.forget_seen();
+        self.store_last_responded = now.mono;
+        self.reapply_all_chunks();
         self.actions.push_back(Action::Registered(member));
-        self.actions.push_back(Action::Renewed { sent, lease });
-        self.learn(now, Key::Node(node.clone()), Row::Node(row), revision);
+        self.actions.push_back(Action::LeaseRenewed { sent_at: sent, lease });
+        self.learn(now, RowKey::Node(node.clone()), Row::Node(row), revision);
         // The watch may have delivered a later change of the row before the registration was answered.
         let newer = self.view.nodes.get(&node).filter(|(_, at)| *at > revision).cloned();
         if let Some((row, at)) = newer {
@@ -224,21 +233,24 @@ impl Machine {
 
     /// This life is over: somebody else may own its shards by now (R7).
     fn fence(&mut self, now: Now) {
-        for (shard, own) in std::mem::take(&mut self.held) {
-            self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
-            self.finish(now, shard, own.epoch);
+        for (shard, own) in std::mem::take(&mut self.held_shards) {
+            self.actions.push_back(Action::DropShard { shard, epoch: own.epoch });
+            self.mark_released(now, shard, own.epoch);
         }
-        if self.suspended() {
+        if self.is_suspended() {
             // Nothing is left that could go on; the shards of the next life are not suspended.
             self.actions.push_back(Action::Resume);
         }
-        self.refused.clear();
-        self.waiting.clear();
+        self.refused_claims.clear();
+        self.awaiting_manager.clear();
         self.manager = None;
-        self.vacant = None;
-        self.writes.retain(|_, purpose| matches!(purpose, Purpose::Drain(_)));
-        self.membership =
-            if self.leaving == Leaving::No { Membership::Outside } else { Membership::Left };
+        self.leadership_vacant_since = None;
+        self.pending_writes.retain(|_, purpose| matches!(purpose, WritePurpose::Drain(_)));
+        self.membership = if self.leave_mode == LeaveMode::Stay {
+            Membership::Unregistered
+        } else {
+            Membership::Left
+        };
         self.actions.push_back(Action::Fenced);
         if matches!(self.membership, Membership::Left) {
             self.actions.push_back(Action::Left);

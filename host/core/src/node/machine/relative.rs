@@ -9,40 +9,40 @@ use std::hash::{Hash, Hasher};
 use super::*;
 
 /// What becomes of the numbers in a machine that only their order or distance gives a meaning.
-pub trait Relative {
+pub trait Canonicalizer {
     /// When something happened, on the node's clock: how long ago may matter.
-    fn time(&self, at: u64) -> u64;
+    fn map_time(&self, at: u64) -> u64;
     /// When something is due: how long it has been due does not matter.
-    fn due(&self, at: u64) -> u64;
+    fn map_deadline(&self, at: u64) -> u64;
     /// Whether that is later than anything that is looked at: what is due then is as if it were not noted.
     fn never(&self, _: u64) -> bool {
         false
     }
     /// A revision of a row.
-    fn revision(&self, key: &Key, at: u64) -> u64;
+    fn map_revision(&self, key: &RowKey, at: u64) -> u64;
     /// A count of renewals of a node's lease.
-    fn renewals(&self, node: &NodeId, count: u64) -> u64;
+    fn map_renewals(&self, node: &NodeId, count: u64) -> u64;
 
     /// A row: what it is under this trait's other methods.
-    fn row(&self, key: &Key, row: &mut Row) {
-        if let (Key::Node(node), Row::Node(row)) = (key, row) {
-            row.renewals = self.renewals(node, row.renewals);
+    fn canonicalize_row(&self, key: &RowKey, row: &mut Row) {
+        if let (RowKey::Node(node), Row::Node(row)) = (key, row) {
+            row.renewals = self.map_renewals(node, row.renewals);
         }
     }
 
     /// What was said between nodes.
-    fn talk(&self, talk: &mut Talk) {
+    fn canonicalize_message(&self, talk: &mut ControlMessage) {
         match talk {
-            Talk::Wrote { key, row, revision } => {
-                self.row(key, row);
-                *revision = self.revision(key, *revision);
+            ControlMessage::RowUpdate { key, row, revision } => {
+                self.canonicalize_row(key, row);
+                *revision = self.map_revision(key, *revision);
             }
-            Talk::BeginHandOff { shard, revision, .. } => {
-                *revision = self.revision(&Key::of_shard(*shard), *revision);
+            ControlMessage::BeginHandOff { shard, revision, .. } => {
+                *revision = self.map_revision(&RowKey::for_shard(*shard), *revision);
             }
-            Talk::Report(report) => {
-                for (chunk, at) in &mut report.seen {
-                    *at = self.revision(&Key::Shards(*chunk), *at);
+            ControlMessage::Report(report) => {
+                for (chunk, at) in &mut report.applied_chunks {
+                    *at = self.map_revision(&RowKey::Assignments(*chunk), *at);
                 }
             }
             _ => {}
@@ -52,53 +52,53 @@ pub trait Relative {
 
 impl Machine {
     /// Replaces every time, revision and count of renewals.
-    pub fn make_relative(&mut self, to: &dyn Relative) {
+    pub fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         let me = self.identity.node.clone();
-        self.list_at = to.due(self.list_at);
-        self.handled = self.handled.map(|at| to.time(at));
-        self.store_answered = to.time(self.store_answered);
-        self.report_at = self.report_at.map(|at| to.due(at));
-        self.waiting.retain(|_, until| !to.never(*until));
-        for until in self.waiting.values_mut() {
-            *until = to.due(*until);
+        self.list_at = to.map_deadline(self.list_at);
+        self.last_event_at = self.last_event_at.map(|at| to.map_time(at));
+        self.store_last_responded = to.map_time(self.store_last_responded);
+        self.report_at = self.report_at.map(|at| to.map_deadline(at));
+        self.awaiting_manager.retain(|_, until| !to.never(*until));
+        for until in self.awaiting_manager.values_mut() {
+            *until = to.map_deadline(*until);
         }
         if let Some(probation) = &mut self.probation {
-            probation.since = to.time(probation.since);
-            probation.back = probation.back.map(|at| to.time(at));
+            probation.started_at = to.map_time(probation.started_at);
+            probation.first_held_again_at = probation.first_held_again_at.map(|at| to.map_time(at));
         }
-        self.vacant = self.vacant.map(|at| to.time(at));
-        self.look_at = to.due(self.look_at);
-        self.again_at = to.due(self.again_at);
-        for (chunk, at) in &mut self.seen {
-            *at = to.revision(&Key::Shards(*chunk), *at);
+        self.leadership_vacant_since = self.leadership_vacant_since.map(|at| to.map_time(at));
+        self.next_missing_row_read = to.map_deadline(self.next_missing_row_read);
+        self.write_retry_at = to.map_deadline(self.write_retry_at);
+        for (chunk, at) in &mut self.applied_chunks {
+            *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
         }
-        for purpose in self.writes.values_mut() {
-            if let Purpose::Register(row, sent) | Purpose::Renew(row, sent) = purpose {
-                row.renewals = to.renewals(&me, row.renewals);
-                *sent = to.time(*sent);
+        for purpose in self.pending_writes.values_mut() {
+            if let WritePurpose::Register(row, sent) | WritePurpose::Renew(row, sent) = purpose {
+                row.renewals = to.map_renewals(&me, row.renewals);
+                *sent = to.map_time(*sent);
             }
         }
-        if self.writes.is_empty() && !self.membership.reads_claims() {
-            self.numbers = 0;
+        if self.pending_writes.is_empty() && !self.membership.reads_claims() {
+            self.last_request_id = 0;
         }
         // Nonces tell lives apart that took the same counter; none of one node do.
-        self.drawn = 0;
+        self.random_counter = 0;
         // A model takes the numbers out of what is said: its reports count as they come.
-        self.reported = 0;
-        self.membership.make_relative(&me, to);
-        self.view.make_relative(to);
+        self.last_report_number = 0;
+        self.membership.canonicalize(&me, to);
+        self.view.canonicalize(to);
         if let Some(manager) = &mut self.manager {
-            manager.make_relative(to);
+            manager.canonicalize(to);
         }
     }
 
     /// The revision of a row as this node last saw it.
     #[must_use]
-    pub fn seen_revision(&self, key: &Key) -> Option<u64> {
+    pub fn known_revision(&self, key: &RowKey) -> Option<u64> {
         match key {
-            Key::Node(node) => self.view.nodes.get(node).map(|(_, at)| *at),
-            Key::Manager => self.view.manager.as_ref().map(|(_, at)| *at),
-            Key::Shards(chunk) => self.view.chunks.get(chunk).map(|(_, at)| *at),
+            RowKey::Node(node) => self.view.nodes.get(node).map(|(_, at)| *at),
+            RowKey::Manager => self.view.manager.as_ref().map(|(_, at)| *at),
+            RowKey::Assignments(chunk) => self.view.chunks.get(chunk).map(|(_, at)| *at),
         }
     }
 }
@@ -108,13 +108,21 @@ impl Machine {
 impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.view.hash(state);
-        (self.watching, self.listing, self.list_at, self.handled).hash(state);
-        (&self.membership, self.leaving, &self.held, &self.finished).hash(state);
-        (&self.refused, &self.seen, self.report_at, self.store_answered).hash(state);
-        self.unrunnable.hash(state);
-        (self.probation, &self.waiting).hash(state);
-        (&self.manager, self.news, self.vacant, self.look_at, self.again_at, &self.writes)
+        (self.watching, self.list_pending, self.list_at, self.last_event_at).hash(state);
+        (&self.membership, self.leave_mode, &self.held_shards, &self.released_epochs).hash(state);
+        (&self.refused_claims, &self.applied_chunks, self.report_at, self.store_last_responded)
             .hash(state);
-        (&self.drains, self.numbers).hash(state);
+        self.unrunnable_types.hash(state);
+        (self.probation, &self.awaiting_manager).hash(state);
+        (
+            &self.manager,
+            self.decision_needed,
+            self.leadership_vacant_since,
+            self.next_missing_row_read,
+            self.write_retry_at,
+            &self.pending_writes,
+        )
+            .hash(state);
+        (&self.drains, self.last_request_id).hash(state);
     }
 }

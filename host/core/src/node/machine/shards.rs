@@ -14,11 +14,11 @@ const LONGEST_PROBATION: u64 = 64;
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Probation {
     /// When the shards were given up.
-    pub(super) since: u64,
+    pub(super) started_at: u64,
     /// Milliseconds.
-    span: u64,
+    duration: u64,
     /// When the node first held a shard again.
-    pub(super) back: Option<u64>,
+    pub(super) first_held_again_at: Option<u64>,
 }
 
 impl Probation {
@@ -26,128 +26,135 @@ impl Probation {
     /// for a shorter time than that one took.
     fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
         // What it waited for shards after that one does not count: the manager may have given it none for long.
-        let soon = |last: &Self| last.back.is_none_or(|back| now.saturating_sub(back) < last.span);
+        let soon = |last: &Self| {
+            last.first_held_again_at.is_none_or(|back| now.saturating_sub(back) < last.duration)
+        };
         let span = match last.filter(soon) {
-            Some(last) => (last.span * 2).min(lease * LONGEST_PROBATION),
+            Some(last) => (last.duration * 2).min(lease * LONGEST_PROBATION),
             None => lease * PROBATION,
         };
-        Self { since: now, span, back: None }
+        Self { started_at: now, duration: span, first_held_again_at: None }
     }
 
-    fn is_over(self, now: u64) -> bool {
-        now.saturating_sub(self.since) >= self.span
+    fn has_ended(self, now: u64) -> bool {
+        now.saturating_sub(self.started_at) >= self.duration
     }
 }
 
 /// A shard that this node holds.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Own {
+pub(super) struct HeldShard {
     pub(super) epoch: Epoch,
     pub(super) serving: bool,
     /// It was told to stop: final for this epoch.
     pub(super) stopping: bool,
     /// Who is to hear of it: the manager's node, its term, the hand-off.
-    told: Option<(NodeId, u64, HandOffId)>,
+    stop_requested_by: Option<(NodeId, u64, HandOffId)>,
 }
 
 impl Machine {
     /// Acts on chunks that changed since it last did. Not while suspended: what is missing is no loss then.
     pub(super) fn drive_shards(&mut self, now: Now) {
-        self.give_up_without_store(now);
-        if self.suspended() || !self.identity.roles.host || !self.watching {
+        self.release_shards_without_store(now);
+        if self.is_suspended() || !self.identity.roles.host || !self.watching {
             return;
         }
         let Some(me) = self.member() else { return };
-        for chunk in std::mem::take(&mut self.unseen) {
+        for chunk in std::mem::take(&mut self.changed_chunks) {
             let Some((row, revision)) = self.view.chunks.get(&chunk).cloned() else { continue };
             #[cfg(test)]
             {
-                self.looks += 1;
+                self.visits += 1;
             }
-            for (place, row) in row.shards.iter().enumerate() {
+            for (place, row) in row.assignments.iter().enumerate() {
                 self.reconcile(now, &me, shard_at(chunk, place), row);
             }
-            self.seen.insert(chunk, revision);
+            self.applied_chunks.insert(chunk, revision);
             self.report_soon(now);
         }
     }
 
     /// Everything is acted on again.
-    pub(super) fn forget_seen(&mut self) {
-        self.seen.clear();
-        self.unseen = self.view.chunks.keys().copied().collect();
+    pub(super) fn reapply_all_chunks(&mut self) {
+        self.applied_chunks.clear();
+        self.changed_chunks = self.view.chunks.keys().copied().collect();
     }
 
-    fn reconcile(&mut self, now: Now, me: &Member, shard: ShardId, row: &ShardRow) {
+    fn reconcile(&mut self, now: Now, me: &Member, shard: ShardId, row: &Assignment) {
         let epoch = row.epoch;
-        if let Some(own) = self.held.get(&shard)
+        if let Some(own) = self.held_shards.get(&shard)
             && own.epoch < epoch
         {
-            self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
+            self.actions.push_back(Action::DropShard { shard, epoch: own.epoch });
             let old = own.epoch;
-            self.held.remove(&shard);
-            self.finish(now, shard, old);
+            self.held_shards.remove(&shard);
+            self.mark_released(now, shard, old);
         }
-        if self.refused.get(&shard).is_some_and(|(refused, _)| *refused < epoch) {
-            self.refused.remove(&shard);
+        if self.refused_claims.get(&shard).is_some_and(|(refused, _)| *refused < epoch) {
+            self.refused_claims.remove(&shard);
         }
-        let done = self.finished.get(&shard).is_some_and(|done| *done >= epoch);
+        let done = self.released_epochs.get(&shard).is_some_and(|done| *done >= epoch);
         if row.owner.as_ref() == Some(me)
             && !done
-            && !self.held.contains_key(&shard)
-            && !self.parting()
+            && !self.held_shards.contains_key(&shard)
+            && !self.is_departing()
         {
-            let own = Own { epoch, serving: false, stopping: false, told: None };
-            self.held.insert(shard, own);
+            let own = HeldShard { epoch, serving: false, stopping: false, stop_requested_by: None };
+            self.held_shards.insert(shard, own);
             if let Some(probation) = &mut self.probation {
-                probation.back.get_or_insert(now.mono);
+                probation.first_held_again_at.get_or_insert(now.mono);
             }
-            self.actions.push_back(Action::Adopt { shard, epoch, member: me.clone() });
+            self.actions.push_back(Action::StartShard { shard, epoch, member: me.clone() });
         }
-        self.note_waiting(now, me, shard, row);
+        self.track_awaiting_manager(now, me, shard, row);
     }
 
     /// Whether this node leaves, and its row says so, or its life ends: what it is still given goes to others, for its
     /// silence.
-    fn parting(&self) -> bool {
-        let drains = matches!(&self.membership, Membership::In(life) if life.row.is_emptied());
-        self.membership.ending()
-            || self.leaving == Leaving::Now
-            || (self.leaving == Leaving::Drained && drains)
+    fn is_departing(&self) -> bool {
+        let drains = matches!(&self.membership, Membership::Registered(life) if life.row.is_draining_or_leaving());
+        self.membership.is_retiring()
+            || self.leave_mode == LeaveMode::Immediate
+            || (self.leave_mode == LeaveMode::AfterDrain && drains)
     }
 
-    pub(super) fn finish(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
-        let done = self.finished.entry(shard).or_default();
+    pub(super) fn mark_released(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
+        let done = self.released_epochs.entry(shard).or_default();
         *done = (*done).max(epoch);
-        if let (Some(me), Some(row)) = (self.member(), self.view.shard(shard).cloned()) {
-            self.note_waiting(now, &me, shard, &row);
+        if let (Some(me), Some(row)) = (self.member(), self.view.assignment(shard).cloned()) {
+            self.track_awaiting_manager(now, &me, shard, &row);
         }
     }
 
     /// A node that could commit nothing for one lease gives its shards up (R9).
-    fn give_up_without_store(&mut self, now: Now) {
-        if self.held.is_empty() || !self.without_store(now) || self.off(Mutation::KeepWithoutStore)
+    fn release_shards_without_store(&mut self, now: Now) {
+        if self.held_shards.is_empty()
+            || !self.has_lost_store(now)
+            || self.has_mutation(Mutation::KeepShardsWithoutStore)
         {
             return;
         }
-        let last = self.probation.filter(|_| !self.off(Mutation::ForgetProbation));
+        let last = self.probation.filter(|_| !self.has_mutation(Mutation::ConstantProbation));
         let probation = Probation::after(last, now.mono, self.settings.lease);
         self.probation = Some(probation);
-        self.note(Notice::GaveUp { shards: self.held.len(), probation: probation.span });
-        for (shard, own) in std::mem::take(&mut self.held) {
-            self.actions.push_back(Action::Forget { shard, epoch: own.epoch });
-            self.finish(now, shard, own.epoch);
+        self.notify(Notice::ShardsReleased {
+            shards: self.held_shards.len(),
+            probation: probation.duration,
+        });
+        for (shard, own) in std::mem::take(&mut self.held_shards) {
+            self.actions.push_back(Action::DropShard { shard, epoch: own.epoch });
+            self.mark_released(now, shard, own.epoch);
         }
-        self.renew_soon(now);
+        self.renew_now(now);
         self.report_soon(now);
     }
 
     fn on_probation(&self, now: Now) -> bool {
-        self.probation.is_some_and(|probation| !probation.is_over(now.mono))
+        self.probation.is_some_and(|probation| !probation.has_ended(now.mono))
     }
 
     pub(super) fn on_serving(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
-        if let Some(own) = self.held.get_mut(&shard)
+        if let Some(own) = self.held_shards.get_mut(&shard)
             && own.epoch == epoch
         {
             own.serving = true;
@@ -155,14 +162,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_stopped(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
-        if self.held.get(&shard).is_none_or(|own| own.epoch != epoch) {
+    pub(super) fn on_held_shard_stopped(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
+        if self.held_shards.get(&shard).is_none_or(|own| own.epoch != epoch) {
             return;
         }
-        let told = self.held.remove(&shard).and_then(|own| own.told);
-        self.finish(now, shard, epoch);
+        let told = self.held_shards.remove(&shard).and_then(|own| own.stop_requested_by);
+        self.mark_released(now, shard, epoch);
         if let Some((manager, term, id)) = told {
-            self.say_stopped(now, &manager, term, shard, epoch, id);
+            self.send_shard_stopped(now, &manager, term, shard, epoch, id);
         }
         self.report_soon(now);
     }
@@ -174,12 +181,12 @@ impl Machine {
         epoch: Epoch,
         standing: Option<Epoch>,
     ) {
-        if self.held.get(&shard).is_none_or(|own| own.epoch != epoch) {
+        if self.held_shards.get(&shard).is_none_or(|own| own.epoch != epoch) {
             return;
         }
-        self.held.remove(&shard);
-        self.finish(now, shard, epoch);
-        self.refused.insert(shard, (epoch, standing.unwrap_or(epoch)));
+        self.held_shards.remove(&shard);
+        self.mark_released(now, shard, epoch);
+        self.refused_claims.insert(shard, (epoch, standing.unwrap_or(epoch)));
         self.report_soon(now);
     }
 
@@ -196,14 +203,18 @@ impl Machine {
         revision: u64,
     ) {
         let known = self.view.chunks.get(&chunk_of(shard)).map_or(0, |(_, at)| *at);
-        let moving = self.view.shard(shard).is_some_and(|row| {
-            row.epoch == epoch && row.moving.as_ref().is_some_and(|moving| moving.id == id)
+        let moving = self.view.assignment(shard).is_some_and(|row| {
+            row.epoch == epoch && row.hand_off.as_ref().is_some_and(|moving| moving.id == id)
         });
         // One that is late, after the row that ended it, holds nothing.
         if revision > known || moving {
-            self.actions.push_back(Action::Hold { shard, epoch });
+            self.actions.push_back(Action::BufferShard { shard, epoch });
         }
-        self.say(now, &from.node.clone(), Talk::BeginHandOffAck { term, shard, epoch, id });
+        self.send(
+            now,
+            &from.node.clone(),
+            ControlMessage::BeginHandOffAck { term, shard, epoch, id },
+        );
     }
 
     /// Hand-off: stop the shard; where there is nothing to stop, there never will be under this epoch (A11).
@@ -221,17 +232,17 @@ impl Machine {
         let Some(me) = self.member() else { return };
         let known = self.view.manager.as_ref().map_or(0, |(row, _)| row.term);
         let matches = me.incarnation == incarnation && term >= known;
-        if !matches && !self.off(Mutation::NoMatching) {
+        if !matches && !self.has_mutation(Mutation::SkipHandOffMatching) {
             return;
         }
-        match self.held.get_mut(&shard) {
+        match self.held_shards.get_mut(&shard) {
             Some(own) if own.epoch == epoch => {
-                own.told = Some((from.node.clone(), term, id));
+                own.stop_requested_by = Some((from.node.clone(), term, id));
                 if !own.stopping {
                     own.stopping = true;
-                    self.waiting.remove(&shard);
+                    self.awaiting_manager.remove(&shard);
                     let reason = StopReason::HandedOff;
-                    self.actions.push_back(Action::Stop { shard, epoch, reason });
+                    self.actions.push_back(Action::StopShard { shard, epoch, reason });
                 }
             }
             // Late, for an epoch that is over.
@@ -239,16 +250,16 @@ impl Machine {
             held => {
                 if let Some(own) = held {
                     let old = own.epoch;
-                    self.actions.push_back(Action::Forget { shard, epoch: old });
-                    self.held.remove(&shard);
+                    self.actions.push_back(Action::DropShard { shard, epoch: old });
+                    self.held_shards.remove(&shard);
                 }
-                self.finish(now, shard, epoch);
-                self.say_stopped(now, &from.node.clone(), term, shard, epoch, id);
+                self.mark_released(now, shard, epoch);
+                self.send_shard_stopped(now, &from.node.clone(), term, shard, epoch, id);
             }
         }
     }
 
-    fn say_stopped(
+    fn send_shard_stopped(
         &mut self,
         now: Now,
         manager: &NodeId,
@@ -259,7 +270,11 @@ impl Machine {
     ) {
         let Some(me) = self.member() else { return };
         let incarnation = me.incarnation;
-        self.say(now, manager, Talk::ShardStopped { term, shard, epoch, incarnation, id });
+        self.send(
+            now,
+            manager,
+            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id },
+        );
     }
 
     pub(super) fn report_soon(&mut self, now: Now) {
@@ -269,39 +284,39 @@ impl Machine {
 
     /// Reports the whole of what it holds, so that a lost report repairs itself at the next one (R11).
     pub(super) fn drive_report(&mut self, now: Now) {
-        if self.report_at.is_none_or(|at| at > now.mono) || self.suspended() {
+        if self.report_at.is_none_or(|at| at > now.mono) || self.is_suspended() {
             return;
         }
         let Some(me) = self.member() else { return };
         self.report_at = None;
-        let mut report = Report {
+        let mut report = NodeReport {
             incarnation: me.incarnation,
-            store_answers: !self.without_store(now) && !self.on_probation(now),
-            seen: self.seen.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
-            held: self
-                .held
+            store_available: !self.has_lost_store(now) && !self.on_probation(now),
+            applied_chunks: self.applied_chunks.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
+            shards: self
+                .held_shards
                 .iter()
-                .map(|(shard, own)| Held {
+                .map(|(shard, own)| ReportedShard {
                     shard: *shard,
                     epoch: own.epoch,
                     serving: own.serving && !own.stopping,
                 })
                 .collect(),
-            refused: self
-                .refused
+            refused_claims: self
+                .refused_claims
                 .iter()
                 .map(|(shard, (at, above))| (*shard, *at, *above))
                 .collect(),
             extensions: Extensions::default(),
         };
         // Names too long to be said: the host keeps its shards, as before it knew.
-        let _ = report.set_unrunnable(&self.unrunnable);
+        let _ = report.set_unrunnable_types(&self.unrunnable_types);
         if self.view.manager.as_ref().is_some_and(|(row, _)| row.holder.node != me.node) {
             // What a node tells itself comes at once.
-            self.reported += 1;
-            let _ = report.set_number(self.reported);
+            self.last_report_number += 1;
+            let _ = report.set_number(self.last_report_number);
         }
-        self.say_manager(now, Talk::Report(Box::new(report)));
+        self.send_to_manager(now, ControlMessage::Report(Box::new(report)));
     }
 }
 
@@ -311,13 +326,14 @@ mod tests {
 
     #[test]
     fn r9_a_probation_doubles_only_soon_after_the_last() {
-        let last = |back| Some(Probation { since: 0, span: 400, back });
-        let span = |last, now| Probation::after(last, now, 100).span;
+        let last =
+            |back| Some(Probation { started_at: 0, duration: 400, first_held_again_at: back });
+        let span = |last, now| Probation::after(last, now, 100).duration;
         assert_eq!(span(None, 1_000), 4 * 100);
         assert_eq!(span(last(None), 1_000), 800, "it held no shard since");
         assert_eq!(span(last(Some(1_000)), 1_399), 800);
         assert_eq!(span(last(Some(1_000)), 1_400), 400, "it held them for as long as that took");
-        let longest = Some(Probation { since: 0, span: 6_000, back: None });
+        let longest = Some(Probation { started_at: 0, duration: 6_000, first_held_again_at: None });
         assert_eq!(span(longest, 1), 64 * 100);
     }
 }

@@ -4,21 +4,22 @@ use super::*;
 
 impl Machine {
     /// An observer that slept counts every lease as just renewed (R8).
-    pub(super) fn slept(&mut self, now: Now) {
-        let slept =
-            self.handled.is_none_or(|last| now.mono.saturating_sub(last) > self.settings.margin);
-        if slept && !self.off(Mutation::TrustOldObservations) {
-            self.view.renew_all(now.mono);
-            self.wait_anew(now);
-            self.hear_all(now);
+    pub(super) fn check_clock_gap(&mut self, now: Now) {
+        let slept = self
+            .last_event_at
+            .is_none_or(|last| now.mono.saturating_sub(last) > self.settings.lease_margin);
+        if slept && !self.has_mutation(Mutation::TrustStaleObservations) {
+            self.view.restart_lease_timers(now.mono);
+            self.restart_manager_silence_timers(now);
+            self.restart_host_silence_timers(now);
         }
-        self.handled = Some(now.mono);
+        self.last_event_at = Some(now.mono);
     }
 
-    pub(super) fn on_listed(&mut self, now: Now, rows: Option<Vec<(Key, Row, u64)>>) {
-        self.listing = false;
+    pub(super) fn on_listed(&mut self, now: Now, rows: Option<Vec<(RowKey, Row, u64)>>) {
+        self.list_pending = false;
         let Some(rows) = rows else {
-            self.list_at = now.mono + self.settings.retry;
+            self.list_at = now.mono + self.settings.store_retry_interval;
             return;
         };
         self.watching = true;
@@ -26,14 +27,14 @@ impl Machine {
             self.learn(now, key, row, revision);
         }
         // Nobody knows what was missed meanwhile (R8).
-        if !self.off(Mutation::TrustOldObservations) {
-            self.view.renew_all(now.mono);
+        if !self.has_mutation(Mutation::TrustStaleObservations) {
+            self.view.restart_lease_timers(now.mono);
         }
     }
 
-    pub(super) fn on_row(&mut self, now: Now, key: Key, value: Option<(Row, u64)>) {
-        self.answer_read(now, &key, value.as_ref());
-        if let Key::Shards(chunk) = key {
+    pub(super) fn on_row(&mut self, now: Now, key: RowKey, value: Option<(Row, u64)>) {
+        self.on_own_row_read(now, &key, value.as_ref());
+        if let RowKey::Assignments(chunk) = key {
             self.chunk_read(now, chunk, value.clone());
         }
         if let Some((row, revision)) = value {
@@ -42,21 +43,25 @@ impl Machine {
     }
 
     pub(super) fn on_written(&mut self, now: Now, number: u64, result: Result<u64, WriteError>) {
-        let Some(purpose) = self.writes.remove(&number) else { return };
+        let Some(purpose) = self.pending_writes.remove(&number) else { return };
         match purpose {
-            Purpose::Register(row, sent) => self.registered(now, row, sent, result),
-            Purpose::Renew(row, sent) => self.renewed(now, row, sent, result),
-            Purpose::Goodbye => self.said_goodbye(now, result),
-            Purpose::Lead(row) => self.led(now, row, result),
-            Purpose::Chunk(chunk) => self.chunk_written(now, chunk, result),
-            Purpose::Death(node) | Purpose::Drain(node) => {
-                let key = Key::Node(node);
+            WritePurpose::Register(row, sent) => {
+                self.on_registration_written(now, row, sent, result)
+            }
+            WritePurpose::Renew(row, sent) => self.on_renewal_written(now, row, sent, result),
+            WritePurpose::Leave => self.on_leave_written(now, result),
+            WritePurpose::SetManager(row) => self.on_manager_row_written(now, row, result),
+            WritePurpose::Assignments(chunk) => self.chunk_written(now, chunk, result),
+            WritePurpose::MarkDead(node) | WritePurpose::Drain(node) => {
+                let key = RowKey::Node(node);
                 if result == Err(WriteError::Unknown) {
-                    self.again_at = now.mono + self.settings.retry;
+                    self.write_retry_at = now.mono + self.settings.store_retry_interval;
                 }
                 match result {
                     // The watch tells the row; reading it is faster.
-                    Ok(_) | Err(WriteError::Unknown) => self.actions.push_back(Action::Read(key)),
+                    Ok(_) | Err(WriteError::Unknown) => {
+                        self.actions.push_back(Action::ReadRow(key))
+                    }
                     Err(WriteError::Conflict(Some((row, revision)))) => {
                         self.learn(now, key, row, revision);
                     }
@@ -66,47 +71,51 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_heard(&mut self, now: Now, from: &Member, talk: Talk) {
+    pub(super) fn on_control_message(&mut self, now: Now, from: &Member, talk: ControlMessage) {
         match talk {
-            Talk::Wrote { key, row, revision } => self.learn(now, key, row, revision),
-            Talk::BeginHandOff { term, shard, epoch, id, revision, .. } => {
+            ControlMessage::RowUpdate { key, row, revision } => self.learn(now, key, row, revision),
+            ControlMessage::BeginHandOff { term, shard, epoch, id, revision, .. } => {
                 self.on_begin(now, from, term, shard, epoch, id, revision);
             }
-            Talk::HandOff { term, shard, epoch, incarnation, id } => {
+            ControlMessage::HandOff { term, shard, epoch, incarnation, id } => {
                 self.on_hand_off(now, from, term, shard, epoch, incarnation, id);
             }
-            Talk::BeginHandOffAck { term, shard, epoch, id } => {
+            ControlMessage::BeginHandOffAck { term, shard, epoch, id } => {
                 self.on_ack(&from.node, term, shard, epoch, id);
             }
-            Talk::ShardStopped { term, shard, epoch, incarnation, id } => {
+            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id } => {
                 self.on_shard_stopped(term, shard, epoch, incarnation, id);
             }
-            Talk::Report(report) => self.on_report(now, from, *report),
-            Talk::Rebalance => self.ask_rebalance(now),
-            Talk::Unreachable { node } => self.on_unreachable(now, node),
+            ControlMessage::Report(report) => self.on_report(now, from, *report),
+            ControlMessage::Rebalance => self.request_rebalance(now),
+            ControlMessage::NodeUnreachable { node } => self.on_unreachable(now, node),
         }
     }
 
     /// Writes what operators asked for, once the row is known and no such write is under way.
     pub(super) fn drive_drains(&mut self, now: Now) {
-        if now.mono < self.again_at {
+        if now.mono < self.write_retry_at {
             return;
         }
         let wanted: Vec<_> = self.drains.iter().map(|(node, on)| (node.clone(), *on)).collect();
         for (node, draining) in wanted {
             let Some((row, revision)) = self.view.nodes.get(&node) else { continue };
-            if row.draining == draining || row.standing != Standing::Live {
+            if row.draining == draining || row.status != NodeStatus::Live {
                 self.drains.remove(&node);
                 continue;
             }
-            if self.writes.values().any(|purpose| *purpose == Purpose::Drain(node.clone())) {
+            if self
+                .pending_writes
+                .values()
+                .any(|purpose| *purpose == WritePurpose::Drain(node.clone()))
+            {
                 continue;
             }
             let row = NodeRow { draining, ..row.clone() };
             let revision = *revision;
             self.write(
-                Purpose::Drain(node.clone()),
-                Key::Node(node),
+                WritePurpose::Drain(node.clone()),
+                RowKey::Node(node),
                 Some(revision),
                 Row::Node(row),
             );
@@ -114,21 +123,21 @@ impl Machine {
     }
 
     /// Asks for the rows of nodes that others name and that were not seen yet.
-    pub(super) fn look_for(&mut self, now: Now, nodes: impl IntoIterator<Item = NodeId>) {
-        if now.mono < self.look_at {
+    pub(super) fn read_missing_rows(&mut self, now: Now, nodes: impl IntoIterator<Item = NodeId>) {
+        if now.mono < self.next_missing_row_read {
             return;
         }
         for node in nodes {
-            self.look_at = now.mono + self.settings.retry;
-            self.actions.push_back(Action::Read(Key::Node(node)));
+            self.next_missing_row_read = now.mono + self.settings.store_retry_interval;
+            self.actions.push_back(Action::ReadRow(RowKey::Node(node)));
         }
     }
 
-    pub(super) fn ask_rebalance(&mut self, now: Now) {
+    pub(super) fn request_rebalance(&mut self, now: Now) {
         match &mut self.manager {
             Some(manager) => {
-                manager.balance_at = now.mono;
-                self.news = true;
+                manager.next_rebalance_at = now.mono;
+                self.decision_needed = true;
             }
             None if self
                 .view
@@ -136,7 +145,7 @@ impl Machine {
                 .as_ref()
                 .is_some_and(|(row, _)| row.holder.node != self.identity.node) =>
             {
-                self.say_manager(now, Talk::Rebalance);
+                self.send_to_manager(now, ControlMessage::Rebalance);
             }
             None => {}
         }

@@ -16,59 +16,67 @@ use super::*;
 impl Machine {
     /// Notes whether the manager is yet to hear something of a shard: a row names this life for it and it is not
     /// held, or it is to be handed off and was not told to stop.
-    pub(super) fn note_waiting(&mut self, now: Now, me: &Member, shard: ShardId, row: &ShardRow) {
+    pub(super) fn track_awaiting_manager(
+        &mut self,
+        now: Now,
+        me: &Member,
+        shard: ShardId,
+        row: &Assignment,
+    ) {
         let waits = row.owner.as_ref() == Some(me)
-            && match self.held.get(&shard) {
+            && match self.held_shards.get(&shard) {
                 None => true,
-                Some(own) => row.moving.is_some() && !own.stopping,
+                Some(own) => row.hand_off.is_some() && !own.stopping,
             };
         if waits {
-            self.waiting.entry(shard).or_insert(now.mono + self.settings.unheard);
+            self.awaiting_manager
+                .entry(shard)
+                .or_insert(now.mono + self.settings.manager_silence_timeout);
         } else {
-            self.waiting.remove(&shard);
+            self.awaiting_manager.remove(&shard);
         }
     }
 
     /// Counts from now on how long the manager has not heard.
-    pub(super) fn wait_anew(&mut self, now: Now) {
-        let until = now.mono + self.settings.unheard;
-        for at in self.waiting.values_mut() {
+    pub(super) fn restart_manager_silence_timers(&mut self, now: Now) {
+        let until = now.mono + self.settings.manager_silence_timeout;
+        for at in self.awaiting_manager.values_mut() {
             *at = until;
         }
     }
 
     /// Ends this life once the manager has not heard it for long.
-    pub(super) fn drive_unheard(&mut self, now: Now) {
-        if self.waiting.is_empty() {
+    pub(super) fn drive_manager_silence(&mut self, now: Now) {
+        if self.awaiting_manager.is_empty() {
             return;
         }
-        if !self.could_be_heard(now) {
-            return self.wait_anew(now);
+        if !self.manager_should_respond(now) {
+            return self.restart_manager_silence_timers(now);
         }
-        let over = self.waiting.values().any(|until| now.mono >= *until);
-        if !over || self.off(Mutation::StayUnheard) {
+        let over = self.awaiting_manager.values().any(|until| now.mono >= *until);
+        if !over || self.has_mutation(Mutation::IgnoreManagerSilence) {
             return;
         }
-        match (self.leaving, &mut self.membership) {
-            (Leaving::No, Membership::In(life)) => life.ending = true,
+        match (self.leave_mode, &mut self.membership) {
+            (LeaveMode::Stay, Membership::Registered(life)) => life.is_retiring = true,
             // Its goodbye does not wait for hand-offs any longer.
-            (Leaving::Drained, _) => self.leaving = Leaving::Now,
+            (LeaveMode::AfterDrain, _) => self.leave_mode = LeaveMode::Immediate,
             _ => {}
         }
     }
 
     /// Whether another node manages and is at work, as far as rows show, and could do what this one waits for.
-    fn could_be_heard(&self, now: Now) -> bool {
+    fn manager_should_respond(&self, now: Now) -> bool {
         let Some((row, _)) = &self.view.manager else { return false };
         let holder = &row.holder;
         holder.node != self.identity.node
             && self.watching
-            && !self.suspended()
+            && !self.is_suspended()
             && self.view.alive(holder)
-            && !self.view.still(&holder.node, now.mono, self.settings.lease)
+            && !self.view.lease_unchanged_for(&holder.node, now.mono, self.settings.lease)
             && self
                 .view
-                .hosts()
-                .any(|(host, _)| host.node != self.identity.node || self.store_answers(now))
+                .eligible_hosts()
+                .any(|(host, _)| host.node != self.identity.node || self.is_store_available(now))
     }
 }

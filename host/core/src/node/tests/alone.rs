@@ -5,12 +5,16 @@ mod managing;
 mod registration;
 mod shards;
 
-use crate::assign::Strategy;
+use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::message::Now;
-use crate::node::{Action, Event, Identity, Machine, Report, Settings, Talk, WriteError};
-use crate::rows::{Key, ManagerRow, Member, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing};
+use crate::node::{
+    Action, ControlMessage, Event, Machine, NodeIdentity, NodeReport, Settings, WriteError,
+};
+use crate::rows::{
+    Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, Roles, Row, RowKey,
+};
 
 pub(super) const HOST: Roles = Roles { store: false, manager: false, host: true, gateway: false };
 
@@ -28,23 +32,23 @@ impl Alone {
     }
 
     pub(super) fn of(roles: Roles, settings: Settings, shards: u32) -> Self {
-        let identity = Identity {
+        let identity = NodeIdentity {
             node: "me".into(),
             roles,
             version: 1,
             addresses: vec!["me:1".into()],
-            shards,
+            shard_count: shards,
             seed: 7,
         };
-        let machine = Machine::new(settings, identity, Strategy::Average.build());
+        let machine = Machine::new(settings, identity, BuiltinStrategy::Average.build());
         let mut alone = Self { machine, now: 10_000, revision: 0, writes: Vec::new() };
-        assert_eq!(alone.actions(), [Action::List]);
+        assert_eq!(alone.actions(), [Action::ListRows]);
         alone
     }
 
     pub(super) fn registered(roles: Roles) -> Self {
         let mut alone = Self::new(roles, Settings::default());
-        alone.tell(Event::Listed(Some(Vec::new())));
+        alone.tell(Event::RowsListed(Some(Vec::new())));
         alone.done();
         alone
     }
@@ -54,12 +58,12 @@ impl Alone {
     }
 
     pub(super) fn tell(&mut self, event: Event) -> Vec<Action> {
-        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
-        let wake = self.machine.wake();
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
+        let wake = self.machine.next_wake();
         assert!(wake.is_none_or(|wake| wake > self.now), "{wake:?} is not after {}", self.now);
         let actions = self.actions();
         for action in &actions {
-            if let Action::Write { number, row, .. } = action {
+            if let Action::WriteRow { request_id: number, row, .. } = action {
                 self.writes.push((*number, row.clone()));
             }
         }
@@ -71,16 +75,16 @@ impl Alone {
         self.tell(Event::Tick)
     }
 
-    pub(super) fn learn(&mut self, key: Key, row: Row) -> Vec<Action> {
+    pub(super) fn learn(&mut self, key: RowKey, row: Row) -> Vec<Action> {
         self.revision += 1;
         let value = Some((row, self.revision));
-        self.tell(Event::Row { key, value })
+        self.tell(Event::RowObserved { key, value })
     }
 
     /// Answers the oldest write.
     pub(super) fn written(&mut self, result: Result<u64, WriteError>) -> Vec<Action> {
         let (number, _) = self.writes.remove(0);
-        self.tell(Event::Written { number, result })
+        self.tell(Event::RowWritten { request_id: number, result })
     }
 
     pub(super) fn done(&mut self) -> Vec<Action> {
@@ -102,19 +106,20 @@ impl Alone {
     }
 
     pub(super) fn shards(&mut self, rows: &[(u64, Option<Member>)]) -> Vec<Action> {
-        let shard = |(epoch, owner): &(u64, Option<Member>)| ShardRow {
+        let shard = |(epoch, owner): &(u64, Option<Member>)| Assignment {
             epoch: Epoch(*epoch),
             owner: owner.clone(),
-            ..ShardRow::default()
+            ..Assignment::default()
         };
         let shards = rows.iter().map(shard).collect();
-        let row = ShardsRow { term: 1, shards, extensions: Extensions::default() };
-        self.learn(Key::Shards(0), Row::Shards(row))
+        let row =
+            AssignmentsRow { term: 1, assignments: shards, extensions: Extensions::default() };
+        self.learn(RowKey::Assignments(0), Row::Assignments(row))
     }
 
     pub(super) fn manager(&mut self, term: u64, holder: Member) -> Vec<Action> {
         let row = ManagerRow { term, holder, extensions: Extensions::default() };
-        self.learn(Key::Manager, Row::Manager(row))
+        self.learn(RowKey::Manager, Row::Manager(row))
     }
 }
 
@@ -126,27 +131,27 @@ pub(super) fn row(counter: u64, roles: Roles) -> Row {
     Row::Node(NodeRow {
         incarnation: Incarnation { counter, nonce: counter },
         renewals: 0,
-        standing: Standing::Live,
+        status: NodeStatus::Live,
         draining: false,
-        store_answers: true,
+        store_available: true,
         roles,
         version: 1,
-        since: 1,
+        unix_ms: 1,
         addresses: Vec::new(),
         format: 3,
         lease: 3_000,
-        settings: 0,
+        settings_revision: 0,
         extensions: Extensions::default(),
     })
 }
 
-pub(super) fn key(node: &str) -> Key {
-    Key::Node(node.into())
+pub(super) fn key(node: &str) -> RowKey {
+    RowKey::Node(node.into())
 }
 
-fn writes(actions: &[Action]) -> Vec<&Key> {
+fn writes(actions: &[Action]) -> Vec<&RowKey> {
     let written = actions.iter().filter_map(|action| match action {
-        Action::Write { key, .. } => Some(key),
+        Action::WriteRow { key, .. } => Some(key),
         _ => None,
     });
     written.collect()
@@ -154,7 +159,7 @@ fn writes(actions: &[Action]) -> Vec<&Key> {
 
 fn adopted(actions: &[Action]) -> Vec<(u32, u64)> {
     let adopted = |action: &Action| match action {
-        Action::Adopt { shard, epoch, .. } => Some((shard.0, epoch.0)),
+        Action::StartShard { shard, epoch, .. } => Some((shard.0, epoch.0)),
         _ => None,
     };
     actions.iter().filter_map(adopted).collect()
@@ -162,15 +167,17 @@ fn adopted(actions: &[Action]) -> Vec<(u32, u64)> {
 
 fn forgot(actions: &[Action]) -> Vec<(u32, u64)> {
     let forgot = |action: &Action| match action {
-        Action::Forget { shard, epoch } => Some((shard.0, epoch.0)),
+        Action::DropShard { shard, epoch } => Some((shard.0, epoch.0)),
         _ => None,
     };
     actions.iter().filter_map(forgot).collect()
 }
 
-pub(super) fn reported(actions: &[Action]) -> Option<Report> {
+pub(super) fn reported(actions: &[Action]) -> Option<NodeReport> {
     actions.iter().rev().find_map(|action| match action {
-        Action::Say { talk: Talk::Report(report), .. } => Some(Report::clone(report)),
+        Action::Send { message: ControlMessage::Report(report), .. } => {
+            Some(NodeReport::clone(report))
+        }
         _ => None,
     })
 }
@@ -180,17 +187,17 @@ fn candidate(holder: Member) -> Alone {
     let mut alone = Alone::new(Roles::ALL, Settings::default());
     alone.revision = 1;
     let row = ManagerRow { term: 3, holder, extensions: Extensions::default() };
-    let rows = vec![(Key::Manager, Row::Manager(row), 1)];
-    alone.tell(Event::Listed(Some(rows)));
+    let rows = vec![(RowKey::Manager, Row::Manager(row), 1)];
+    alone.tell(Event::RowsListed(Some(rows)));
     let _ = alone.done();
     alone
 }
 
 /// A node that leads, of which no row of assignments is written.
-pub(super) fn leader(shards: u32, rows: Vec<(Key, Row, u64)>) -> Alone {
+pub(super) fn leader(shards: u32, rows: Vec<(RowKey, Row, u64)>) -> Alone {
     let mut alone = Alone::of(Roles::ALL, Settings::default(), shards);
     alone.revision = 10;
-    alone.tell(Event::Listed(Some(rows)));
+    alone.tell(Event::RowsListed(Some(rows)));
     alone.done();
     assert!(matches!(alone.writes[..], [(_, Row::Manager(_))]), "{:?}", alone.writes);
     alone.done();
@@ -200,7 +207,7 @@ pub(super) fn leader(shards: u32, rows: Vec<(Key, Row, u64)>) -> Alone {
 pub(super) fn sealed(shards: u32) -> Alone {
     let mut alone = leader(shards, Vec::new());
     alone.all_done();
-    assert_eq!(alone.machine.managing(), Some(1));
+    assert_eq!(alone.machine.managing_term(), Some(1));
     alone
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::assign::{AllocationStrategy, Strategy};
+use crate::assign::{AllocationStrategy, BuiltinStrategy};
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
-use crate::node::{Action, Event, Identity, Machine, Mutation, Notice, Settings, Talk, WriteError};
+use crate::node::{
+    Action, ControlMessage, Event, Machine, Mutation, NodeIdentity, Notice, Settings, WriteError,
+};
 use crate::records::Claim;
-use crate::rows::{HandOffId, Key, Member, Roles, Row, Standing};
+use crate::rows::{HandOffId, Member, NodeStatus, Roles, Row, RowKey};
 
 pub(super) const SHARDS: u32 = 12;
 
@@ -35,16 +37,16 @@ pub(super) struct Node {
 pub(super) struct Cluster {
     pub(super) now: u64,
     pub(super) nodes: BTreeMap<NodeId, Node>,
-    pub(super) rows: BTreeMap<Key, (Row, u64)>,
+    pub(super) rows: BTreeMap<RowKey, (Row, u64)>,
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) revision: u64,
     /// Everything said, for tests that look; and what says that a talk is lost.
-    pub(super) said: Vec<(NodeId, NodeId, Talk)>,
-    pub(super) lose: fn(&Talk) -> bool,
+    pub(super) said: Vec<(NodeId, NodeId, ControlMessage)>,
+    pub(super) lose: fn(&ControlMessage) -> bool,
     /// Words of a hand-off that were said while no row had its intent.
-    pub(super) unannounced: Vec<Talk>,
+    pub(super) unannounced: Vec<ControlMessage>,
     /// Rows that were written, and by whom.
-    pub(super) wrote: Vec<(NodeId, Key)>,
+    pub(super) wrote: Vec<(NodeId, RowKey)>,
     /// Who has no watch: rows come to it by words only.
     pub(super) unwatched: BTreeSet<NodeId>,
     /// Whose words do not come to whom.
@@ -71,7 +73,7 @@ impl Cluster {
             unheard: BTreeSet::new(),
             settings: Settings::default(),
             shards: SHARDS,
-            strategy: || Strategy::Average.build(),
+            strategy: || BuiltinStrategy::Average.build(),
             inbox: VecDeque::new(),
         }
     }
@@ -103,12 +105,12 @@ impl Cluster {
 
     pub(super) fn start_with(&mut self, name: &str, roles: Roles, version: u64) {
         let node = NodeId::from(name);
-        let identity = Identity {
+        let identity = NodeIdentity {
             node: node.clone(),
             roles,
             version,
             addresses: vec![format!("{name}:1")],
-            shards: self.shards,
+            shard_count: self.shards,
             seed: self.now + name.len() as u64 + u64::from(name.as_bytes()[0]),
         };
         let machine = Machine::new(self.settings.clone(), identity, (self.strategy)());
@@ -137,7 +139,7 @@ impl Cluster {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now { mono: self.now, cluster: self.now }
+        Now { mono: self.now, cluster_time: self.now }
     }
 
     pub(super) fn tell(&mut self, name: &str, event: Event) {
@@ -152,11 +154,11 @@ impl Cluster {
             self.now += 10;
             for name in self.nodes.keys().cloned().collect::<Vec<_>>() {
                 let node = &self.nodes[&name];
-                if node.machine.wake().is_some_and(|wake| wake <= self.now) {
+                if node.machine.next_wake().is_some_and(|wake| wake <= self.now) {
                     self.inbox.push_back((name.clone(), Event::Tick));
                 }
                 if !node.cut {
-                    self.inbox.push_back((name, Event::StoreAnswered { sent: self.now }));
+                    self.inbox.push_back((name, Event::StoreResponded { sent_at: self.now }));
                 }
             }
             self.settle();
@@ -169,7 +171,7 @@ impl Cluster {
         node.stuck = false;
         for (shard, epoch) in std::mem::take(&mut node.stops) {
             self.node(name).owns.remove(&shard);
-            self.tell(name, Event::Stopped { shard, epoch });
+            self.tell(name, Event::ShardStopped { shard, epoch });
         }
     }
 
@@ -189,7 +191,7 @@ impl Cluster {
                 continue;
             }
             node.machine.handle(now, event);
-            let wake = node.machine.wake();
+            let wake = node.machine.next_wake();
             assert!(wake.is_none_or(|wake| wake > now.mono), "{name} would be busy: {wake:?}");
             self.carry_out(&name);
         }
@@ -207,24 +209,24 @@ impl Cluster {
         let member = self.nodes[name].machine.member();
         let node = self.nodes.get_mut(name)?;
         match action {
-            Action::List if node.cut => Some(Event::Listed(None)),
-            Action::List => {
+            Action::ListRows if node.cut => Some(Event::RowsListed(None)),
+            Action::ListRows => {
                 let rows = self.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
-                Some(Event::Listed(Some(rows.collect())))
+                Some(Event::RowsListed(Some(rows.collect())))
             }
-            Action::Read(_) if node.cut => None,
-            Action::Read(key) => {
+            Action::ReadRow(_) if node.cut => None,
+            Action::ReadRow(key) => {
                 let value = self.rows.get(&key).cloned();
-                Some(Event::Row { key, value })
+                Some(Event::RowObserved { key, value })
             }
-            Action::Write { number, .. } if node.cut => {
-                Some(Event::Written { number, result: Err(WriteError::Unknown) })
+            Action::WriteRow { request_id: number, .. } if node.cut => {
+                Some(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) })
             }
-            Action::Write { number, key, expected, row } => {
+            Action::WriteRow { request_id: number, key, expected, row } => {
                 let standing = self.rows.get(&key).cloned();
                 if standing.as_ref().map(|(_, at)| *at) != expected {
                     let result = Err(WriteError::Conflict(standing));
-                    return Some(Event::Written { number, result });
+                    return Some(Event::RowWritten { request_id: number, result });
                 }
                 let unanswered = node.unanswered;
                 self.revision += 1;
@@ -233,16 +235,19 @@ impl Cluster {
                 for (other, node) in &self.nodes {
                     if !node.cut && !self.unwatched.contains(other) {
                         let value = Some((row.clone(), self.revision));
-                        self.inbox
-                            .push_back((other.clone(), Event::Row { key: key.clone(), value }));
+                        self.inbox.push_back((
+                            other.clone(),
+                            Event::RowObserved { key: key.clone(), value },
+                        ));
                     }
                 }
                 let result = if unanswered { Err(WriteError::Unknown) } else { Ok(self.revision) };
-                Some(Event::Written { number, result })
+                Some(Event::RowWritten { request_id: number, result })
             }
-            Action::Say { to, talk } => {
+            Action::Send { to, message: talk } => {
                 self.said.push((name.clone(), to.clone(), talk.clone()));
-                if let Talk::BeginHandOff { id, .. } | Talk::HandOff { id, .. } = &talk
+                if let ControlMessage::BeginHandOff { id, .. } | ControlMessage::HandOff { id, .. } =
+                    &talk
                     && !self.intents().contains(id)
                 {
                     self.unannounced.push(talk.clone());
@@ -251,7 +256,7 @@ impl Cluster {
                     && !self.unheard.contains(&(name.clone(), to.clone()))
                     && let Some(from) = member
                 {
-                    self.inbox.push_back((to, Event::Heard { from, talk }));
+                    self.inbox.push_back((to, Event::Received { from, message: talk }));
                 }
                 None
             }
@@ -263,37 +268,37 @@ impl Cluster {
                 node.suspended = false;
                 None
             }
-            Action::ReadClaims { number, shards } => {
+            Action::ReadClaims { request_id: number, shards } => {
                 let claims = shards.iter().map(|shard| self.claim(*shard)).collect();
-                Some(Event::Claims { number, claims: Some(claims) })
+                Some(Event::ClaimsRead { request_id: number, claims: Some(claims) })
             }
-            Action::Adopt { shard, epoch, member } => {
+            Action::StartShard { shard, epoch, member } => {
                 let standing = self.claims.get(&shard);
                 if let Some((standing, _)) = standing.filter(|(standing, _)| *standing >= epoch) {
                     let standing = Some(*standing);
-                    return Some(Event::Lost { shard, epoch, standing });
+                    return Some(Event::ShardLost { shard, epoch, current_epoch: standing });
                 }
                 self.claims.insert(shard, (epoch, member.clone()));
                 node.owns.insert(shard, (epoch, member));
-                Some(Event::Serving { shard, epoch })
+                Some(Event::ShardServing { shard, epoch })
             }
-            Action::Stop { shard, epoch, .. } if node.stuck => {
+            Action::StopShard { shard, epoch, .. } if node.stuck => {
                 node.stops.push((shard, epoch));
                 None
             }
-            Action::Stop { shard, epoch, .. } => {
+            Action::StopShard { shard, epoch, .. } => {
                 node.owns.remove(&shard);
-                Some(Event::Stopped { shard, epoch })
+                Some(Event::ShardStopped { shard, epoch })
             }
-            Action::Forget { shard, .. } => {
+            Action::DropShard { shard, .. } => {
                 node.owns.remove(&shard);
                 None
             }
-            Action::Hold { shard, .. } => {
+            Action::BufferShard { shard, .. } => {
                 node.held_back.push(shard);
                 None
             }
-            Action::Note(notice) => {
+            Action::Notify(notice) => {
                 node.notices.push(notice);
                 None
             }
@@ -301,13 +306,13 @@ impl Cluster {
                 node.left = true;
                 None
             }
-            Action::Route { shard, epoch, .. } => {
+            Action::UpdateRoute { shard, epoch, .. } => {
                 node.routes.insert(shard, epoch);
                 None
             }
             Action::Registered(_)
-            | Action::Renewed { .. }
-            | Action::Node { .. }
+            | Action::LeaseRenewed { .. }
+            | Action::UpdatePeer { .. }
             | Action::Fenced => None,
         }
     }
@@ -315,7 +320,9 @@ impl Cluster {
     /// The hand-offs that rows name.
     pub(super) fn intents(&self) -> BTreeSet<HandOffId> {
         let rows = self.rows.values().filter_map(|(row, _)| match row {
-            Row::Shards(row) => Some(row.shards.iter().filter_map(|shard| shard.moving.as_ref())),
+            Row::Assignments(row) => {
+                Some(row.assignments.iter().filter_map(|shard| shard.hand_off.as_ref()))
+            }
             _ => None,
         });
         rows.flatten().map(|moving| moving.id).collect()
@@ -325,7 +332,7 @@ impl Cluster {
         let (epoch, member) = self.claims.get(&shard)?;
         Some(Claim {
             cluster: crate::ids::ClusterId(1),
-            shard: crate::ids::ShardKey { namespace: "d".into(), pool: "d".into(), shard },
+            shard: crate::ids::ShardPath { namespace: "d".into(), pool: "d".into(), shard },
             epoch: *epoch,
             node: member.node.clone(),
             incarnation: member.incarnation,
@@ -338,13 +345,13 @@ impl Cluster {
     pub(super) fn spread(&self) -> BTreeMap<String, usize> {
         let mut spread = BTreeMap::new();
         for (key, (row, _)) in &self.rows {
-            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
-            for (place, row) in row.shards.iter().enumerate() {
+            let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) else { continue };
+            for (place, row) in row.assignments.iter().enumerate() {
                 let owner = row.owner.clone().expect("an owner");
                 let shard = crate::rows::shard_at(*chunk, place);
                 let node = &self.nodes[&owner.node];
                 assert_eq!(node.owns.get(&shard), Some(&(row.epoch, owner.clone())), "{shard}");
-                assert_eq!(row.moving, None, "{shard}");
+                assert_eq!(row.hand_off, None, "{shard}");
                 *spread.entry(owner.node.to_string()).or_insert(0) += 1;
             }
         }
@@ -354,8 +361,8 @@ impl Cluster {
     pub(super) fn epochs(&self) -> BTreeMap<ShardId, Epoch> {
         let mut epochs = BTreeMap::new();
         for (key, (row, _)) in &self.rows {
-            let (Key::Shards(chunk), Row::Shards(row)) = (key, row) else { continue };
-            for (place, row) in row.shards.iter().enumerate() {
+            let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) else { continue };
+            for (place, row) in row.assignments.iter().enumerate() {
                 epochs.insert(crate::rows::shard_at(*chunk, place), row.epoch);
             }
         }
@@ -367,28 +374,30 @@ impl Cluster {
         self.rows
             .values()
             .filter_map(|(row, _)| match row {
-                Row::Shards(row) => Some(row.shards.iter().filter(|s| s.moving.is_some()).count()),
+                Row::Assignments(row) => {
+                    Some(row.assignments.iter().filter(|s| s.hand_off.is_some()).count())
+                }
                 _ => None,
             })
             .sum()
     }
 
-    pub(super) fn standing(&self, name: &str) -> Option<Standing> {
-        match &self.rows.get(&Key::Node(name.into()))?.0 {
-            Row::Node(row) => Some(row.standing),
+    pub(super) fn standing(&self, name: &str) -> Option<NodeStatus> {
+        match &self.rows.get(&RowKey::Node(name.into()))?.0 {
+            Row::Node(row) => Some(row.status),
             _ => None,
         }
     }
 
     pub(super) fn life(&self, name: &str) -> u64 {
-        match &self.rows[&Key::Node(name.into())].0 {
+        match &self.rows[&RowKey::Node(name.into())].0 {
             Row::Node(row) => row.incarnation.counter,
             _ => unreachable!("a node's row"),
         }
     }
 
     pub(super) fn manager(&self) -> (String, u64) {
-        match &self.rows[&Key::Manager].0 {
+        match &self.rows[&RowKey::Manager].0 {
             Row::Manager(row) => (row.holder.node.to_string(), row.term),
             _ => unreachable!("the manager's row"),
         }

@@ -2,26 +2,26 @@
 
 use super::cluster::Cluster;
 use crate::node::Event;
-use crate::rows::{CHUNK, Key, Row, place_of};
+use crate::rows::{Row, RowKey, SHARDS_PER_CHUNK, index_in_chunk};
 
 const CHUNKS: u32 = 64;
 
 /// Two nodes at rest, of which the first manages.
 fn at_rest() -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.shards = CHUNKS * CHUNK;
+    cluster.shards = CHUNKS * SHARDS_PER_CHUNK;
     cluster.start("a");
     cluster.start("b");
     cluster.run(20_000);
     for node in ["a", "b"] {
         assert!(cluster.node(node).owns.len() > 1_000, "{node} has its share");
-        cluster.node(node).machine.looks = 0;
+        cluster.node(node).machine.visits = 0;
     }
     cluster
 }
 
 fn looks(cluster: &mut Cluster, node: &str) -> usize {
-    std::mem::take(&mut cluster.node(node).machine.looks)
+    std::mem::take(&mut cluster.node(node).machine.visits)
 }
 
 #[test]
@@ -36,11 +36,11 @@ fn a_lost_shard_has_its_own_chunk_looked_at() {
     let mut cluster = at_rest();
     let (shard, (epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
     let (shard, epoch) = (*shard, *epoch);
-    cluster.tell("b", Event::Lost { shard, epoch, standing: None });
+    cluster.tell("b", Event::ShardLost { shard, epoch, current_epoch: None });
     cluster.run(2_000);
-    let row = &cluster.rows[&Key::of_shard(shard)].0;
-    let Row::Shards(row) = row else { panic!("{row:?}") };
-    assert!(row.shards[place_of(shard)].epoch > epoch, "it has an owner again");
+    let row = &cluster.rows[&RowKey::for_shard(shard)].0;
+    let Row::Assignments(row) = row else { panic!("{row:?}") };
+    assert!(row.assignments[index_in_chunk(shard)].epoch > epoch, "it has an owner again");
     let looked = looks(&mut cluster, "a");
     assert!((1..=12).contains(&looked), "{looked}");
     let looked = looks(&mut cluster, "b");
@@ -52,7 +52,7 @@ fn a_node_that_dies_has_all_looked_at() {
     let mut cluster = at_rest();
     cluster.node("b").dead = true;
     cluster.run(20_000);
-    assert_eq!(cluster.node("a").owns.len(), (CHUNKS * CHUNK) as usize);
+    assert_eq!(cluster.node("a").owns.len(), (CHUNKS * SHARDS_PER_CHUNK) as usize);
     let looked = looks(&mut cluster, "a");
     assert!((CHUNKS as usize..=12 * CHUNKS as usize).contains(&looked), "{looked}");
 }

@@ -23,7 +23,7 @@ fn r12_a_drain_mark_outlives_a_crash_until_it_is_undone() {
     cluster.run(8_000);
     assert_eq!(cluster.life("b"), 2);
     assert_eq!(spread(&cluster), [("a".into(), SHARDS as usize)]);
-    let drains = |notice: &Notice| matches!(notice, Notice::Draining(member, true) if member.incarnation.counter == 2);
+    let drains = |notice: &Notice| matches!(notice, Notice::DrainChanged(member, true) if member.incarnation.counter == 2);
     assert!(cluster.node("b").notices.iter().any(drains), "and it is said");
     drain(&mut cluster, "b", false);
     cluster.run(8_000);

@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use crate::codec;
 use crate::extensions::{Extensible, Extensions};
 use crate::node::Event;
-use crate::rows::{Key, NodeRow, Row, Standing};
+use crate::rows::{NodeRow, NodeStatus, Row, RowKey};
 
 /// A field of a later release: number 100, optional.
 fn noted<T: Extensible>() -> Extensions<T> {
@@ -19,15 +19,15 @@ fn note(cluster: &mut Cluster) {
         match &mut row {
             Row::Node(row) => row.extensions = noted(),
             Row::Manager(row) => row.extensions = noted(),
-            Row::Shards(row) => {
+            Row::Assignments(row) => {
                 row.extensions = noted();
-                row.shards.iter_mut().for_each(|shard| shard.extensions = noted());
+                row.assignments.iter_mut().for_each(|shard| shard.extensions = noted());
             }
         }
         cluster.rows.insert(key.clone(), (row.clone(), revision));
         for node in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
             let value = Some((row.clone(), revision));
-            cluster.tell(&node.0, Event::Row { key: key.clone(), value });
+            cluster.tell(&node.0, Event::RowObserved { key: key.clone(), value });
         }
     }
 }
@@ -35,7 +35,7 @@ fn note(cluster: &mut Cluster) {
 fn keeps_all(cluster: &Cluster, but: &str) {
     for (key, (row, _)) in &cluster.rows {
         match row {
-            Row::Node(_) if *key == Key::Node(but.into()) => {}
+            Row::Node(_) if *key == RowKey::Node(but.into()) => {}
             Row::Node(row) => {
                 let mut expected = NodeRow { extensions: noted(), ..row.clone() };
                 if row.is_leaving() {
@@ -44,16 +44,16 @@ fn keeps_all(cluster: &Cluster, but: &str) {
                 assert_eq!(*row, expected, "{key:?}");
             }
             Row::Manager(row) => assert_eq!(row.extensions, noted()),
-            Row::Shards(row) => {
+            Row::Assignments(row) => {
                 assert_eq!(row.extensions, noted());
-                assert!(row.shards.iter().all(|shard| shard.extensions == noted()), "{row:?}");
+                assert!(row.assignments.iter().all(|shard| shard.extensions == noted()), "{row:?}");
             }
         }
     }
 }
 
 fn renewals(cluster: &Cluster, node: &str) -> u64 {
-    match &cluster.rows[&Key::Node(node.into())].0 {
+    match &cluster.rows[&RowKey::Node(node.into())].0 {
         Row::Node(row) => row.renewals,
         _ => unreachable!("a node's row"),
     }
@@ -71,7 +71,7 @@ fn renewals_and_a_drain_keep_a_later_releases_fields() {
     assert_eq!(cluster.spread().get("b"), None, "its shards went by hand-off");
     cluster.tell("b", Event::Leave);
     cluster.run(5_000);
-    assert_eq!(cluster.standing("b"), Some(Standing::Stopped));
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Left));
     keeps_all(&cluster, "");
 }
 
@@ -82,7 +82,7 @@ fn a_death_a_seal_and_new_owners_keep_a_later_releases_fields() {
     let (manager, term) = cluster.manager();
     cluster.node(&manager).dead = true;
     cluster.run(15_000);
-    assert_eq!(cluster.standing(&manager), Some(Standing::Dead));
+    assert_eq!(cluster.standing(&manager), Some(NodeStatus::Dead));
     assert!(cluster.manager().1 > term, "the rows were sealed anew");
     assert_eq!(cluster.spread().get(&manager), None, "its shards have new owners");
     keeps_all(&cluster, "");
@@ -96,7 +96,7 @@ fn a_new_life_begins_without_the_fields_of_the_last_one() {
     cluster.start("b");
     cluster.run(10_000);
     assert_eq!(cluster.life("b"), 2);
-    match &cluster.rows[&Key::Node("b".into())].0 {
+    match &cluster.rows[&RowKey::Node("b".into())].0 {
         Row::Node(row) => assert!(row.extensions.is_empty() && row.format == 3),
         _ => unreachable!("a node's row"),
     }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::{AllocationStrategy, Average, Move, Strategy, View};
+use crate::assign::{AllocationStrategy, AllocationView, Average, BuiltinStrategy, Move};
 use crate::ids::{NodeId, ShardId};
-use crate::node::{Event, Mutation, Notice, Talk};
-use crate::rows::{Key, Row, Standing};
+use crate::node::{ControlMessage, Event, Mutation, Notice};
+use crate::rows::{NodeStatus, Row, RowKey};
 
 fn begun(cluster: &Cluster) -> bool {
     cluster.rows.values().any(
-        |(row, _)| matches!(row, Row::Shards(row) if row.shards.iter().any(|s| s.moving.is_some())),
+        |(row, _)| matches!(row, Row::Assignments(row) if row.assignments.iter().any(|s| s.hand_off.is_some())),
     )
 }
 
@@ -38,7 +38,7 @@ fn a_leaving_node_hands_its_shards_over_and_then_says_goodbye() {
     cluster.tell("a", Event::Leave);
     cluster.run(5_000);
     assert!(cluster.node("a").left);
-    assert_eq!(cluster.standing("a"), Some(Standing::Stopped));
+    assert_eq!(cluster.standing("a"), Some(NodeStatus::Left));
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
     assert_eq!(cluster.manager().0, "b", "a manager that left is followed at once");
 }
@@ -63,10 +63,10 @@ fn the_intent_is_in_the_row_before_any_node_is_told_and_acks_before_the_owner_is
     let mut stops = BTreeSet::new();
     for (from, to, talk) in &cluster.said {
         match talk {
-            Talk::BeginHandOffAck { id, .. } => {
+            ControlMessage::BeginHandOffAck { id, .. } => {
                 acknowledged.insert((from.clone(), *id));
             }
-            Talk::HandOff { id, .. } => {
+            ControlMessage::HandOff { id, .. } => {
                 assert_eq!(*to, NodeId::from("c"));
                 for node in ["b", "c"] {
                     let ack = (node.into(), *id);
@@ -78,7 +78,7 @@ fn the_intent_is_in_the_row_before_any_node_is_told_and_acks_before_the_owner_is
         }
     }
     assert_eq!(stops.len(), 4, "each shard of c is handed over");
-    let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::NotAhead);
+    let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::SkipWriteAhead);
     drain(&mut careless, "c");
     careless.run(3_000);
     assert_ne!(careless.unannounced, [], "the mutation shows");
@@ -88,7 +88,9 @@ fn the_intent_is_in_the_row_before_any_node_is_told_and_acks_before_the_owner_is
 #[test]
 fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, Talk::BeginHandOffAck { .. } | Talk::BeginHandOff { .. });
+    cluster.lose = |talk| {
+        matches!(talk, ControlMessage::BeginHandOffAck { .. } | ControlMessage::BeginHandOff { .. })
+    };
     drain(&mut cluster, "c");
     cluster.run(4_000);
     assert_eq!(cluster.spread().len(), 2, "R12: acknowledgements are no vetoes");
@@ -97,7 +99,7 @@ fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
 #[test]
 fn a_lost_shard_stopped_repairs_itself() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, Talk::ShardStopped { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::ShardStopped { .. });
     drain(&mut cluster, "c");
     cluster.run(6_000);
     assert_eq!(cluster.spread().len(), 2, "R11: the next report says what is missing");
@@ -110,11 +112,11 @@ struct Once;
 static STILL: AtomicBool = AtomicBool::new(false);
 
 impl AllocationStrategy for Once {
-    fn place(&self, view: &View) -> Vec<Move> {
-        Average.place(view)
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        Average.allocate(view)
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         match STILL.load(Ordering::Relaxed) {
             true => Vec::new(),
             false => Average.rebalance(view, limit),
@@ -125,7 +127,7 @@ impl AllocationStrategy for Once {
 /// Three hosts with four shards each.
 fn three_hosts(strategy: fn() -> Box<dyn AllocationStrategy>) -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.settings.handoff_timeout = 2_000;
+    cluster.settings.hand_off_timeout = 2_000;
     cluster.strategy = strategy;
     for node in ["a", "b", "c"] {
         cluster.start(node);
@@ -137,7 +139,7 @@ fn three_hosts(strategy: fn() -> Box<dyn AllocationStrategy>) -> Cluster {
 
 /// `c` drains and is not told to stop; then the drain is undone.
 fn undo_a_drain(cluster: &mut Cluster) {
-    cluster.lose = |talk| matches!(talk, Talk::HandOff { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::HandOff { .. });
     drain(cluster, "c");
     cluster.run(1_500);
     assert_eq!(cluster.moving(), 4, "all of them are begun");
@@ -148,7 +150,7 @@ fn undo_a_drain(cluster: &mut Cluster) {
 /// The shards whose hand-off was told to other nodes.
 fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
     let begun = cluster.said.iter().filter_map(|(_, _, talk)| match talk {
-        Talk::BeginHandOff { shard, .. } => Some(*shard),
+        ControlMessage::BeginHandOff { shard, .. } => Some(*shard),
         _ => None,
     });
     begun.collect()
@@ -174,7 +176,7 @@ fn an_unanswered_hand_off_leaves_the_shard_where_it_is() {
 /// gives it shards of others at once. Only when they are given up has it too many.
 #[test]
 fn shards_are_even_again_after_a_drain_is_undone() {
-    let mut cluster = three_hosts(|| Strategy::Average.build());
+    let mut cluster = three_hosts(|| BuiltinStrategy::Average.build());
     let (before, of_c) = (cluster.epochs(), cluster.node("c").owns.clone());
     undo_a_drain(&mut cluster);
     cluster.run(400);
@@ -203,7 +205,7 @@ fn a_new_manager_goes_on_with_the_hand_offs_that_the_old_one_began() {
     assert!(begun(&cluster), "the intent outlives the manager that wrote it");
     let again = cluster.said.iter().filter(|(from, to, talk)| {
         (&*from.0, &*to.0) == ("b", "c")
-            && matches!(talk, Talk::HandOff { term: 2, id, .. } if id.term == 1)
+            && matches!(talk, ControlMessage::HandOff { term: 2, id, .. } if id.term == 1)
     });
     assert!(again.count() >= 6, "the owner is told again, under the new term and the old id");
     cluster.unstick("c");
@@ -236,15 +238,15 @@ fn a_late_begin_hand_off_holds_nothing_and_a_late_hand_off_stops_nothing() {
     let epochs = cluster.epochs();
     let mut stops = 0;
     for (_, to, talk) in old {
-        let heard = |talk| Event::Heard { from: from.clone(), talk };
+        let heard = |talk| Event::Received { from: from.clone(), message: talk };
         match talk {
-            Talk::BeginHandOff { .. } => cluster.tell(&to.0, heard(talk)),
+            ControlMessage::BeginHandOff { .. } => cluster.tell(&to.0, heard(talk)),
             // To who owns the shard now, as if it had meant that life: only the epoch is a former one.
-            Talk::HandOff { term, shard, epoch, id, .. } => {
+            ControlMessage::HandOff { term, shard, epoch, id, .. } => {
                 let owners = ["a", "b"].map(|node| cluster.node(node).owns.get(&shard).cloned());
                 let (_, owner) = owners.into_iter().flatten().next().expect("an owner");
                 let incarnation = owner.incarnation;
-                let talk = Talk::HandOff { term, shard, epoch, incarnation, id };
+                let talk = ControlMessage::HandOff { term, shard, epoch, incarnation, id };
                 cluster.tell(&owner.node.0, heard(talk));
                 stops += 1;
             }
@@ -273,7 +275,7 @@ fn a_refused_claim_is_assigned_above_the_epoch_that_stands() {
     let spread = cluster.spread();
     assert_eq!(spread.values().sum::<usize>(), SHARDS as usize);
     assert!(cluster.epochs().values().any(|epoch| epoch.0 > 50), "R5");
-    assert!(cluster.rows.contains_key(&Key::Shards(0)));
+    assert!(cluster.rows.contains_key(&RowKey::Assignments(0)));
 }
 
 #[test]
@@ -287,7 +289,7 @@ fn r11_a_late_hand_off_of_a_former_epoch_leaves_a_shard_alone_that_came_back() {
         said.into_iter()
             .map(|(_, _, talk)| talk)
             .filter(|talk| match talk {
-                Talk::HandOff { shard, epoch, .. } => {
+                ControlMessage::HandOff { shard, epoch, .. } => {
                     owns.get(shard).is_some_and(|(now, _)| now > epoch)
                 }
                 _ => false,
@@ -305,7 +307,7 @@ fn r11_a_late_hand_off_of_a_former_epoch_leaves_a_shard_alone_that_came_back() {
     let (owns, from) = (cluster.node("c").owns.clone(), cluster.node("a").machine.member());
     let from = from.expect("registered");
     for talk in late {
-        cluster.tell("c", Event::Heard { from: from.clone(), talk });
+        cluster.tell("c", Event::Received { from: from.clone(), message: talk });
     }
     assert_eq!(cluster.node("c").owns, owns, "a stop meant for one epoch ended the next");
     let epochs = cluster.epochs();
@@ -322,7 +324,8 @@ fn r5_a_new_epoch_goes_above_the_claim_that_stands() {
     for (shard, epoch) in &lost {
         cluster.node("c").owns.remove(shard);
         let standing = Some(crate::ids::Epoch(epoch.0 + 8));
-        cluster.tell("c", Event::Lost { shard: *shard, epoch: *epoch, standing });
+        cluster
+            .tell("c", Event::ShardLost { shard: *shard, epoch: *epoch, current_epoch: standing });
     }
     cluster.run(3_000);
     let epochs = cluster.epochs();
@@ -337,7 +340,7 @@ fn s15_no_hand_off_begins_where_another_row_was_found() {
     // Somebody wrote the row, and the manager has not heard of it.
     cluster.revision += 1;
     let revision = cluster.revision;
-    cluster.rows.get_mut(&Key::Shards(0)).expect("a row").1 = revision;
+    cluster.rows.get_mut(&RowKey::Assignments(0)).expect("a row").1 = revision;
     cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(5_000);
     assert_eq!(cluster.unannounced, [], "each was written ahead");
@@ -347,10 +350,12 @@ fn s15_no_hand_off_begins_where_another_row_was_found() {
 #[test]
 fn an_owner_that_does_not_stop_is_told_again_now_and_then() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.settings.drain_parallel = 1;
+    cluster.settings.max_drain_hand_offs = 1;
     cluster.node("b").stuck = true;
     let told = |cluster: &Cluster| {
-        let told = |(_, _, talk): &&(NodeId, NodeId, Talk)| matches!(talk, Talk::HandOff { .. });
+        let told = |(_, _, talk): &&(NodeId, NodeId, ControlMessage)| {
+            matches!(talk, ControlMessage::HandOff { .. })
+        };
         cluster.said.iter().filter(told).count()
     };
     cluster.said.clear();
@@ -366,7 +371,7 @@ fn an_owner_that_does_not_stop_is_told_again_now_and_then() {
 #[test]
 fn a_hand_off_that_was_taken_up_is_given_up_in_time() {
     let mut cluster = Cluster::new();
-    cluster.settings.handoff_timeout = 8_000;
+    cluster.settings.hand_off_timeout = 8_000;
     for node in ["a", "b", "c"] {
         cluster.start(node);
         cluster.run(200);
@@ -395,12 +400,14 @@ fn s15_a_shard_goes_to_the_node_that_its_intent_names() {
     cluster.node("a").stuck = true;
     cluster.start("c");
     cluster.run(2_000);
-    let moving = |cluster: &Cluster| match &cluster.rows[&Key::Shards(0)].0 {
-        Row::Shards(row) => row.shards.clone(),
+    let moving = |cluster: &Cluster| match &cluster.rows[&RowKey::Assignments(0)].0 {
+        Row::Assignments(row) => row.assignments.clone(),
         row => panic!("{row:?}"),
     };
-    let named: Vec<_> =
-        moving(&cluster).into_iter().map(|row| row.moving.and_then(|moving| moving.to)).collect();
+    let named: Vec<_> = moving(&cluster)
+        .into_iter()
+        .map(|row| row.hand_off.and_then(|moving| moving.target))
+        .collect();
     assert_eq!(named.iter().flatten().count(), 4);
     // One that has no shard at all comes before they are free.
     cluster.start("d");

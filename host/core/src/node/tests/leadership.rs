@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::{AllocationStrategy, Average, Move, View};
-use crate::node::{Action, Event, Notice, Talk};
-use crate::rows::{Key, ManagerRow, Roles, Row, ShardsRow, Standing};
+use crate::assign::{AllocationStrategy, AllocationView, Average, Move};
+use crate::node::{Action, ControlMessage, Event, Notice};
+use crate::rows::{AssignmentsRow, ManagerRow, NodeStatus, Roles, Row, RowKey};
 
 fn counts(cluster: &Cluster) -> Vec<usize> {
     cluster.spread().into_values().collect()
@@ -32,10 +32,10 @@ fn the_oldest_candidate_follows_a_manager_that_died_and_every_row_is_sealed_anew
     cluster.node("a").dead = true;
     cluster.run(8_000);
     assert_eq!(cluster.manager(), ("b".into(), 2));
-    assert_eq!(cluster.standing("a"), Some(Standing::Dead));
+    assert_eq!(cluster.standing("a"), Some(NodeStatus::Dead));
     assert_eq!(counts(&cluster), [6, 6]);
     for (key, (row, _)) in &cluster.rows {
-        if let (Key::Shards(_), Row::Shards(row)) = (key, row) {
+        if let (RowKey::Assignments(_), Row::Assignments(row)) = (key, row) {
             assert_eq!(row.term, 2);
         }
     }
@@ -56,8 +56,8 @@ fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
     cluster.node("a").paused = false;
     cluster.run(8_000);
     assert_eq!(cluster.manager(), ("b".into(), 2));
-    assert_eq!(cluster.node("a").machine.managing(), None);
-    let (own, mut wrote) = (Key::Node("a".into()), cluster.wrote.iter());
+    assert_eq!(cluster.node("a").machine.managing_term(), None);
+    let (own, mut wrote) = (RowKey::Node("a".into()), cluster.wrote.iter());
     let foreign = wrote.find(|(by, key)| &*by.0 == "a" && *key != own);
     assert_eq!(foreign, None, "R10: it writes its own row, and no other");
     cluster.unstick("c");
@@ -65,7 +65,7 @@ fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
     cluster.run(8_000);
     assert_eq!(counts(&cluster), [4, 4, 4]);
     for (row, _) in cluster.rows.values() {
-        let Row::Shards(row) = row else { continue };
+        let Row::Assignments(row) = row else { continue };
         assert_eq!(row.term, 2);
     }
 }
@@ -76,7 +76,7 @@ fn a_node_without_the_host_role_gets_no_shard_and_one_without_manager_never_mana
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.start_with("h", Roles { host: true, ..Roles::default() }, 1);
     cluster.run(3_000);
-    assert!(!cluster.rows.contains_key(&Key::Manager));
+    assert!(!cluster.rows.contains_key(&RowKey::Manager));
     cluster.start_with("m", Roles { manager: true, ..Roles::default() }, 1);
     cluster.run(3_000);
     assert_eq!(cluster.manager().0, "m");
@@ -121,11 +121,11 @@ struct WhenAllowed;
 static ALLOWED: AtomicBool = AtomicBool::new(false);
 
 impl AllocationStrategy for WhenAllowed {
-    fn place(&self, view: &View) -> Vec<Move> {
-        Average.place(view)
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        Average.allocate(view)
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         match ALLOWED.load(Ordering::Relaxed) {
             true => Average.rebalance(view, limit),
             false => Vec::new(),
@@ -139,13 +139,13 @@ fn every_node_notes_joins_leaves_and_managers() {
     cluster.tell("b", Event::Leave);
     cluster.run(3_000);
     let notices = &cluster.node("a").notices;
-    assert!(notices.iter().any(|n| matches!(n, Notice::Joined(m) if &*m.node.0 == "b")));
+    assert!(notices.iter().any(|n| matches!(n, Notice::NodeJoined(m) if &*m.node.0 == "b")));
     assert!(
         notices
             .iter()
-            .any(|n| matches!(n, Notice::Gone { member, stopped: true } if &*member.node.0 == "b"))
+            .any(|n| matches!(n, Notice::NodeGone { member, left_gracefully: true } if &*member.node.0 == "b"))
     );
-    assert!(notices.iter().any(|n| matches!(n, Notice::Manager { term: 1, .. })));
+    assert!(notices.iter().any(|n| matches!(n, Notice::ManagerChanged { term: 1, .. })));
 }
 
 /// Seed 41435 of the simulator: the answer of who led in term 2 came after the rows of term 3 had been sealed.
@@ -154,23 +154,35 @@ fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
     let sealed_by_b_after = |term: u64| {
         let mut cluster = Cluster::of(&["a", "b"]);
         let now = cluster.now();
-        let (row, revision) = cluster.rows[&Key::Shards(0)].clone();
-        let Row::Shards(row) = row else { panic!("a row of shards") };
+        let (row, revision) = cluster.rows[&RowKey::Assignments(0)].clone();
+        let Row::Assignments(row) = row else { panic!("a row of shards") };
         let a = cluster.node("a").machine.member().expect("registered");
         let b = &mut cluster.node("b").machine;
         let holder = b.member().expect("registered");
-        let row = Row::Shards(ShardsRow { term, ..row });
-        let talk = Talk::Wrote { key: Key::Shards(0), row, revision: revision + 10 };
-        b.handle(now, Event::Heard { from: a.clone(), talk });
+        let row = Row::Assignments(AssignmentsRow { term, ..row });
+        let talk =
+            ControlMessage::RowUpdate { key: RowKey::Assignments(0), row, revision: revision + 10 };
+        b.handle(now, Event::Received { from: a.clone(), message: talk });
         let second = Row::Manager(ManagerRow { term: 2, holder, extensions: Default::default() });
-        b.handle(now, Event::Row { key: Key::Manager, value: Some((second, revision + 5)) });
+        b.handle(
+            now,
+            Event::RowObserved { key: RowKey::Manager, value: Some((second, revision + 5)) },
+        );
         let actions: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
-        let seals = |action: &Action| matches!(action, Action::Write { key: Key::Shards(_), .. });
+        let seals = |action: &Action| {
+            matches!(action, Action::WriteRow { key: RowKey::Assignments(_), .. })
+        };
         let sealed = actions.iter().any(seals);
-        assert!(sealed || actions.contains(&Action::Read(Key::Manager)), "it looks who manages");
+        assert!(
+            sealed || actions.contains(&Action::ReadRow(RowKey::Manager)),
+            "it looks who manages"
+        );
         let third = Row::Manager(ManagerRow { term: 3, holder: a, extensions: Default::default() });
-        b.handle(now, Event::Row { key: Key::Manager, value: Some((third, revision + 11)) });
-        assert_eq!(b.managing(), None);
+        b.handle(
+            now,
+            Event::RowObserved { key: RowKey::Manager, value: Some((third, revision + 11)) },
+        );
+        assert_eq!(b.managing_term(), None);
         sealed
     };
     assert!(sealed_by_b_after(1), "what is of an earlier term is sealed");
@@ -181,15 +193,15 @@ fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
 fn the_first_candidate_stands_at_once() {
     let mut cluster = Cluster::new();
     cluster.start("a");
-    assert!(cluster.rows.contains_key(&Key::Manager), "no time has passed");
+    assert!(cluster.rows.contains_key(&RowKey::Manager), "no time has passed");
     cluster.run(1_000);
-    assert_eq!(cluster.node("a").machine.managing(), Some(1));
+    assert_eq!(cluster.node("a").machine.managing_term(), Some(1));
 }
 
 #[test]
 fn k21_candidates_stand_in_order_of_age_and_wait_for_no_others() {
     let mut cluster = Cluster::new();
-    cluster.settings.candidate_step = 60_000;
+    cluster.settings.campaign_stagger = 60_000;
     let host = Roles { host: true, ..Roles::default() };
     cluster.start_with("h", host, 1);
     cluster.run(200);
@@ -235,11 +247,11 @@ fn a_manager_at_rest_sleeps_until_there_is_work() {
     cluster.run(15_000);
     for _ in 0..200 {
         cluster.run(10);
-        let wake = cluster.node("a").machine.wake().expect("it renews");
+        let wake = cluster.node("a").machine.next_wake().expect("it renews");
         assert!(wake > cluster.now + 1, "it would be busy");
     }
     let (shard, (epoch, _)) = cluster.node("a").owns.pop_first().expect("a shard");
-    cluster.tell("a", Event::Lost { shard, epoch, standing: None });
+    cluster.tell("a", Event::ShardLost { shard, epoch, current_epoch: None });
     cluster.run(cluster.settings.report_delay);
-    assert_eq!(cluster.node("a").machine.wake(), Some(cluster.now + 1));
+    assert_eq!(cluster.node("a").machine.next_wake(), Some(cluster.now + 1));
 }

@@ -3,11 +3,11 @@
 use super::cluster::Cluster;
 use crate::ids::NodeId;
 use crate::message::Now;
-use crate::node::{Action, Agreed, Event, Mutation, Notice, Talk};
-use crate::rows::{Key, Roles, Row, Standing};
+use crate::node::{Action, ControlMessage, Event, LeaseSettings, Mutation, Notice};
+use crate::rows::{NodeStatus, Roles, Row, RowKey};
 
 fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
-    match &cluster.rows[&Key::Node(node.into())].0 {
+    match &cluster.rows[&RowKey::Node(node.into())].0 {
         Row::Node(row) => (row.incarnation.counter, row.renewals),
         _ => unreachable!("a node's row"),
     }
@@ -33,7 +33,7 @@ fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
     cluster.start_with("b", host, 1);
     cluster.run(5_000);
     cluster.node("b").dead = true;
-    let (lease, margin) = (cluster.settings.lease, cluster.settings.margin);
+    let (lease, margin) = (cluster.settings.lease, cluster.settings.lease_margin);
     cluster.start_with("b", host, 1);
     // Who has just started counts the lease as just renewed (R8).
     cluster.run(lease + margin - 100);
@@ -45,7 +45,7 @@ fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
 #[test]
 fn where_the_stores_lock_is_the_proof_a_node_registers_at_once() {
     let mut cluster = Cluster::new();
-    cluster.settings.embedded = true;
+    cluster.settings.embedded_store = true;
     cluster.start("a");
     cluster.run(2_000);
     cluster.start("a");
@@ -66,13 +66,14 @@ fn a_second_process_of_the_same_name_owns_nothing_while_the_first_renews() {
         cluster.run(10);
         let now = cluster.now();
         for (key, value) in &cluster.rows {
-            machine.handle(now, Event::Row { key: key.clone(), value: Some(value.clone()) });
+            machine
+                .handle(now, Event::RowObserved { key: key.clone(), value: Some(value.clone()) });
         }
     }
     assert_eq!(machine.member(), None);
     assert_eq!(renewals(&cluster, "b").0, 1);
     let in_use = std::iter::from_fn(|| machine.poll()).filter(
-        |action| matches!(action, Action::Note(Notice::NameInUse(of)) if *of.node.0 == *"b"),
+        |action| matches!(action, Action::Notify(Notice::NodeNameInUse(of)) if *of.node.0 == *"b"),
     );
     assert_eq!(in_use.count(), 2, "once a lease, in 8 s");
 }
@@ -84,16 +85,16 @@ fn a_process_that_died_as_it_renewed_is_no_rival_of_the_next() {
     cluster.start("b");
     cluster.run(100);
     // Its last renewal was on its way.
-    let key = Key::Node("b".into());
+    let key = RowKey::Node("b".into());
     if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
         cluster.revision += 1;
         (row.renewals, *revision) = (row.renewals + 1, cluster.revision);
     }
     let late = cluster.rows[&key].clone();
-    cluster.tell("b", Event::Row { key, value: Some(late) });
+    cluster.tell("b", Event::RowObserved { key, value: Some(late) });
     cluster.run(8_000);
     assert_eq!(renewals(&cluster, "b").0, 2);
-    assert!(!cluster.node("b").notices.iter().any(|it| matches!(it, Notice::NameInUse(_))));
+    assert!(!cluster.node("b").notices.iter().any(|it| matches!(it, Notice::NodeNameInUse(_))));
 }
 
 #[test]
@@ -101,13 +102,13 @@ fn a_report_that_may_not_be_made_keeps_nobody_awake() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");
     let (&shard, &(epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
-    cluster.tell("b", Event::Serving { shard, epoch });
+    cluster.tell("b", Event::ShardServing { shard, epoch });
     cluster.run(100);
     let now = cluster.now;
     let machine = &mut cluster.node("b").machine;
-    machine.handle(Now { mono: now, cluster: now }, Event::Tick);
-    assert!(machine.suspended());
-    assert!(machine.wake().is_some_and(|wake| wake > now + 10), "{:?}", machine.wake());
+    machine.handle(Now { mono: now, cluster_time: now }, Event::Tick);
+    assert!(machine.is_suspended());
+    assert!(machine.next_wake().is_some_and(|wake| wake > now + 10), "{:?}", machine.next_wake());
 }
 
 #[test]
@@ -117,9 +118,9 @@ fn a_node_that_cannot_renew_suspends_before_anybody_may_take_its_shards() {
     cluster.run(2_200);
     assert!(!cluster.node("b").suspended);
     cluster.lapse("b");
-    assert_eq!(cluster.standing("b"), Some(Standing::Live), "R8: the judge adds a margin");
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "R8: the judge adds a margin");
     cluster.run(2_000);
-    assert_eq!(cluster.standing("b"), Some(Standing::Dead));
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead));
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn a_life_that_was_marked_dead_is_over_and_another_one_registers() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").paused = true;
     cluster.run(8_000);
-    assert_eq!(cluster.standing("b"), Some(Standing::Dead));
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead));
     cluster.node("b").paused = false;
     cluster.run(6_000);
     assert_eq!(renewals(&cluster, "b").0, 2, "R7: the dead one cannot renew");
@@ -166,11 +167,11 @@ fn a_life_that_was_forgotten_while_it_slept_is_over_and_the_next_has_a_higher_in
     cluster.node("b").paused = true;
     cluster.run(8_000);
     // An operator forgets it; of its own death it has heard nothing yet.
-    let key = Key::Node("b".into());
+    let key = RowKey::Node("b".into());
     if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
-        assert_eq!(row.standing, Standing::Dead);
+        assert_eq!(row.status, NodeStatus::Dead);
         cluster.revision += 1;
-        (row.standing, *revision) = (Standing::Stopped, cluster.revision);
+        (row.status, *revision) = (NodeStatus::Left, cluster.revision);
     }
     cluster.node("b").paused = false;
     cluster.run(6_000);
@@ -191,9 +192,9 @@ fn a_judge_that_slept_counts_every_lease_as_just_renewed() {
         cluster
     };
     let cluster = asleep(Cluster::of(&["a", "b"]));
-    assert_eq!(cluster.standing("b"), Some(Standing::Live), "R8");
-    let cluster = asleep(Cluster::mutated(&["a", "b"], Mutation::TrustOldObservations));
-    assert_eq!(cluster.standing("b"), Some(Standing::Dead), "the mutation shows");
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "R8");
+    let cluster = asleep(Cluster::mutated(&["a", "b"], Mutation::TrustStaleObservations));
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead), "the mutation shows");
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn a_node_whose_entity_store_does_not_answer_gives_its_shards_up() {
         for node in ["a", "b"] {
             if node == "a" {
                 let sent = cluster.now;
-                cluster.tell("a", Event::StoreAnswered { sent });
+                cluster.tell("a", Event::StoreResponded { sent_at: sent });
             }
             cluster.tell(node, Event::Tick);
         }
@@ -223,7 +224,7 @@ fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
         for node in ["a", "b", "c"] {
             if node != "c" || cluster.node("c").owns.is_empty() {
                 let sent = cluster.now;
-                cluster.tell(node, Event::StoreAnswered { sent });
+                cluster.tell(node, Event::StoreResponded { sent_at: sent });
             }
             cluster.tell(node, Event::Tick);
         }
@@ -233,7 +234,7 @@ fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
 /// The probation of `c` each time that it gave its shards up.
 fn probations_of_c(cluster: &mut Cluster) -> Vec<u64> {
     let noted = cluster.node("c").notices.iter().filter_map(|notice| match notice {
-        Notice::GaveUp { probation, .. } => Some(*probation),
+        Notice::ShardsReleased { probation, .. } => Some(*probation),
         _ => None,
     });
     noted.collect()
@@ -253,7 +254,7 @@ fn r9_probation_doubles_each_time_shards_are_given_up_again() {
     answer_c_without_shards(&mut cluster, 10_000);
     assert_eq!(probations_of_c(&mut cluster).last(), Some(&(lease * 4)));
 
-    let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ForgetProbation);
+    let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ConstantProbation);
     answer_c_without_shards(&mut cluster, 400_000);
     assert!(probations_of_c(&mut cluster).len() > 15, "the mutation shows");
 }
@@ -265,7 +266,7 @@ fn r9_probation_doubles_however_late_shards_come_back() {
     // Balancing waits for a member that cannot be reached, until long after the first probation.
     for step in 0..lease * 30 / 100 {
         if step * 100 < lease * 15 {
-            cluster.tell("b", Event::Unreachable { node: "c".into() });
+            cluster.tell("b", Event::NodeUnreachable { node: "c".into() });
         }
         answer_c_without_shards(&mut cluster, 100);
     }
@@ -277,8 +278,9 @@ fn r9_a_late_report_does_not_end_a_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.said.clear();
     cluster.run(1_000);
-    let of_c = |said: &(NodeId, NodeId, Talk)| {
-        (said.0 == NodeId::from("c") && matches!(said.2, Talk::Report(_))).then(|| said.2.clone())
+    let of_c = |said: &(NodeId, NodeId, ControlMessage)| {
+        (said.0 == NodeId::from("c") && matches!(said.2, ControlMessage::Report(_)))
+            .then(|| said.2.clone())
     };
     let late = cluster.said.iter().rev().find_map(of_c).expect("c reports");
     // The store answers `c` again as soon as it has given its shards up.
@@ -286,8 +288,8 @@ fn r9_a_late_report_does_not_end_a_probation() {
     assert!(cluster.node("c").owns.is_empty(), "R9");
     let epochs = cluster.epochs();
     let from = cluster.node("c").machine.member().expect("registered");
-    cluster.tell("a", Event::Heard { from, talk: late });
-    cluster.run(cluster.settings.renew / 2);
+    cluster.tell("a", Event::Received { from, message: late });
+    cluster.run(cluster.settings.renew_interval / 2);
     assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "what was said later counts");
 }
 
@@ -298,7 +300,7 @@ fn a_lapse_and_a_return_are_noted() {
     cluster.node("b").cut = false;
     cluster.run(1_000);
     let notices = &cluster.node("b").notices;
-    assert!(notices.contains(&Notice::Lapsed) && notices.contains(&Notice::Resumed));
+    assert!(notices.contains(&Notice::LeaseLapsed) && notices.contains(&Notice::LeaseRecovered));
 }
 
 #[test]
@@ -311,7 +313,7 @@ fn a_host_that_gave_up_for_want_of_the_store_is_given_nothing_until_it_answers()
         for node in ["a", "b", "c"] {
             if node != "c" {
                 let sent = cluster.now;
-                cluster.tell(node, Event::StoreAnswered { sent });
+                cluster.tell(node, Event::StoreResponded { sent_at: sent });
             }
             cluster.tell(node, Event::Tick);
         }
@@ -329,13 +331,19 @@ fn a_host_that_gave_up_for_want_of_the_store_is_given_nothing_until_it_answers()
 /// Tells a node other settings, as the row says them.
 fn agree(cluster: &mut Cluster, node: &str, revision: u64, lease: u64) {
     let (margin, renew) = (600, 750.min(lease / 4));
-    let agreed = Agreed { revision, lease, margin, renew, unheard: lease * 2 };
-    cluster.tell(node, Event::Settings(agreed));
+    let agreed = LeaseSettings {
+        revision,
+        lease,
+        lease_margin: margin,
+        renew_interval: renew,
+        manager_silence_timeout: lease * 2,
+    };
+    cluster.tell(node, Event::LeaseSettingsChanged(agreed));
 }
 
 fn declared(cluster: &Cluster, node: &str) -> (u64, u64) {
-    match &cluster.rows[&Key::Node(node.into())].0 {
-        Row::Node(row) => (row.lease, row.settings),
+    match &cluster.rows[&RowKey::Node(node.into())].0 {
+        Row::Node(row) => (row.lease, row.settings_revision),
         _ => unreachable!("a node's row"),
     }
 }
@@ -357,10 +365,10 @@ fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
     cluster.run(8_000);
     assert!(!cluster.node("b").suspended);
     // Its judge has heard of no change, and goes by the row.
-    assert_eq!(cluster.standing("b"), Some(Standing::Live));
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live));
     cluster.run(4_000);
     assert!(cluster.node("b").suspended);
-    assert_eq!(cluster.standing("b"), Some(Standing::Dead));
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead));
 }
 
 #[test]
@@ -378,7 +386,7 @@ fn r8_a_shorter_lease_is_told_by_the_row_after_it_is_relied_on() {
     cluster.node("b").cut = true;
     cluster.run(1_100);
     assert!(cluster.node("b").suspended, "it relies on one second");
-    assert_eq!(cluster.standing("b"), Some(Standing::Live), "its judge still waits");
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "its judge still waits");
     cluster.node("b").cut = false;
     cluster.run(2_000);
     assert_eq!(declared(&cluster, "b"), (1_000, 2));
@@ -396,15 +404,15 @@ fn settings_that_are_older_than_those_known_change_nothing() {
 
 #[test]
 fn a_row_says_when_its_life_registered_by_the_wall_clock() {
-    let registered = |cluster: &Cluster| match &cluster.rows[&Key::Node("a".into())].0 {
-        Row::Node(row) => row.registered(),
+    let registered = |cluster: &Cluster| match &cluster.rows[&RowKey::Node("a".into())].0 {
+        Row::Node(row) => row.registered_unix_ms(),
         _ => unreachable!("a node's row"),
     };
     let mut cluster = Cluster::of(&["a"]);
     assert_eq!(registered(&cluster), None, "no wall clock was told");
     cluster.node("a").dead = true;
     cluster.start("a");
-    cluster.node("a").machine.set_wall(1_700_000_000_000);
+    cluster.node("a").machine.set_unix_ms(1_700_000_000_000);
     cluster.run(10_000);
     assert_eq!(cluster.life("a"), 2);
     assert_eq!(registered(&cluster), Some(1_700_000_000_000));
@@ -436,7 +444,7 @@ fn r8_a_mark_on_a_row_is_no_renewal() {
             cluster.tell("a", Event::Drain { node: "b".into(), draining: true });
         }
         let mut after = 2_500;
-        while cluster.standing("b") == Some(Standing::Live) && after < 20_000 {
+        while cluster.standing("b") == Some(NodeStatus::Live) && after < 20_000 {
             cluster.run(10);
             after += 10;
         }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::{AllocationStrategy, Average, Move, Strategy, View};
+use crate::assign::{AllocationStrategy, AllocationView, Average, BuiltinStrategy, Move};
 use crate::ids::NodeId;
-use crate::node::{Action, Event, Notice, Talk};
-use crate::rows::{Roles, Row, Standing};
+use crate::node::{Action, ControlMessage, Event, Notice};
+use crate::rows::{NodeStatus, Roles, Row};
 
 fn counts(cluster: &Cluster) -> Vec<usize> {
     cluster.spread().into_values().collect()
@@ -19,7 +19,7 @@ fn drain(cluster: &mut Cluster, node: &str) {
 #[test]
 fn r12_a_drain_has_only_so_many_hand_offs_in_flight() {
     let mut cluster = Cluster::new();
-    cluster.settings.drain_parallel = 4;
+    cluster.settings.max_drain_hand_offs = 4;
     cluster.start("a");
     cluster.start("b");
     cluster.run(5_000);
@@ -36,7 +36,7 @@ fn r12_a_drain_has_only_so_many_hand_offs_in_flight() {
 #[test]
 fn k23_a_balancing_has_only_so_many_hand_offs_in_flight() {
     let mut cluster = Cluster::new();
-    cluster.settings.rebalance_parallel = 2;
+    cluster.settings.max_rebalance_hand_offs = 2;
     cluster.start("a");
     cluster.run(3_000);
     cluster.node("a").stuck = true;
@@ -54,7 +54,7 @@ fn r12_a_drain_goes_on_while_versions_are_mixed_and_a_member_is_unreachable() {
     cluster.start_with("c", Roles::ALL, 2);
     drain(&mut cluster, "b");
     for _ in 0..8 {
-        cluster.tell("c", Event::Unreachable { node: "a".into() });
+        cluster.tell("c", Event::NodeUnreachable { node: "a".into() });
         cluster.run(500);
     }
     let spread = cluster.spread();
@@ -66,8 +66,8 @@ fn r12_a_drain_goes_on_while_versions_are_mixed_and_a_member_is_unreachable() {
 fn s12_who_cannot_be_reached_keeps_its_shards_while_it_renews_and_nothing_is_balanced() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let unreachable = |cluster: &mut Cluster| {
-        cluster.tell("b", Event::Unreachable { node: "a".into() });
-        cluster.tell("a", Event::Unreachable { node: "b".into() });
+        cluster.tell("b", Event::NodeUnreachable { node: "a".into() });
+        cluster.tell("a", Event::NodeUnreachable { node: "b".into() });
     };
     unreachable(&mut cluster);
     cluster.start("c");
@@ -75,11 +75,11 @@ fn s12_who_cannot_be_reached_keeps_its_shards_while_it_renews_and_nothing_is_bal
         unreachable(&mut cluster);
         cluster.run(500);
     }
-    let told = |(from, to, talk): &(NodeId, NodeId, Talk)| {
-        (&*from.0, &*to.0) == ("b", "a") && matches!(talk, Talk::Unreachable { .. })
+    let told = |(from, to, talk): &(NodeId, NodeId, ControlMessage)| {
+        (&*from.0, &*to.0) == ("b", "a") && matches!(talk, ControlMessage::NodeUnreachable { .. })
     };
     assert!(cluster.said.iter().any(told), "the manager is told");
-    assert_eq!(cluster.standing("b"), Some(Standing::Live), "S7: a lease that is renewed stands");
+    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "S7: a lease that is renewed stands");
     assert_eq!(counts(&cluster), [6, 6], "R12: nothing is balanced meanwhile");
     cluster.run(7_000);
     assert_eq!(counts(&cluster), [4, 4, 4]);
@@ -92,11 +92,11 @@ struct Later;
 static ALLOWED: AtomicBool = AtomicBool::new(false);
 
 impl AllocationStrategy for Later {
-    fn place(&self, view: &View) -> Vec<Move> {
-        Average.place(view)
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        Average.allocate(view)
     }
 
-    fn rebalance(&self, view: &View, limit: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         match ALLOWED.load(Ordering::Relaxed) {
             true => Average.rebalance(view, limit),
             false => Vec::new(),
@@ -122,11 +122,11 @@ fn a1_shards_are_balanced_at_each_interval_by_the_strategy_that_was_given() {
 #[test]
 fn s15_8_after_a_hand_off_that_was_given_up_another_is_tried_soon() {
     let mut cluster = Cluster::new();
-    cluster.settings.handoff_timeout = 1_000;
+    cluster.settings.hand_off_timeout = 1_000;
     cluster.start("a");
     cluster.start("b");
     cluster.run(5_000);
-    cluster.lose = |talk| matches!(talk, Talk::HandOff { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::HandOff { .. });
     cluster.start("c");
     cluster.run(2_000);
     let failed = |notice: &Notice| matches!(notice, Notice::HandOffFailed { .. });
@@ -161,14 +161,17 @@ fn k35_a_goodbye_that_the_watch_tells_before_its_answer_comes_is_a_goodbye() {
     machine.handle(now, Event::Leave);
     let (mut revision, mut done) = (1_000, Vec::new());
     while let Some(action) = machine.poll() {
-        if let Action::Write { number, key, row, .. } = &action {
+        if let Action::WriteRow { request_id: number, key, row, .. } = &action {
             revision += 1;
-            let goodbye = matches!(row, Row::Node(row) if row.standing == Standing::Stopped);
+            let goodbye = matches!(row, Row::Node(row) if row.status == NodeStatus::Left);
             machine.handle(
                 now,
                 match goodbye {
-                    true => Event::Row { key: key.clone(), value: Some((row.clone(), revision)) },
-                    false => Event::Written { number: *number, result: Ok(revision) },
+                    true => Event::RowObserved {
+                        key: key.clone(),
+                        value: Some((row.clone(), revision)),
+                    },
+                    false => Event::RowWritten { request_id: *number, result: Ok(revision) },
                 },
             );
         }
@@ -180,10 +183,10 @@ fn k35_a_goodbye_that_the_watch_tells_before_its_answer_comes_is_a_goodbye() {
 #[test]
 fn s12_a_node_that_nobody_counts_on_holds_nothing_up() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.tell("b", Event::Unreachable { node: "ghost".into() });
+    cluster.tell("b", Event::NodeUnreachable { node: "ghost".into() });
     cluster.start("c");
     for _ in 0..12 {
-        cluster.tell("b", Event::Unreachable { node: "ghost".into() });
+        cluster.tell("b", Event::NodeUnreachable { node: "ghost".into() });
         cluster.run(250);
     }
     assert_eq!(counts(&cluster), [4, 4, 4]);
@@ -194,7 +197,7 @@ fn the_next_few_shards_are_moved_soon_after_the_last() {
     let mut cluster = Cluster::new();
     cluster.shards = 40;
     // It moves three at once, and none while three are under way.
-    cluster.strategy = || Strategy::LeastShard.build();
+    cluster.strategy = || BuiltinStrategy::LeastShard.build();
     cluster.start("a");
     cluster.run(5_000);
     cluster.start("b");

@@ -7,10 +7,11 @@ use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::message::Now;
 use crate::node::{
-    Action, Event, Held, Machine, Mutation, Relative, Report, Settings, Talk, WriteError,
+    Action, Canonicalizer, ControlMessage, Event, Machine, Mutation, NodeReport, ReportedShard,
+    Settings, WriteError,
 };
 use crate::rows::{
-    HandOffId, Key, ManagerRow, Member, NodeRow, Row, ShardRow, ShardsRow, Standing,
+    Assignment, AssignmentsRow, HandOffId, ManagerRow, Member, NodeRow, NodeStatus, Row, RowKey,
 };
 
 fn hash(machine: &Machine) -> u64 {
@@ -22,7 +23,7 @@ const NONE: HandOffId = HandOffId { term: 0, number: 0 };
 /// A host that holds shard 1 under epoch 2; shard 2 is another's under epoch 4; `m` manages in term 3.
 fn host(mutations: Vec<Mutation>) -> Alone {
     let mut alone = Alone::new(HOST, Settings { mutations, ..Settings::default() });
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     alone.done();
     let me = alone.me();
     alone.learn(key("m"), row(1, crate::rows::Roles::ALL));
@@ -32,9 +33,9 @@ fn host(mutations: Vec<Mutation>) -> Alone {
     alone
 }
 
-fn stop(life: Incarnation, term: u64, shard: u32, epoch: u64) -> Talk {
+fn stop(life: Incarnation, term: u64, shard: u32, epoch: u64) -> ControlMessage {
     let (shard, epoch) = (ShardId(shard), Epoch(epoch));
-    Talk::HandOff { term, shard, epoch, incarnation: life, id: NONE }
+    ControlMessage::HandOff { term, shard, epoch, incarnation: life, id: NONE }
 }
 
 #[test]
@@ -42,24 +43,24 @@ fn a_hand_off_is_past_when_its_term_life_or_epoch_is() {
     let mut alone = host(Vec::new());
     let (life, m) = (alone.me().incarnation, member("m", 1));
     let past = |alone: &Alone, term, shard, epoch| {
-        alone.machine.is_past(&m, &stop(life, term, shard, epoch))
+        alone.machine.is_irrelevant(&m, &stop(life, term, shard, epoch))
     };
     assert!(!past(&alone, 3, 1, 2), "it would be stopped");
     assert!(!past(&alone, 4, 1, 2));
     assert!(past(&alone, 2, 1, 2), "of a former term");
     let former = Incarnation { nonce: life.nonce + 1, ..life };
-    assert!(alone.machine.is_past(&m, &stop(former, 3, 1, 2)), "for another life");
+    assert!(alone.machine.is_irrelevant(&m, &stop(former, 3, 1, 2)), "for another life");
     assert!(past(&alone, 3, 1, 1), "it holds a later epoch");
     assert!(!past(&alone, 3, 1, 3), "an epoch that it has not seen yet");
     assert_eq!([3, 4, 5].map(|epoch| past(&alone, 3, 2, epoch)), [true, false, false]);
-    alone.tell(Event::Heard { from: m.clone(), talk: stop(life, 3, 3, 6) });
+    alone.tell(Event::Received { from: m.clone(), message: stop(life, 3, 3, 6) });
     assert_eq!([5, 6, 7].map(|epoch| past(&alone, 3, 3, epoch)), [true, true, false]);
 
-    let alone = host(vec![Mutation::NoMatching]);
+    let alone = host(vec![Mutation::SkipHandOffMatching]);
     let life = alone.me().incarnation;
-    assert!(!alone.machine.is_past(&m, &stop(life, 2, 1, 2)), "nothing is matched");
+    assert!(!alone.machine.is_irrelevant(&m, &stop(life, 2, 1, 2)), "nothing is matched");
     let unregistered = Alone::new(HOST, Settings::default());
-    assert!(!unregistered.machine.is_past(&m, &stop(life, 2, 1, 2)));
+    assert!(!unregistered.machine.is_irrelevant(&m, &stop(life, 2, 1, 2)));
 }
 
 #[test]
@@ -70,24 +71,33 @@ fn a_row_that_was_seen_is_past_and_a_begin_of_a_hand_off_always() {
     let wrote = |key, revision| {
         let manager =
             ManagerRow { term: 3, holder: member("m", 1), extensions: Extensions::default() };
-        alone.machine.is_past(&m, &Talk::Wrote { key, row: Row::Manager(manager), revision })
+        alone.machine.is_irrelevant(
+            &m,
+            &ControlMessage::RowUpdate { key, row: Row::Manager(manager), revision },
+        )
     };
-    let past = |key: &Key| [seen - 2, seen - 1, seen, seen + 1].map(|at| wrote(key.clone(), at));
-    assert_eq!(past(&Key::Manager), [true, true, false, false]);
-    assert_eq!(past(&Key::Shards(0)), [true, true, true, false]);
-    assert_eq!(past(&Key::Shards(9)), [false; 4]);
+    let past = |key: &RowKey| [seen - 2, seen - 1, seen, seen + 1].map(|at| wrote(key.clone(), at));
+    assert_eq!(past(&RowKey::Manager), [true, true, false, false]);
+    assert_eq!(past(&RowKey::Assignments(0)), [true, true, true, false]);
+    assert_eq!(past(&RowKey::Assignments(9)), [false; 4]);
     assert_eq!(past(&key("x")), [false; 4]);
-    assert_eq!(alone.machine.seen_revision(&Key::Shards(0)), Some(seen));
-    assert_eq!(alone.machine.seen_revision(&Key::Manager), Some(seen - 1));
-    assert_eq!(alone.machine.seen_revision(&key("b")), Some(seen - 2));
-    assert_eq!(alone.machine.epoch_of(ShardId(2)), Some(Epoch(4)));
-    assert_eq!(alone.machine.epoch_of(ShardId(900)), None);
+    assert_eq!(alone.machine.known_revision(&RowKey::Assignments(0)), Some(seen));
+    assert_eq!(alone.machine.known_revision(&RowKey::Manager), Some(seen - 1));
+    assert_eq!(alone.machine.known_revision(&key("b")), Some(seen - 2));
+    assert_eq!(alone.machine.known_epoch(ShardId(2)), Some(Epoch(4)));
+    assert_eq!(alone.machine.known_epoch(ShardId(900)), None);
     let life = alone.me().incarnation;
     let (shard, epoch) = (ShardId(1), Epoch(2));
-    let begin =
-        Talk::BeginHandOff { term: 3, shard, epoch, incarnation: life, id: NONE, revision: 99 };
-    assert!(alone.machine.is_past(&m, &begin));
-    assert!(!alone.machine.is_past(&m, &Talk::Rebalance));
+    let begin = ControlMessage::BeginHandOff {
+        term: 3,
+        shard,
+        epoch,
+        incarnation: life,
+        id: NONE,
+        revision: 99,
+    };
+    assert!(alone.machine.is_irrelevant(&m, &begin));
+    assert!(!alone.machine.is_irrelevant(&m, &ControlMessage::Rebalance));
 }
 
 /// A leader with a host `b`, to which it hands two of its four shards off: the intents are being written.
@@ -96,7 +106,7 @@ fn handing_off() -> (Alone, Vec<(ShardId, Epoch, HandOffId)>) {
     alone.all_done();
     let me = alone.me();
     for shard in 1..=4 {
-        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(1) });
+        alone.tell(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(1) });
     }
     alone.learn(key("b"), row(1, HOST));
     for _ in 0..1_000 {
@@ -104,9 +114,9 @@ fn handing_off() -> (Alone, Vec<(ShardId, Epoch, HandOffId)>) {
             .writes
             .iter()
             .filter_map(|(_, row)| match row {
-                Row::Shards(row) => {
-                    Some(row.shards.iter().enumerate().filter_map(|(place, row)| {
-                        let moving = row.moving.as_ref()?;
+                Row::Assignments(row) => {
+                    Some(row.assignments.iter().enumerate().filter_map(|(place, row)| {
+                        let moving = row.hand_off.as_ref()?;
                         assert_eq!(row.owner.as_ref(), Some(&me));
                         Some((ShardId(place as u32 + 1), row.epoch, moving.id))
                     }))
@@ -125,20 +135,20 @@ fn handing_off() -> (Alone, Vec<(ShardId, Epoch, HandOffId)>) {
     panic!("nothing is handed off");
 }
 
-fn ack(of: (ShardId, Epoch, HandOffId), term: u64) -> Talk {
-    Talk::BeginHandOffAck { term, shard: of.0, epoch: of.1, id: of.2 }
+fn ack(of: (ShardId, Epoch, HandOffId), term: u64) -> ControlMessage {
+    ControlMessage::BeginHandOffAck { term, shard: of.0, epoch: of.1, id: of.2 }
 }
 
-fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> Talk {
+fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> ControlMessage {
     let incarnation = from.incarnation;
-    Talk::ShardStopped { term, shard: of.0, epoch: of.1, incarnation, id: of.2 }
+    ControlMessage::ShardStopped { term, shard: of.0, epoch: of.1, incarnation, id: of.2 }
 }
 
 #[test]
 fn an_acknowledgement_is_obsolete_after_its_hand_off() {
     let (mut alone, intents) = handing_off();
     let (of, me, b) = (intents[0], alone.me(), member("b", 1));
-    let past = |alone: &Alone, from: &Member, of| alone.machine.is_past(from, &ack(of, 1));
+    let past = |alone: &Alone, from: &Member, of| alone.machine.is_irrelevant(from, &ack(of, 1));
     assert!(!past(&alone, &b, of) && !past(&alone, &me, of), "the intent is being written");
     alone.done();
     assert!(!past(&alone, &b, of), "it is waited for");
@@ -147,11 +157,11 @@ fn an_acknowledgement_is_obsolete_after_its_hand_off() {
     assert!(!past(&alone, &me, (of.0, of.1, other)), "of a hand-off that it does not know");
     assert!(past(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch is over");
     assert!(!past(&alone, &b, (of.0, Epoch(2), of.2)), "the epoch is to come");
-    assert!(alone.machine.is_past(&b, &ack(of, 0)), "of a term before its own");
-    assert!(!alone.machine.is_past(&b, &ack(of, 2)), "it may manage in that one too");
-    let actions = alone.tell(Event::Heard { from: b.clone(), talk: ack(of, 1) });
+    assert!(alone.machine.is_irrelevant(&b, &ack(of, 0)), "of a term before its own");
+    assert!(!alone.machine.is_irrelevant(&b, &ack(of, 2)), "it may manage in that one too");
+    let actions = alone.tell(Event::Received { from: b.clone(), message: ack(of, 1) });
     assert!(past(&alone, &b, of), "it has come");
-    let stops = |it: &crate::node::Action| matches!(it, crate::node::Action::Stop { shard, .. } if *shard == of.0);
+    let stops = |it: &crate::node::Action| matches!(it, crate::node::Action::StopShard { shard, .. } if *shard == of.0);
     assert!(actions.iter().any(stops), "A9: nothing else is waited for");
 
     // A shard that nobody hands off: only the death of its owner says that nobody will.
@@ -166,31 +176,31 @@ fn an_acknowledgement_is_past_where_the_owner_is_over() {
     let b = member("b", 1);
     // Another manager's row, which gives `b` a shard; this node leads again after it.
     let owned =
-        |node: Member| ShardRow { epoch: Epoch(3), owner: Some(node), ..ShardRow::default() };
+        |node: Member| Assignment { epoch: Epoch(3), owner: Some(node), ..Assignment::default() };
     let me = alone.me();
     let shards = vec![owned(b.clone()), owned(me.clone()), owned(me.clone()), owned(me)];
-    let row_of = ShardsRow { term: 1, shards, extensions: Extensions::default() };
+    let row_of = AssignmentsRow { term: 1, assignments: shards, extensions: Extensions::default() };
     let revision = alone.revision + 1;
-    let result = Err(WriteError::Conflict(Some((Row::Shards(row_of), revision))));
+    let result = Err(WriteError::Conflict(Some((Row::Assignments(row_of), revision))));
     alone.revision = revision;
-    let at = alone.writes.iter().position(|(_, row)| matches!(row, Row::Shards(_)));
+    let at = alone.writes.iter().position(|(_, row)| matches!(row, Row::Assignments(_)));
     let first = alone.writes.remove(at.expect("a row of assignments"));
-    alone.tell(Event::Written { number: first.0, result });
+    alone.tell(Event::RowWritten { request_id: first.0, result });
     let of = (ShardId(1), Epoch(3), NONE);
-    assert!(!alone.machine.is_past(&b, &ack(of, 1)));
+    assert!(!alone.machine.is_irrelevant(&b, &ack(of, 1)));
     let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
-    let dead = NodeRow { standing: Standing::Dead, ..live };
+    let dead = NodeRow { status: NodeStatus::Dead, ..live };
     alone.learn(key("b"), Row::Node(dead));
-    assert!(alone.machine.is_past(&b, &ack(of, 1)));
+    assert!(alone.machine.is_irrelevant(&b, &ack(of, 1)));
     let of = (ShardId(2), Epoch(3), NONE);
-    assert!(!alone.machine.is_past(&b, &ack(of, 1)), "that one's owner lives");
+    assert!(!alone.machine.is_irrelevant(&b, &ack(of, 1)), "that one's owner lives");
 }
 
 #[test]
 fn word_of_a_stop_is_past_when_the_epoch_or_the_term_is() {
     let (alone, intents) = handing_off();
     let (of, me) = (intents[0], alone.me());
-    let past = |of, term| alone.machine.is_past(&me, &stopped(of, term, &me));
+    let past = |of, term| alone.machine.is_irrelevant(&me, &stopped(of, term, &me));
     assert_eq!([0, 1, 2].map(|term| past(of, term)), [true, false, false]);
     let at = |epoch| past((of.0, Epoch(epoch), of.2), 1);
     assert_eq!([of.1.0 - 1, of.1.0, of.1.0 + 1].map(at), [true, false, false]);
@@ -198,7 +208,7 @@ fn word_of_a_stop_is_past_when_the_epoch_or_the_term_is() {
     assert!(!past((of.0, Epoch(0), of.2), 2), "of a term that it does not manage in yet");
 
     let host = host(Vec::new());
-    assert!(host.machine.is_past(&me, &stopped(of, 9, &me)), "it never manages");
+    assert!(host.machine.is_irrelevant(&me, &stopped(of, 9, &me)), "it never manages");
 }
 
 #[test]
@@ -207,7 +217,7 @@ fn a_candidate_never_manages_in_terms_of_others_and_before() {
     alone.written(Err(WriteError::Unknown));
     alone.learn(key("m"), row(1, HOST));
     let of = (ShardId(1), Epoch(1), NONE);
-    let past = |alone: &Alone, term| alone.machine.is_past(&member("b", 1), &ack(of, term));
+    let past = |alone: &Alone, term| alone.machine.is_irrelevant(&member("b", 1), &ack(of, term));
     assert!(!past(&alone, 1), "nobody manages: it may");
     alone.manager(5, member("m", 1));
     assert_eq!([4, 5, 6].map(|term| past(&alone, term)), [true, true, false]);
@@ -221,29 +231,31 @@ fn a_candidate_never_manages_in_terms_of_others_and_before() {
 fn a_hand_off_is_known_from_its_intent_or_its_row() {
     let (mut alone, intents) = handing_off();
     let (of, other) = (intents[0].2, HandOffId { term: 1, number: 99 });
-    let knows =
-        |alone: &Alone| (alone.machine.knows_hand_off(of), alone.machine.knows_hand_off(other));
+    let knows = |alone: &Alone| {
+        (alone.machine.may_continue_hand_off(of), alone.machine.may_continue_hand_off(other))
+    };
     assert_eq!(knows(&alone), (true, false), "it is being written");
     alone.written(Err(WriteError::Unknown));
     assert_eq!(knows(&alone), (true, false), "whether it was written is not known");
 
     let mut host = host(Vec::new());
     assert_eq!(knows(&host), (false, false));
-    let moving = Some(crate::rows::Moving { id: of, to: None });
-    let shard = ShardRow { epoch: Epoch(9), moving, ..ShardRow::default() };
-    let row = ShardsRow { term: 3, shards: vec![shard], extensions: Extensions::default() };
-    host.learn(Key::Shards(0), Row::Shards(row));
+    let moving = Some(crate::rows::HandOffIntent { id: of, target: None });
+    let shard = Assignment { epoch: Epoch(9), hand_off: moving, ..Assignment::default() };
+    let row =
+        AssignmentsRow { term: 3, assignments: vec![shard], extensions: Extensions::default() };
+    host.learn(RowKey::Assignments(0), Row::Assignments(row));
     assert_eq!(knows(&host), (true, false), "the row names it");
 }
 
 /// What `b`, who has shard 2 under epoch 4, reports to a host that looks on.
-fn report(alone: &Alone) -> Report {
-    Report {
+fn report(alone: &Alone) -> NodeReport {
+    NodeReport {
         incarnation: member("b", 1).incarnation,
-        seen: vec![(0, alone.revision)],
-        held: vec![Held { shard: ShardId(2), epoch: Epoch(4), serving: true }],
-        store_answers: true,
-        ..Report::default()
+        applied_chunks: vec![(0, alone.revision)],
+        shards: vec![ReportedShard { shard: ShardId(2), epoch: Epoch(4), serving: true }],
+        store_available: true,
+        ..NodeReport::default()
     }
 }
 
@@ -252,37 +264,53 @@ fn a_report_agrees_with_the_rows_that_it_was_made_from() {
     let mut alone = host(Vec::new());
     let b = member("b", 1);
     let base = report(&alone);
-    let agrees = |report: &Report| alone.machine.agrees(&b, report);
+    let agrees = |report: &NodeReport| alone.machine.is_report_irrelevant(&b, report);
     assert!(agrees(&base));
-    assert!(alone.machine.is_past(&b, &Talk::Report(Box::new(base.clone()))));
-    assert!(!agrees(&Report { store_answers: false, ..base.clone() }));
+    assert!(alone.machine.is_irrelevant(&b, &ControlMessage::Report(Box::new(base.clone()))));
+    assert!(!agrees(&NodeReport { store_available: false, ..base.clone() }));
     let mut unfit = base.clone();
-    unfit.set_unrunnable(&["x".into()]).expect("room");
+    unfit.set_unrunnable_types(&["x".into()]).expect("room");
     assert!(!agrees(&unfit));
     // What it does not hold counts if it had seen the row.
-    let silent = Report { held: Vec::new(), ..base.clone() };
+    let silent = NodeReport { shards: Vec::new(), ..base.clone() };
     assert!(!agrees(&silent));
-    assert!(agrees(&Report { seen: Vec::new(), ..silent.clone() }), "it had seen none");
+    assert!(
+        agrees(&NodeReport { applied_chunks: Vec::new(), ..silent.clone() }),
+        "it had seen none"
+    );
     let before = vec![(0, alone.revision - 1)];
-    assert!(agrees(&Report { seen: before, ..silent.clone() }), "it had seen a former one");
+    assert!(
+        agrees(&NodeReport { applied_chunks: before, ..silent.clone() }),
+        "it had seen a former one"
+    );
     let after = vec![(0, alone.revision + 1)];
-    assert!(!agrees(&Report { seen: after, ..base.clone() }), "a row that is not known here");
-    assert!(alone.machine.agrees(&member("c", 1), &silent), "it has none of them");
-    let held =
-        |shard, epoch| vec![Held { shard: ShardId(shard), epoch: Epoch(epoch), serving: true }];
-    assert!(!agrees(&Report { held: held(2, 3), ..base.clone() }));
-    assert!(!agrees(&Report { held: held(1, 4), ..base.clone() }));
+    assert!(
+        !agrees(&NodeReport { applied_chunks: after, ..base.clone() }),
+        "a row that is not known here"
+    );
+    assert!(alone.machine.is_report_irrelevant(&member("c", 1), &silent), "it has none of them");
+    let held = |shard, epoch| {
+        vec![ReportedShard { shard: ShardId(shard), epoch: Epoch(epoch), serving: true }]
+    };
+    assert!(!agrees(&NodeReport { shards: held(2, 3), ..base.clone() }));
+    assert!(!agrees(&NodeReport { shards: held(1, 4), ..base.clone() }));
     let refused = |shard, epoch| vec![(ShardId(shard), Epoch(epoch), Epoch(epoch))];
-    assert!(!agrees(&Report { refused: refused(2, 4), ..base.clone() }));
-    assert!(!agrees(&Report { refused: refused(2, 5), ..base.clone() }));
-    assert!(agrees(&Report { refused: refused(2, 3), ..base.clone() }), "of an epoch that is over");
-    assert!(agrees(&Report { refused: refused(900, 9), ..base.clone() }));
+    assert!(!agrees(&NodeReport { refused_claims: refused(2, 4), ..base.clone() }));
+    assert!(!agrees(&NodeReport { refused_claims: refused(2, 5), ..base.clone() }));
+    assert!(
+        agrees(&NodeReport { refused_claims: refused(2, 3), ..base.clone() }),
+        "of an epoch that is over"
+    );
+    assert!(agrees(&NodeReport { refused_claims: refused(900, 9), ..base.clone() }));
 
     let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
-    let dead = NodeRow { standing: Standing::Dead, ..live };
+    let dead = NodeRow { status: NodeStatus::Dead, ..live };
     alone.learn(key("b"), Row::Node(dead));
-    assert!(alone.machine.agrees(&b, &silent), "its life is over");
-    assert!(!Alone::registered(HOST).machine.agrees(&b, &base), "no row is known here");
+    assert!(alone.machine.is_report_irrelevant(&b, &silent), "its life is over");
+    assert!(
+        !Alone::registered(HOST).machine.is_report_irrelevant(&b, &base),
+        "no row is known here"
+    );
 }
 
 #[test]
@@ -291,31 +319,36 @@ fn a_managers_reports_are_forgotten_when_they_say_what_rows_do() {
     alone.all_done();
     alone.learn(key("g"), row(1, crate::rows::Roles { gateway: true, ..Default::default() }));
     let g = member("g", 1);
-    let base = Report { incarnation: g.incarnation, store_answers: true, ..Report::default() };
-    let talk = Talk::Report(Box::new(base.clone()));
-    let heard = |alone: &mut Alone, report: &Report| {
-        let talk = Talk::Report(Box::new(report.clone()));
-        alone.tell(Event::Heard { from: g.clone(), talk });
+    let base =
+        NodeReport { incarnation: g.incarnation, store_available: true, ..NodeReport::default() };
+    let talk = ControlMessage::Report(Box::new(base.clone()));
+    let heard = |alone: &mut Alone, report: &NodeReport| {
+        let talk = ControlMessage::Report(Box::new(report.clone()));
+        alone.tell(Event::Received { from: g.clone(), message: talk });
     };
-    assert!(alone.machine.is_past(&g, &talk));
+    assert!(alone.machine.is_irrelevant(&g, &talk));
     heard(&mut alone, &base);
-    assert!(!alone.machine.is_past(&g, &talk), "it may follow another");
-    alone.machine.forget();
-    assert!(alone.machine.is_past(&g, &talk));
-    let tells = Report { refused: vec![(ShardId(1), Epoch(9), Epoch(9))], ..base.clone() };
+    assert!(!alone.machine.is_irrelevant(&g, &talk), "it may follow another");
+    alone.machine.prune_irrelevant();
+    assert!(alone.machine.is_irrelevant(&g, &talk));
+    let tells =
+        NodeReport { refused_claims: vec![(ShardId(1), Epoch(9), Epoch(9))], ..base.clone() };
     heard(&mut alone, &tells);
-    alone.machine.forget();
-    assert!(!alone.machine.is_past(&g, &talk), "that one says something");
+    alone.machine.prune_irrelevant();
+    assert!(!alone.machine.is_irrelevant(&g, &talk), "that one says something");
 
-    let mute = Report { store_answers: false, ..base.clone() };
+    let mute = NodeReport { store_available: false, ..base.clone() };
     heard(&mut alone, &mute);
-    assert!(!alone.machine.agrees(&g, &base), "it says that the store answers again");
+    assert!(!alone.machine.is_report_irrelevant(&g, &base), "it says that the store answers again");
     heard(&mut alone, &base);
-    assert!(alone.machine.agrees(&g, &base));
+    assert!(alone.machine.is_report_irrelevant(&g, &base));
     let mut unfit = base.clone();
-    unfit.set_unrunnable(&["x".into()]).expect("room");
+    unfit.set_unrunnable_types(&["x".into()]).expect("room");
     heard(&mut alone, &unfit);
-    assert!(!alone.machine.agrees(&g, &base), "it says that it can run all types again");
+    assert!(
+        !alone.machine.is_report_irrelevant(&g, &base),
+        "it says that it can run all types again"
+    );
 }
 
 #[test]
@@ -323,19 +356,19 @@ fn epochs_that_ended_are_forgotten_once_the_row_is_above_them() {
     let mut alone = host(Vec::new());
     let me = alone.me();
     let m = member("m", 1);
-    alone.tell(Event::Heard { from: m, talk: stop(me.incarnation, 3, 3, 6) });
+    alone.tell(Event::Received { from: m, message: stop(me.incarnation, 3, 3, 6) });
     let before = hash(&alone.machine);
-    alone.machine.forget();
+    alone.machine.prune_irrelevant();
     assert_eq!(hash(&alone.machine), before, "a row may still come that names it");
     let other = Some(member("b", 1));
     alone.shards(&[(2, Some(me)), (4, other.clone()), (6, other.clone()), (0, None)]);
     let before = hash(&alone.machine);
-    alone.machine.forget();
+    alone.machine.prune_irrelevant();
     assert_eq!(hash(&alone.machine), before, "its epoch is the one that ended");
     let me = alone.me();
     alone.shards(&[(2, Some(me)), (4, other.clone()), (7, other), (0, None)]);
     let before = hash(&alone.machine);
-    alone.machine.forget();
+    alone.machine.prune_irrelevant();
     assert_ne!(hash(&alone.machine), before);
 }
 
@@ -344,9 +377,9 @@ fn word_of_a_stop_is_kept_until_the_shard_has_an_owner() {
     let (mut alone, intents) = handing_off();
     let (of, me) = (intents[0], alone.me());
     // The intent is being written, so that nothing is decided of the row.
-    alone.tell(Event::Heard { from: me.clone(), talk: stopped(of, 1, &me) });
+    alone.tell(Event::Received { from: me.clone(), message: stopped(of, 1, &me) });
     let before = hash(&alone.machine);
-    alone.machine.forget();
+    alone.machine.prune_irrelevant();
     assert_eq!(hash(&alone.machine), before);
 }
 
@@ -369,7 +402,7 @@ fn only_a_node_that_manages_can_be_nudged() {
     let mut alone = sealed(4);
     alone.all_done();
     alone.wait(Settings::default().lease);
-    assert!(alone.machine.suspended() && !nudged(&mut alone));
+    assert!(alone.machine.is_suspended() && !nudged(&mut alone));
     assert!(!nudged(&mut leader(4, Vec::new())), "its rows are not sealed");
     assert!(!nudged(&mut host(Vec::new())));
 }
@@ -377,20 +410,20 @@ fn only_a_node_that_manages_can_be_nudged() {
 /// All times so much earlier.
 struct Back(u64);
 
-impl Relative for Back {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for Back {
+    fn map_time(&self, at: u64) -> u64 {
         at.saturating_sub(self.0)
     }
 
-    fn due(&self, at: u64) -> u64 {
+    fn map_deadline(&self, at: u64) -> u64 {
         at.saturating_sub(self.0)
     }
 
-    fn revision(&self, _: &Key, at: u64) -> u64 {
+    fn map_revision(&self, _: &RowKey, at: u64) -> u64 {
         at
     }
 
-    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+    fn map_renewals(&self, _: &NodeId, count: u64) -> u64 {
         count
     }
 }
@@ -400,13 +433,13 @@ fn a_hand_off_is_moved_in_time_with_its_machine() {
     let (mut alone, _) = handing_off();
     // It begins, and `b` does not acknowledge it.
     alone.done();
-    let until = alone.now + Settings::default().ack_wait;
+    let until = alone.now + Settings::default().ack_timeout;
     let stops = |back: u64, at: u64| {
         let mut machine = alone.machine.clone();
-        machine.make_relative(&Back(back));
-        machine.handle(Now { mono: at, cluster: at }, Event::Tick);
+        machine.canonicalize(&Back(back));
+        machine.handle(Now { mono: at, cluster_time: at }, Event::Tick);
         let actions = std::iter::from_fn(|| machine.poll());
-        actions.filter(|it| matches!(it, Action::Stop { .. })).count()
+        actions.filter(|it| matches!(it, Action::StopShard { .. })).count()
     };
     for back in [0, 5_000] {
         assert_eq!(stops(back, until - back - 1), 0);
@@ -420,16 +453,18 @@ fn a_hand_off_is_over_when_its_shard_has_another_epoch() {
     alone.done();
     // Nobody is left to wait for: this node is told to stop them.
     let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
-    alone.learn(key("b"), Row::Node(NodeRow { standing: Standing::Dead, ..live }));
+    alone.learn(key("b"), Row::Node(NodeRow { status: NodeStatus::Dead, ..live }));
     for (shard, epoch, _) in &intents {
-        alone.tell(Event::Stopped { shard: *shard, epoch: *epoch });
+        alone.tell(Event::ShardStopped { shard: *shard, epoch: *epoch });
     }
     // It has them again: there is no other.
     alone.all_done();
-    assert!(intents.iter().all(|(shard, ..)| alone.machine.epoch_of(*shard) == Some(Epoch(2))));
+    assert!(intents.iter().all(|(shard, ..)| alone.machine.known_epoch(*shard) == Some(Epoch(2))));
     alone.learn(key("b"), row(2, HOST));
     let moving = alone.writes.iter().find_map(|(_, row)| match row {
-        Row::Shards(row) => Some(row.shards.iter().filter(|it| it.moving.is_some()).count()),
+        Row::Assignments(row) => {
+            Some(row.assignments.iter().filter(|it| it.hand_off.is_some()).count())
+        }
         _ => None,
     });
     assert_eq!(moving, Some(2), "balanced at once");
@@ -440,14 +475,20 @@ fn a_hand_off_is_known_until_it_is_heard_that_a_seal_stands() {
     let id = HandOffId { term: 0, number: 7 };
     let of = |epoch, moving| {
         let owner = Some(member("b", 1));
-        let shard = ShardRow { epoch: Epoch(epoch), owner, moving, ..ShardRow::default() };
-        Row::Shards(ShardsRow { term: 0, shards: vec![shard], extensions: Extensions::default() })
+        let shard =
+            Assignment { epoch: Epoch(epoch), owner, hand_off: moving, ..Assignment::default() };
+        Row::Assignments(AssignmentsRow {
+            term: 0,
+            assignments: vec![shard],
+            extensions: Extensions::default(),
+        })
     };
-    let moving = Some(crate::rows::Moving { id, to: None });
-    let mut alone = leader(4, vec![(Key::Shards(0), of(1, moving), 3)]);
+    let moving = Some(crate::rows::HandOffIntent { id, target: None });
+    let mut alone = leader(4, vec![(RowKey::Assignments(0), of(1, moving), 3)]);
     alone.written(Err(WriteError::Unknown));
     // The former manager ended it meanwhile.
-    let talk = Talk::Wrote { key: Key::Shards(0), row: of(2, None), revision: 20 };
-    alone.tell(Event::Heard { from: member("b", 1), talk });
-    assert!(alone.machine.knows_hand_off(id), "it has not heard whether its seal stands");
+    let talk =
+        ControlMessage::RowUpdate { key: RowKey::Assignments(0), row: of(2, None), revision: 20 };
+    alone.tell(Event::Received { from: member("b", 1), message: talk });
+    assert!(alone.machine.may_continue_hand_off(id), "it has not heard whether its seal stands");
 }

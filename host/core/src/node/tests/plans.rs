@@ -4,9 +4,9 @@
 use super::cluster::Cluster;
 use crate::ids::Epoch;
 use crate::node::Event;
-use crate::rows::{CHUNK, Key, Row, ShardRow};
+use crate::rows::{Assignment, Row, RowKey, SHARDS_PER_CHUNK};
 
-const SHARDS: u32 = 4 * CHUNK;
+const SHARDS: u32 = 4 * SHARDS_PER_CHUNK;
 
 fn four_hosts() -> Cluster {
     let mut cluster = Cluster::new();
@@ -16,7 +16,7 @@ fn four_hosts() -> Cluster {
         cluster.run(200);
     }
     cluster.run(15_000);
-    assert!(cluster.nodes.values().all(|node| node.owns.len() == CHUNK as usize));
+    assert!(cluster.nodes.values().all(|node| node.owns.len() == SHARDS_PER_CHUNK as usize));
     cluster
 }
 
@@ -46,17 +46,17 @@ fn a_plan_sees_rows_that_somebody_else_wrote() {
     let mut cluster = four_hosts();
     // The watch has not told it, so the manager's next write meets another row: in it a shard has gone to the manager.
     let member = cluster.node("a").machine.member();
-    for chunk in 0..SHARDS / CHUNK {
-        let (row, _) = cluster.rows[&Key::Shards(chunk)].clone();
-        let Row::Shards(mut row) = row else { panic!("{row:?}") };
-        let of_others = |shard: &&mut ShardRow| shard.owner != member;
-        let shard = row.shards.iter_mut().find(of_others).expect("shards of others");
+    for chunk in 0..SHARDS / SHARDS_PER_CHUNK {
+        let (row, _) = cluster.rows[&RowKey::Assignments(chunk)].clone();
+        let Row::Assignments(mut row) = row else { panic!("{row:?}") };
+        let of_others = |shard: &&mut Assignment| shard.owner != member;
+        let shard = row.assignments.iter_mut().find(of_others).expect("shards of others");
         *shard =
-            ShardRow { epoch: Epoch(shard.epoch.0 + 1), owner: member.clone(), ..shard.clone() };
+            Assignment { epoch: Epoch(shard.epoch.0 + 1), owner: member.clone(), ..shard.clone() };
         cluster.revision += 1;
-        cluster.rows.insert(Key::Shards(chunk), (Row::Shards(row), cluster.revision));
+        cluster.rows.insert(RowKey::Assignments(chunk), (Row::Assignments(row), cluster.revision));
     }
     drain(&mut cluster, "d");
     cluster.run(20_000);
-    assert_eq!(cluster.node("d").machine.held().count(), 0);
+    assert_eq!(cluster.node("d").machine.held_shards().count(), 0);
 }

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use super::cluster::Cluster;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::node::{Machine, Relative, Report, Talk};
-use crate::rows::{HandOffId, Key, ManagerRow, Member, Row};
+use crate::node::{Canonicalizer, ControlMessage, Machine, NodeReport};
+use crate::rows::{HandOffId, ManagerRow, Member, Row, RowKey};
 
 /// Times count from `now`, those of long ago alike; revisions and renewals from what they are in the rows.
 struct From<'a> {
@@ -14,21 +14,21 @@ struct From<'a> {
     cluster: &'a Cluster,
 }
 
-impl Relative for From<'_> {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for From<'_> {
+    fn map_time(&self, at: u64) -> u64 {
         (20_000 + at).saturating_sub(self.now)
     }
 
-    fn due(&self, at: u64) -> u64 {
+    fn map_deadline(&self, at: u64) -> u64 {
         at.saturating_sub(self.now)
     }
 
-    fn revision(&self, key: &Key, at: u64) -> u64 {
+    fn map_revision(&self, key: &RowKey, at: u64) -> u64 {
         self.cluster.rows.get(key).map_or(at, |(_, seen)| 1_000 + at - seen)
     }
 
-    fn renewals(&self, node: &NodeId, count: u64) -> u64 {
-        match self.cluster.rows.get(&Key::Node(node.clone())) {
+    fn map_renewals(&self, node: &NodeId, count: u64) -> u64 {
+        match self.cluster.rows.get(&RowKey::Node(node.clone())) {
             Some((Row::Node(row), _)) => 1_000 + count - row.renewals,
             _ => count,
         }
@@ -39,7 +39,7 @@ fn relative(cluster: &mut Cluster, node: &str) -> (u64, u64) {
     let hash = |machine: &Machine| BuildHasherDefault::<DefaultHasher>::default().hash_one(machine);
     let mut machine = cluster.node(node).machine.clone();
     let absolute = hash(&machine);
-    machine.make_relative(&From { now: cluster.now, cluster });
+    machine.canonicalize(&From { now: cluster.now, cluster });
     (absolute, hash(&machine))
 }
 
@@ -49,7 +49,7 @@ fn a_node_at_rest_looks_the_same_after_each_renewal() {
     for (nodes, node) in [(&["a"][..], "a"), (&["a", "b"], "b")] {
         let mut cluster = Cluster::new();
         // So that every beat falls on a step of the test's clock, and nothing but renewals happens.
-        cluster.settings.renew = 800;
+        cluster.settings.renew_interval = 800;
         cluster.settings.rebalance_interval = 800;
         nodes.iter().for_each(|node| cluster.start(node));
         cluster.run(40_000);
@@ -66,59 +66,76 @@ fn a_node_at_rest_looks_the_same_after_each_renewal() {
 #[test]
 fn what_is_said_is_made_relative_too() {
     struct Marks;
-    impl Relative for Marks {
-        fn time(&self, at: u64) -> u64 {
+    impl Canonicalizer for Marks {
+        fn map_time(&self, at: u64) -> u64 {
             at
         }
-        fn due(&self, at: u64) -> u64 {
+        fn map_deadline(&self, at: u64) -> u64 {
             at
         }
-        fn revision(&self, _: &Key, at: u64) -> u64 {
+        fn map_revision(&self, _: &RowKey, at: u64) -> u64 {
             at + 100
         }
-        fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+        fn map_renewals(&self, _: &NodeId, count: u64) -> u64 {
             count + 100
         }
     }
     assert!(!Marks.never(u64::MAX));
     let (shard, epoch, id) = (ShardId(1), Epoch(1), HandOffId { term: 1, number: 1 });
     let incarnation = Incarnation { counter: 1, nonce: 1 };
-    let relative = |mut talk: Talk| {
-        Marks.talk(&mut talk);
+    let relative = |mut talk: ControlMessage| {
+        Marks.canonicalize_message(&mut talk);
         talk
     };
     let holder = Member { node: "a".into(), incarnation };
     let row = Row::Manager(ManagerRow { term: 1, holder, extensions: Extensions::default() });
-    let wrote = |revision| Talk::Wrote { key: Key::Manager, row: row.clone(), revision };
+    let wrote =
+        |revision| ControlMessage::RowUpdate { key: RowKey::Manager, row: row.clone(), revision };
     assert_eq!(relative(wrote(7)), wrote(107));
-    let begin = |revision| Talk::BeginHandOff { term: 1, shard, epoch, incarnation, id, revision };
+    let begin = |revision| ControlMessage::BeginHandOff {
+        term: 1,
+        shard,
+        epoch,
+        incarnation,
+        id,
+        revision,
+    };
     assert_eq!(relative(begin(7)), begin(107));
-    let report = |at| Talk::Report(Box::new(Report { seen: vec![(0, at)], ..Report::default() }));
+    let report = |at| {
+        ControlMessage::Report(Box::new(NodeReport {
+            applied_chunks: vec![(0, at)],
+            ..NodeReport::default()
+        }))
+    };
     assert_eq!(relative(report(7)), report(107));
 
     let mut cluster = Cluster::of(&["a"]);
-    let key = Key::Node("a".into());
+    let key = RowKey::Node("a".into());
     cluster.run(1);
     let Some((Row::Node(node), _)) = cluster.rows.get(&key).cloned() else { panic!("a row") };
     let renewed = crate::rows::NodeRow { renewals: node.renewals + 100, ..node.clone() };
-    let wrote = |row, revision| Talk::Wrote { key: key.clone(), row: Row::Node(row), revision };
+    let wrote = |row, revision| ControlMessage::RowUpdate {
+        key: key.clone(),
+        row: Row::Node(row),
+        revision,
+    };
     assert_eq!(relative(wrote(node, 7)), wrote(renewed, 107));
 }
 
 /// Everything stays as it is.
 struct Same;
 
-impl Relative for Same {
-    fn time(&self, at: u64) -> u64 {
+impl Canonicalizer for Same {
+    fn map_time(&self, at: u64) -> u64 {
         at
     }
-    fn due(&self, at: u64) -> u64 {
+    fn map_deadline(&self, at: u64) -> u64 {
         at
     }
-    fn revision(&self, _: &Key, at: u64) -> u64 {
+    fn map_revision(&self, _: &RowKey, at: u64) -> u64 {
         at
     }
-    fn renewals(&self, _: &NodeId, count: u64) -> u64 {
+    fn map_renewals(&self, _: &NodeId, count: u64) -> u64 {
         count
     }
 }
@@ -131,7 +148,7 @@ fn nothing_but_numbers_changes_when_a_machine_is_made_relative() {
     let hash = |machine: &Machine| BuildHasherDefault::<DefaultHasher>::default().hash_one(machine);
     let stays = |alone: &Alone| {
         let mut machine = alone.machine.clone();
-        machine.make_relative(&Same);
+        machine.canonicalize(&Same);
         hash(&machine) == hash(&alone.machine)
     };
     // A manager that waits for reports, with a write under way.
@@ -145,9 +162,9 @@ fn nothing_but_numbers_changes_when_a_machine_is_made_relative() {
     host.learn(key("m"), row(1, crate::rows::Roles::ALL));
     host.manager(1, member("m", 1));
     host.shards(&[(1, Some(me.clone())), (1, Some(me))]);
-    host.tell(Event::Stopped { shard: ShardId(1), epoch: Epoch(1) });
+    host.tell(Event::ShardStopped { shard: ShardId(1), epoch: Epoch(1) });
     let at_rest = host.machine.clone();
-    host.wait(Settings::default().renew);
+    host.wait(Settings::default().renew_interval);
     assert!(!host.writes.is_empty() && stays(&host));
 
     // The same, while its claims are read after a lapse.
@@ -158,5 +175,5 @@ fn nothing_but_numbers_changes_when_a_machine_is_made_relative() {
         host.wait(10);
     }
     host.done();
-    assert!(host.machine.suspended() && host.writes.is_empty() && stays(&host));
+    assert!(host.machine.is_suspended() && host.writes.is_empty() && stays(&host));
 }

@@ -1,10 +1,10 @@
 //! Renewals whose answers are lost: one that was made counts, and from when it was sent (R7 to R9).
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::Strategy;
+use crate::assign::BuiltinStrategy;
 use crate::message::Now;
-use crate::node::{Action, Event, Identity, Machine, Settings, WriteError};
-use crate::rows::{Key, NodeRow, Roles, Row};
+use crate::node::{Action, Event, Machine, NodeIdentity, Settings, WriteError};
+use crate::rows::{NodeRow, Roles, Row, RowKey};
 
 #[test]
 fn renewals_count_though_all_their_answers_are_lost() {
@@ -24,25 +24,25 @@ struct Host {
 
 impl Host {
     fn registered() -> Self {
-        let identity = Identity {
+        let identity = NodeIdentity {
             node: "h".into(),
             roles: Roles { host: true, ..Roles::default() },
             version: 1,
             addresses: Vec::new(),
-            shards: SHARDS,
+            shard_count: SHARDS,
             seed: 3,
         };
-        let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
+        let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());
         let mut host = Self { machine, now: 1_000 };
-        host.tell(Event::Listed(Some(Vec::new())));
+        host.tell(Event::RowsListed(Some(Vec::new())));
         let (number, _, _) = host.write().expect("it registers");
-        host.tell(Event::Written { number, result: Ok(1) });
+        host.tell(Event::RowWritten { request_id: number, result: Ok(1) });
         assert_eq!(host.renewed(), [1_000]);
         host
     }
 
     fn tell(&mut self, event: Event) {
-        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
     }
 
     fn actions(&mut self) -> Vec<Action> {
@@ -52,7 +52,7 @@ impl Host {
     /// The write that it asks for: its number, the revision that is expected, the row.
     fn write(&mut self) -> Option<(u64, Option<u64>, NodeRow)> {
         self.actions().into_iter().find_map(|action| match action {
-            Action::Write { number, expected, row: Row::Node(row), .. } => {
+            Action::WriteRow { request_id: number, expected, row: Row::Node(row), .. } => {
                 Some((number, expected, row))
             }
             _ => None,
@@ -62,7 +62,7 @@ impl Host {
     /// When those renewals were sent that counted.
     fn renewed(&mut self) -> Vec<u64> {
         let sent = |action| match action {
-            Action::Renewed { sent, .. } => Some(sent),
+            Action::LeaseRenewed { sent_at: sent, .. } => Some(sent),
             _ => None,
         };
         self.actions().into_iter().filter_map(sent).collect()
@@ -82,7 +82,7 @@ impl Host {
 
     fn row(&mut self, row: &NodeRow, revision: u64) {
         let value = Some((Row::Node(row.clone()), revision));
-        self.tell(Event::Row { key: Key::Node("h".into()), value });
+        self.tell(Event::RowObserved { key: RowKey::Node("h".into()), value });
     }
 }
 
@@ -93,8 +93,8 @@ fn lost() -> (Host, u64, NodeRow, NodeRow) {
     assert_eq!((expected, row.renewals), (Some(1), 1));
     let (sent, before) = (host.now, NodeRow { renewals: 0, ..row.clone() });
     host.now += 200;
-    host.tell(Event::Written { number, result: Err(WriteError::Unknown) });
-    assert!(host.actions().contains(&Action::Read(Key::Node("h".into()))));
+    host.tell(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
+    assert!(host.actions().contains(&Action::ReadRow(RowKey::Node("h".into()))));
     (host, sent, row, before)
 }
 
@@ -119,15 +119,18 @@ fn r8_a_renewal_that_was_made_late_counts_from_its_sending_and_not_from_the_next
     assert!(host.now > sent + 200);
     // Then the first one was: the second meets it, and they are alike.
     let standing = Some((Row::Node(row), 2));
-    host.tell(Event::Written { number, result: Err(WriteError::Conflict(standing)) });
+    host.tell(Event::RowWritten {
+        request_id: number,
+        result: Err(WriteError::Conflict(standing)),
+    });
     assert_eq!(host.renewed(), [sent], "R8: never later than it was sent");
     let lease = Settings::default().lease;
     host.now = sent + lease - 1;
     host.tell(Event::Tick);
-    assert!(!host.machine.suspended(), "R9");
+    assert!(!host.machine.is_suspended(), "R9");
     host.now += 1;
     host.tell(Event::Tick);
-    assert!(host.machine.suspended());
+    assert!(host.machine.is_suspended());
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn a_mark_that_another_sets_is_no_renewal() {
     assert_eq!((expected, again.renewals, again.draining), (Some(2), 1, true));
     let second = host.now;
     host.now += 50;
-    host.tell(Event::Written { number, result: Ok(3) });
+    host.tell(Event::RowWritten { request_id: number, result: Ok(3) });
     assert_eq!(host.renewed(), [second]);
     host.row(&row, 2);
     assert_eq!(host.renewed(), [], "a row that is older than what is known says nothing: {sent}");
@@ -154,6 +157,6 @@ fn a_renewal_that_the_watch_tells_before_its_answer_counts_once() {
     host.now += 30;
     host.row(&row, 2);
     assert_eq!(host.renewed(), [sent]);
-    host.tell(Event::Written { number, result: Ok(2) });
+    host.tell(Event::RowWritten { request_id: number, result: Ok(2) });
     assert_eq!(host.renewed(), []);
 }

@@ -1,12 +1,13 @@
 //! What a machine tells of the rows that it learns: notices for people, lives and routes for its node.
 
-use crate::assign::Strategy;
+use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, ShardId};
 use crate::message::Now;
-use crate::node::{Action, Event, Identity, Machine, Notice, Settings};
+use crate::node::{Action, Event, Machine, NodeIdentity, Notice, Settings};
 use crate::rows::{
-    HandOffId, Key, Member, Moving, NodeRow, Roles, Row, ShardRow, ShardsRow, Standing,
+    Assignment, AssignmentsRow, HandOffId, HandOffIntent, Member, NodeRow, NodeStatus, Roles, Row,
+    RowKey,
 };
 
 /// A gateway's machine: it neither manages nor hosts, so that rows do nothing but be told.
@@ -18,42 +19,46 @@ struct Reader {
 
 impl Reader {
     fn new() -> Self {
-        let identity = Identity {
+        let identity = NodeIdentity {
             node: "me".into(),
             roles: Roles { gateway: true, ..Roles::default() },
             version: 1,
             addresses: vec!["me:1".into()],
-            shards: 2,
+            shard_count: 2,
             seed: 1,
         };
-        let machine = Machine::new(Settings::default(), identity, Strategy::Average.build());
+        let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());
         let mut reader = Self { machine, revision: 0, now: 1_000 };
-        reader.tell(Event::Listed(Some(Vec::new())));
+        reader.tell(Event::RowsListed(Some(Vec::new())));
         reader
     }
 
     /// The lives, routes and notices that an event has it tell.
     fn tell(&mut self, event: Event) -> Vec<Action> {
-        self.machine.handle(Now { mono: self.now, cluster: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         let told = |it: &Action| {
-            matches!(it, Action::Node { .. } | Action::Route { .. } | Action::Note(_))
+            matches!(it, Action::UpdatePeer { .. } | Action::UpdateRoute { .. } | Action::Notify(_))
         };
         std::iter::from_fn(|| self.machine.poll()).filter(told).collect()
     }
 
-    fn learn(&mut self, key: Key, row: Row) -> Vec<Action> {
+    fn learn(&mut self, key: RowKey, row: Row) -> Vec<Action> {
         self.revision += 1;
         let value = Some((row, self.revision));
-        self.tell(Event::Row { key, value })
+        self.tell(Event::RowObserved { key, value })
     }
 
     fn node(&mut self, row: &NodeRow) -> Vec<Action> {
-        self.learn(Key::Node("b".into()), Row::Node(row.clone()))
+        self.learn(RowKey::Node("b".into()), Row::Node(row.clone()))
     }
 
-    fn shards(&mut self, rows: &[ShardRow]) -> Vec<Action> {
-        let row = ShardsRow { term: 1, shards: rows.to_vec(), extensions: Extensions::default() };
-        self.learn(Key::Shards(0), Row::Shards(row))
+    fn shards(&mut self, rows: &[Assignment]) -> Vec<Action> {
+        let row = AssignmentsRow {
+            term: 1,
+            assignments: rows.to_vec(),
+            extensions: Extensions::default(),
+        };
+        self.learn(RowKey::Assignments(0), Row::Assignments(row))
     }
 }
 
@@ -65,61 +70,66 @@ fn row(counter: u64) -> NodeRow {
     NodeRow {
         incarnation: life(counter).incarnation,
         renewals: 0,
-        standing: Standing::Live,
+        status: NodeStatus::Live,
         draining: false,
-        store_answers: true,
+        store_available: true,
         roles: Roles::ALL,
         version: 1,
-        since: 1,
+        unix_ms: 1,
         addresses: vec!["b:1".into()],
         format: 3,
         lease: 3_000,
-        settings: 0,
+        settings_revision: 0,
         extensions: Extensions::default(),
     }
 }
 
 fn told(counter: u64, alive: bool, address: &str) -> Action {
-    Action::Node { member: life(counter), alive, addresses: vec![address.into()] }
+    Action::UpdatePeer { member: life(counter), alive, addresses: vec![address.into()] }
 }
 
 fn route(epoch: u64, owner: Option<u64>, moving: bool) -> Action {
-    Action::Route { shard: ShardId(1), epoch: Epoch(epoch), owner: owner.map(life), moving }
+    Action::UpdateRoute {
+        shard: ShardId(1),
+        epoch: Epoch(epoch),
+        owner: owner.map(life),
+        hand_off_in_progress: moving,
+    }
 }
 
-fn owned(epoch: u64, counter: u64) -> ShardRow {
-    ShardRow { epoch: Epoch(epoch), owner: Some(life(counter)), ..ShardRow::default() }
+fn owned(epoch: u64, counter: u64) -> Assignment {
+    Assignment { epoch: Epoch(epoch), owner: Some(life(counter)), ..Assignment::default() }
 }
 
 fn note(notice: Notice) -> Action {
-    Action::Note(notice)
+    Action::Notify(notice)
 }
 
 #[test]
 fn a_life_is_told_when_it_begins_ends_or_moves() {
     let mut reader = Reader::new();
-    let joined = [note(Notice::Joined(life(1))), told(1, true, "b:1")];
+    let joined = [note(Notice::NodeJoined(life(1))), told(1, true, "b:1")];
     assert_eq!(reader.node(&row(1)), joined);
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(1) }), [], "a renewal is none");
     let moved = NodeRow { addresses: vec!["b:2".into()], ..row(1) };
     assert_eq!(reader.node(&moved), [told(1, true, "b:2")]);
-    let dead = NodeRow { standing: Standing::Dead, ..moved };
-    let gone = note(Notice::Gone { member: life(1), stopped: false });
+    let dead = NodeRow { status: NodeStatus::Dead, ..moved };
+    let gone = note(Notice::NodeGone { member: life(1), left_gracefully: false });
     assert_eq!(reader.node(&dead), [gone, told(1, false, "b:2")]);
-    let stopped = NodeRow { standing: Standing::Stopped, ..dead };
+    let stopped = NodeRow { status: NodeStatus::Left, ..dead };
     assert_eq!(reader.node(&stopped), [], "it was gone before");
-    let joined = [note(Notice::Joined(life(2))), told(2, true, "b:1")];
+    let joined = [note(Notice::NodeJoined(life(2))), told(2, true, "b:1")];
     assert_eq!(reader.node(&row(2)), joined);
-    let joined = [told(2, false, "b:1"), note(Notice::Joined(life(3))), told(3, true, "b:1")];
+    let joined = [told(2, false, "b:1"), note(Notice::NodeJoined(life(3))), told(3, true, "b:1")];
     assert_eq!(reader.node(&row(3)), joined, "the end of the second was not seen");
-    let goodbye = NodeRow { standing: Standing::Stopped, ..row(3) };
-    let gone = note(Notice::Gone { member: life(3), stopped: true });
+    let goodbye = NodeRow { status: NodeStatus::Left, ..row(3) };
+    let gone = note(Notice::NodeGone { member: life(3), left_gracefully: true });
     assert_eq!(reader.node(&goodbye), [gone, told(3, false, "b:1")]);
 }
 
 #[test]
 fn a_life_that_was_over_when_first_seen_is_told_without_notice() {
-    let dead = NodeRow { standing: Standing::Dead, draining: true, ..row(1) };
+    let dead = NodeRow { status: NodeStatus::Dead, draining: true, ..row(1) };
     assert_eq!(Reader::new().node(&dead), [told(1, false, "b:1")]);
 }
 
@@ -127,15 +137,15 @@ fn a_life_that_was_over_when_first_seen_is_told_without_notice() {
 fn a_drain_mark_is_noted_when_it_changes_and_with_each_life() {
     let mut reader = Reader::new();
     reader.node(&row(1));
-    let drains = |on, counter| note(Notice::Draining(life(counter), on));
+    let drains = |on, counter| note(Notice::DrainChanged(life(counter), on));
     let marked = NodeRow { draining: true, ..row(1) };
     assert_eq!(reader.node(&marked), [drains(true, 1)]);
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..marked.clone() }), []);
     let joined = reader.node(&NodeRow { draining: true, ..row(2) });
     assert!(joined.contains(&drains(true, 2)), "the mark outlives the node's restarts");
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(2) }), [drains(false, 2)]);
-    reader.node(&NodeRow { standing: Standing::Stopped, ..row(2) });
-    let marked = NodeRow { standing: Standing::Stopped, draining: true, ..row(2) };
+    reader.node(&NodeRow { status: NodeStatus::Left, ..row(2) });
+    let marked = NodeRow { status: NodeStatus::Left, draining: true, ..row(2) };
     assert_eq!(reader.node(&marked), [], "a life that is over does not drain");
 }
 
@@ -144,12 +154,12 @@ fn r13_a_route_names_its_owner_only_while_that_life_lives() {
     let mut reader = Reader::new();
     reader.node(&row(1));
     assert!(reader.shards(&[owned(1, 1)]).contains(&route(1, Some(1), false)));
-    let dead = NodeRow { standing: Standing::Dead, ..row(1) };
+    let dead = NodeRow { status: NodeStatus::Dead, ..row(1) };
     assert!(reader.node(&dead).contains(&route(1, None, false)));
     assert!(!reader.node(&row(2)).contains(&route(1, Some(2), false)), "another life");
     assert!(reader.shards(&[owned(2, 2)]).contains(&route(2, Some(2), false)));
     // A life that came and went unseen: its predecessor is over all the same.
-    let stopped = NodeRow { standing: Standing::Stopped, ..row(3) };
+    let stopped = NodeRow { status: NodeStatus::Left, ..row(3) };
     assert!(reader.node(&stopped).contains(&route(2, None, false)));
     assert_eq!(reader.shards(&[owned(3, 2)])[1..], [route(3, None, false)]);
 }
@@ -159,12 +169,13 @@ fn a_shard_is_noted_when_it_is_assigned_and_around_its_hand_off() {
     let mut reader = Reader::new();
     reader.node(&row(1));
     let shard = ShardId(1);
-    let assigned = |epoch| note(Notice::Assigned { shard, epoch: Epoch(epoch), owner: life(1) });
+    let assigned =
+        |epoch| note(Notice::ShardAssigned { shard, epoch: Epoch(epoch), owner: life(1) });
     assert_eq!(reader.shards(&[owned(1, 1)]), [assigned(1), route(1, Some(1), false)]);
     assert_eq!(reader.shards(&[owned(1, 1)]), [], "written again");
     let id = HandOffId { term: 1, number: 1 };
-    let moving = ShardRow { moving: Some(Moving { id, to: None }), ..owned(1, 1) };
-    let began = note(Notice::HandOffBegan { shard, from: life(1) });
+    let moving = Assignment { hand_off: Some(HandOffIntent { id, target: None }), ..owned(1, 1) };
+    let began = note(Notice::HandOffStarted { shard, from: life(1) });
     assert_eq!(reader.shards(std::slice::from_ref(&moving)), [began, route(1, Some(1), true)]);
     assert_eq!(reader.shards(&[moving]), []);
     let failed = note(Notice::HandOffFailed { shard, owner: life(1) });
@@ -176,24 +187,24 @@ fn a_shard_is_noted_when_it_is_assigned_and_around_its_hand_off() {
 fn s8_cached_rows_tell_lives_and_routes_until_the_store_does() {
     let mut reader = Reader::new();
     reader.tell(Event::WatchLost);
-    let shards = ShardsRow { shards: vec![owned(4, 1)], ..ShardsRow::default() };
+    let shards = AssignmentsRow { assignments: vec![owned(4, 1)], ..AssignmentsRow::default() };
     let cached = |row: NodeRow| {
-        let shards = (Key::Shards(0), Row::Shards(shards.clone()), 2);
-        Event::Cached(vec![(Key::Node("b".into()), Row::Node(row), 1), shards])
+        let shards = (RowKey::Assignments(0), Row::Assignments(shards.clone()), 2);
+        Event::CachedRows(vec![(RowKey::Node("b".into()), Row::Node(row), 1), shards])
     };
     let live = reader.tell(cached(row(1)));
     assert_eq!(live, [told(1, true, "b:1"), route(4, Some(1), false)]);
-    let dead = reader.tell(cached(NodeRow { standing: Standing::Dead, ..row(1) }));
+    let dead = reader.tell(cached(NodeRow { status: NodeStatus::Dead, ..row(1) }));
     assert_eq!(dead, [told(1, false, "b:1"), route(4, None, false)]);
-    reader.tell(Event::Listed(Some(Vec::new())));
+    reader.tell(Event::RowsListed(Some(Vec::new())));
     assert_eq!(reader.tell(cached(row(1))), [], "the store tells better");
 }
 
 #[test]
 fn a_notice_reads_as_a_sentence() {
-    assert_eq!(Notice::Joined(life(3)).to_string(), "node b#3 joined");
-    let gone = Notice::Gone { member: life(3), stopped: true };
+    assert_eq!(Notice::NodeJoined(life(3)).to_string(), "node b#3 joined");
+    let gone = Notice::NodeGone { member: life(3), left_gracefully: true };
     assert_eq!(gone.to_string(), "node b#3 said goodbye");
-    let assigned = Notice::Assigned { shard: ShardId(7), epoch: Epoch(2), owner: life(3) };
+    let assigned = Notice::ShardAssigned { shard: ShardId(7), epoch: Epoch(2), owner: life(3) };
     assert_eq!(assigned.to_string(), "shard 7 belongs to b#3, epoch 2");
 }

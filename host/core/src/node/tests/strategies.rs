@@ -1,7 +1,7 @@
 //! A strategy that an application brings may propose anything: what must not be done is not done, and said once.
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::{AllocationStrategy, Average, Misproposal, Move, View};
+use crate::assign::{AllocationStrategy, AllocationView, Average, InvalidMove, Move};
 use crate::ids::ShardId;
 use crate::node::Notice;
 
@@ -9,13 +9,13 @@ use crate::node::Notice;
 #[derive(Debug)]
 struct Reckless;
 
-fn wrong(view: &View) -> impl Iterator<Item = Move> {
+fn wrong(view: &AllocationView) -> impl Iterator<Item = Move> {
     let hosts = view.hosts.len();
     let nowhere = (1..=SHARDS).map(move |shard| Move { shard: ShardId(shard), to: hosts });
     let unknown = [0, SHARDS + 1, u32::MAX].map(|shard| Move { shard: ShardId(shard), to: 0 });
-    let busy = (1..).zip(&view.shards).filter(|(_, place)| place.busy);
+    let busy = (1..).zip(&view.shards).filter(|(_, place)| place.hand_off_in_progress);
     let busy = busy.map(|(shard, _)| Move { shard: ShardId(shard), to: 0 });
-    let owned = (1..).zip(&view.shards).filter(|(_, place)| !place.busy);
+    let owned = (1..).zip(&view.shards).filter(|(_, place)| !place.hand_off_in_progress);
     let owned =
         owned.filter_map(|(shard, place)| Some(Move { shard: ShardId(shard), to: place.owner? }));
     let all: Vec<_> = nowhere.chain(unknown).chain(busy).chain(owned).collect();
@@ -27,20 +27,20 @@ impl AllocationStrategy for Reckless {
         "reckless"
     }
 
-    fn place(&self, view: &View) -> Vec<Move> {
-        let right = Average.place(view);
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        let right = Average.allocate(view);
         wrong(view).chain(right.clone()).chain(right).collect()
     }
 
-    fn rebalance(&self, view: &View, _: usize) -> Vec<Move> {
+    fn rebalance(&self, view: &AllocationView, _: usize) -> Vec<Move> {
         let right = Average.rebalance(view, usize::MAX);
         wrong(view).chain(right.clone()).chain(right).collect()
     }
 }
 
-fn noted(cluster: &mut Cluster) -> Vec<Misproposal> {
+fn noted(cluster: &mut Cluster) -> Vec<InvalidMove> {
     let noted = cluster.node("a").notices.iter().filter_map(|notice| match notice {
-        Notice::Misproposed { strategy, why, .. } => {
+        Notice::MovesRejected { strategy, reason: why, .. } => {
             assert_eq!(strategy, "reckless");
             Some(*why)
         }
@@ -53,7 +53,7 @@ fn noted(cluster: &mut Cluster) -> Vec<Misproposal> {
 fn moves_that_a_strategy_must_not_propose_are_not_made() {
     let mut cluster = Cluster::new();
     cluster.strategy = || Box::new(Reckless);
-    cluster.settings.rebalance_parallel = 2;
+    cluster.settings.max_rebalance_hand_offs = 2;
     cluster.start("a");
     cluster.run(3_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [SHARDS as usize]);
@@ -72,13 +72,13 @@ fn moves_that_a_strategy_must_not_propose_are_not_made() {
     let mut noted = noted(&mut cluster);
     noted.sort_unstable();
     let kinds = [
-        Misproposal::UnknownShard,
-        Misproposal::UnknownHost,
-        Misproposal::Twice,
-        Misproposal::Busy,
-        Misproposal::NotAsked,
-        Misproposal::SameOwner,
-        Misproposal::BeyondLimit,
+        InvalidMove::UnknownShard,
+        InvalidMove::UnknownHost,
+        InvalidMove::DuplicateShard,
+        InvalidMove::HandOffInProgress,
+        InvalidMove::NotRequested,
+        InvalidMove::SameOwner,
+        InvalidMove::LimitExceeded,
     ];
     assert_eq!(noted, kinds, "each once");
 }

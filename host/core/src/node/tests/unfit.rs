@@ -5,7 +5,7 @@ use crate::node::{Event, Mutation};
 
 fn unrunnable(cluster: &mut Cluster, node: &str, types: &[&str]) {
     let types = types.iter().map(|name| (*name).to_owned()).collect();
-    cluster.tell(node, Event::Unrunnable(types));
+    cluster.tell(node, Event::UnrunnableTypes(types));
 }
 
 fn spread(cluster: &Cluster) -> Vec<(String, usize)> {
@@ -19,7 +19,7 @@ fn r24_a_host_that_cannot_run_a_type_has_no_shards() {
     cluster.run(5_000);
     assert_eq!(spread(&cluster), [("a".into(), 6), ("b".into(), 6)]);
     let (manager, _) = cluster.manager();
-    let unfit = cluster.node(&manager).machine.unfit();
+    let unfit = cluster.node(&manager).machine.hosts_with_unrunnable_types();
     let unfit: Vec<_> = unfit.map(|(node, types)| (node.to_string(), types.to_vec())).collect();
     assert_eq!(unfit, [("c".into(), vec!["counter".into()])]);
 
@@ -49,7 +49,7 @@ fn r24_a_type_that_no_host_can_run_moves_no_shards() {
 
 #[test]
 fn r24_the_mutation_leaves_shards_with_an_unfit_host() {
-    let mut cluster = Cluster::mutated(&["a", "b"], Mutation::KeepUnfit);
+    let mut cluster = Cluster::mutated(&["a", "b"], Mutation::IgnoreUnrunnableTypes);
     unrunnable(&mut cluster, "b", &["counter"]);
     cluster.run(5_000);
     assert_eq!(spread(&cluster), [("a".into(), 6), ("b".into(), 6)]);

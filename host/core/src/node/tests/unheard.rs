@@ -1,8 +1,8 @@
 //! Words to the manager that never come, while both renew their leases: rows say what words cannot (R11, S12).
 
 use super::cluster::{Cluster, SHARDS};
-use crate::node::{Event, Mutation, Talk};
-use crate::rows::{Key, Roles, Row, ShardRow, Standing, shard_at};
+use crate::node::{ControlMessage, Event, Mutation};
+use crate::rows::{Assignment, NodeStatus, Roles, Row, RowKey, shard_at};
 
 /// Longer than a node and the manager wait for each other's words.
 const LONG: u64 = 9_000;
@@ -22,8 +22,8 @@ fn deafen_all(cluster: &mut Cluster, nodes: &[&str]) {
 }
 
 fn silent_terms(cluster: &Cluster) -> (u64, u32) {
-    let Row::Manager(row) = &cluster.rows[&Key::Manager].0 else { panic!("a manager's row") };
-    (row.term, row.silent_terms())
+    let Row::Manager(row) = &cluster.rows[&RowKey::Manager].0 else { panic!("a manager's row") };
+    (row.term, row.consecutive_step_downs())
 }
 
 fn drain(cluster: &mut Cluster, node: &str) {
@@ -37,13 +37,13 @@ fn has(cluster: &Cluster, node: &str) -> usize {
 /// Shards that rows give to a life that does not have them.
 fn unserved(cluster: &Cluster) -> usize {
     let rows = cluster.rows.iter().filter_map(|(key, (row, _))| match (key, row) {
-        (Key::Shards(chunk), Row::Shards(row)) => Some((chunk, row)),
+        (RowKey::Assignments(chunk), Row::Assignments(row)) => Some((chunk, row)),
         _ => None,
     });
     let shards = rows.flat_map(|(chunk, row)| {
-        row.shards.iter().enumerate().map(|(place, row)| (shard_at(*chunk, place), row))
+        row.assignments.iter().enumerate().map(|(place, row)| (shard_at(*chunk, place), row))
     });
-    let has = |shard, row: &ShardRow| {
+    let has = |shard, row: &Assignment| {
         let owner = row.owner.clone().expect("an owner");
         cluster.nodes[&owner.node].owns.get(&shard) == Some(&(row.epoch, owner))
     };
@@ -78,7 +78,7 @@ fn r11_what_a_node_gave_up_unheard_is_served_by_others_once_its_life_has_ended()
     assert_eq!(cluster.life("b"), 2, "its row says what its words could not");
     cluster.spread();
     let mut stays = Cluster::of(&["a"]);
-    stays.settings.mutations.push(Mutation::StayUnheard);
+    stays.settings.mutations.push(Mutation::IgnoreManagerSilence);
     let mut stays = balanced_in_vain(stays);
     stays.run(10 * LONG);
     assert_eq!(stays.life("b"), 1);
@@ -103,7 +103,7 @@ fn a_drain_of_a_node_that_is_not_heard_ends_and_its_next_life_drains_too() {
     cluster.run(LONG);
     assert_eq!(cluster.life("c"), 2);
     assert_eq!(has(&cluster, "c"), 0);
-    let draining = match &cluster.rows[&Key::Node("c".into())].0 {
+    let draining = match &cluster.rows[&RowKey::Node("c".into())].0 {
         Row::Node(row) => row.draining,
         _ => false,
     };
@@ -129,7 +129,7 @@ fn a_claim_that_was_refused_unheard_is_assigned_anew() {
     deafen(&mut cluster, "c", "a");
     let (&shard, &(epoch, _)) = cluster.node("c").owns.first_key_value().expect("a shard");
     cluster.node("c").owns.remove(&shard);
-    cluster.tell("c", Event::Lost { shard, epoch, standing: Some(epoch) });
+    cluster.tell("c", Event::ShardLost { shard, epoch, current_epoch: Some(epoch) });
     cluster.run(LONG);
     assert_eq!(cluster.life("c"), 2);
     assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
@@ -142,7 +142,7 @@ fn a_node_that_leaves_unheard_says_goodbye_without_hand_offs() {
     cluster.tell("c", Event::Leave);
     cluster.run(LONG);
     assert!(cluster.node("c").left);
-    assert_eq!(cluster.standing("c"), Some(Standing::Stopped));
+    assert_eq!(cluster.standing("c"), Some(NodeStatus::Left));
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
@@ -173,13 +173,13 @@ fn nobody_ends_its_life_for_want_of_a_manager() {
 /// Reports are lost, and the entities' store answers only those.
 fn without_entities(answered: &[&str]) -> Cluster {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, Talk::Report(_));
+    cluster.lose = |talk| matches!(talk, ControlMessage::Report(_));
     for _ in 0..300 {
         cluster.now += 100;
         for node in ["a", "b", "c"] {
             if answered.contains(&node) {
                 let sent = cluster.now;
-                cluster.tell(node, Event::StoreAnswered { sent });
+                cluster.tell(node, Event::StoreResponded { sent_at: sent });
             }
             cluster.tell(node, Event::Tick);
         }
@@ -241,12 +241,12 @@ fn a_manager_that_hears_no_host_gives_the_leadership_on() {
     let mut cluster = deaf_manager(Cluster::of(&["a", "b", "c"]));
     cluster.run(LONG);
     assert_eq!(cluster.manager(), ("b".into(), 2));
-    assert_eq!(cluster.node("a").machine.managing(), None);
+    assert_eq!(cluster.node("a").machine.managing_term(), None);
     cluster.run(LONG);
     assert_eq!((has(&cluster, "c"), unserved(&cluster)), (0, 0), "`b` heard what `c` stopped");
     cluster.run(10 * LONG);
     assert_eq!(cluster.manager(), ("b".into(), 2), "it hears, so it stays");
-    let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::LeadInSilence);
+    let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::NeverStepDown);
     stays = deaf_manager(stays);
     stays.run(10 * LONG);
     assert_eq!(stays.manager(), ("a".into(), 1), "the mutation shows");
@@ -336,8 +336,8 @@ fn a_manager_that_hears_no_host_balances_nothing() {
 
 #[test]
 fn a_manager_with_reports_resets_the_silent_terms() {
-    let silent = |cluster: &Cluster| match &cluster.rows[&Key::Manager].0 {
-        Row::Manager(row) => (row.holder.node.to_string(), row.silent_terms()),
+    let silent = |cluster: &Cluster| match &cluster.rows[&RowKey::Manager].0 {
+        Row::Manager(row) => (row.holder.node.to_string(), row.consecutive_step_downs()),
         row => panic!("{row:?}"),
     };
     let mut cluster = Cluster::of(&["a", "b"]);

@@ -1,19 +1,19 @@
 //! What nodes say to each other: which of it counts, and that rows decide (R11, R13, S3, S4, A8, A9).
 
 use super::cluster::{Cluster, SHARDS};
-use crate::assign::Strategy;
+use crate::assign::BuiltinStrategy;
 use crate::ids::{Epoch, Incarnation, ShardId};
-use crate::node::{Action, Event, Identity, Machine, Mutation, Talk};
-use crate::rows::{HandOffId, Key, Member, Roles, Row, ShardRow};
+use crate::node::{Action, ControlMessage, Event, Machine, Mutation, NodeIdentity};
+use crate::rows::{Assignment, HandOffId, Member, Roles, Row, RowKey};
 
 fn drain(cluster: &mut Cluster, node: &str) {
     cluster.said.clear();
     cluster.tell("a", Event::Drain { node: node.into(), draining: true });
 }
 
-fn row(cluster: &Cluster, shard: ShardId) -> ShardRow {
-    match &cluster.rows[&Key::Shards(0)].0 {
-        Row::Shards(row) => row.shards[shard.0 as usize - 1].clone(),
+fn row(cluster: &Cluster, shard: ShardId) -> Assignment {
+    match &cluster.rows[&RowKey::Assignments(0)].0 {
+        Row::Assignments(row) => row.assignments[shard.0 as usize - 1].clone(),
         _ => unreachable!("a row of shards"),
     }
 }
@@ -28,7 +28,7 @@ fn under_way(cluster: &mut Cluster) -> (ShardId, Epoch, Incarnation, HandOffId) 
     drain(cluster, "c");
     cluster.run(1_500);
     let told = cluster.said.iter().find_map(|(_, _, talk)| match talk {
-        Talk::HandOff { shard, epoch, incarnation, id, .. } => {
+        ControlMessage::HandOff { shard, epoch, incarnation, id, .. } => {
             Some((*shard, *epoch, *incarnation, *id))
         }
         _ => None,
@@ -36,22 +36,30 @@ fn under_way(cluster: &mut Cluster) -> (ShardId, Epoch, Incarnation, HandOffId) 
     told.expect("the owner was told")
 }
 
-fn stopped(cluster: &mut Cluster, wrong: usize) -> (ShardRow, ShardRow) {
+fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
     let (shard, epoch, incarnation, id) = under_way(cluster);
     let before = row(cluster, shard);
     let term = id.term;
     let talk = match wrong {
-        0 => Talk::ShardStopped { term: term + 1, shard, epoch, incarnation, id },
-        1 => Talk::ShardStopped { term, shard, epoch: Epoch(epoch.0 - 1), incarnation, id },
-        2 => Talk::ShardStopped { term, shard, epoch, incarnation: Incarnation::default(), id },
+        0 => ControlMessage::ShardStopped { term: term + 1, shard, epoch, incarnation, id },
+        1 => {
+            ControlMessage::ShardStopped { term, shard, epoch: Epoch(epoch.0 - 1), incarnation, id }
+        }
+        2 => ControlMessage::ShardStopped {
+            term,
+            shard,
+            epoch,
+            incarnation: Incarnation::default(),
+            id,
+        },
         3 => {
             let id = HandOffId { number: id.number + 100, ..id };
-            Talk::ShardStopped { term, shard, epoch, incarnation, id }
+            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }
         }
-        _ => Talk::ShardStopped { term, shard, epoch, incarnation, id },
+        _ => ControlMessage::ShardStopped { term, shard, epoch, incarnation, id },
     };
     let from = member(cluster, "c");
-    cluster.tell("a", Event::Heard { from, talk });
+    cluster.tell("a", Event::Received { from, message: talk });
     cluster.run(500);
     (before, row(cluster, shard))
 }
@@ -64,7 +72,7 @@ fn r11_shard_stopped_counts_only_if_term_epoch_incarnation_and_id_match() {
     }
     let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), 4);
     assert_eq!(after.epoch, Epoch(before.epoch.0 + 1), "A16: the right one moves the shard");
-    let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::NoMatching);
+    let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::SkipHandOffMatching);
     let (before, after) = stopped(&mut careless, 3);
     assert_ne!(before, after, "the mutation shows");
 }
@@ -81,8 +89,8 @@ fn r11_a_hand_off_of_an_old_term_or_for_another_life_stops_nothing() {
     let id = HandOffId { term: 1, number: 9 };
     let from = Member { node: "a".into(), ..me.clone() };
     for (term, incarnation) in [(1, me.incarnation), (2, Incarnation::default())] {
-        let talk = Talk::HandOff { term, shard, epoch, incarnation, id };
-        cluster.tell("b", Event::Heard { from: from.clone(), talk });
+        let talk = ControlMessage::HandOff { term, shard, epoch, incarnation, id };
+        cluster.tell("b", Event::Received { from: from.clone(), message: talk });
     }
     assert!(cluster.node("b").owns.contains_key(&shard));
 }
@@ -96,7 +104,8 @@ fn a8_every_node_acknowledges_whether_or_not_it_knew_the_shard() {
     cluster.run(3_000);
     for node in ["b", "c", "g"] {
         let acks = cluster.said.iter().filter(|(from, to, talk)| {
-            (&*from.0, &*to.0) == (node, "a") && matches!(talk, Talk::BeginHandOffAck { .. })
+            (&*from.0, &*to.0) == (node, "a")
+                && matches!(talk, ControlMessage::BeginHandOffAck { .. })
         });
         assert_eq!(acks.count(), 4, "{node} acknowledges each shard of c");
     }
@@ -105,14 +114,14 @@ fn a8_every_node_acknowledges_whether_or_not_it_knew_the_shard() {
 #[test]
 fn a9_the_owner_is_told_when_all_have_acknowledged_and_else_at_the_deadline() {
     let told = |cluster: &Cluster| {
-        cluster.said.iter().any(|(_, _, talk)| matches!(talk, Talk::HandOff { .. }))
+        cluster.said.iter().any(|(_, _, talk)| matches!(talk, ControlMessage::HandOff { .. }))
     };
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     drain(&mut cluster, "c");
     cluster.run(600);
     assert!(told(&cluster), "all have acknowledged");
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, Talk::BeginHandOffAck { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::BeginHandOffAck { .. });
     drain(&mut cluster, "c");
     cluster.run(800);
     assert!(!told(&cluster), "somebody may still send to the owner");
@@ -123,7 +132,7 @@ fn a9_the_owner_is_told_when_all_have_acknowledged_and_else_at_the_deadline() {
 #[test]
 fn s3_the_watch_brings_every_row_when_no_word_of_it_comes() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.lose = |talk| matches!(talk, Talk::Wrote { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::RowUpdate { .. });
     cluster.start("c");
     cluster.run(5_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
@@ -155,18 +164,18 @@ fn a_leaving_node_adopts_no_shard() {
             cluster.tell("c", Event::Leave);
         }
         let (me, now) = (member(&mut cluster, "c"), cluster.now());
-        let key = Key::Shards(0);
+        let key = RowKey::Assignments(0);
         let (row, revision) = cluster.rows[&key].clone();
-        let Row::Shards(mut row) = row else { unreachable!("a row of shards") };
-        let others = |row: &ShardRow| row.owner.as_ref() != Some(&me);
-        let place = row.shards.iter().position(others).expect("a shard of another node");
-        row.shards[place].epoch.0 += 1;
-        row.shards[place].owner = Some(me.clone());
+        let Row::Assignments(mut row) = row else { unreachable!("a row of shards") };
+        let others = |row: &Assignment| row.owner.as_ref() != Some(&me);
+        let place = row.assignments.iter().position(others).expect("a shard of another node");
+        row.assignments[place].epoch.0 += 1;
+        row.assignments[place].owner = Some(me.clone());
         let machine = &mut cluster.node("c").machine;
-        let value = Some((Row::Shards(row), revision + 1));
-        machine.handle(now, Event::Row { key, value });
+        let value = Some((Row::Assignments(row), revision + 1));
+        machine.handle(now, Event::RowObserved { key, value });
         let actions: Vec<_> = std::iter::from_fn(|| machine.poll()).collect();
-        let adopts = actions.iter().any(|action| matches!(action, Action::Adopt { .. }));
+        let adopts = actions.iter().any(|action| matches!(action, Action::StartShard { .. }));
         assert_eq!(adopts, !leaves, "{actions:?}");
     }
 }
@@ -175,25 +184,25 @@ fn a_leaving_node_adopts_no_shard() {
 fn s4_a_row_that_is_told_moves_routes_before_the_watch_does_and_never_back() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let (from, now) = (member(&mut cluster, "a"), cluster.now());
-    let key = Key::Shards(0);
+    let key = RowKey::Assignments(0);
     let (old, at) = cluster.rows[&key].clone();
-    let Row::Shards(mut new) = old.clone() else { unreachable!("a row of shards") };
-    new.shards[0].epoch.0 += 1;
-    new.shards[0].owner = Some(from.clone());
+    let Row::Assignments(mut new) = old.clone() else { unreachable!("a row of shards") };
+    new.assignments[0].epoch.0 += 1;
+    new.assignments[0].owner = Some(from.clone());
     let mut tell = |row: Row, revision: u64| {
-        let talk = Talk::Wrote { key: key.clone(), row, revision };
+        let talk = ControlMessage::RowUpdate { key: key.clone(), row, revision };
         let machine = &mut cluster.node("b").machine;
-        machine.handle(now, Event::Heard { from: from.clone(), talk });
+        machine.handle(now, Event::Received { from: from.clone(), message: talk });
         let mut routes = Vec::new();
         while let Some(action) = machine.poll() {
-            if let Action::Route { shard, epoch, .. } = action {
+            if let Action::UpdateRoute { shard, epoch, .. } = action {
                 routes.push((shard, epoch));
             }
         }
         routes
     };
-    let epoch = new.shards[0].epoch;
-    assert_eq!(tell(Row::Shards(new), at + 1), [(ShardId(1), epoch)]);
+    let epoch = new.assignments[0].epoch;
+    assert_eq!(tell(Row::Assignments(new), at + 1), [(ShardId(1), epoch)]);
     assert_eq!(tell(old, at), [], "R13: word that is older than what is known changes nothing");
 }
 
@@ -201,25 +210,25 @@ fn s4_a_row_that_is_told_moves_routes_before_the_watch_does_and_never_back() {
 fn r13_rows_from_disk_are_for_sending_and_nothing_is_owned_by_them() {
     let cluster = Cluster::of(&["a", "b"]);
     let now = cluster.now();
-    let identity = Identity {
+    let identity = NodeIdentity {
         node: "b".into(),
         roles: Roles::ALL,
         version: 1,
         addresses: Vec::new(),
-        shards: SHARDS,
+        shard_count: SHARDS,
         seed: 7,
     };
     let settings = cluster.settings.clone();
-    let mut machine = Machine::new(settings, identity, Strategy::Average.build());
+    let mut machine = Machine::new(settings, identity, BuiltinStrategy::Average.build());
     let rows = cluster.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
-    machine.handle(now, Event::Cached(rows.collect()));
+    machine.handle(now, Event::CachedRows(rows.collect()));
     let mut routes = 0;
     while let Some(action) = machine.poll() {
-        assert!(!matches!(action, Action::Adopt { .. }), "{action:?}");
-        routes += usize::from(matches!(action, Action::Route { owner: Some(_), .. }));
+        assert!(!matches!(action, Action::StartShard { .. }), "{action:?}");
+        routes += usize::from(matches!(action, Action::UpdateRoute { owner: Some(_), .. }));
     }
     assert_eq!(routes, SHARDS as usize, "S8: it can send before the store answers");
     // The store does not answer: time alone gives it nothing.
-    machine.handle(now, Event::Listed(None));
-    assert_eq!(machine.held().count(), 0);
+    machine.handle(now, Event::RowsListed(None));
+    assert_eq!(machine.held_shards().count(), 0);
 }

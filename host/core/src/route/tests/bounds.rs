@@ -5,8 +5,8 @@ use super::{Hand, ONE, member};
 
 fn small() -> Settings {
     Settings {
-        held_messages: 2,
-        held_bytes: 50,
+        buffered_messages: 2,
+        buffered_bytes: 50,
         link_messages: 2,
         link_bytes: 100,
         ..Settings::default()
@@ -32,12 +32,12 @@ fn a_full_buffer_refuses_by_name_and_keeps_what_it_has() {
 
 #[test]
 fn what_comes_back_from_a_node_is_held_beyond_the_bounds() {
-    let mut hand = Hand::with(Settings { held_messages: 0, ..small() });
+    let mut hand = Hand::with(Settings { buffered_messages: 0, ..small() });
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.route(2);
     hand.lost(&member("a", 1));
-    assert_eq!(hand.router.load().held, 2);
+    assert_eq!(hand.router.stats().buffered, 2);
     hand.wait(100);
     assert_eq!(hand.sent(), [1, 2, 1, 2]);
     assert!(hand.refused.is_empty());
@@ -49,33 +49,33 @@ fn a_full_window_holds_and_each_shard_has_its_turn() {
     let two = ShardId(2);
     hand.update(1, Some(member("a", 1)), false);
     let a = Some(member("a", 1));
-    hand.act(|router, now, out| router.update(now, two, Epoch(1), a, false, out));
+    hand.act(|router, now, out| router.update_route(now, two, Epoch(1), a, false, out));
     (1..=4).for_each(|item| hand.route(item));
     hand.act(|router, now, out| router.route_into(now, two, 5, 10, None, out));
     assert_eq!(hand.sent(), [1, 2]);
-    hand.answer(1, Verdict::Done);
-    hand.answer(2, Verdict::Done);
+    hand.answer(1, AttemptResult::Answered);
+    hand.answer(2, AttemptResult::Answered);
     assert_eq!(hand.sent(), [3, 5], "shard 2 does not wait for all of shard 1");
     // Another node's window is its own.
     let b = Some(member("b", 1));
-    hand.act(|router, now, out| router.update(now, two, Epoch(2), b, false, out));
+    hand.act(|router, now, out| router.update_route(now, two, Epoch(2), b, false, out));
     assert_eq!(hand.sent(), [5, 4]);
 }
 
 #[test]
 fn a_message_larger_than_the_window_goes_alone_and_is_not_overtaken_for_ever() {
-    let mut hand = Hand::with(Settings { held_bytes: 1_000, ..small() });
+    let mut hand = Hand::with(Settings { buffered_bytes: 1_000, ..small() });
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ONE, 2, 500, None, out));
     hand.act(|router, now, out| {
-        router.update(now, ShardId(2), Epoch(1), Some(member("a", 1)), false, out);
+        router.update_route(now, ShardId(2), Epoch(1), Some(member("a", 1)), false, out);
         router.route_into(now, ShardId(2), 3, 10, None, out);
     });
     assert_eq!(hand.sent(), [1]);
-    hand.answer(1, Verdict::Done);
+    hand.answer(1, AttemptResult::Answered);
     assert_eq!(hand.sent(), [2]);
-    hand.answer(2, Verdict::Done);
+    hand.answer(2, AttemptResult::Answered);
     assert_eq!(hand.sent(), [3]);
 }
 
@@ -84,7 +84,7 @@ fn a_message_that_waits_too_long_is_refused_by_what_it_waited_for() {
     let mut hand = Hand::with(Settings { link_messages: 1, ..Settings::default() });
     hand.route(1);
     let b = |router: &mut Router<u32>, now, out: &mut Vec<_>, moving| {
-        router.update(now, ShardId(2), Epoch(1), Some(member("b", 1)), moving, out);
+        router.update_route(now, ShardId(2), Epoch(1), Some(member("b", 1)), moving, out);
     };
     hand.act(|router, now, out| b(router, now, out, false));
     for item in [2, 3] {
@@ -101,7 +101,7 @@ fn a_message_that_waits_too_long_is_refused_by_what_it_waited_for() {
     assert!(hand.refused.iter().all(|(_, r)| r.message.contains("`hold-wait`")));
     assert!(hand.refused[0].1.message.starts_with("shard 1 has no live owner"));
     assert!(hand.refused[1].1.message.contains("`link-messages` (1)"));
-    assert_eq!(hand.router.wake(), None);
+    assert_eq!(hand.router.next_wake(), None);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_message_that_is_bounced_for_ever_ends_by_its_wait() {
         rounds += 1;
         // Time in flight is not counted: the owner may be slow.
         hand.now += 50;
-        hand.answer(tag, Verdict::Rebalancing);
+        hand.answer(tag, AttemptResult::Rebalancing);
         hand.wait(100);
     }
     assert_eq!(rounds, 101, "10,000 ms of waiting, 100 at a time");
@@ -127,26 +127,30 @@ fn a_hand_off_that_never_ends_refuses_as_rebalancing() {
     hand.update(1, Some(member("a", 1)), true);
     hand.route(1);
     hand.wait(10_000);
-    hand.answer(1, Verdict::Rebalancing);
+    hand.answer(1, AttemptResult::Rebalancing);
     hand.wait(0);
     assert_eq!(codes_of(&hand), [(1, codes::REBALANCING, false)]);
 }
 
 #[test]
 fn a_passed_deadline_is_told_with_its_doubt() {
-    let mut hand = Hand::with(Settings { retry: 1_600, ..Settings::default() });
+    let mut hand = Hand::with(Settings { max_backoff: 1_600, ..Settings::default() });
     hand.act(|router, now, out| router.route_into(now, ONE, 1, 10, Some(now), out));
     hand.update(1, Some(member("a", 1)), false);
     hand.act(|router, now, out| router.route_into(now, ONE, 2, 10, Some(now + 70), out));
     hand.lost(&member("a", 1));
     hand.act(|router, now, out| router.route_into(now, ONE, 3, 10, Some(now + 99), out));
-    assert_eq!(hand.router.wake(), Some(1_070));
+    assert_eq!(hand.router.next_wake(), Some(1_070));
     hand.wait(70);
     // The tick comes late: what is due to be sent has no time left.
     hand.wait(30);
     assert_eq!(
         codes_of(&hand),
-        [(1, codes::DEADLINE, false), (2, codes::DEADLINE, true), (3, codes::DEADLINE, false)]
+        [
+            (1, codes::DEADLINE_EXCEEDED, false),
+            (2, codes::DEADLINE_EXCEEDED, true),
+            (3, codes::DEADLINE_EXCEEDED, false)
+        ]
     );
     assert!(hand.refused.iter().all(|(_, r)| r.retry_after.is_none()));
     assert_eq!(hand.sent(), [2]);
@@ -160,7 +164,7 @@ fn a_node_that_stops_gives_everything_back() {
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 10, None, out));
     hand.act(|router, now, out| router.close(now, out));
     assert_eq!(codes_of(&hand), [(1, codes::REBALANCING, true), (2, codes::REBALANCING, false)]);
-    assert_eq!((hand.router.load(), hand.router.wake()), (Load::default(), None));
+    assert_eq!((hand.router.stats(), hand.router.next_wake()), (RouterStats::default(), None));
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn a_stop_waits_for_what_is_in_flight_and_not_for_ever() {
     let until = hand.now + 50;
     let mut done = false;
     let mut round = |hand: &mut Hand| {
-        hand.act(|router, now, out| done = router.wind_down(now, until, out));
+        hand.act(|router, now, out| done = router.shut_down_step(now, until, out));
         done
     };
     assert!(!round(&mut hand));
@@ -180,7 +184,7 @@ fn a_stop_waits_for_what_is_in_flight_and_not_for_ever() {
     assert!(!round(&mut hand));
     assert_eq!(codes_of(&hand), [(3, codes::REBALANCING, false)]);
     let tag = hand.sent[0].2;
-    assert_eq!(hand.answer(tag, Verdict::Done), Some((1, false)));
+    assert_eq!(hand.answer(tag, AttemptResult::Answered), Some((1, false)));
     hand.wait(49);
     assert!(!round(&mut hand));
     hand.wait(1);
@@ -195,11 +199,15 @@ fn what_waits_is_turned_away_and_what_is_in_flight_is_still_answered() {
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 10, None, out));
-    hand.act(|router, now, out| router.turn_away(now, out));
+    hand.act(|router, now, out| router.refuse_buffered(now, out));
     assert_eq!(codes_of(&hand), [(2, codes::REBALANCING, false)]);
-    assert_eq!(hand.router.load(), Load { in_flight: 1, ..Load::default() });
+    assert_eq!(hand.router.stats(), RouterStats { in_flight: 1, ..RouterStats::default() });
     let tag = hand.sent[0].2;
-    assert_eq!(hand.answer(tag, Verdict::Done), Some((1, false)), "nothing was put in doubt");
+    assert_eq!(
+        hand.answer(tag, AttemptResult::Answered),
+        Some((1, false)),
+        "nothing was put in doubt"
+    );
 }
 
 #[test]
@@ -216,7 +224,7 @@ fn as_many_bytes_wait_as_the_bound_allows_and_no_more() {
     let mut hand = Hand::with(small());
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 40, None, out));
-    assert_eq!(hand.router.load(), Load { held: 2, held_bytes: 50, in_flight: 0 });
+    assert_eq!(hand.router.stats(), RouterStats { buffered: 2, buffered_bytes: 50, in_flight: 0 });
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 3, 1, None, out));
     assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
 }
@@ -227,14 +235,14 @@ fn a_shard_that_moves_leaves_the_others_their_turn() {
     for shard in 1..=3 {
         hand.act(|router, now, out| {
             let a = Some(member("a", 1));
-            router.update(now, ShardId(shard), Epoch(1), a, false, out);
+            router.update_route(now, ShardId(shard), Epoch(1), a, false, out);
             router.route_into(now, ShardId(shard), shard, 10, None, out);
         });
     }
     assert_eq!(hand.sent(), [1]);
     let b = Some(member("b", 1));
-    hand.act(|router, now, out| router.update(now, ShardId(2), Epoch(2), b, false, out));
+    hand.act(|router, now, out| router.update_route(now, ShardId(2), Epoch(2), b, false, out));
     assert_eq!(hand.sent(), [2], "to its new owner");
-    hand.answer(1, Verdict::Done);
+    hand.answer(1, AttemptResult::Answered);
     assert_eq!(hand.sent(), [3], "shard 3 still waits for the window");
 }

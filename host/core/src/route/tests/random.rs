@@ -64,9 +64,9 @@ fn check(holds: bool, what: impl Into<String>) -> Result<(), String> {
 impl Model {
     fn new(seed: u64, mutations: Vec<Mutation>) -> Self {
         let settings = Settings {
-            held_messages: 12,
-            held_bytes: 400,
-            hold_wait: 2_000,
+            buffered_messages: 12,
+            buffered_bytes: 400,
+            buffer_timeout: 2_000,
             link_messages: 4,
             link_bytes: 90,
             mutations,
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    fn event(&mut self, out: &mut Vec<Step<u32>>) -> Result<(), String> {
+    fn event(&mut self, out: &mut Vec<Action<u32>>) -> Result<(), String> {
         let now = self.now;
         match self.dice.below(20) {
             0..8 => {
@@ -132,17 +132,17 @@ impl Model {
                 let owner = (!self.dice.one_of(4)).then(|| self.life());
                 let moving = self.dice.one_of(4);
                 self.rises(shard, epoch);
-                self.router.update(now, ShardId(shard), Epoch(epoch), owner, moving, out);
+                self.router.update_route(now, ShardId(shard), Epoch(epoch), owner, moving, out);
             }
             16 => {
                 let shard = 1 + self.dice.below(u64::from(SHARDS)) as u32;
                 let epoch = (self.epoch_of(shard) + self.dice.below(3)).saturating_sub(1);
-                self.router.hold(now, ShardId(shard), Epoch(epoch));
+                self.router.buffer_shard(now, ShardId(shard), Epoch(epoch));
             }
             17 => {
                 let who = self.life();
                 self.abandon(|attempt, _| attempt.to == who);
-                self.router.lost(now, &who, out);
+                self.router.on_link_lost(now, &who, out);
             }
             18 if self.dice.one_of(4) => {
                 let me = (!self.dice.one_of(3)).then(|| member("me", self.dice.below(2)));
@@ -150,7 +150,7 @@ impl Model {
                     self.abandon(|attempt, _| attempt.to == former);
                 }
                 self.me.clone_from(&me);
-                self.router.set_me(now, me, out);
+                self.router.set_local(now, me, out);
             }
             _ => {
                 self.now += self.dice.below(400);
@@ -164,7 +164,7 @@ impl Model {
         self.epochs.get(&shard).copied().unwrap_or(0)
     }
 
-    fn answer(&mut self, out: &mut Vec<Step<u32>>) -> Result<(), String> {
+    fn answer(&mut self, out: &mut Vec<Action<u32>>) -> Result<(), String> {
         let tag = match self.dice.one_of(4) {
             true => self.dice.below(self.last_tag + 2),
             false => {
@@ -174,20 +174,22 @@ impl Model {
             }
         };
         let verdict = match self.dice.below(8) {
-            0 => Verdict::Rebalancing,
-            1 => Verdict::NotSent,
+            0 => AttemptResult::Rebalancing,
+            1 => AttemptResult::NotSent,
             2 => {
                 let epoch = Epoch(self.dice.below(self.last_tag / 4 + 2));
-                Verdict::NotOwner { epoch, hint: self.dice.one_of(2).then(|| self.life()) }
+                AttemptResult::NotOwner { epoch, owner: self.dice.one_of(2).then(|| self.life()) }
             }
-            _ => Verdict::Done,
+            _ => AttemptResult::Answered,
         };
         let ended = self.live.remove(&tag);
-        if let (Some(attempt), Verdict::NotOwner { epoch, hint: Some(_) }) = (&ended, &verdict) {
+        if let (Some(attempt), AttemptResult::NotOwner { epoch, owner: Some(_) }) =
+            (&ended, &verdict)
+        {
             self.rises(self.items[attempt.item as usize].shard, epoch.0);
         }
-        let done = verdict == Verdict::Done;
-        let given = self.router.answered(self.now, tag, verdict, out);
+        let done = verdict == AttemptResult::Answered;
+        let given = self.router.on_attempt_result(self.now, tag, verdict, out);
         match (ended, given) {
             (Some(attempt), Some((item, in_doubt))) if done => {
                 check(attempt.item == item, "the answer of another message")?;
@@ -207,19 +209,19 @@ impl Model {
         Ok(())
     }
 
-    fn heed(&mut self, out: Vec<Step<u32>>) -> Result<(), String> {
+    fn heed(&mut self, out: Vec<Action<u32>>) -> Result<(), String> {
         let mut last: BTreeMap<u32, u32> = BTreeMap::new();
         for step in out {
             let (to, epoch, tag, item) = match step {
-                Step::Refuse { item, refusal } => {
+                Action::Refuse { item, refusal } => {
                     self.refused += 1;
                     check(!self.is_live(item), format!("message {item} refused in flight"))?;
                     self.goes(item, refusal.in_doubt)?;
                     continue;
                 }
-                Step::Held => return Err("what is held is not pushed".into()),
-                Step::Remote { to, epoch, tag, item } => (to, epoch, tag, item),
-                Step::Local { epoch, tag, item, .. } => {
+                Action::Buffered => return Err("what is held is not pushed".into()),
+                Action::Remote { to, epoch, attempt_id: tag, item } => (to, epoch, tag, item),
+                Action::Local { epoch, attempt_id: tag, item, .. } => {
                     (self.me.clone().ok_or("there is no life here")?, epoch, tag, item)
                 }
             };
@@ -248,14 +250,17 @@ impl Model {
         let open = self.items.iter().filter(|item| !item.gone);
         let flying = || self.live.values().map(|attempt| &self.items[attempt.item as usize]);
         let all: usize = open.clone().map(|item| item.bytes).sum();
-        let expected = Load {
-            held: open.count() - self.live.len(),
-            held_bytes: all - flying().map(|item| item.bytes).sum::<usize>(),
+        let expected = RouterStats {
+            buffered: open.count() - self.live.len(),
+            buffered_bytes: all - flying().map(|item| item.bytes).sum::<usize>(),
             in_flight: self.live.len(),
         };
-        let load = self.router.load();
+        let load = self.router.stats();
         check(load == expected, format!("{load:?}, and not {expected:?}"))?;
-        check(load.held == 0 || self.router.wake().is_some(), "nothing wakes what is held")?;
+        check(
+            load.buffered == 0 || self.router.next_wake().is_some(),
+            "nothing wakes what is held",
+        )?;
         let mut links: BTreeMap<&Member, Vec<usize>> = BTreeMap::new();
         for attempt in self.live.values().filter(|attempt| Some(&attempt.to) != self.me.as_ref()) {
             links.entry(&attempt.to).or_default().push(self.items[attempt.item as usize].bytes);
@@ -271,7 +276,14 @@ impl Model {
             self.rises(shard, epoch);
             let mut out = Vec::new();
             let owner = Some(member("c", 1));
-            self.router.update(self.now, ShardId(shard), Epoch(epoch), owner, false, &mut out);
+            self.router.update_route(
+                self.now,
+                ShardId(shard),
+                Epoch(epoch),
+                owner,
+                false,
+                &mut out,
+            );
             self.heed(out)?;
         }
         self.now += 2_000;
@@ -280,7 +292,8 @@ impl Model {
         self.heed(out)?;
         while let Some((tag, attempt)) = self.live.pop_first() {
             let mut out = Vec::new();
-            let given = self.router.answered(self.now, tag, Verdict::Done, &mut out);
+            let given =
+                self.router.on_attempt_result(self.now, tag, AttemptResult::Answered, &mut out);
             let (item, in_doubt) = given.ok_or("an answer was lost")?;
             check(item == attempt.item, "the answer of another message")?;
             self.goes(item, in_doubt)?;
@@ -315,7 +328,7 @@ fn every_message_comes_out_once_in_order_and_with_its_doubt() {
 
 #[test]
 fn the_model_sees_each_rule_that_is_switched_off() {
-    for mutation in [Mutation::ForgetDoubt, Mutation::DropHeld, Mutation::RoutesGoBack] {
+    for mutation in [Mutation::ForgetInDoubt, Mutation::DropBuffered, Mutation::AcceptLowerEpochs] {
         let seen = (1..=50).filter(|seed| run(*seed, &[mutation]).is_err()).count();
         assert!(seen > 25, "{mutation:?} was seen in {seen} of 50 runs");
     }

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::Session;
+use crate::ids::ScopedSessionId;
 
 /// A principal in a few bytes. Two that share a tag share what they may keep, and nothing else.
-pub(super) fn tag(principal: &str) -> u32 {
+pub(super) fn principal_tag(principal: &str) -> u32 {
     let mut first = [0; 4];
     first.copy_from_slice(&blake3::hash(principal.as_bytes()).as_bytes()[..4]);
     u32::from_le_bytes(first)
@@ -14,33 +14,33 @@ pub(super) fn tag(principal: &str) -> u32 {
 
 /// Lanes by their principals, and principals by how many they have and how old the oldest is.
 #[derive(Debug, Default)]
-pub(super) struct Order {
-    of: BTreeMap<u32, BTreeSet<(u64, Session)>>,
+pub(super) struct EvictionOrder {
+    by_principal: BTreeMap<u32, BTreeSet<(u64, ScopedSessionId)>>,
     ranks: BTreeSet<(usize, Reverse<u64>, u32)>,
 }
 
-impl Order {
-    pub(super) fn insert(&mut self, principal: u32, newest_created: u64, session: Session) {
+impl EvictionOrder {
+    pub(super) fn insert(&mut self, principal: u32, newest_created: u64, session: ScopedSessionId) {
         self.change(principal, |lanes| lanes.insert((newest_created, session)));
     }
 
-    pub(super) fn remove(&mut self, principal: u32, newest_created: u64, session: Session) {
+    pub(super) fn remove(&mut self, principal: u32, newest_created: u64, session: ScopedSessionId) {
         self.change(principal, |lanes| lanes.remove(&(newest_created, session)));
     }
 
     /// The one that goes first. Among principals with as many lanes it is the oldest of all, so that the watermark
     /// rises no more than it must.
-    pub(super) fn first(&self) -> Option<Session> {
+    pub(super) fn next_victim(&self) -> Option<ScopedSessionId> {
         let (_, _, principal) = self.ranks.last()?;
-        self.of.get(principal)?.first().map(|(_, session)| *session)
+        self.by_principal.get(principal)?.first().map(|(_, session)| *session)
     }
 
     fn change(
         &mut self,
         principal: u32,
-        change: impl FnOnce(&mut BTreeSet<(u64, Session)>) -> bool,
+        change: impl FnOnce(&mut BTreeSet<(u64, ScopedSessionId)>) -> bool,
     ) {
-        let lanes = self.of.entry(principal).or_default();
+        let lanes = self.by_principal.entry(principal).or_default();
         if let Some((oldest, _)) = lanes.first() {
             self.ranks.remove(&(lanes.len(), Reverse(*oldest), principal));
         }
@@ -50,7 +50,7 @@ impl Order {
                 self.ranks.insert((lanes.len(), Reverse(*oldest), principal));
             }
             None => {
-                self.of.remove(&principal);
+                self.by_principal.remove(&principal);
             }
         }
     }

@@ -1,33 +1,37 @@
 //! What an entity drops of its lanes when there is no room: replies first, then whole lanes.
 
 use super::{
-    Answer, BTreeMap, Known, Lanes, Mutation, Recorded, Session, Settings, WORTH_REWRITING,
-    reply_bytes,
+    BTreeMap, GuestReply, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES, RecordedReply,
+    ScopedSessionId, Settings, reply_bytes,
 };
 
 impl Lanes {
     /// Forgets replies that the session has settled.
-    pub(in crate::shard) fn settle(&mut self, session: &Session, settled: u64) {
-        let Some(known) = self.known.get_mut(session) else { return };
+    pub(in crate::shard) fn drop_settled_replies(
+        &mut self,
+        session: &ScopedSessionId,
+        settled: u64,
+    ) {
+        let Some(known) = self.lanes.get_mut(session) else { return };
         let replies = &mut known.lane.replies;
         let old = replies.partition_point(|reply| reply.sequence < settled);
         let mut freed = 0;
         for reply in replies.drain(..old) {
             freed += reply_bytes(&reply);
-            forget_version(&mut self.whole, &mut self.stubs, &reply);
+            forget_version(&mut self.full_replies, &mut self.stubs, &reply);
         }
         known.unsettled -= freed;
         self.unsettled -= freed;
-        self.note_stale(session, freed);
+        self.add_stale_bytes(session, freed);
     }
 
     /// Drops the lanes that have not been used for long.
     pub(super) fn purge(&mut self, now: u64, settings: &Settings) {
         self.purged_at = now;
         let old: Vec<_> = self
-            .known
+            .lanes
             .iter()
-            .filter(|(_, known)| known.lane.used_at.saturating_add(settings.lane_life) < now)
+            .filter(|(_, known)| known.lane.used_at.saturating_add(settings.lane_ttl) < now)
             .map(|(session, _)| *session)
             .collect();
         for session in old {
@@ -37,29 +41,30 @@ impl Lanes {
 
     /// Makes room for one more lane.
     pub(super) fn make_room(&mut self, now: u64, settings: &Settings) {
-        let most = settings.lanes.max(1);
+        let most = settings.max_lanes.max(1);
         // All are looked at, so not for every message.
-        if self.known.len() >= most && now.saturating_sub(self.purged_at) > settings.lane_life / 64
-        {
+        if self.lanes.len() >= most && now.saturating_sub(self.purged_at) > settings.lane_ttl / 64 {
             self.purge(now, settings);
         }
-        while self.known.len() >= most
-            && let Some(session) = self.order.first()
+        while self.lanes.len() >= most
+            && let Some(session) = self.eviction_order.next_victim()
         {
             self.drop_lane(&session, settings);
         }
     }
 
     /// Drops a lane. The commit that says so raises the watermark: a copy of what ran in the lane may still come.
-    fn drop_lane(&mut self, session: &Session, settings: &Settings) {
-        let Some(Known { lane, beside, unsettled, stale }) = self.known.remove(session) else {
+    fn drop_lane(&mut self, session: &ScopedSessionId, settings: &Settings) {
+        let Some(LaneState { lane, spilled: beside, unsettled, stale }) =
+            self.lanes.remove(session)
+        else {
             return;
         };
-        self.order.remove(lane.principal, lane.newest_created, *session);
+        self.eviction_order.remove(lane.principal_tag, lane.newest_created, *session);
         self.stale.remove(&(stale, *session));
         self.unsettled -= unsettled;
         for reply in &lane.replies {
-            forget_version(&mut self.whole, &mut self.stubs, reply);
+            forget_version(&mut self.full_replies, &mut self.stubs, reply);
         }
         if !settings.mutations.contains(&Mutation::DropLaneWithoutWatermark) {
             self.watermark = self.watermark.max(lane.newest_created);
@@ -67,19 +72,20 @@ impl Lanes {
         if beside {
             self.dropped.insert(*session);
         } else {
-            self.in_head.retain(|other| other != session);
+            self.inline.retain(|other| other != session);
         }
     }
 
     /// Drops replies until they fit: of the session that was just used as long as it takes more than half of the
     /// bound, so that one that never settles does not cost all others; then the oldest of all.
-    pub(super) fn trim(&mut self, used: Option<&Session>, most: usize) {
+    pub(super) fn trim(&mut self, used: Option<&ScopedSessionId>, most: usize) {
         if let Some(session) = used {
-            let own = |lanes: &Self| lanes.known.get(session).map_or(0, |known| known.unsettled);
+            let own = |lanes: &Self| lanes.lanes.get(session).map_or(0, |known| known.unsettled);
             while own(self) > most.div_ceil(2) && self.drop_reply(session) {}
         }
         while self.unsettled > most {
-            let oldest = self.whole.first_key_value().or_else(|| self.stubs.first_key_value());
+            let oldest =
+                self.full_replies.first_key_value().or_else(|| self.stubs.first_key_value());
             let Some(session) = oldest.map(|(_, session)| *session) else { return };
             if !self.drop_reply(&session) {
                 return;
@@ -88,16 +94,16 @@ impl Lanes {
     }
 
     /// Drops the oldest answer of a session; if there is none any more, what is left of its oldest reply.
-    fn drop_reply(&mut self, session: &Session) -> bool {
-        let Some(known) = self.known.get_mut(session) else { return false };
+    fn drop_reply(&mut self, session: &ScopedSessionId) -> bool {
+        let Some(known) = self.lanes.get_mut(session) else { return false };
         let replies = &mut known.lane.replies;
         // Answers go oldest first, so those without one come first.
-        let whole = replies.partition_point(|reply| reply.answer == Answer::Dropped);
+        let whole = replies.partition_point(|reply| reply.reply == GuestReply::Dropped);
         let freed = match replies.get_mut(whole) {
             Some(reply) => {
-                let freed = reply.answer.len();
-                reply.answer = Answer::Dropped;
-                self.whole.remove(&reply.version);
+                let freed = reply.reply.len();
+                reply.reply = GuestReply::Dropped;
+                self.full_replies.remove(&reply.version);
                 self.stubs.insert(reply.version, *session);
                 freed
             }
@@ -112,24 +118,24 @@ impl Lanes {
         };
         known.unsettled -= freed;
         self.unsettled -= freed;
-        self.note_stale(session, freed);
+        self.add_stale_bytes(session, freed);
         true
     }
 
-    fn note_stale(&mut self, session: &Session, freed: usize) {
-        let Some(known) = self.known.get_mut(session).filter(|known| known.beside) else { return };
+    fn add_stale_bytes(&mut self, session: &ScopedSessionId, freed: usize) {
+        let Some(known) = self.lanes.get_mut(session).filter(|known| known.spilled) else { return };
         self.stale.remove(&(known.stale, *session));
         known.stale += freed;
-        if known.stale >= WORTH_REWRITING {
+        if known.stale >= REWRITE_THRESHOLD_BYTES {
             self.stale.insert((known.stale, *session));
         }
     }
 }
 
 fn forget_version(
-    whole: &mut BTreeMap<u64, Session>,
-    stubs: &mut BTreeMap<u64, Session>,
-    reply: &Recorded,
+    whole: &mut BTreeMap<u64, ScopedSessionId>,
+    stubs: &mut BTreeMap<u64, ScopedSessionId>,
+    reply: &RecordedReply,
 ) {
     whole.remove(&reply.version);
     stubs.remove(&reply.version);

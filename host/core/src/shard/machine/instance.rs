@@ -8,16 +8,16 @@ impl Machine {
         now: Now,
         entity: &Entity,
         generation: u64,
-        result: Result<Loaded, String>,
+        result: Result<LoadedEntity, String>,
     ) {
-        let revision = self.types.get(&entity.kind).map_or(0, |settings| settings.revision);
+        let revision = self.types.get(&entity.entity_type).map_or(0, |settings| settings.revision);
         let Some(state) = self.entities.get_mut(entity) else { return };
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
         let outcome = match result {
             Ok(mut loaded) => {
-                state.lanes.reload(&mut loaded, now.cluster, &self.settings);
+                state.lanes.reload(&mut loaded, now.cluster_time, &self.settings);
                 state.head = loaded.head.unwrap_or_default();
                 state.stage = Stage::Loaded;
                 if state.head.revision <= revision {
@@ -27,9 +27,9 @@ impl Machine {
                     "{entity} was last written by revision {}, and this node runs {revision}: deploy a higher one",
                     state.head.revision
                 );
-                Outcome::later(codes::REVISION_TOO_LOW, text, 5_000)
+                Outcome::not_run_retryable(codes::REVISION_TOO_LOW, text, 5_000)
             }
-            Err(why) => Outcome::later(
+            Err(why) => Outcome::not_run_retryable(
                 codes::STORE_UNAVAILABLE,
                 format!("{entity} could not be loaded: {why}"),
                 1_000,
@@ -39,18 +39,18 @@ impl Machine {
     }
 
     pub(super) fn on_slot(&mut self, now: Now, entity: &Entity, generation: u64) {
-        let revision = self.types.get(&entity.kind).map_or(0, |settings| settings.revision);
+        let revision = self.types.get(&entity.entity_type).map_or(0, |settings| settings.revision);
         let turn = self.next_turn();
         let wanted = self.entities.get_mut(entity).filter(|state| {
-            matches!(state.stage, Stage::Waiting(_)) && state.generation == generation
+            matches!(state.stage, Stage::AwaitingSlot(_)) && state.generation == generation
         });
         let Some(state) = wanted else {
             // Withdrawn meanwhile: `FreeSlot` is on its way.
             return;
         };
-        if state.waiting() == 0 {
+        if state.queued_messages() == 0 {
             state.stage = Stage::Loaded;
-            self.actions.push_back(Action::FreeSlot { entity: entity.clone(), generation });
+            self.actions.push_back(Action::ReleaseSlot { entity: entity.clone(), generation });
             return self.advance(now, entity);
         }
         state.stage = Stage::Starting(turn);
@@ -66,7 +66,7 @@ impl Machine {
         now: Now,
         entity: &Entity,
         generation: u64,
-        result: Activation,
+        result: ActivationOutcome,
     ) {
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Stage::Starting(turn) = state.stage else { return };
@@ -74,8 +74,8 @@ impl Machine {
             return;
         }
         let outcome = match result {
-            Activation::Started(Turn {
-                result: TurnResult::Answered(answer),
+            ActivationOutcome::Started(TurnOutput {
+                result: TurnResult::Replied(answer),
                 writes,
                 state_bytes,
                 passivate,
@@ -88,23 +88,33 @@ impl Machine {
                 }
                 return self.advance(now, entity);
             }
-            Activation::Started(Turn {
+            ActivationOutcome::Started(TurnOutput {
                 result: TurnResult::Failed { code, message, retry_after },
                 ..
-            }) => Outcome::NotRun { code, message, retry_after, hint: None, stamp: None },
-            Activation::Failed { code, message, retry_after } => {
-                Outcome::NotRun { code, message, retry_after, hint: None, stamp: None }
-            }
+            }) => Outcome::NotRun {
+                code,
+                message,
+                retry_after,
+                owner_hint: None,
+                suggested_created_ms: None,
+            },
+            ActivationOutcome::Failed { code, message, retry_after } => Outcome::NotRun {
+                code,
+                message,
+                retry_after,
+                owner_hint: None,
+                suggested_created_ms: None,
+            },
             // A start turn answers nobody, so nobody refuses it; a driver that does has it tried again.
-            Activation::Started(Turn {
+            ActivationOutcome::Started(TurnOutput {
                 result: TurnResult::Refused { code, message, retry_after },
                 ..
             }) => Outcome::NotRun {
                 code,
                 message,
                 retry_after: Some(retry_after),
-                hint: None,
-                stamp: None,
+                owner_hint: None,
+                suggested_created_ms: None,
             },
         };
         self.give_up(entity, &outcome);
@@ -116,7 +126,7 @@ impl Machine {
         entity: &Entity,
         generation: u64,
         turn: TurnId,
-        result: Turn,
+        result: TurnOutput,
     ) {
         let Some(state) = self.entities.get_mut(entity) else { return };
         if state.generation != generation {
@@ -127,18 +137,18 @@ impl Machine {
                 state.last_used = now.mono;
                 state.stage = Stage::Idle;
                 if result.passivate || state.passivates {
-                    state.leaving = state.leaving.or(Some(StopReason::Passivated));
+                    state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
                 }
                 self.on_message_done(now, entity, turn, id, result);
                 self.advance(now, entity);
             }
             Stage::Stopping(stopping) if stopping == turn => {
-                if let TurnResult::Answered(answer) = result.result
+                if let TurnResult::Replied(answer) = result.result
                     && !result.writes.is_empty()
                 {
                     self.commit(now, entity, turn, None, answer, result.writes, result.state_bytes);
                 }
-                self.close(entity);
+                self.drop_instance(entity);
                 self.advance(now, entity);
             }
             _ => {}
@@ -156,20 +166,23 @@ impl Machine {
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Stage::Running(running, id) = state.stage else { return };
         let Some(entry) = state.entries.get_mut(&id) else { return };
-        if (running, state.generation) != (turn, generation) || entry.message.kind != Kind::Query {
+        if (running, state.generation) != (turn, generation)
+            || entry.message.kind != MessageKind::Query
+        {
             return;
         }
         state.stage = Stage::Idle;
-        let gone = entry.message.token;
-        entry.tokens.retain(|token| *token != gone);
-        let outcome = Outcome::later(codes::ABANDONED, "its connection is closed", 0);
-        if let Some(next) = entry.tokens.first().copied() {
-            entry.message = Arc::new(Message { token: next, ..Message::clone(&entry.message) });
+        let gone = entry.message.reply_token;
+        entry.reply_tokens.retain(|token| *token != gone);
+        let outcome = Outcome::not_run_retryable(codes::CALLER_GONE, "its connection is closed", 0);
+        if let Some(next) = entry.reply_tokens.first().copied() {
+            entry.message =
+                Arc::new(Message { reply_token: next, ..Message::clone(&entry.message) });
             self.put_back(entity, id);
             self.reply(gone, outcome);
         } else {
-            entry.tokens.push(gone);
-            self.refuse(entity, &id, outcome, false);
+            entry.reply_tokens.push(gone);
+            self.finish(entity, &id, outcome, false);
         }
         self.advance(now, entity);
     }
@@ -180,45 +193,56 @@ impl Machine {
         entity: &Entity,
         turn: TurnId,
         id: MessageId,
-        result: Turn,
+        result: TurnOutput,
     ) {
-        let bound = self.settings.lanes;
-        let gated = !self.off(Mutation::NoGate);
-        let forget = self.off(Mutation::ForgetRefusals);
+        let bound = self.settings.max_lanes;
+        let gated = !self.has_mutation(Mutation::ReplyBeforeCommit);
+        let forget = self.has_mutation(Mutation::SkipErrorRecording);
         let Some(state) = self.entities.get_mut(entity) else { return };
         let Some(message) = state.entries.get(&id).map(|entry| entry.message.clone()) else {
             return;
         };
         match result.result {
             TurnResult::Failed { code, message, retry_after } => {
-                self.refuse(
+                self.finish(
                     entity,
                     &id,
-                    Outcome::NotRun { code, message, retry_after, hint: None, stamp: None },
+                    Outcome::NotRun {
+                        code,
+                        message,
+                        retry_after,
+                        owner_hint: None,
+                        suggested_created_ms: None,
+                    },
                     retry_after.is_none(),
                 );
-                self.close(entity);
+                self.drop_instance(entity);
             }
             TurnResult::Refused { code, message, retry_after } => {
                 let retry_after = Some(retry_after);
-                let outcome =
-                    Outcome::NotRun { code, message, retry_after, hint: None, stamp: None };
-                self.refuse(entity, &id, outcome, false);
+                let outcome = Outcome::NotRun {
+                    code,
+                    message,
+                    retry_after,
+                    owner_hint: None,
+                    suggested_created_ms: None,
+                };
+                self.finish(entity, &id, outcome, false);
             }
-            TurnResult::Answered(answer) if message.kind == Kind::Query => {
-                state.lanes.answered_query(&message, bound);
+            TurnResult::Replied(answer) if message.kind == MessageKind::Query => {
+                state.lanes.record_query_answered(&message, bound);
                 state.mailbox.unpark(&id);
                 let version = state.head.version;
                 match state.gate.back_mut() {
                     Some(turn) if gated => turn.queries.push((id, answer, version)),
-                    _ => self.answer_query(now, entity, &id, answer, version),
+                    _ => self.finish_query(now, entity, &id, answer, version),
                 }
             }
-            TurnResult::Answered(answer) => {
-                if forget && matches!(answer, Answer::Error { .. }) {
+            TurnResult::Replied(answer) => {
+                if forget && matches!(answer, GuestReply::Error { .. }) {
                     let version = state.head.version;
-                    let outcome = Outcome::Final { answer, version };
-                    return self.refuse(entity, &id, outcome, true);
+                    let outcome = Outcome::Final { reply: answer, version };
+                    return self.finish(entity, &id, outcome, true);
                 }
                 self.commit(now, entity, turn, Some(id), answer, result.writes, result.state_bytes);
                 if let Some(state) = self.entities.get_mut(entity) {
@@ -229,35 +253,35 @@ impl Machine {
     }
 
     /// R8: a query's answer leaves only while the lease is good, by a clock read after the request came.
-    pub(super) fn answer_query(
+    pub(super) fn finish_query(
         &mut self,
         now: Now,
         entity: &Entity,
         id: &MessageId,
-        answer: Answer,
+        answer: GuestReply,
         version: u64,
     ) {
-        let outcome = if self.may_answer(now) {
-            Outcome::Final { answer, version }
+        let outcome = if self.may_reply(now) {
+            Outcome::Final { reply: answer, version }
         } else {
-            Outcome::later(
+            Outcome::not_run_retryable(
                 codes::STORE_UNAVAILABLE,
                 "the node's lease was not renewed in time; queries wait for it",
                 500,
             )
         };
-        self.refuse(entity, id, outcome, false);
+        self.finish(entity, id, outcome, false);
     }
 
     pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
         match self.entities.get(entity) {
             Some(state)
-                if state.stage == Stage::Idle && !state.mailbox.has_next() && !self.pauses() =>
+                if state.stage == Stage::Idle && !state.mailbox.has_next() && !self.is_paused() =>
             {
-                self.leave(now, entity, StopReason::Evicted);
+                self.stop_when_idle(now, entity, StopReason::Evicted);
             }
             Some(state) if state.stage.has_instance() => {
-                self.actions.push_back(Action::Busy { entity: entity.clone() });
+                self.actions.push_back(Action::RefuseEviction { entity: entity.clone() });
             }
             // Gone meanwhile: `FreeSlot` is on its way.
             _ => {}
@@ -265,34 +289,35 @@ impl Machine {
     }
 
     /// Has the instance given up as soon as it is idle.
-    pub(super) fn leave(&mut self, now: Now, entity: &Entity, reason: StopReason) {
+    pub(super) fn stop_when_idle(&mut self, now: Now, entity: &Entity, reason: StopReason) {
         if let Some(state) = self.entities.get_mut(entity)
             && state.stage.has_instance()
         {
-            state.leaving = Some(reason);
+            state.pending_stop = Some(reason);
             self.advance(now, entity);
         }
     }
 
     pub(super) fn begin_stop(&mut self, now: Now, entity: &Entity, reason: StopReason) {
-        let has_stop = self.types.get(&entity.kind).is_some_and(|settings| settings.has_stop);
+        let has_stop =
+            self.types.get(&entity.entity_type).is_some_and(|settings| settings.has_stop_hook);
         // The hook is a turn: a shard that stops while it is suspended drops its instances without it.
-        if !has_stop || self.pauses() {
-            return self.close(entity);
+        if !has_stop || self.is_paused() {
+            return self.drop_instance(entity);
         }
         let turn = self.next_turn();
-        let stop_by = now.mono.saturating_add(self.settings.stop_deadline);
+        let stop_by = now.mono.saturating_add(self.settings.stop_timeout);
         if let Some(state) = self.entities.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
-            state.stop_by = Some(stop_by);
+            state.stop_hook_deadline = Some(stop_by);
             let generation = state.generation;
             let entity = entity.clone();
-            self.actions.push_back(Action::Stop { entity, generation, turn, reason });
+            self.actions.push_back(Action::CallStopHook { entity, generation, turn, reason });
         }
     }
 
     /// Drops the instance, or gives up getting one. A message that ran goes back to the mailbox's front.
-    pub(super) fn close(&mut self, entity: &Entity) {
+    pub(super) fn drop_instance(&mut self, entity: &Entity) {
         let Some(state) = self.entities.get(entity) else { return };
         if let Stage::Running(_, id) = state.stage {
             self.put_back(entity, id);
@@ -300,14 +325,14 @@ impl Machine {
         let Some(state) = self.entities.get_mut(entity) else { return };
         let generation = state.generation;
         if state.stage.has_instance() {
-            self.actions.push_back(Action::Drop { entity: entity.clone(), generation });
+            self.actions.push_back(Action::DropInstance { entity: entity.clone(), generation });
         }
         if state.stage.has_slot() {
-            self.actions.push_back(Action::FreeSlot { entity: entity.clone(), generation });
+            self.actions.push_back(Action::ReleaseSlot { entity: entity.clone(), generation });
         }
-        state.stage = Stage::Closing;
-        state.leaving = None;
-        state.stop_by = None;
+        state.stage = Stage::AwaitingCommits;
+        state.pending_stop = None;
+        state.stop_hook_deadline = None;
         state.passivates = false;
         state.mailbox.unpark_all();
     }

@@ -8,28 +8,28 @@ use super::*;
 
 impl Machine {
     /// Whether turns must not start now.
-    pub(super) fn pauses(&self) -> bool {
-        self.suspended && !self.off(Mutation::RunWhileSuspended)
+    pub(super) fn is_paused(&self) -> bool {
+        self.suspended && !self.has_mutation(Mutation::RunWhileSuspended)
     }
 
     /// Whether an answer that changes nothing may leave: only this node may have written what it says (R8, R9).
-    pub(super) fn may_answer(&self, now: Now) -> bool {
-        self.lease_good(now) && !self.pauses() || self.off(Mutation::QueryWithoutLease)
+    pub(super) fn may_reply(&self, now: Now) -> bool {
+        self.lease_good(now) && !self.is_paused() || self.has_mutation(Mutation::QueryWithoutLease)
     }
 
     pub(super) fn on_suspend(&mut self) {
         self.suspended = true;
-        if !self.pauses() {
+        if !self.is_paused() {
             return;
         }
         for (entity, state) in &mut self.entities {
-            if let Stage::Waiting(_) = state.stage {
+            if let Stage::AwaitingSlot(_) = state.stage {
                 let entity = entity.clone();
                 let generation = state.generation;
-                self.actions.push_back(Action::FreeSlot { entity, generation });
+                self.actions.push_back(Action::ReleaseSlot { entity, generation });
                 // Room that was granted meanwhile is not taken for what is asked for after the resumption.
-                self.generations += 1;
-                state.generation = self.generations;
+                self.last_generation += 1;
+                state.generation = self.last_generation;
                 state.stage = Stage::Loaded;
             }
         }
@@ -39,10 +39,10 @@ impl Machine {
         if !std::mem::take(&mut self.suspended) {
             return;
         }
-        let until = now.mono + self.settings.order_wait;
+        let until = now.mono + self.settings.order_timeout;
         for state in self.entities.values_mut() {
             // What a parked message must follow may have waited all the while.
-            state.mailbox.wait_until(until);
+            state.mailbox.extend_park_deadlines(until);
         }
         self.stalled.clear();
         for entity in self.entities.keys().cloned().collect::<Vec<_>>() {

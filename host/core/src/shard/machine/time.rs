@@ -13,18 +13,18 @@ impl Machine {
         self.types.insert(kind.clone(), settings);
         if newer {
             let of_type: Vec<_> =
-                self.entities.keys().filter(|entity| entity.kind == kind).cloned().collect();
+                self.entities.keys().filter(|entity| entity.entity_type == kind).cloned().collect();
             for entity in of_type {
-                self.leave(now, &entity, StopReason::Redeployed);
+                self.stop_when_idle(now, &entity, StopReason::Redeployed);
             }
         }
     }
 
     pub(super) fn tick(&mut self, now: Now) {
-        self.wake = None;
+        self.next_wake = None;
         if let Some(at) = self.claim_at {
             if at <= now.mono {
-                self.ask_claim();
+                self.send_claim();
             } else {
                 self.wake_by(at);
             }
@@ -44,8 +44,8 @@ impl Machine {
         if let Some(at) = self.stop_at {
             if at <= now.mono {
                 self.stop_at = None;
-                let outcome =
-                    self.rebalancing("the shard's stop deadline passed while the message ran");
+                let outcome = self
+                    .rebalancing_outcome("the shard's stop deadline passed while the message ran");
                 for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
                     self.give_up(&entity, &outcome);
                 }
@@ -56,30 +56,30 @@ impl Machine {
     }
 
     pub(super) fn tick_entity(&mut self, now: Now, entity: &Entity) {
-        let paused = self.pauses();
+        let paused = self.is_paused();
         let Some(state) = self.entities.get(entity) else { return };
         for id in state.mailbox.expired(now.mono) {
-            self.refuse_deadline(entity, &id);
+            self.finish_expired(entity, &id);
         }
         let Some(state) = self.entities.get(entity) else { return };
         let impatient = match paused {
             true => Vec::new(),
-            false => state.mailbox.parked_in_vain(now.mono),
+            false => state.mailbox.park_expired(now.mono),
         };
         for id in impatient {
-            let outcome = Outcome::later(
+            let outcome = Outcome::not_run_retryable(
                 codes::OUT_OF_ORDER,
                 "the message before this one did not come within `order-wait`",
                 0,
             );
-            self.refuse(entity, &id, outcome, false);
+            self.finish(entity, &id, outcome, false);
         }
         let settings = &self.settings;
         let Some(state) = self.entities.get(entity) else { return };
-        if let Stage::Waiting(since) = state.stage
-            && since + settings.activation_wait <= now.mono
+        if let Stage::AwaitingSlot(since) = state.stage
+            && since + settings.instance_slot_timeout <= now.mono
         {
-            let outcome = Outcome::later(
+            let outcome = Outcome::not_run_retryable(
                 codes::OVERLOADED,
                 "no room for another live instance came within `activation-wait`",
                 500,
@@ -87,18 +87,18 @@ impl Machine {
             self.give_up(entity, &outcome);
             return;
         }
-        if state.stop_by.is_some_and(|at| at <= now.mono) {
+        if state.stop_hook_deadline.is_some_and(|at| at <= now.mono) {
             // Its hook is worth no more time: the instance is dropped as it stands.
-            self.close(entity);
+            self.drop_instance(entity);
         }
         let Some(state) = self.entities.get(entity) else { return };
-        let idle = self.types.get(&entity.kind).map_or(u64::MAX, |t| t.idle);
+        let idle = self.types.get(&entity.entity_type).map_or(u64::MAX, |t| t.idle_timeout);
         if state.stage == Stage::Idle
             && state.entries.is_empty()
             && !paused
             && state.last_used.saturating_add(idle) <= now.mono
         {
-            self.leave(now, entity, StopReason::Idle);
+            self.stop_when_idle(now, entity, StopReason::Idle);
         } else {
             self.advance(now, entity);
         }
@@ -120,38 +120,39 @@ impl Machine {
     }
 
     /// When time alone changes something for the entity.
-    fn due(&self, entity: &Entity, state: &State) -> Option<u64> {
-        let paused = self.pauses();
+    fn due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
+        let paused = self.is_paused();
         let stage = match state.stage {
-            Stage::Asleep if !paused && self.phase == Phase::Serving => {
-                state.start_pause.map(|pause| pause.ends_at(!state.entries.is_empty()))
+            Stage::Unloaded if !paused && self.phase == Phase::Serving => {
+                state.start_backoff.map(|pause| pause.ends_at(!state.entries.is_empty()))
             }
-            Stage::Waiting(since) => Some(since + self.settings.activation_wait),
+            Stage::AwaitingSlot(since) => Some(since + self.settings.instance_slot_timeout),
             Stage::Idle if !paused && state.entries.is_empty() => self
                 .types
-                .get(&entity.kind)
-                .map(|settings| state.last_used.saturating_add(settings.idle)),
+                .get(&entity.entity_type)
+                .map(|settings| state.last_used.saturating_add(settings.idle_timeout)),
             _ => None,
         };
         let deadline = state.mailbox.first_deadline();
         let parked = state.mailbox.first_parked_until().filter(|_| !paused);
-        stage.into_iter().chain(deadline).chain(parked).chain(state.stop_by).min()
+        stage.into_iter().chain(deadline).chain(parked).chain(state.stop_hook_deadline).min()
     }
 
     /// An entity that could go on, or will be able to, and that no event and no timer will have anybody look at.
     #[cfg(debug_assertions)]
-    pub(super) fn overlooked(&self) -> Option<&Entity> {
-        let overlooked = |(entity, state): &(&Entity, &State)| {
-            let stalled = self.pauses() || self.stalled.contains(entity);
+    pub(super) fn find_stuck_entity(&self) -> Option<&Entity> {
+        let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {
+            let stalled = self.is_paused() || self.stalled.contains(entity);
             let waits = match state.stage {
-                Stage::Asleep => stalled || state.start_pause.is_some(),
+                Stage::Unloaded => stalled || state.start_backoff.is_some(),
                 Stage::Loaded => stalled || !state.mailbox.has_next(),
                 Stage::Idle => {
-                    let asked =
-                        state.mailbox.has_next() || state.leaving.is_some() || state.passivates;
-                    stalled || !asked || state.gate.len() >= self.settings.gate
+                    let asked = state.mailbox.has_next()
+                        || state.pending_stop.is_some()
+                        || state.passivates;
+                    stalled || !asked || state.gate.len() >= self.settings.max_gated_turns
                 }
-                Stage::Closing => !state.gate.is_empty(),
+                Stage::AwaitingCommits => !state.gate.is_empty(),
                 // An answer will come.
                 _ => true,
             };

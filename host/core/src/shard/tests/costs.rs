@@ -9,14 +9,14 @@ fn entity(number: u64) -> Entity {
 }
 
 fn id(session: u64, sequence: u64) -> MessageId {
-    MessageId { session: Session::of("client/x", &session.to_be_bytes()), sequence }
+    MessageId { session: ScopedSessionId::derive("client/x", &session.to_be_bytes()), sequence }
 }
 
 fn query(hand: &mut Hand, number: u64, sequence: u64) {
     let target = entity(number);
-    let digest = Digest::of(&target, "m", b"1");
+    let digest = MessageDigest::compute(&target, "m", b"1");
     let id = id(number, sequence);
-    hand.post(Message { target, id, digest, kind: Kind::Query, ..hand.template() });
+    hand.post(Message { target, id, digest, kind: MessageKind::Query, ..hand.template() });
 }
 
 /// As many live, idle entities: half of them used a millisecond after the others.
@@ -28,11 +28,11 @@ fn live() -> Hand {
         hand.now += u64::from(number == MANY / 2);
     }
     hand.replies.clear();
-    assert_eq!(hand.machine.load(), (MANY as usize, 0), "all are live and idle");
+    assert_eq!(hand.machine.stats(), (MANY as usize, 0), "all are live and idle");
     // Each is looked at once more, at the time by which it had to have room.
-    hand.now += Settings::default().activation_wait;
+    hand.now += Settings::default().instance_slot_timeout;
     hand.tell(Event::Tick);
-    hand.machine.looks = 0;
+    hand.machine.visits = 0;
     hand
 }
 
@@ -41,20 +41,20 @@ fn time_and_lease_concern_only_entities_that_wait_for_them() {
     let mut hand = live();
     for _ in 0..10 {
         hand.now += 500;
-        hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+        hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
         hand.tell(Event::Tick);
     }
-    assert_eq!(hand.machine.looks, 0, "nothing waits for the lease, and nothing is due");
+    assert_eq!(hand.machine.visits, 0, "nothing waits for the lease, and nothing is due");
 
     // One message with a deadline, for an entity that is being loaded.
     hand.silent = true;
     let deadline = Some(hand.now + 10);
     hand.post(Message { id: id(0, 1), deadline, ..hand.template() });
-    hand.machine.looks = 0;
+    hand.machine.visits = 0;
     hand.now += 10;
-    assert!(hand.machine.wake().is_some_and(|wake| wake <= hand.now));
+    assert!(hand.machine.next_wake().is_some_and(|wake| wake <= hand.now));
     hand.tell(Event::Tick);
-    assert!((1..=2).contains(&hand.machine.looks), "{}", hand.machine.looks);
+    assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
     assert_eq!(hand.replies.len(), 1);
     hand.silent = false;
 
@@ -62,40 +62,40 @@ fn time_and_lease_concern_only_entities_that_wait_for_them() {
     hand.now += 2_900;
     query(&mut hand, 7, 2);
     assert!(hand.running.is_none());
-    hand.machine.looks = 0;
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.machine.visits = 0;
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     assert!(hand.running.is_some());
-    assert!((1..=2).contains(&hand.machine.looks), "{}", hand.machine.looks);
+    assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
     hand.run();
 
     // Half of them have been idle for long enough.
-    hand.machine.looks = 0;
-    hand.now = hand.machine.wake().expect("idle instances");
+    hand.machine.visits = 0;
+    hand.now = hand.machine.next_wake().expect("idle instances");
     hand.tell(Event::Tick);
-    let left = hand.machine.load().0 as u64;
+    let left = hand.machine.stats().0 as u64;
     assert_eq!(left, MANY / 2 + 2, "those used later, the seventh, and the one that is loaded");
-    assert!(hand.machine.looks as u64 <= 2 * MANY, "{}", hand.machine.looks);
+    assert!(hand.machine.visits as u64 <= 2 * MANY, "{}", hand.machine.visits);
 }
 
 #[test]
 fn a_claim_concerns_only_entities_that_wait_for_it() {
     let mut hand = live();
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.post(Message { id: id(0, 1), ..hand.template() });
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     query(&mut hand, 7, 2);
-    hand.machine.looks = 0;
+    hand.machine.visits = 0;
     hand.grant();
     assert!(hand.running.is_some());
-    assert!((1..=2).contains(&hand.machine.looks), "{}", hand.machine.looks);
+    assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
 }
 
 #[test]
 fn a_turn_costs_the_same_however_many_messages_wait() {
     let mut hand = Hand::serving();
-    let settings = TypeSettings { mailbox: MANY as usize, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
+    let settings = TypeSettings { mailbox_capacity: MANY as usize, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.post(hand.template());
     let deadline = |number: u64| Some(1_000_000 + number);
     // Half of them wait behind one that does not come.
@@ -107,18 +107,18 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
         hand.post(Message { id: id(number, 1), deadline: deadline(number), ..hand.template() });
     }
     hand.run();
-    hand.settle(CommitOutcome::Done);
-    let waiting = hand.machine.load().1;
+    hand.settle(CommitOutcome::Committed);
+    let waiting = hand.machine.stats().1;
     assert_eq!(waiting, MANY as usize - 2, "two have run, or run");
 
     const TURNS: usize = 100;
     let before = hand.machine.touched(&alice());
     for _ in 0..TURNS {
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
     }
     let touched = hand.machine.touched(&alice()) - before;
-    assert_eq!(hand.machine.load().1, waiting - TURNS);
+    assert_eq!(hand.machine.stats().1, waiting - TURNS);
     assert!((1..=4 * TURNS).contains(&touched), "{touched} messages were touched");
 
     // One of them has a deadline that passes.
@@ -130,7 +130,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     let before = hand.machine.touched(&alice());
     hand.now += 10;
     hand.tell(Event::Tick);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE));
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE_EXCEEDED));
     let touched = hand.machine.touched(&alice()) - before;
     assert!(touched <= 4, "{touched} messages were touched");
 }

@@ -3,21 +3,22 @@
 use super::*;
 
 fn settings() -> Settings {
-    Settings { lanes: 2, ..Settings::default() }
+    Settings { max_lanes: 2, ..Settings::default() }
 }
 
 /// A principal's message, made at a time.
 fn message(hand: &Hand, principal: &str, session: &[u8], sequence: u64, created: u64) -> Message {
-    let id = MessageId { session: Session::of(principal, session), sequence };
-    let context = crate::message::Context { principal: principal.into(), ..Default::default() };
-    Message { id, created, context: Arc::new(context), ..hand.template() }
+    let id = MessageId { session: ScopedSessionId::derive(principal, session), sequence };
+    let context =
+        crate::message::MessageMetadata { principal: principal.into(), ..Default::default() };
+    Message { id, created_ms: created, context: Arc::new(context), ..hand.template() }
 }
 
 impl Hand {
     /// One whose lease does not end.
     fn relying(settings: Settings) -> Self {
         let mut hand = Self::with(settings);
-        hand.tell(Event::Renewed { sent: hand.now, lease: u64::MAX / 8 });
+        hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: u64::MAX / 8 });
         hand
     }
 
@@ -36,15 +37,15 @@ impl Hand {
     ) -> Option<String> {
         let token = self.post(message(self, principal, session, sequence, created));
         if self.running.is_some() {
-            self.answer(Answer::Result(vec![7; bytes].into()));
-            self.settle(CommitOutcome::Done);
+            self.answer(GuestReply::Result(vec![7; bytes].into()));
+            self.settle(CommitOutcome::Committed);
         }
         self.code_of(token)
     }
 
     fn stamp_of(&self, token: u64) -> Option<u64> {
         self.replies.iter().find(|(other, _)| *other == token).and_then(|(_, outcome)| {
-            let Outcome::NotRun { stamp, .. } = outcome else { return None };
+            let Outcome::NotRun { suggested_created_ms: stamp, .. } = outcome else { return None };
             *stamp
         })
     }
@@ -65,7 +66,7 @@ fn too_old() -> Option<String> {
 #[test]
 fn r17_a_copy_of_what_ran_in_a_dropped_lane_is_refused() {
     for head_lane_bytes in [0, 1_024] {
-        let settings = Settings { head_lane_bytes, ..settings() };
+        let settings = Settings { inline_lane_bytes: head_lane_bytes, ..settings() };
         let mut hand = Hand::relying(settings.clone());
         for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
             let created = 900 + version as u64;
@@ -108,14 +109,14 @@ fn r17_a_query_of_a_forgotten_session_is_answered() {
         hand.run_one(session, 1, created);
     }
     let query = message(&hand, "client/x", b"a", 2, 1);
-    let token = hand.post(Message { kind: Kind::Query, ..query });
+    let token = hand.post(Message { kind: MessageKind::Query, ..query });
     hand.run();
     assert_eq!(hand.code_of(token).as_deref(), Some("final 3"));
 }
 
 #[test]
 fn r17_a_lane_unused_for_its_life_raises_the_watermark() {
-    let settings = Settings { lane_life: 10_000, lanes: 10, ..settings() };
+    let settings = Settings { lane_ttl: 10_000, max_lanes: 10, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     hand.run_one(b"a", 1, 990);
     hand.now += 10_001;
@@ -138,9 +139,9 @@ fn r17_a_watermark_ahead_of_the_clock_names_a_time_that_passes() {
 
 #[test]
 fn r17_a_stamp_far_ahead_is_refused_with_the_time() {
-    let mut hand = Hand::relying(Settings { stamp_ahead: 50, ..settings() });
+    let mut hand = Hand::relying(Settings { max_clock_skew: 50, ..settings() });
     let ahead = hand.now + 51;
-    assert_eq!(hand.run_one(b"a", 1, ahead), Some(codes::STAMPED_AHEAD.into()));
+    assert_eq!(hand.run_one(b"a", 1, ahead), Some(codes::CREATED_IN_FUTURE.into()));
     assert_eq!(hand.stamp_of(hand.tokens), Some(hand.now));
     hand.now += 1;
     assert_eq!(hand.run_one(b"a", 1, ahead).as_deref(), Some("final 1"));
@@ -148,7 +149,7 @@ fn r17_a_stamp_far_ahead_is_refused_with_the_time() {
 
 #[test]
 fn r17_the_principal_with_most_lanes_loses_its_oldest() {
-    let mut hand = Hand::relying(Settings { lanes: 3, ..settings() });
+    let mut hand = Hand::relying(Settings { max_lanes: 3, ..settings() });
     hand.run_for("victim", b"v", 1, 1, 1);
     hand.run_for("greedy", b"2", 1, 901, 1);
     hand.run_for("greedy", b"1", 1, 900, 1);
@@ -180,7 +181,7 @@ fn r17_a_session_with_a_dropped_predecessor_waits_and_comes_again() {
     let follower = Message { after: 1, ..message(&hand, "client/x", b"a", 2, 950) };
     let token = hand.post(follower.clone());
     assert!(hand.running.is_none() && hand.code_of(token).is_none(), "it waits");
-    hand.now += Settings::default().order_wait;
+    hand.now += Settings::default().order_timeout;
     hand.tell(Event::Tick);
     assert_eq!(hand.code_of(token), Some(codes::OUT_OF_ORDER.into()));
     assert_eq!(hand.run_one(b"a", 2, 950).as_deref(), Some("final 4"));
@@ -189,8 +190,12 @@ fn r17_a_session_with_a_dropped_predecessor_waits_and_comes_again() {
 #[test]
 fn r17_replies_are_dropped_before_their_sequences() {
     for head_lane_bytes in [0, 100_000] {
-        let settings =
-            Settings { lanes: 100, unsettled_bytes: 4_000, head_lane_bytes, ..settings() };
+        let settings = Settings {
+            max_lanes: 100,
+            unsettled_bytes: 4_000,
+            inline_lane_bytes: head_lane_bytes,
+            ..settings()
+        };
         let mut hand = Hand::relying(settings.clone());
         for session in 0..20_u8 {
             hand.run_for("client/x", &[session], 1, 900, 1_000);
@@ -200,26 +205,26 @@ fn r17_replies_are_dropped_before_their_sequences() {
             let last = hand.post(message(&hand, "client/x", &[19], 1, 900));
             let answer = |hand: &Hand, token| {
                 let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token)?;
-                let Outcome::Final { answer, version } = outcome else { return None };
+                let Outcome::Final { reply: answer, version } = outcome else { return None };
                 Some((answer.clone(), *version))
             };
-            assert_eq!(answer(&hand, first), Some((Answer::Dropped, 1)));
-            assert!(matches!(answer(&hand, last), Some((Answer::Result(_), 20))));
-            let other = Digest::of(&alice(), "m", b"other");
+            assert_eq!(answer(&hand, first), Some((GuestReply::Dropped, 1)));
+            assert!(matches!(answer(&hand, last), Some((GuestReply::Result(_), 20))));
+            let other = MessageDigest::compute(&alice(), "m", b"other");
             let reused = Message { digest: other, ..message(&hand, "client/x", &[0], 1, 900) };
             let reused = hand.post(reused);
             assert_eq!(hand.code_of(reused), Some(codes::ID_REUSED.into()), "its digest stays");
             hand = hand.again(settings.clone());
         }
         let stored: usize =
-            hand.lanes.iter().flat_map(|lane| &lane.replies).map(|r| r.answer.len()).sum();
+            hand.lanes.iter().flat_map(|lane| &lane.replies).map(|r| r.reply.len()).sum();
         assert!(stored <= 6_000, "{stored} bytes lie beside the head");
     }
 }
 
 #[test]
 fn r17_a_session_that_never_settles_loses_its_own_replies() {
-    let settings = Settings { lanes: 100, unsettled_bytes: 8_000, ..settings() };
+    let settings = Settings { max_lanes: 100, unsettled_bytes: 8_000, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_for("client/x", b"other", 1, 900, 1_000);
     for sequence in 1..50 {
@@ -228,28 +233,28 @@ fn r17_a_session_that_never_settles_loses_its_own_replies() {
     }
     let token = hand.post(message(&hand, "client/x", b"other", 1, 900));
     let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token).expect("a reply");
-    assert!(matches!(outcome, Outcome::Final { answer: Answer::Result(_), .. }), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Final { reply: GuestReply::Result(_), .. }), "{outcome:?}");
 }
 
 #[test]
 fn r17_one_shot_sessions_leave_head_and_records_flat() {
     let settings =
-        Settings { lanes: 50, unsettled_bytes: 20_000, head_lane_bytes: 400, ..settings() };
+        Settings { max_lanes: 50, unsettled_bytes: 20_000, inline_lane_bytes: 400, ..settings() };
     let mut hand = Hand::relying(settings);
     let (mut heads, mut writes, mut lanes, mut stored) = (0, 0, 0, 0);
     let calls = std::env::var("ONE_SHOTS").ok().and_then(|calls| calls.parse().ok());
     for session in 0..calls.unwrap_or(5_000_u64) {
         hand.now += 1;
         hand.post(message(&hand, "client/x", &session.to_le_bytes(), 1, hand.now));
-        hand.answer(Answer::Result(vec![7; 900].into()));
+        hand.answer(GuestReply::Result(vec![7; 900].into()));
         let commit = &hand.commits[0];
         let beside = commit.writes.iter().filter(|write| matches!(write.key, RecordKey::Lane(_)));
         writes = writes.max(beside.count());
         heads = heads.max(postcard::to_stdvec(&commit.head).expect("a head").len());
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         hand.replies.clear();
         lanes = lanes.max(hand.lanes.len());
-        stored = stored.max(hand.lanes.iter().map(|lane| lane.replies[0].answer.len()).sum());
+        stored = stored.max(hand.lanes.iter().map(|lane| lane.replies[0].reply.len()).sum());
     }
     assert!(heads < 2_000, "a head of {heads} bytes");
     assert!(writes <= 4, "{writes} lanes written by one turn");
@@ -259,7 +264,7 @@ fn r17_one_shot_sessions_leave_head_and_records_flat() {
 
 #[test]
 fn r17_a_record_beside_a_lane_of_the_head_is_a_former_one() {
-    let settings = Settings { lanes: 1, ..settings() };
+    let settings = Settings { max_lanes: 1, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     hand.run_one(b"a", 1, 901);
     let mut former = hand.head.as_ref().expect("it ran").lanes[0].clone();
@@ -279,20 +284,21 @@ fn r17_the_record_of_a_former_lane_is_deleted_once() {
     hand.lanes.push(hand.head.as_ref().expect("it ran").lanes[0].clone());
     let mut hand = hand.again(settings());
     hand.post(message(&hand, "client/x", b"a", 2, 902));
-    hand.answer(Answer::Result(Bytes::new()));
-    let session = Session::of("client/x", b"a");
-    let deletes = |write: &&Write| write.key == RecordKey::Lane(session) && write.value.is_none();
+    hand.answer(GuestReply::Result(Bytes::new()));
+    let session = ScopedSessionId::derive("client/x", b"a");
+    let deletes =
+        |write: &&RecordWrite| write.key == RecordKey::Lane(session) && write.value.is_none();
     assert_eq!(hand.commits[0].writes.iter().filter(deletes).count(), 1);
 }
 
 #[test]
 fn r17_a_lane_stays_in_the_head_as_long_as_it_fits() {
     for (head_lane_bytes, beside) in [(81, 0), (80, 1)] {
-        let mut hand = Hand::relying(Settings { head_lane_bytes, ..settings() });
+        let mut hand = Hand::relying(Settings { inline_lane_bytes: head_lane_bytes, ..settings() });
         // 40 bytes for the lane, 40 for the reply, and its body.
         hand.run_for("client/x", b"a", 1, 900, 1);
         let head = hand.head.as_ref().expect("it ran");
-        assert_eq!((head.lanes_beside, hand.lanes.len()), (beside, beside as usize));
+        assert_eq!((head.spilled_lane_count, hand.lanes.len()), (beside, beside as usize));
         assert_eq!(head.lanes.len(), 1 - beside as usize);
     }
 }
@@ -311,7 +317,7 @@ fn r17_a_dropped_lane_counts_by_the_newest_that_ran_in_it() {
 
 #[test]
 fn r17_replies_of_a_loaded_lane_count_and_go_oldest_first() {
-    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     hand.run_for("client/x", b"a", 1, 900, 800);
     let mut hand = hand.again(settings);
@@ -320,7 +326,7 @@ fn r17_replies_of_a_loaded_lane_count_and_go_oldest_first() {
     let kept = |hand: &mut Hand, session: &[u8]| {
         let token = hand.post(message(hand, "client/x", session, 1, 900));
         hand.replies.iter().any(|(other, outcome)| {
-            let whole = matches!(outcome, Outcome::Final { answer: Answer::Result(_), .. });
+            let whole = matches!(outcome, Outcome::Final { reply: GuestReply::Result(_), .. });
             *other == token && whole
         })
     };
@@ -328,20 +334,21 @@ fn r17_replies_of_a_loaded_lane_count_and_go_oldest_first() {
     let settles = Message { settled: 2, ..message(&hand, "client/x", b"b", 2, 900) };
     hand.post(settles);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert!(kept(&mut hand, b"c"), "what was settled made room");
 }
 
 #[test]
 fn r17_a_hundred_old_records_go_with_two_commits() {
-    let settings = Settings { lanes: 200, lane_life: 10_000, head_lane_bytes: 0, ..settings() };
+    let settings =
+        Settings { max_lanes: 200, lane_ttl: 10_000, inline_lane_bytes: 0, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     for session in 0..100_u8 {
         hand.run_one(&[session], 1, 900);
     }
     hand.now += 10_001;
     let mut hand = hand.again(settings);
-    let left = |hand: &Hand| hand.head.as_ref().map_or(0, |head| head.lanes_beside as usize);
+    let left = |hand: &Hand| hand.head.as_ref().map_or(0, |head| head.spilled_lane_count as usize);
     hand.run_one(b"new", 1, hand.now);
     assert_eq!((hand.lanes.len(), left(&hand)), (37, 37), "64 are deleted, one is new");
     hand.run_one(b"new", 2, hand.now);
@@ -350,43 +357,43 @@ fn r17_a_hundred_old_records_go_with_two_commits() {
 
 #[test]
 fn r17_notes_of_refused_messages_are_bounded() {
-    use super::super::lanes::{Lanes, Verdict};
+    use super::super::lanes::{LaneDecision, Lanes};
 
     let hand = Hand::serving();
     let refused = |session: &[u8]| message(&hand, "client/x", session, 1, 900);
     let judged = |lanes: &Lanes, session: &[u8]| {
         let follower = Message { after: 1, ..message(&hand, "client/x", session, 2, 900) };
-        lanes.judge(&follower, true, true)
+        lanes.check(&follower, true, true)
     };
     let mut lanes = Lanes::default();
     for session in [b"a", b"b", b"a"] {
-        lanes.refused(&refused(session), 2);
+        lanes.record_refused(&refused(session), 2);
     }
-    assert_eq!(judged(&lanes, b"a"), Verdict::OutOfOrder);
-    assert_eq!(judged(&lanes, b"b"), Verdict::OutOfOrder, "room for both");
-    lanes.refused(&refused(b"c"), 2);
-    assert_eq!(judged(&lanes, b"c"), Verdict::OutOfOrder);
-    assert_eq!(judged(&lanes, b"a"), Verdict::Wait, "the notes before it are dropped");
+    assert_eq!(judged(&lanes, b"a"), LaneDecision::OutOfOrder);
+    assert_eq!(judged(&lanes, b"b"), LaneDecision::OutOfOrder, "room for both");
+    lanes.record_refused(&refused(b"c"), 2);
+    assert_eq!(judged(&lanes, b"c"), LaneDecision::OutOfOrder);
+    assert_eq!(judged(&lanes, b"a"), LaneDecision::Wait, "the notes before it are dropped");
 }
 
 /// Whether a message's answer is kept whole: a copy of it is answered with it.
 fn is_whole(hand: &mut Hand, session: &[u8], sequence: u64) -> bool {
     let token = hand.post(message(hand, "client/x", session, sequence, 900));
     hand.replies.iter().any(|(other, outcome)| {
-        let whole = matches!(outcome, Outcome::Final { answer: Answer::Result(_), .. });
+        let whole = matches!(outcome, Outcome::Final { reply: GuestReply::Result(_), .. });
         *other == token && whole
     })
 }
 
 #[test]
 fn r17_what_a_session_settled_is_forgotten_and_makes_room() {
-    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_for("client/x", b"a", 1, 900, 400);
     hand.run_for("client/x", b"a", 2, 900, 400);
     hand.post(Message { settled: 2, ..message(&hand, "client/x", b"a", 3, 900) });
-    hand.answer(Answer::Result(Bytes::new()));
-    hand.settle(CommitOutcome::Done);
+    hand.answer(GuestReply::Result(Bytes::new()));
+    hand.settle(CommitOutcome::Committed);
     hand.run_for("client/x", b"b", 1, 900, 800);
     hand.run_for("client/x", b"c", 1, 900, 600);
     assert_eq!(hand.run_one(b"a", 1, 900), Some(codes::SUPERSEDED.into()), "it was settled");
@@ -410,22 +417,22 @@ fn r17_half_of_the_bound_is_one_sessions() {
 
 #[test]
 fn r17_a_dropped_lane_leaves_its_room_and_the_other_lanes() {
-    let settings = Settings { unsettled_bytes: 2_000, head_lane_bytes: 10_000, ..settings() };
+    let settings = Settings { unsettled_bytes: 2_000, inline_lane_bytes: 10_000, ..settings() };
     let mut hand = Hand::relying(settings);
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903), (b"d", 904)] {
         hand.run_for("client/x", session, 1, created, 800);
     }
     let head = hand.head.as_ref().expect("it ran");
     let sessions: Vec<_> = head.lanes.iter().map(|lane| lane.session).collect();
-    assert_eq!(sessions, [b"c", b"d"].map(|session| Session::of("client/x", session)));
-    assert_eq!(head.lanes_beside, 0);
+    assert_eq!(sessions, [b"c", b"d"].map(|session| ScopedSessionId::derive("client/x", session)));
+    assert_eq!(head.spilled_lane_count, 0);
     assert!(is_whole(&mut hand, b"c", 1) && is_whole(&mut hand, b"d", 1));
 }
 
 #[test]
 fn r17_old_lanes_go_together_when_room_is_needed() {
     let lanes = |hand: &Hand| hand.head.as_ref().map_or(0, |head| head.lanes.len());
-    let settings = Settings { lanes: 3, lane_life: 6_400, ..settings() };
+    let settings = Settings { max_lanes: 3, lane_ttl: 6_400, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_one(b"a", 1, 900);
     hand.run_one(b"b", 1, 901);
@@ -438,7 +445,7 @@ fn r17_old_lanes_go_together_when_room_is_needed() {
 
 #[test]
 fn r17_lanes_are_looked_at_for_age_now_and_then() {
-    let settings = Settings { lanes: 3, lane_life: 6_400, ..settings() };
+    let settings = Settings { max_lanes: 3, lane_ttl: 6_400, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_one(b"a", 1, 900);
     hand.now += 51;
@@ -456,7 +463,7 @@ fn r17_lanes_are_looked_at_for_age_now_and_then() {
 #[test]
 fn r17_a_lane_lives_through_its_whole_life() {
     for (age, runs_again) in [(10_000, false), (10_001, true)] {
-        let settings = Settings { lane_life: 10_000, ..settings() };
+        let settings = Settings { lane_ttl: 10_000, ..settings() };
         let mut hand = Hand::relying(settings.clone());
         hand.run_one(b"a", 1, 900);
         hand.now += age;
@@ -468,7 +475,7 @@ fn r17_a_lane_lives_through_its_whole_life() {
 
 #[test]
 fn r17_as_many_answers_go_as_it_takes_and_then_the_replies() {
-    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings);
     for session in [b"a", b"b", b"c", b"d"] {
         hand.run_for("client/x", session, 1, 900, 400);
@@ -487,12 +494,12 @@ fn r17_as_many_answers_go_as_it_takes_and_then_the_replies() {
 
 #[test]
 fn r17_a_settled_reply_has_no_place_among_the_oldest() {
-    let settings = Settings { lanes: 100, unsettled_bytes: 2_000, ..settings() };
+    let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_for("client/x", b"a", 1, 900, 400);
     hand.post(Message { settled: 2, ..message(&hand, "client/x", b"a", 2, 900) });
-    hand.answer(Answer::Result(Bytes::new()));
-    hand.settle(CommitOutcome::Done);
+    hand.answer(GuestReply::Result(Bytes::new()));
+    hand.settle(CommitOutcome::Committed);
     for (session, sequence, bytes) in
         [(b"b", 1, 400), (b"c", 1, 400), (b"a", 3, 400), (b"d", 1, 900)]
     {

@@ -12,10 +12,11 @@ fn noted<T: Extensible>() -> Extensions<T> {
 #[test]
 fn a_turn_keeps_a_later_releases_fields_of_head_lane_and_reply() {
     for head_lane_bytes in [4_096, 0] {
-        let mut hand = Hand::with(Settings { head_lane_bytes, ..Settings::default() });
-        hand.send(1, 0, Kind::Command);
+        let mut hand =
+            Hand::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
+        hand.send(1, 0, MessageKind::Command);
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         // The later release's node has the entity for a while.
         let head = hand.head.as_mut().expect("a head");
         head.extensions = noted();
@@ -28,15 +29,16 @@ fn a_turn_keeps_a_later_releases_fields_of_head_lane_and_reply() {
         }
         assert_eq!(count, 1, "of one session");
         let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
-        let mut hand = Hand::with(Settings { head_lane_bytes, ..Settings::default() });
+        let mut hand =
+            Hand::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
         (hand.head, hand.lanes) = (head, lanes);
-        hand.send(2, 1, Kind::Command);
+        hand.send(2, 1, MessageKind::Command);
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         let head = hand.head.expect("a head");
         assert_eq!((head.version, head.extensions), (2, noted()));
         let lane = head.lanes.iter().chain(&hand.lanes).next().expect("a lane");
-        assert_eq!((lane.last, &lane.extensions), (2, &noted()));
+        assert_eq!((lane.last_sequence, &lane.extensions), (2, &noted()));
         assert_eq!(lane.replies[0].extensions, noted());
     }
 }

@@ -5,37 +5,37 @@ use super::*;
 
 fn done(hand: &mut Hand, of: (u64, TurnId, Arc<Message>)) {
     let (generation, id, message) = of;
-    let result = turn(Answer::Result(Bytes::from_static(b"r")), false);
+    let result = turn(GuestReply::Result(Bytes::from_static(b"r")), false);
     hand.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
 }
 
 fn abandon(hand: &mut Hand) -> (u64, TurnId, Arc<Message>) {
     let (generation, turn, message) = hand.running.take().expect("a running turn");
-    hand.tell(Event::Abandoned { entity: alice(), generation, turn });
+    hand.tell(Event::QueryAbandoned { entity: alice(), generation, turn });
     (generation, turn, message)
 }
 
 #[test]
 fn an_outcome_of_another_machines_turn_is_nobodys() {
     let mut hand = Hand::serving();
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let turn = hand.commits[0].head.turn;
     for foreign in [TurnId { epoch: Epoch(2), ..turn }, TurnId { nonce: turn.nonce + 1, ..turn }] {
         hand.tell(Event::Stop(StopReason::HandedOff));
-        hand.tell(Event::Committed(vec![(alice(), foreign, CommitOutcome::Done)]));
+        hand.tell(Event::CommitResults(vec![(alice(), foreign, CommitOutcome::Committed)]));
         assert_eq!((hand.code_of(token), hand.stopped), (None, 0), "its own commit is under way");
         // Nor does it count as the answer to a commit whose entity is gone.
-        hand.tell(Event::Committed(vec![(
+        hand.tell(Event::CommitResults(vec![(
             Entity::new("counter", "x"),
             foreign,
-            CommitOutcome::Done,
+            CommitOutcome::Committed,
         )]));
     }
-    hand.now += Settings::default().stop_deadline;
+    hand.now += Settings::default().stop_timeout;
     hand.tell(Event::Tick);
     assert_eq!(hand.stopped, 0);
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!((hand.code_of(token).as_deref(), hand.stopped), (Some("final 1"), 1));
 }
 
@@ -49,13 +49,13 @@ fn a_load_that_was_given_up_is_not_taken_for_a_later_one() {
     hand.now += 10;
     hand.tell(Event::Tick);
     hand.answer_load(&first);
-    assert_eq!(hand.machine.load(), (0, 0), "nobody waits any more");
-    hand.send(2, 0, Kind::Command);
+    assert_eq!(hand.machine.stats(), (0, 0), "nobody waits any more");
+    hand.send(2, 0, MessageKind::Command);
     let second = hand.ask();
     hand.answer_load(&first);
     assert!(hand.asked.is_empty(), "{:?}", hand.asked);
     hand.answer_load(&second);
-    assert!(matches!(hand.ask(), Action::WantSlot { .. }));
+    assert!(matches!(hand.ask(), Action::RequestSlot { .. }));
     hand.answer_load(&second);
     assert!(hand.asked.is_empty(), "it was loaded before");
 }
@@ -63,49 +63,49 @@ fn a_load_that_was_given_up_is_not_taken_for_a_later_one() {
 #[test]
 fn what_is_answered_from_the_head_leaves_nothing_in_memory() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
     let mut hand = Hand::serving();
     (hand.head, hand.lanes) = (head, lanes);
-    let copy = hand.send(1, 0, Kind::Command);
+    let copy = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(copy).as_deref(), Some("final 1"));
-    assert_eq!((hand.loads, hand.rooms, hand.machine.load()), (1, 0, (0, 0)));
+    assert_eq!((hand.loads, hand.rooms, hand.machine.stats()), (1, 0, (0, 0)));
 }
 
 #[test]
 fn a_turn_that_was_abandoned_answers_for_no_later_one() {
     let mut hand = Hand::serving();
-    let query = hand.send(1, 0, Kind::Query);
+    let query = hand.send(1, 0, MessageKind::Query);
     let late = abandon(&mut hand);
-    assert_eq!(hand.code_of(query).as_deref(), Some(codes::ABANDONED));
-    let command = hand.send(2, 0, Kind::Command);
+    assert_eq!(hand.code_of(query).as_deref(), Some(codes::CALLER_GONE));
+    let command = hand.send(2, 0, MessageKind::Command);
     done(&mut hand, late.clone());
     assert_eq!((hand.code_of(command), hand.commits.len()), (None, 0), "it runs");
     // Nor does word come twice that nobody waits for the first.
     let (generation, turn, _) = late;
-    hand.tell(Event::Abandoned { entity: alice(), generation, turn });
+    hand.tell(Event::QueryAbandoned { entity: alice(), generation, turn });
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(command).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn a_command_runs_on_when_its_sender_is_gone() {
     let mut hand = Hand::serving();
-    let command = hand.send(1, 0, Kind::Command);
+    let command = hand.send(1, 0, MessageKind::Command);
     hand.running = Some(abandon(&mut hand));
     assert_eq!(hand.code_of(command), None);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(command).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn a_query_runs_until_the_last_of_its_senders_is_gone() {
     let mut hand = Hand::serving();
-    let tokens = [(); 3].map(|()| hand.send(1, 0, Kind::Query));
+    let tokens = [(); 3].map(|()| hand.send(1, 0, MessageKind::Query));
     for gone in 0..3 {
         abandon(&mut hand);
         let told = tokens.map(|token| hand.code_of(token).is_some());
@@ -118,15 +118,17 @@ fn a_query_runs_until_the_last_of_its_senders_is_gone() {
 #[test]
 fn a_stop_hook_ends_with_its_own_turn() {
     let mut hand = Hand::serving();
-    let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
-    hand.send(1, 0, Kind::Query);
+    let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.send(1, 0, MessageKind::Query);
     let late = abandon(&mut hand);
     hand.tell(Event::Evict { entity: alice() });
-    let Action::Stop { entity, generation, turn: id, .. } = hand.ask() else { panic!("no hook") };
+    let Action::CallStopHook { entity, generation, turn: id, .. } = hand.ask() else {
+        panic!("no hook")
+    };
     done(&mut hand, late);
     assert_eq!(hand.dropped, 0, "the hook runs");
-    let result = turn(Answer::Result(Bytes::new()), false);
+    let result = turn(GuestReply::Result(Bytes::new()), false);
     hand.tell(Event::TurnDone { entity, generation, turn: id, result });
     assert_eq!(hand.dropped, 1);
 }
@@ -137,19 +139,19 @@ fn room_is_given_up_by_idle_instances_only() {
     let mut hand = Hand::serving();
     evict(&mut hand);
     assert_eq!((hand.dropped, hand.busy), (0, 0), "there is none");
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     evict(&mut hand);
     assert_eq!((hand.dropped, hand.busy), (0, 1), "it runs a turn");
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!((hand.dropped, hand.code_of(token).as_deref()), (0, Some("final 1")), "it stays");
     // A message that waits for the lease is about to run.
     hand.now += 2_400;
-    hand.send(2, 1, Kind::Query);
+    hand.send(2, 1, MessageKind::Query);
     assert!(hand.running.is_none());
     evict(&mut hand);
     assert_eq!((hand.dropped, hand.busy), (0, 2));
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.run();
     hand.tell(Event::Suspend);
     evict(&mut hand);
@@ -158,7 +160,7 @@ fn room_is_given_up_by_idle_instances_only() {
     evict(&mut hand);
     assert_eq!((hand.dropped, hand.busy, hand.rooms), (1, 3, 0));
     hand.silent = true;
-    hand.send(3, 0, Kind::Command);
+    hand.send(3, 0, MessageKind::Command);
     evict(&mut hand);
     assert_eq!((hand.dropped, hand.busy), (1, 3), "it is being loaded");
 }
@@ -167,21 +169,21 @@ fn room_is_given_up_by_idle_instances_only() {
 fn r24_a_newer_revision_replaces_the_instances_of_its_type_only() {
     let deploy = |hand: &mut Hand, kind: &str, revision| {
         let settings = TypeSettings { revision, ..TypeSettings::default() };
-        hand.tell(Event::Type { kind: kind.into(), settings });
+        hand.tell(Event::TypeDeployed { entity_type: kind.into(), settings });
     };
     let mut hand = Hand::serving();
     deploy(&mut hand, "other", 1);
     deploy(&mut hand, "counter", 3);
     hand.head = Some(Head { version: 1, revision: 3, state_bytes: 9, ..Head::default() });
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     deploy(&mut hand, "other", 2);
     deploy(&mut hand, "counter", 3);
     assert_eq!(hand.dropped, 0);
     deploy(&mut hand, "counter", 4);
     assert_eq!(hand.dropped, 1);
-    hand.send(2, 1, Kind::Command);
+    hand.send(2, 1, MessageKind::Command);
     hand.run();
     let head = &hand.commits[0].head;
     assert_eq!((head.revision, head.state_bytes), (4, 2), "what ran it, and what it left");
@@ -190,26 +192,26 @@ fn r24_a_newer_revision_replaces_the_instances_of_its_type_only() {
 #[test]
 fn a_limit_of_the_store_delays_no_turn_after_the_refused_one() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Refused(Refusal::Limit("the disk is full".into())));
-    let next = hand.send(2, 0, Kind::Command);
+    hand.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into())));
+    let next = hand.send(2, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(next).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn r3_an_outcome_of_another_machines_turn_lets_nobody_claim() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     let turn = hand.commits[0].head.turn;
-    hand.send(2, 1, Kind::Command);
+    hand.send(2, 1, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     for foreign in [TurnId { epoch: Epoch(2), ..turn }, TurnId { nonce: turn.nonce + 1, ..turn }] {
-        hand.tell(Event::Committed(vec![(alice(), foreign, CommitOutcome::Done)]));
+        hand.tell(Event::CommitResults(vec![(alice(), foreign, CommitOutcome::Committed)]));
         assert_eq!(hand.claims.len(), 1, "a commit of its own is under way");
     }
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
@@ -220,19 +222,19 @@ fn r3_an_outcome_of_another_machines_turn_lets_nobody_claim() {
 fn the_rules_of_gate_lanes_and_lease_are_looked_at() {
     let without =
         |mutation| Hand::with(Settings { mutations: vec![mutation], ..Settings::default() });
-    let mut hand = without(Mutation::NoGate);
-    let token = hand.send(1, 0, Kind::Command);
+    let mut hand = without(Mutation::ReplyBeforeCommit);
+    let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
     assert_eq!(hand.code_of(token).as_deref(), Some("final 1"), "before its commit");
 
-    let mut hand = without(Mutation::NoLanes);
-    hand.send(1, 0, Kind::Command);
+    let mut hand = without(Mutation::IgnoreLanes);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     assert!(hand.commits[0].head.lanes.is_empty(), "nothing is remembered");
 
-    let mut hand = without(Mutation::LongLease);
+    let mut hand = without(Mutation::DoubleLease);
     hand.now += 5_900;
-    let query = hand.send(1, 0, Kind::Query);
+    let query = hand.send(1, 0, MessageKind::Query);
     hand.run();
     assert_eq!(hand.code_of(query).as_deref(), Some("final 0"), "to twice the lease");
 }

@@ -5,10 +5,10 @@ use super::*;
 /// A machine whose entity has answered one command, by a guest that asks to be dropped or does not.
 fn answered(settings: TypeSettings, passivate: bool) -> Hand {
     let mut hand = Hand::serving();
-    hand.tell(Event::Type { kind: "counter".into(), settings });
-    hand.send(1, 0, Kind::Command);
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.send(1, 0, MessageKind::Command);
     let (generation, id, message) = hand.running.take().expect("a running turn");
-    let result = Turn { passivate, ..turn(Answer::Result(Bytes::new()), true) };
+    let result = TurnOutput { passivate, ..turn(GuestReply::Result(Bytes::new()), true) };
     hand.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
     hand
 }
@@ -17,12 +17,12 @@ fn answered(settings: TypeSettings, passivate: bool) -> Hand {
 fn an_instance_is_dropped_when_its_guest_asks_for_it() {
     for (passivate, dropped) in [(false, 0), (true, 1)] {
         let mut hand = answered(TypeSettings::default(), passivate);
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         assert_eq!((hand.dropped, hand.rooms), (dropped, 1 - dropped));
         // The next message starts another, which the store is asked for.
-        hand.send(2, 1, Kind::Command);
+        hand.send(2, 1, MessageKind::Command);
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         assert_eq!((hand.starts, hand.loads), (1 + dropped, 1 + dropped));
         assert_eq!(hand.code_of(2).as_deref(), Some("final 2"));
     }
@@ -30,23 +30,23 @@ fn an_instance_is_dropped_when_its_guest_asks_for_it() {
 
 #[test]
 fn a_guest_that_asks_to_be_dropped_is_told_so() {
-    let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
+    let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
     let mut hand = answered(settings, true);
-    hand.settle(CommitOutcome::Done);
-    let Action::Stop { reason, .. } = hand.ask() else { panic!("a stop hook") };
+    hand.settle(CommitOutcome::Committed);
+    let Action::CallStopHook { reason, .. } = hand.ask() else { panic!("a stop hook") };
     assert_eq!((reason, hand.dropped), (StopReason::Passivated, 0));
 }
 
 #[test]
 fn an_instance_is_dropped_when_it_was_idle_for_its_types_time() {
     let idle = 5_000;
-    let mut hand = answered(TypeSettings { idle, ..TypeSettings::default() }, false);
-    hand.settle(CommitOutcome::Done);
+    let mut hand = answered(TypeSettings { idle_timeout: idle, ..TypeSettings::default() }, false);
+    hand.settle(CommitOutcome::Committed);
     hand.now += idle - 1;
     hand.tell(Event::Tick);
     assert_eq!(hand.dropped, 0, "its time has not passed");
     hand.now += 1;
-    assert!(hand.machine.wake().is_some_and(|wake| wake <= hand.now), "it asks to be woken");
+    assert!(hand.machine.next_wake().is_some_and(|wake| wake <= hand.now), "it asks to be woken");
     hand.tell(Event::Tick);
     assert_eq!((hand.dropped, hand.rooms), (1, 0));
 }
@@ -55,10 +55,10 @@ fn an_instance_is_dropped_when_it_was_idle_for_its_types_time() {
 fn a_message_keeps_an_instance_for_another_while() {
     // A query needs a good lease: all of this happens within one.
     let idle = 1_000;
-    let mut hand = answered(TypeSettings { idle, ..TypeSettings::default() }, false);
-    hand.settle(CommitOutcome::Done);
+    let mut hand = answered(TypeSettings { idle_timeout: idle, ..TypeSettings::default() }, false);
+    hand.settle(CommitOutcome::Committed);
     hand.now += idle - 1;
-    hand.send(2, 1, Kind::Query);
+    hand.send(2, 1, MessageKind::Query);
     hand.run();
     hand.now += idle - 1;
     hand.tell(Event::Tick);

@@ -3,15 +3,17 @@
 use super::*;
 
 fn room(hand: &mut Hand) {
-    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("no room asked for") };
-    hand.tell(Event::Slot { entity, generation });
+    let Action::RequestSlot { entity, generation } = hand.ask() else {
+        panic!("no room asked for")
+    };
+    hand.tell(Event::SlotGranted { entity, generation });
 }
 
 #[test]
 fn r14_a_shard_serves_as_soon_as_its_claim_stands_and_asks_only_for_what_a_message_needs() {
     let mut hand = Hand::new(Settings::default());
     hand.silent = true;
-    let waiting = hand.send(1, 0, Kind::Command);
+    let waiting = hand.send(1, 0, MessageKind::Command);
     assert!(hand.asked.is_empty() && hand.loads == 0, "nothing is read before the claim stands");
     hand.grant();
     assert_eq!(hand.machine.phase(), Phase::Serving, "whatever the store still has to be asked");
@@ -23,10 +25,10 @@ fn r14_a_shard_serves_as_soon_as_its_claim_stands_and_asks_only_for_what_a_messa
     room(&mut hand);
     hand.silent = false;
     let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
-    let result = Activation::Started(turn(Answer::Result(Bytes::new()), false));
-    hand.tell(Event::Activated { entity, generation, result });
+    let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
+    hand.tell(Event::ActivationResult { entity, generation, result });
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(waiting).as_deref(), Some("final 1"));
 }
 
@@ -34,13 +36,13 @@ fn r14_a_shard_serves_as_soon_as_its_claim_stands_and_asks_only_for_what_a_messa
 fn started() -> (Hand, u64) {
     let mut hand = Hand::serving();
     hand.silent = true;
-    let message = hand.send(1, 0, Kind::Command);
+    let message = hand.send(1, 0, MessageKind::Command);
     let load = hand.ask();
     hand.answer_load(&load);
     room(&mut hand);
     let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
-    let result = Activation::Started(turn(Answer::Result(Bytes::new()), true));
-    hand.tell(Event::Activated { entity, generation, result });
+    let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
+    hand.tell(Event::ActivationResult { entity, generation, result });
     hand.silent = false;
     hand.run();
     (hand, message)
@@ -49,35 +51,39 @@ fn started() -> (Hand, u64) {
 #[test]
 fn r24_a_start_with_effects_is_a_turn_of_its_own_and_is_committed_before_the_message() {
     let (mut hand, message) = started();
-    let versions: Vec<_> = hand.commits.iter().map(|it| (it.from, it.head.version)).collect();
+    let versions: Vec<_> =
+        hand.commits.iter().map(|it| (it.expected_version, it.head.version)).collect();
     assert_eq!(versions, [(0, 1), (1, 2)], "the start, then the message");
     assert!(hand.commits[0].head.lanes.is_empty(), "the start answers nobody");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(message), None);
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(message).as_deref(), Some("final 2"));
 
     // A start that was refused takes the message along: it ran on what never was.
     let (mut hand, message) = started();
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     assert_eq!(hand.code_of(message).as_deref(), Some(codes::COMMIT_REFUSED));
 }
 
 #[test]
 fn r22_a_deadline_ends_the_waiting_behind_a_turn_that_runs_on() {
     let mut hand = Hand::serving();
-    let running = hand.send(1, 0, Kind::Command);
-    let id = MessageId { session: Session::of("client/x", b"s"), sequence: 2 };
+    let running = hand.send(1, 0, MessageKind::Command);
+    let id = MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 2 };
     let deadline = Some(hand.now + 50);
     let late = hand.post(Message { id, deadline, ..hand.template() });
-    assert!(hand.machine.wake().is_some_and(|wake| Some(wake) <= deadline), "it wants to be told");
+    assert!(
+        hand.machine.next_wake().is_some_and(|wake| Some(wake) <= deadline),
+        "it wants to be told"
+    );
     hand.now += 60;
     hand.tell(Event::Tick);
-    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE));
+    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE_EXCEEDED));
     assert!(hand.running.is_some(), "no caller's deadline interrupts a turn");
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
 }
 
@@ -85,7 +91,7 @@ fn r22_a_deadline_ends_the_waiting_behind_a_turn_that_runs_on() {
 fn r1_every_turn_has_an_id_of_its_own() {
     let mut hand = Hand::serving();
     for sequence in 1..=3 {
-        hand.send(sequence, sequence - 1, Kind::Command);
+        hand.send(sequence, sequence - 1, MessageKind::Command);
         hand.run();
     }
     let numbers: Vec<_> = hand.commits.iter().map(|commit| commit.head.turn.number).collect();
@@ -98,8 +104,8 @@ fn r1_every_turn_has_an_id_of_its_own() {
 #[test]
 fn an_id_that_is_used_twice_is_named_to_its_sender() {
     let mut hand = Hand::serving();
-    hand.send(7, 0, Kind::Command);
-    let token = hand.send_from(b"s", 7, 0, Kind::Command, "other");
+    hand.send(7, 0, MessageKind::Command);
+    let token = hand.send_from(b"s", 7, 0, MessageKind::Command, "other");
     let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token).expect("a reply");
     let Outcome::NotRun { code, message, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(*code, codes::ID_REUSED);
@@ -108,11 +114,11 @@ fn an_id_that_is_used_twice_is_named_to_its_sender() {
 
 #[test]
 fn a_machine_says_what_waits_and_what_it_was_made_with() {
-    let mut hand = Hand::with(Settings { copies: 7, ..Settings::default() });
-    assert_eq!(hand.machine.waiting(&alice()), None);
-    hand.send(1, 0, Kind::Command);
-    hand.send(2, 1, Kind::Command);
-    hand.send(3, 2, Kind::Command);
-    assert_eq!(hand.machine.waiting(&alice()), Some(2), "one runs");
-    assert_eq!(hand.machine.settings().copies, 7);
+    let mut hand = Hand::with(Settings { max_copies: 7, ..Settings::default() });
+    assert_eq!(hand.machine.queued_messages(&alice()), None);
+    hand.send(1, 0, MessageKind::Command);
+    hand.send(2, 1, MessageKind::Command);
+    hand.send(3, 2, MessageKind::Command);
+    assert_eq!(hand.machine.queued_messages(&alice()), Some(2), "one runs");
+    assert_eq!(hand.machine.settings().max_copies, 7);
 }

@@ -10,25 +10,25 @@ fn hand() -> Hand {
 fn hand_with(settings: Settings) -> Hand {
     let mut hand = Hand::with(settings);
     hand.silent = true;
-    let settings = TypeSettings { revision: 2, has_stop: true, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
+    let settings = TypeSettings { revision: 2, has_stop_hook: true, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand
 }
 
 /// Answers all that was asked; start turns as `started`.
-fn go_on(hand: &mut Hand, started: &Turn) {
+fn go_on(hand: &mut Hand, started: &TurnOutput) {
     while !hand.asked.is_empty() {
         match hand.ask() {
             action @ Action::Load { .. } => hand.answer_load(&action),
-            Action::WantSlot { entity, generation } => {
-                hand.tell(Event::Slot { entity, generation });
+            Action::RequestSlot { entity, generation } => {
+                hand.tell(Event::SlotGranted { entity, generation });
             }
             Action::Activate { entity, generation, .. } => {
-                let result = Activation::Started(started.clone());
-                hand.tell(Event::Activated { entity, generation, result });
+                let result = ActivationOutcome::Started(started.clone());
+                hand.tell(Event::ActivationResult { entity, generation, result });
             }
-            Action::Stop { entity, generation, turn: id, .. } => {
-                let result = turn(Answer::Result(Bytes::new()), false);
+            Action::CallStopHook { entity, generation, turn: id, .. } => {
+                let result = turn(GuestReply::Result(Bytes::new()), false);
                 hand.tell(Event::TurnDone { entity, generation, turn: id, result });
             }
             other => panic!("{other:?}"),
@@ -37,7 +37,7 @@ fn go_on(hand: &mut Hand, started: &Turn) {
 }
 
 fn full() -> CommitOutcome {
-    CommitOutcome::Refused(Refusal::Limit("the disk is full".into()))
+    CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into()))
 }
 
 /// What a message was told, and after how many milliseconds it may try again.
@@ -50,15 +50,15 @@ fn told(hand: &Hand, token: u64) -> Option<(String, u32)> {
 #[test]
 fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
     let mut hand = hand();
-    let writes = turn(Answer::Result(Bytes::new()), true);
+    let writes = turn(GuestReply::Result(Bytes::new()), true);
     let mut pause = 0;
     for (round, expected) in [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000].into_iter().enumerate() {
-        let waits = hand.send(round as u64 + 1, 0, Kind::Command);
+        let waits = hand.send(round as u64 + 1, 0, MessageKind::Command);
         go_on(&mut hand, &writes);
         assert_eq!(hand.starts, round.max(1), "none during the pause before it");
         hand.now += u64::from(pause);
-        assert!(round == 0 || hand.machine.wake().is_some_and(|wake| wake <= hand.now));
-        hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+        assert!(round == 0 || hand.machine.next_wake().is_some_and(|wake| wake <= hand.now));
+        hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
         hand.tell(Event::Tick);
         go_on(&mut hand, &writes);
         assert_eq!((hand.starts, told(&hand, waits)), (round + 1, None));
@@ -70,13 +70,13 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
     }
     // Nothing comes for long: nothing is left of it, and the next pause is a first one.
     hand.now += 23_999;
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.tell(Event::Tick);
-    assert_eq!(hand.machine.load(), (1, 0), "for twice the pause after it is over");
+    assert_eq!(hand.machine.stats(), (1, 0), "for twice the pause after it is over");
     hand.now += 1;
     hand.tell(Event::Tick);
-    assert_eq!(hand.machine.load(), (0, 0));
-    let last = hand.send(50, 0, Kind::Command);
+    assert_eq!(hand.machine.stats(), (0, 0));
+    let last = hand.send(50, 0, MessageKind::Command);
     go_on(&mut hand, &writes);
     hand.settle(full());
     assert_eq!(told(&hand, last), Some((codes::STORE_FULL.into(), 250)));
@@ -88,10 +88,10 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
 
 #[test]
 fn the_pause_after_a_refused_start_is_a_setting() {
-    let mut hand = hand_with(Settings { start_retry: 10, ..Settings::default() });
-    let writes = turn(Answer::Result(Bytes::new()), true);
+    let mut hand = hand_with(Settings { start_backoff: 10, ..Settings::default() });
+    let writes = turn(GuestReply::Result(Bytes::new()), true);
     for (round, expected) in (0..7).map(|doubled| 10 << doubled.min(5)).enumerate() {
-        let waits = hand.send(round as u64 + 1, 0, Kind::Command);
+        let waits = hand.send(round as u64 + 1, 0, MessageKind::Command);
         hand.now += 320;
         hand.tell(Event::Tick);
         go_on(&mut hand, &writes);
@@ -103,55 +103,59 @@ fn the_pause_after_a_refused_start_is_a_setting() {
 #[test]
 fn a_start_that_passivates_serves_a_message_first() {
     let mut hand = hand();
-    let passivates = Turn { passivate: true, ..turn(Answer::Result(Bytes::new()), false) };
+    let passivates =
+        TurnOutput { passivate: true, ..turn(GuestReply::Result(Bytes::new()), false) };
     let tokens: Vec<_> =
-        (1..=3).map(|sequence| hand.send(sequence, sequence - 1, Kind::Command)).collect();
+        (1..=3).map(|sequence| hand.send(sequence, sequence - 1, MessageKind::Command)).collect();
     for (served, token) in (1..).zip(tokens) {
         go_on(&mut hand, &passivates);
         assert_eq!(hand.starts, served, "an activation a message");
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         let answered = format!("final {served}");
         assert_eq!(hand.code_of(token), Some(answered));
     }
     go_on(&mut hand, &passivates);
     assert_eq!((hand.starts, hand.hooks, hand.rooms), (3, 3, 0));
-    assert_eq!(hand.machine.load(), (0, 0), "passivated, as it asked");
+    assert_eq!(hand.machine.stats(), (0, 0), "passivated, as it asked");
 }
 
 #[test]
 fn a_start_that_passivates_with_nothing_left_to_serve_is_given_up() {
     let mut hand = hand();
-    let passivates = Turn { passivate: true, ..turn(Answer::Result(Bytes::new()), false) };
+    let passivates =
+        TurnOutput { passivate: true, ..turn(GuestReply::Result(Bytes::new()), false) };
     let deadline = Some(hand.now + 100);
     hand.post(Message { deadline, ..hand.template() });
     let load = hand.ask();
     hand.answer_load(&load);
-    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("no room asked for") };
-    hand.tell(Event::Slot { entity, generation });
+    let Action::RequestSlot { entity, generation } = hand.ask() else {
+        panic!("no room asked for")
+    };
+    hand.tell(Event::SlotGranted { entity, generation });
     hand.now += 100;
     go_on(&mut hand, &passivates);
     assert_eq!((hand.starts, hand.hooks, hand.rooms), (1, 1, 0));
-    assert_eq!(hand.machine.load(), (0, 0));
+    assert_eq!(hand.machine.stats(), (0, 0));
 }
 
 #[test]
 fn a_pause_that_is_over_leaves_nothing_in_memory() {
     let mut hand = hand();
-    let writes = turn(Answer::Result(Bytes::new()), true);
-    hand.send(1, 0, Kind::Command);
+    let writes = turn(GuestReply::Result(Bytes::new()), true);
+    hand.send(1, 0, MessageKind::Command);
     go_on(&mut hand, &writes);
     hand.running = None;
     hand.settle(full());
-    let waits = hand.send(2, 0, Kind::Query);
+    let waits = hand.send(2, 0, MessageKind::Query);
     hand.now += 250;
     hand.tell(Event::Tick);
-    go_on(&mut hand, &turn(Answer::Result(Bytes::new()), false));
+    go_on(&mut hand, &turn(GuestReply::Result(Bytes::new()), false));
     hand.run();
     assert_eq!(hand.code_of(waits).as_deref(), Some("final 0"));
     hand.tell(Event::Evict { entity: alice() });
     go_on(&mut hand, &writes);
-    assert_eq!(hand.machine.load(), (0, 0));
+    assert_eq!(hand.machine.stats(), (0, 0));
 }
 
 #[test]
@@ -159,11 +163,11 @@ fn an_instance_is_told_whether_its_entity_is_new() {
     for (version, reason) in [(0, StartReason::FirstMessage), (3, StartReason::Message)] {
         let mut hand = hand();
         hand.head = Some(Head { version, ..Head::default() });
-        hand.send(1, 0, Kind::Command);
+        hand.send(1, 0, MessageKind::Command);
         let load = hand.ask();
         hand.answer_load(&load);
-        let Action::WantSlot { entity, generation } = hand.ask() else { panic!("no room") };
-        hand.tell(Event::Slot { entity, generation });
+        let Action::RequestSlot { entity, generation } = hand.ask() else { panic!("no room") };
+        hand.tell(Event::SlotGranted { entity, generation });
         let started = hand.ask();
         assert!(
             matches!(&started, Action::Activate { reason: told, .. } if *told == reason),

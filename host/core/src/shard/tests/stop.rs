@@ -10,21 +10,21 @@ fn standing(hand: &Hand, epoch: u64) -> Box<Claim> {
     Box::new(Claim { epoch: Epoch(epoch), node: "b".into(), incarnation, ..mine })
 }
 
-fn hint_of(claim: &Claim) -> Hint {
+fn hint_of(claim: &Claim) -> OwnerHint {
     let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
-    Hint { epoch: claim.epoch, owner: Some(owner) }
+    OwnerHint { epoch: claim.epoch, owner: Some(owner) }
 }
 
 #[test]
 fn s11_6_a_message_for_a_shard_that_was_lost_is_told_whose_it_is() {
     let mut hand = Hand::new(Settings::default());
-    let waiting = hand.send(1, 0, Kind::Command);
+    let waiting = hand.send(1, 0, MessageKind::Command);
     let standing = standing(&hand, 4);
-    hand.tell(Event::Claimed {
+    hand.tell(Event::ClaimResult {
         number: 1,
-        outcome: ClaimOutcome::Refused { standing: standing.clone() },
+        outcome: ClaimOutcome::Refused { current: standing.clone() },
     });
-    let late = hand.send(2, 1, Kind::Command);
+    let late = hand.send(2, 1, MessageKind::Command);
     for token in [waiting, late] {
         assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
         assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
@@ -35,10 +35,10 @@ fn s11_6_a_message_for_a_shard_that_was_lost_is_told_whose_it_is() {
 #[test]
 fn s11_6_a_turn_whose_commit_met_another_claim_is_told_whose_the_shard_is() {
     let mut hand = Hand::serving();
-    let turn = hand.send(1, 0, Kind::Command);
+    let turn = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let standing = standing(&hand, 2);
-    let refusal = Refusal::Claim { standing: Some(standing.clone()) };
+    let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
     hand.settle(CommitOutcome::Refused(refusal));
     assert_eq!(hand.code_of(turn).as_deref(), Some(codes::NOT_OWNER));
     assert_eq!(hand.hint_of(turn), Some(hint_of(&standing)));
@@ -48,11 +48,11 @@ fn s11_6_a_turn_whose_commit_met_another_claim_is_told_whose_the_shard_is() {
 #[test]
 fn s11_6_a_message_for_a_shard_that_stops_is_told_the_epoch_that_ends() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Stop(StopReason::HandedOff));
-    let late = hand.send(2, 1, Kind::Command);
+    let late = hand.send(2, 1, MessageKind::Command);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
-    assert_eq!(hand.hint_of(late), Some(Hint { epoch: Epoch(1), owner: None }));
+    assert_eq!(hand.hint_of(late), Some(OwnerHint { epoch: Epoch(1), owner: None }));
 }
 
 impl Hand {
@@ -62,21 +62,21 @@ impl Hand {
 
     /// Lets the time pass that a stop may take, and sees that it is given all of it (A13).
     fn stop_deadline(&mut self) {
-        let deadline = Settings::default().stop_deadline;
+        let deadline = Settings::default().stop_timeout;
         assert!(deadline > 0);
         let (dropped, told) = (self.dropped, self.replies.len());
         self.now += deadline - 1;
         self.tell(Event::Tick);
         assert_eq!((self.dropped, self.replies.len(), self.stopped), (dropped, told, 0));
         self.now += 1;
-        assert_eq!(self.machine.wake(), Some(self.now), "it asks to be woken then");
+        assert_eq!(self.machine.next_wake(), Some(self.now), "it asks to be woken then");
         self.tell(Event::Tick);
         assert_eq!(self.dropped, dropped + 1);
     }
 
     fn claimed(&mut self, outcome: ClaimOutcome) {
         let number = self.claims.last().expect("a claim").number;
-        self.tell(Event::Claimed { number, outcome });
+        self.tell(Event::ClaimResult { number, outcome });
     }
 
     /// Stopped was said once, nothing is left, and nothing that comes later changes that (A14).
@@ -84,15 +84,15 @@ impl Hand {
         for late in 0..3 {
             assert_eq!((self.stopped, self.lost), (1, 0), "{late}");
             assert_eq!(self.machine.phase(), Phase::Stopped);
-            assert_eq!((self.rooms, self.machine.load()), (0, (0, 0)));
+            assert_eq!((self.rooms, self.machine.stats()), (0, (0, 0)));
             let told: std::collections::BTreeSet<_> = self.replies.iter().map(|r| r.0).collect();
             assert_eq!((told.len(), self.replies.len()), (self.tokens as usize, told.len()));
             self.now += 10_000;
             self.tell(Event::Tick);
             self.stop();
             self.tell(Event::Resume);
-            self.tell(Event::Renewed { sent: self.now, lease: 3_000 });
-            let token = self.send(100 + late, 0, Kind::Command);
+            self.tell(Event::LeaseRenewed { sent_at: self.now, lease: 3_000 });
+            let token = self.send(100 + late, 0, MessageKind::Command);
             assert_eq!(self.code_of(token).as_deref(), Some(codes::REBALANCING));
         }
     }
@@ -102,14 +102,14 @@ impl Hand {
 fn a12_a_shard_that_claims_is_stopped_when_its_claim_is_answered_whatever_the_answer() {
     for at in 0..3 {
         let mut hand = Hand::new(Settings::default());
-        let waiting = hand.send(1, 0, Kind::Command);
+        let waiting = hand.send(1, 0, MessageKind::Command);
         hand.stop();
         assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
         assert_eq!(hand.stopped, 0, "its claim is under way");
         let standing = standing(&hand, 2);
         hand.claimed(match at {
             0 => ClaimOutcome::Granted,
-            1 => ClaimOutcome::Refused { standing },
+            1 => ClaimOutcome::Refused { current: standing },
             _ => ClaimOutcome::Failed("no".into()),
         });
         hand.ended();
@@ -129,14 +129,14 @@ fn a12_a_shard_that_waits_to_claim_again_is_stopped_at_once() {
 #[test]
 fn a12_with_an_unknown_commit_stopped_waits_for_the_other_commits_and_for_no_claim() {
     let mut hand = Hand::serving();
-    let unknown = hand.send(1, 0, Kind::Command);
+    let unknown = hand.send(1, 0, MessageKind::Command);
     hand.run();
-    let behind = hand.send(2, 1, Kind::Command);
+    let behind = hand.send(2, 1, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Unknown("lost".into()));
     hand.stop();
     assert_eq!(hand.stopped, 0, "a commit is under way");
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 0 }));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 0 }));
     assert_eq!(hand.code_of(unknown).as_deref(), Some("unknown"));
     assert_eq!(hand.code_of(behind).as_deref(), Some(codes::COMMIT_REFUSED));
     hand.ended();
@@ -146,9 +146,9 @@ fn a12_with_an_unknown_commit_stopped_waits_for_the_other_commits_and_for_no_cla
 /// A machine that claims again while a turn of another entity runs.
 fn claiming_again() -> (Hand, u64) {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    let session = Session::of("client/x", b"t");
+    let session = ScopedSessionId::derive("client/x", b"t");
     let template = Message {
         target: Entity::new("counter", "bob"),
         id: MessageId { session, sequence: 1 },
@@ -169,7 +169,7 @@ fn a12_a_turn_that_ends_while_a_stopping_shard_claims_again_is_committed_under_t
     assert!(hand.commits.is_empty(), "the claim is not answered");
     hand.claimed(ClaimOutcome::Granted);
     assert_eq!((hand.commits[0].claim.number, hand.stopped), (2, 0));
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
     hand.ended();
 
@@ -184,8 +184,8 @@ fn a12_a_turn_that_ends_while_a_stopping_shard_claims_again_is_committed_under_t
 #[test]
 fn a12_a_turn_that_waits_for_the_claim_when_its_shard_stops_did_not_run_and_its_instance_goes() {
     let (mut hand, waiting) = claiming_again();
-    let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
+    let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.run();
     hand.stop();
     assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
@@ -200,7 +200,7 @@ fn a12_a_shard_whose_entity_is_loaded_or_waits_for_room_is_stopped_at_once() {
     for room in [false, true] {
         let mut hand = Hand::serving();
         hand.silent = true;
-        let waiting = hand.send(1, 0, Kind::Command);
+        let waiting = hand.send(1, 0, MessageKind::Command);
         let load = hand.ask();
         if room {
             hand.answer_load(&load);
@@ -209,8 +209,8 @@ fn a12_a_shard_whose_entity_is_loaded_or_waits_for_room_is_stopped_at_once() {
         assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
         hand.ended();
         match hand.asked.pop() {
-            Some(Action::WantSlot { entity, generation }) => {
-                hand.tell(Event::Slot { entity, generation });
+            Some(Action::RequestSlot { entity, generation }) => {
+                hand.tell(Event::SlotGranted { entity, generation });
             }
             _ => hand.answer_load(&load),
         }
@@ -222,16 +222,18 @@ fn a12_a_shard_whose_entity_is_loaded_or_waits_for_room_is_stopped_at_once() {
 fn activating() -> (Hand, u64, Event) {
     let mut hand = Hand::serving();
     hand.silent = true;
-    let waiting = hand.send(1, 0, Kind::Command);
+    let waiting = hand.send(1, 0, MessageKind::Command);
     let load = hand.ask();
     hand.answer_load(&load);
-    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("room is asked for") };
-    hand.tell(Event::Slot { entity: entity.clone(), generation });
-    let result = Activation::Started(turn(Answer::Result(Bytes::new()), true));
+    let Action::RequestSlot { entity, generation } = hand.ask() else {
+        panic!("room is asked for")
+    };
+    hand.tell(Event::SlotGranted { entity: entity.clone(), generation });
+    let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
     hand.stop();
     assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
     assert_eq!(hand.stopped, 0, "an instance is being made");
-    (hand, waiting, Event::Activated { entity, generation, result })
+    (hand, waiting, Event::ActivationResult { entity, generation, result })
 }
 
 #[test]
@@ -239,11 +241,11 @@ fn a12_an_instance_that_is_being_made_ends_before_stopped_is_said_and_at_the_dea
     let (mut hand, _, activated) = activating();
     hand.tell(activated);
     assert_eq!((hand.stopped, hand.dropped), (0, 1), "the start turn's commit is under way");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.ended();
 
     let (mut hand, _, activated) = activating();
-    hand.now = hand.machine.wake().expect("the stop deadline");
+    hand.now = hand.machine.next_wake().expect("the stop deadline");
     hand.tell(Event::Tick);
     assert_eq!(hand.dropped, 1);
     hand.ended();
@@ -254,19 +256,19 @@ fn a12_an_instance_that_is_being_made_ends_before_stopped_is_said_and_at_the_dea
 #[test]
 fn a12_gated_turns_and_their_queries_are_answered_before_stopped_and_parked_messages_go_back() {
     let mut hand = Hand::serving();
-    let first = hand.send(1, 0, Kind::Command);
+    let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
-    let second = hand.send(2, 1, Kind::Command);
+    let second = hand.send(2, 1, MessageKind::Command);
     hand.run();
-    let query = hand.send(3, 2, Kind::Query);
+    let query = hand.send(3, 2, MessageKind::Query);
     hand.run();
-    let parked = hand.send(9, 8, Kind::Command);
+    let parked = hand.send(9, 8, MessageKind::Command);
     hand.stop();
     assert_eq!(hand.code_of(parked).as_deref(), Some(codes::REBALANCING));
     assert_eq!((hand.stopped, hand.dropped), (0, 1));
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.stopped, 0);
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     for (token, end) in [(first, "final 1"), (second, "final 2"), (query, "final 2")] {
         assert_eq!(hand.code_of(token).as_deref(), Some(end));
     }
@@ -276,7 +278,7 @@ fn a12_gated_turns_and_their_queries_are_answered_before_stopped_and_parked_mess
 #[test]
 fn a13_a_turn_that_runs_beyond_the_stop_deadline_is_dropped_and_has_no_effect() {
     let mut hand = Hand::serving();
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     hand.stop();
     hand.stop_deadline();
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::REBALANCING));
@@ -289,23 +291,23 @@ fn a13_a_turn_that_runs_beyond_the_stop_deadline_is_dropped_and_has_no_effect() 
 fn a13_a_stop_hook_is_a_turn_that_stopped_waits_for_up_to_the_deadline() {
     for hangs in [false, true] {
         let mut hand = Hand::serving();
-        let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
-        hand.tell(Event::Type { kind: "counter".into(), settings });
-        hand.send(1, 0, Kind::Command);
+        let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
+        hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        hand.send(1, 0, MessageKind::Command);
         hand.run();
-        hand.settle(CommitOutcome::Done);
+        hand.settle(CommitOutcome::Committed);
         hand.stop();
-        let Action::Stop { entity, generation, turn: id, .. } = hand.ask() else {
+        let Action::CallStopHook { entity, generation, turn: id, .. } = hand.ask() else {
             panic!("a hook")
         };
         assert_eq!(hand.stopped, 0);
         if hangs {
             hand.stop_deadline();
         } else {
-            let result = turn(Answer::Result(Bytes::new()), true);
+            let result = turn(GuestReply::Result(Bytes::new()), true);
             hand.tell(Event::TurnDone { entity, generation, turn: id, result });
             assert_eq!(hand.stopped, 0, "its commit is under way");
-            hand.settle(CommitOutcome::Done);
+            hand.settle(CommitOutcome::Committed);
         }
         hand.ended();
     }
@@ -314,11 +316,11 @@ fn a13_a_stop_hook_is_a_turn_that_stopped_waits_for_up_to_the_deadline() {
 #[test]
 fn a13_a_shard_that_is_lost_while_it_stops_is_stopped_all_the_same() {
     let mut hand = Hand::serving();
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.stop();
     let standing = standing(&hand, 2);
-    let refusal = Refusal::Claim { standing: Some(standing.clone()) };
+    let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
     hand.settle(CommitOutcome::Refused(refusal));
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
     assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
@@ -328,19 +330,19 @@ fn a13_a_shard_that_is_lost_while_it_stops_is_stopped_all_the_same() {
 #[test]
 fn a14_a_stop_that_comes_twice_or_for_a_shard_that_was_lost_changes_nothing() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.stop();
-    let deadline = hand.machine.wake();
+    let deadline = hand.machine.next_wake();
     hand.now += 1_000;
     hand.stop();
-    assert_eq!((hand.machine.wake(), hand.stopped), (deadline, 0), "the first one counts");
+    assert_eq!((hand.machine.next_wake(), hand.stopped), (deadline, 0), "the first one counts");
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.ended();
 
     let mut hand = Hand::new(Settings::default());
     let standing = standing(&hand, 2);
-    hand.claimed(ClaimOutcome::Refused { standing });
+    hand.claimed(ClaimOutcome::Refused { current: standing });
     hand.stop();
     assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 1));
 }
@@ -348,48 +350,51 @@ fn a14_a_stop_that_comes_twice_or_for_a_shard_that_was_lost_changes_nothing() {
 #[test]
 fn a_machine_that_is_forgotten_answers_all_it_holds_at_once_and_ignores_the_rest() {
     let mut hand = Hand::serving();
-    let gated = hand.send(1, 0, Kind::Command);
+    let gated = hand.send(1, 0, MessageKind::Command);
     hand.run();
-    let read = hand.send(2, 1, Kind::Query);
+    let read = hand.send(2, 1, MessageKind::Query);
     hand.run();
-    let running = hand.send(3, 2, Kind::Command);
-    let waiting = hand.send(4, 3, Kind::Command);
-    let parked = hand.send(9, 8, Kind::Command);
-    hand.tell(Event::Forget);
+    let running = hand.send(3, 2, MessageKind::Command);
+    let waiting = hand.send(4, 3, MessageKind::Command);
+    let parked = hand.send(9, 8, MessageKind::Command);
+    hand.tell(Event::Drop);
     assert_eq!(hand.code_of(gated).as_deref(), Some("unknown"), "its commit is under way");
-    let ended = Hint { epoch: Epoch(1), owner: None };
-    let late = hand.send(5, 4, Kind::Command);
+    let ended = OwnerHint { epoch: Epoch(1), owner: None };
+    let late = hand.send(5, 4, MessageKind::Command);
     for token in [read, running, waiting, parked, late] {
         assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
         assert_eq!(hand.hint_of(token), Some(ended.clone()));
     }
     assert_eq!((hand.dropped, hand.rooms), (1, 0), "the instance and its room are given up");
     let replies = hand.replies.len();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.run();
     hand.tell(Event::Stop(StopReason::HandedOff));
     hand.tell(Event::Tick);
-    hand.tell(Event::Forget);
+    hand.tell(Event::Drop);
     assert_eq!((hand.replies.len(), hand.commits.len(), hand.claims.len()), (replies, 0, 1));
     assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 0));
-    assert_eq!((hand.machine.load(), hand.machine.wake()), ((0, 0), None));
+    assert_eq!((hand.machine.stats(), hand.machine.next_wake()), ((0, 0), None));
 }
 
 #[test]
 fn a_machine_that_is_forgotten_while_it_claims_hears_no_answer_to_its_claim() {
     for again in [false, true] {
         let mut hand = if again { Hand::serving() } else { Hand::new(Settings::default()) };
-        let first = hand.send(1, 0, Kind::Command);
+        let first = hand.send(1, 0, MessageKind::Command);
         if again {
             hand.run();
             hand.settle(CommitOutcome::Unknown("a failed sync".into()));
         }
         let number = hand.claims.last().expect("a claim").number;
-        let waiting = hand.send(2, 1, Kind::Command);
-        hand.tell(Event::Forget);
+        let waiting = hand.send(2, 1, MessageKind::Command);
+        hand.tell(Event::Drop);
         let standing = standing(&hand, 4);
-        hand.tell(Event::Claimed { number, outcome: ClaimOutcome::Refused { standing } });
-        hand.tell(Event::Claimed { number, outcome: ClaimOutcome::Granted });
+        hand.tell(Event::ClaimResult {
+            number,
+            outcome: ClaimOutcome::Refused { current: standing },
+        });
+        hand.tell(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
         assert_eq!(
             hand.code_of(first).as_deref(),
             Some(if again { "unknown" } else { codes::NOT_OWNER })
@@ -402,20 +407,20 @@ fn a_machine_that_is_forgotten_while_it_claims_hears_no_answer_to_its_claim() {
 #[test]
 fn a_machine_that_was_lost_and_is_then_forgotten_tells_what_still_waited_for_its_commit() {
     let mut hand = Hand::serving();
-    let first = hand.send(1, 0, Kind::Command);
+    let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
-    let second = hand.send(2, 1, Kind::Command);
+    let second = hand.send(2, 1, MessageKind::Command);
     hand.run();
     let standing = standing(&hand, 2);
-    let refusal = Refusal::Claim { standing: Some(standing.clone()) };
+    let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
     hand.settle(CommitOutcome::Refused(refusal));
     assert_eq!(
         (hand.code_of(first).as_deref(), hand.code_of(second)),
         (Some(codes::NOT_OWNER), None)
     );
-    hand.tell(Event::Forget);
+    hand.tell(Event::Drop);
     assert_eq!(hand.code_of(second).as_deref(), Some("unknown"));
-    let late = hand.send(3, 2, Kind::Command);
+    let late = hand.send(3, 2, MessageKind::Command);
     assert_eq!(hand.hint_of(late), Some(hint_of(&standing)), "what the store told stays known");
     assert_eq!((hand.lost, hand.rooms), (1, 0));
 }
@@ -423,17 +428,18 @@ fn a_machine_that_was_lost_and_is_then_forgotten_tells_what_still_waited_for_its
 #[test]
 fn a15_an_instance_that_fails_outside_a_stop_is_dropped_and_the_next_message_starts_another() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
     let failed =
         TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
-    let result = Turn { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+    let result =
+        TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
     hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
-    assert_eq!((hand.dropped, hand.rooms, hand.machine.load()), (1, 0, (0, 0)));
+    assert_eq!((hand.dropped, hand.rooms, hand.machine.stats()), (1, 0, (0, 0)));
     assert_eq!(hand.machine.phase(), Phase::Serving);
-    let next = hand.send(2, 0, Kind::Command);
+    let next = hand.send(2, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(next).as_deref(), Some("final 1"));
     assert_eq!((hand.loads, hand.starts), (2, 2));
 }
@@ -441,7 +447,7 @@ fn a15_an_instance_that_fails_outside_a_stop_is_dropped_and_the_next_message_sta
 #[test]
 fn a13_a_shard_that_stops_wakes_at_its_deadline() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.stop();
-    assert_eq!(hand.machine.wake(), Some(hand.now + Settings::default().stop_deadline));
+    assert_eq!(hand.machine.next_wake(), Some(hand.now + Settings::default().stop_timeout));
 }

@@ -5,32 +5,32 @@ use super::*;
 /// A suspended machine whose entity's instance is idle.
 fn suspended() -> Hand {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.tell(Event::Suspend);
-    assert!(hand.machine.suspended());
+    assert!(hand.machine.is_suspended());
     hand
 }
 
 #[test]
 fn r9_a_suspended_shard_starts_no_turn_keeps_its_instances_and_goes_on_when_it_is_resumed() {
     let mut hand = suspended();
-    let command = hand.send(2, 1, Kind::Command);
-    let query = hand.send_from(b"other", 1, 0, Kind::Query, "1");
+    let command = hand.send(2, 1, MessageKind::Command);
+    let query = hand.send_from(b"other", 1, 0, MessageKind::Query, "1");
     // The lease is good again, and the claims were not read yet.
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     assert!(hand.running.is_none(), "neither a command nor a query");
-    hand.now += TypeSettings::default().idle + 1;
+    hand.now += TypeSettings::default().idle_timeout + 1;
     hand.tell(Event::Tick);
     hand.tell(Event::Evict { entity: alice() });
-    assert_eq!((hand.dropped, hand.machine.load()), (0, (1, 2)), "the instance stays");
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    assert_eq!((hand.dropped, hand.machine.stats()), (0, (1, 2)), "the instance stays");
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.tell(Event::Resume);
-    assert!(!hand.machine.suspended());
+    assert!(!hand.machine.is_suspended());
     assert_eq!(hand.starts, 1, "the same instance goes on");
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.run();
     assert_eq!(hand.code_of(command).as_deref(), Some("final 2"));
     assert_eq!(hand.code_of(query).as_deref(), Some("final 2"));
@@ -39,20 +39,20 @@ fn r9_a_suspended_shard_starts_no_turn_keeps_its_instances_and_goes_on_when_it_i
 #[test]
 fn r9_a_turn_that_ran_when_the_shard_was_suspended_is_still_made_durable() {
     let mut hand = Hand::serving();
-    let command = hand.send(1, 0, Kind::Command);
+    let command = hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Suspend);
     hand.run();
     assert_eq!(hand.commits.len(), 1, "the store fences it");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(command).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn r9_a_query_that_ran_when_the_shard_was_suspended_is_not_answered_from_memory() {
     let mut hand = Hand::serving();
-    let query = hand.send(1, 0, Kind::Query);
+    let query = hand.send(1, 0, MessageKind::Query);
     hand.tell(Event::Suspend);
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.run();
     assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
 }
@@ -60,39 +60,39 @@ fn r9_a_query_that_ran_when_the_shard_was_suspended_is_not_answered_from_memory(
 #[test]
 fn r9_what_comes_while_a_shard_is_suspended_waits_within_mailbox_and_deadline() {
     let mut hand = suspended();
-    let settings = TypeSettings { mailbox: 2, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
-    hand.send(2, 1, Kind::Command);
+    let settings = TypeSettings { mailbox_capacity: 2, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.send(2, 1, MessageKind::Command);
     let template = Message {
-        id: MessageId { session: Session::of("client/x", b"late"), sequence: 1 },
+        id: MessageId { session: ScopedSessionId::derive("client/x", b"late"), sequence: 1 },
         deadline: Some(hand.now + 50),
         ..hand.template()
     };
     let late = hand.post(template);
-    let full = hand.send(3, 2, Kind::Command);
+    let full = hand.send(3, 2, MessageKind::Command);
     assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
-    hand.now = hand.machine.wake().expect("the deadline");
+    hand.now = hand.machine.next_wake().expect("the deadline");
     hand.tell(Event::Tick);
-    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE));
+    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE_EXCEEDED));
     assert!(hand.running.is_none());
 }
 
 #[test]
 fn r9_a_message_parked_behind_one_that_waits_for_the_resumption_is_not_out_of_order() {
     let mut hand = Hand::serving();
-    hand.send_from(b"other", 1, 0, Kind::Command, "1");
-    let follower = hand.send(2, 1, Kind::Command);
+    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
+    let follower = hand.send(2, 1, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.tell(Event::Suspend);
-    hand.send(1, 0, Kind::Command);
-    hand.now += 2 * Settings::default().order_wait;
+    hand.send(1, 0, MessageKind::Command);
+    hand.now += 2 * Settings::default().order_timeout;
     hand.tell(Event::Tick);
-    hand.tell(Event::Renewed { sent: hand.now, lease: 3_000 });
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.tell(Event::Resume);
     hand.run();
     hand.run();
-    (0..2).for_each(|_| hand.settle(CommitOutcome::Done));
+    (0..2).for_each(|_| hand.settle(CommitOutcome::Committed));
     assert_eq!(hand.code_of(follower).as_deref(), Some("final 3"));
 }
 
@@ -100,19 +100,23 @@ fn r9_a_message_parked_behind_one_that_waits_for_the_resumption_is_not_out_of_or
 fn r9_no_start_turn_begins_while_suspended_and_room_granted_before_is_not_taken_twice() {
     let mut hand = Hand::serving();
     hand.silent = true;
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     let loading = hand.ask();
     hand.answer_load(&loading);
-    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("room is asked for") };
+    let Action::RequestSlot { entity, generation } = hand.ask() else {
+        panic!("room is asked for")
+    };
     hand.tell(Event::Suspend);
     assert_eq!(hand.rooms, 0, "a suspended shard waits for no room");
-    hand.tell(Event::Slot { entity: entity.clone(), generation });
+    hand.tell(Event::SlotGranted { entity: entity.clone(), generation });
     assert_eq!(hand.starts, 0);
     hand.tell(Event::Resume);
-    hand.tell(Event::Slot { entity, generation });
+    hand.tell(Event::SlotGranted { entity, generation });
     assert_eq!(hand.starts, 0, "it was given back");
-    let Action::WantSlot { entity, generation } = hand.ask() else { panic!("room is asked for") };
-    hand.tell(Event::Slot { entity, generation });
+    let Action::RequestSlot { entity, generation } = hand.ask() else {
+        panic!("room is asked for")
+    };
+    hand.tell(Event::SlotGranted { entity, generation });
     assert_eq!((hand.starts, hand.rooms), (1, 1));
 }
 
@@ -120,27 +124,27 @@ fn r9_no_start_turn_begins_while_suspended_and_room_granted_before_is_not_taken_
 fn r9_nothing_is_loaded_or_run_by_a_claim_that_is_granted_while_suspended() {
     let mut hand = Hand::new(Settings::default());
     hand.tell(Event::Suspend);
-    let command = hand.send(1, 0, Kind::Command);
+    let command = hand.send(1, 0, MessageKind::Command);
     hand.grant();
     assert_eq!((hand.machine.phase(), hand.loads), (Phase::Serving, 0));
     hand.tell(Event::Resume);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(command).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn r9_a_suspended_shard_stops_in_good_order_without_its_stop_hooks() {
     let mut hand = Hand::serving();
-    let settings = TypeSettings { has_stop: true, ..TypeSettings::default() };
-    hand.tell(Event::Type { kind: "counter".into(), settings });
-    let running = hand.send(1, 0, Kind::Command);
+    let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
+    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    let running = hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Suspend);
     hand.tell(Event::Stop(StopReason::HandedOff));
     assert_eq!(hand.stopped, 0, "a turn runs");
     hand.run();
     assert_eq!((hand.stopped, hand.dropped), (0, 1), "its commit is under way");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
     assert_eq!((hand.stopped, hand.hooks, hand.rooms), (1, 0, 0), "the hook is a turn");
 }
@@ -151,7 +155,7 @@ fn r9_room_granted_before_is_taken_by_none_of_many_entities() {
     hand.silent = true;
     let mut wanted = Vec::new();
     for target in [alice(), Entity::new("counter", "bob")] {
-        let session = Session::of("client/x", target.id.as_bytes());
+        let session = ScopedSessionId::derive("client/x", target.id.as_bytes());
         let id = MessageId { session, sequence: 1 };
         hand.post(Message { id, target, ..hand.template() });
         let load = hand.ask();
@@ -161,8 +165,8 @@ fn r9_room_granted_before_is_taken_by_none_of_many_entities() {
     hand.tell(Event::Suspend);
     hand.tell(Event::Resume);
     for room in wanted {
-        let Action::WantSlot { entity, generation } = room else { panic!("{room:?}") };
-        hand.tell(Event::Slot { entity, generation });
+        let Action::RequestSlot { entity, generation } = room else { panic!("{room:?}") };
+        hand.tell(Event::SlotGranted { entity, generation });
     }
     assert_eq!(hand.starts, 0, "it was given back");
 }

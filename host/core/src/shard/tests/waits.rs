@@ -7,7 +7,7 @@ impl Hand {
     /// Lets time pass.
     fn pass(&mut self, span: u64) {
         let until = self.now + span;
-        while let Some(wake) = self.machine.wake().filter(|wake| *wake <= until) {
+        while let Some(wake) = self.machine.next_wake().filter(|wake| *wake <= until) {
             self.now = self.now.max(wake);
             self.tell(Event::Tick);
         }
@@ -15,16 +15,16 @@ impl Hand {
     }
 
     fn renew(&mut self) {
-        self.tell(Event::Renewed { sent: self.now, lease: 3_000 });
+        self.tell(Event::LeaseRenewed { sent_at: self.now, lease: 3_000 });
     }
 
     fn deploy(&mut self, settings: TypeSettings) {
-        self.tell(Event::Type { kind: "counter".into(), settings });
+        self.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
     }
 
     /// A command of a session of its own, by a deadline so many milliseconds from now.
     fn send_by(&mut self, session: &[u8], span: u64) -> u64 {
-        let id = MessageId { session: Session::of("client/x", session), sequence: 1 };
+        let id = MessageId { session: ScopedSessionId::derive("client/x", session), sequence: 1 };
         self.post(Message { id, deadline: Some(self.now + span), ..self.template() })
     }
 
@@ -41,15 +41,15 @@ impl Hand {
         let failed =
             TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
         let result =
-            Turn { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+            TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
         self.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
     }
 
     fn slot(&mut self) {
-        let Action::WantSlot { entity, generation } = self.ask() else {
+        let Action::RequestSlot { entity, generation } = self.ask() else {
             panic!("no room asked for")
         };
-        self.tell(Event::Slot { entity, generation });
+        self.tell(Event::SlotGranted { entity, generation });
     }
 }
 
@@ -59,8 +59,8 @@ fn bob() -> Entity {
 
 /// A command for bob, by a session of his.
 fn for_bob(hand: &mut Hand, sequence: u64) -> u64 {
-    let id = MessageId { session: Session::of("client/x", b"bob"), sequence };
-    let digest = Digest::of(&bob(), "m", b"1");
+    let id = MessageId { session: ScopedSessionId::derive("client/x", b"bob"), sequence };
+    let digest = MessageDigest::compute(&bob(), "m", b"1");
     hand.post(Message { id, target: bob(), digest, ..hand.template() })
 }
 
@@ -69,10 +69,10 @@ fn claims_anew() -> Hand {
     let mut hand = Hand::serving();
     for_bob(&mut hand, 1);
     hand.run();
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     hand.head = None;
     hand.lanes.clear();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     assert_eq!((hand.machine.phase(), hand.claims.len()), (Phase::Claiming, 2));
@@ -91,7 +91,7 @@ fn an_idle_entity_waits_for_the_new_claim() {
 #[test]
 fn an_entity_loaded_meanwhile_waits_for_the_new_claim() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.silent = true;
     for_bob(&mut hand, 1);
@@ -108,8 +108,8 @@ fn an_entity_loaded_meanwhile_waits_for_the_new_claim() {
 fn a_claim_that_failed_is_asked_for_again() {
     let mut hand = Hand::new(Settings::default());
     for (asked, wait) in [(1, 250), (2, 500)] {
-        hand.tell(Event::Claimed { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
-        assert_eq!(hand.machine.wake(), Some(hand.now + wait));
+        hand.tell(Event::ClaimResult { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
+        assert_eq!(hand.machine.next_wake(), Some(hand.now + wait));
         hand.pass(wait - 1);
         hand.tell(Event::Tick);
         assert_eq!(hand.claims.len(), asked);
@@ -117,7 +117,7 @@ fn a_claim_that_failed_is_asked_for_again() {
         assert_eq!(hand.claims.len(), asked + 1);
     }
     hand.grant();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     assert!(hand.running.is_some());
 }
 
@@ -126,11 +126,11 @@ fn each_entity_that_waits_for_the_lease_goes_on() {
     let mut hand = Hand::serving();
     for_bob(&mut hand, 1);
     hand.run();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.pass(2_400);
     for_bob(&mut hand, 2);
-    hand.send(2, 1, Kind::Query);
+    hand.send(2, 1, MessageKind::Query);
     let runs = hand.runs;
     hand.renew();
     assert_eq!(hand.runs, runs + 2);
@@ -138,25 +138,25 @@ fn each_entity_that_waits_for_the_lease_goes_on() {
 
 #[test]
 fn a_full_gate_waits_for_a_commit() {
-    let mut hand = Hand::with(Settings { gate: 1, ..Settings::default() });
-    hand.send(1, 0, Kind::Command);
+    let mut hand = Hand::with(Settings { max_gated_turns: 1, ..Settings::default() });
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.send(2, 1, Kind::Command);
+    hand.send(2, 1, MessageKind::Command);
     assert!(hand.running.is_none());
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert!(hand.running.is_some());
 }
 
 #[test]
 fn a_closed_entity_waits_for_its_commits_and_loads_again() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.send(2, 1, Kind::Command);
+    hand.send(2, 1, MessageKind::Command);
     hand.fail();
-    hand.send(3, 0, Kind::Command);
+    hand.send(3, 0, MessageKind::Command);
     assert_eq!(hand.loads, 1, "a commit is under way");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.loads, 2);
     assert!(hand.running.is_some());
 }
@@ -167,7 +167,7 @@ fn a_deadline_ends_the_waiting_wherever_a_message_is() {
     for steps in 0..=3 {
         let mut hand = Hand::serving();
         hand.silent = steps < 3;
-        hand.send_from(b"other", 1, 0, Kind::Command, "1");
+        hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
         if (1..3).contains(&steps) {
             let load = hand.ask();
             hand.answer_load(&load);
@@ -176,117 +176,117 @@ fn a_deadline_ends_the_waiting_wherever_a_message_is() {
             hand.slot();
         }
         let token = hand.send_by(b"late", 300);
-        hand.ends_at(token, 300, codes::DEADLINE);
+        hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     }
     // While its shard claims, and claims anew.
     let mut hand = Hand::new(Settings::default());
     let token = hand.send_by(b"late", 300);
-    hand.ends_at(token, 300, codes::DEADLINE);
+    hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     let mut hand = claims_anew();
     let token = hand.send_by(b"late", 300);
-    hand.ends_at(token, 300, codes::DEADLINE);
+    hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     // Behind one that has not come, and behind commits of an instance that is gone.
     let mut hand = Hand::serving();
     let deadline = Some(hand.now + 300);
     let token = hand.post(Message { after: 7, deadline, id: id_after(8), ..hand.template() });
-    hand.ends_at(token, 300, codes::DEADLINE);
+    hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
-    hand.send(2, 1, Kind::Command);
+    hand.send(2, 1, MessageKind::Command);
     hand.fail();
     let token = hand.send_by(b"late", 300);
-    hand.ends_at(token, 300, codes::DEADLINE);
+    hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
 }
 
 fn id_after(sequence: u64) -> MessageId {
-    MessageId { session: Session::of("client/x", b"after"), sequence }
+    MessageId { session: ScopedSessionId::derive("client/x", b"after"), sequence }
 }
 
 #[test]
 fn a_message_put_back_keeps_its_deadline() {
     let mut hand = Hand::serving();
-    hand.send_from(b"other", 1, 0, Kind::Command, "1");
+    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     hand.run();
-    hand.send_from(b"other", 2, 1, Kind::Command, "1");
+    hand.send_from(b"other", 2, 1, MessageKind::Command, "1");
     hand.run();
     let token = hand.send_by(b"late", 300);
     // A timer that fires while it runs does not know of it.
     let parked = hand.send_by(b"soon", 100);
-    hand.ends_at(parked, 100, codes::DEADLINE);
+    hand.ends_at(parked, 100, codes::DEADLINE_EXCEEDED);
     assert!(hand.running.is_some());
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
-    assert_eq!(hand.machine.waiting(&alice()), Some(1), "behind the other commit");
-    hand.ends_at(token, 200, codes::DEADLINE);
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
+    assert_eq!(hand.machine.queued_messages(&alice()), Some(1), "behind the other commit");
+    hand.ends_at(token, 200, codes::DEADLINE_EXCEEDED);
 }
 
 #[test]
 fn a_message_whose_sender_left_keeps_its_copies_deadline() {
-    let mut hand = Hand::with(Settings { gate: 1, ..Settings::default() });
+    let mut hand = Hand::with(Settings { max_gated_turns: 1, ..Settings::default() });
     let id = id_after(1);
     let deadline = Some(hand.now + 300);
-    let query = Message { id, deadline, kind: Kind::Query, ..hand.template() };
+    let query = Message { id, deadline, kind: MessageKind::Query, ..hand.template() };
     hand.post(query.clone());
     let copy = hand.post(query);
     let (generation, turn, _) = hand.running.take().expect("a running turn");
     let soon = hand.send_by(b"soon", 100);
-    hand.ends_at(soon, 100, codes::DEADLINE);
+    hand.ends_at(soon, 100, codes::DEADLINE_EXCEEDED);
     // The lease is no longer good, so that the copy waits.
-    hand.tell(Event::Renewed { sent: hand.now, lease: 0 });
-    hand.tell(Event::Abandoned { entity: alice(), generation, turn });
-    hand.ends_at(copy, 200, codes::DEADLINE);
+    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 0 });
+    hand.tell(Event::QueryAbandoned { entity: alice(), generation, turn });
+    hand.ends_at(copy, 200, codes::DEADLINE_EXCEEDED);
 }
 
 #[test]
 fn a_copy_with_a_later_deadline_prolongs_the_waiting() {
     let mut hand = Hand::serving();
-    hand.send_from(b"other", 1, 0, Kind::Command, "1");
+    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     let first = hand.send_by(b"late", 100);
     let copy = hand.send_by(b"late", 300);
-    hand.ends_at(copy, 300, codes::DEADLINE);
-    assert_eq!(hand.code_of(first).as_deref(), Some(codes::DEADLINE));
+    hand.ends_at(copy, 300, codes::DEADLINE_EXCEEDED);
+    assert_eq!(hand.code_of(first).as_deref(), Some(codes::DEADLINE_EXCEEDED));
 }
 
 #[test]
 fn room_that_never_comes_is_waited_for_in_bounds() {
     let mut hand = Hand::serving();
     hand.silent = true;
-    let token = hand.send(1, 0, Kind::Command);
+    let token = hand.send(1, 0, MessageKind::Command);
     let load = hand.ask();
     hand.answer_load(&load);
-    hand.ends_at(token, Settings::default().activation_wait, codes::OVERLOADED);
-    assert_eq!((hand.rooms, hand.machine.load()), (0, (0, 0)));
+    hand.ends_at(token, Settings::default().instance_slot_timeout, codes::OVERLOADED);
+    assert_eq!((hand.rooms, hand.machine.stats()), (0, (0, 0)));
 }
 
 #[test]
 fn a_message_parked_again_after_a_load_waits_in_bounds() {
     let mut hand = Hand::serving();
-    hand.send_from(b"other", 1, 0, Kind::Command, "1");
-    let parked = hand.send(2, 1, Kind::Command);
+    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
+    let parked = hand.send(2, 1, MessageKind::Command);
     hand.run();
-    hand.settle(CommitOutcome::Done);
-    hand.send_from(b"other", 2, 1, Kind::Command, "1");
+    hand.settle(CommitOutcome::Committed);
+    hand.send_from(b"other", 2, 1, MessageKind::Command, "1");
     hand.pass(500);
     hand.fail();
     assert_eq!((hand.loads, hand.code_of(parked)), (2, None));
-    hand.ends_at(parked, Settings::default().order_wait, codes::OUT_OF_ORDER);
-    assert_eq!(hand.machine.load(), (0, 0), "nothing of it stays");
+    hand.ends_at(parked, Settings::default().order_timeout, codes::OUT_OF_ORDER);
+    assert_eq!(hand.machine.stats(), (0, 0), "nothing of it stays");
 }
 
 #[test]
 fn order_and_idleness_are_timed_again_after_a_resumption() {
     let mut hand = Hand::serving();
-    hand.send_from(b"other", 1, 0, Kind::Command, "1");
+    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     hand.run();
-    hand.settle(CommitOutcome::Done);
-    let parked = hand.send(2, 1, Kind::Command);
+    hand.settle(CommitOutcome::Committed);
+    let parked = hand.send(2, 1, MessageKind::Command);
     hand.tell(Event::Suspend);
     hand.pass(300_000);
     hand.renew();
     hand.tell(Event::Resume);
-    hand.ends_at(parked, Settings::default().order_wait, codes::OUT_OF_ORDER);
-    hand.pass(TypeSettings::default().idle);
-    assert_eq!((hand.dropped, hand.machine.load()), (1, (0, 0)));
+    hand.ends_at(parked, Settings::default().order_timeout, codes::OUT_OF_ORDER);
+    hand.pass(TypeSettings::default().idle_timeout);
+    assert_eq!((hand.dropped, hand.machine.stats()), (1, (0, 0)));
 }
 
 #[test]
@@ -294,57 +294,58 @@ fn an_instance_is_idle_from_its_last_answer_whatever_it_was() {
     let idle = 1_000;
     for last in 0..=4 {
         let mut hand = Hand::serving();
-        hand.deploy(TypeSettings { idle, ..TypeSettings::default() });
-        hand.send_from(b"other", 1, 0, Kind::Command, "1");
+        hand.deploy(TypeSettings { idle_timeout: idle, ..TypeSettings::default() });
+        hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
         hand.run();
         match last {
             // A commit that took long.
             0 => hand.pass(5_000),
             // A query behind it.
             1 => {
-                hand.send(1, 0, Kind::Query);
+                hand.send(1, 0, MessageKind::Query);
                 hand.run();
                 hand.pass(5_000);
             }
             // A message that nobody had run in time.
             2 => {
-                hand.send(2, 1, Kind::Command);
+                hand.send(2, 1, MessageKind::Command);
                 hand.pass(5_000);
             }
             // A query whose lease ended while it ran.
             3 => {
-                hand.send(1, 0, Kind::Query);
-                hand.settle(CommitOutcome::Done);
+                hand.send(1, 0, MessageKind::Query);
+                hand.settle(CommitOutcome::Committed);
                 hand.pass(2_500);
                 hand.run();
             }
             // A query whose sender left.
             _ => {
-                hand.settle(CommitOutcome::Done);
-                hand.send(1, 0, Kind::Query);
+                hand.settle(CommitOutcome::Committed);
+                hand.send(1, 0, MessageKind::Query);
                 let (generation, turn, _) = hand.running.take().expect("a running turn");
-                hand.tell(Event::Abandoned { entity: alice(), generation, turn });
+                hand.tell(Event::QueryAbandoned { entity: alice(), generation, turn });
             }
         }
         if !hand.commits.is_empty() {
-            hand.settle(CommitOutcome::Done);
+            hand.settle(CommitOutcome::Committed);
         }
         hand.pass(idle);
-        assert_eq!((hand.dropped, hand.rooms, hand.machine.load()), (1, 0, (0, 0)), "case {last}");
+        assert_eq!((hand.dropped, hand.rooms, hand.machine.stats()), (1, 0, (0, 0)), "case {last}");
     }
 }
 
 #[test]
 fn a_stop_hook_that_hangs_keeps_messages_for_its_time_only() {
     let mut hand = Hand::serving();
-    let settings = TypeSettings { idle: 1_000, has_stop: true, ..TypeSettings::default() };
+    let settings =
+        TypeSettings { idle_timeout: 1_000, has_stop_hook: true, ..TypeSettings::default() };
     hand.deploy(settings);
-    hand.send(1, 0, Kind::Query);
+    hand.send(1, 0, MessageKind::Query);
     hand.run();
     hand.pass(1_000);
     assert_eq!(hand.hooks, 1);
-    hand.send(2, 0, Kind::Command);
-    hand.pass(Settings::default().stop_deadline - 1);
+    hand.send(2, 0, MessageKind::Command);
+    hand.pass(Settings::default().stop_timeout - 1);
     assert_eq!((hand.dropped, hand.starts), (0, 1));
     hand.renew();
     hand.pass(1);
@@ -356,13 +357,13 @@ fn a_stop_hook_that_hangs_keeps_messages_for_its_time_only() {
 fn waits_for_its_start() -> Hand {
     let mut hand = Hand::serving();
     hand.silent = true;
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     let load = hand.ask();
     hand.answer_load(&load);
     hand.slot();
     let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
-    let started = Activation::Started(turn(Answer::Result(Bytes::new()), true));
-    hand.tell(Event::Activated { entity, generation, result: started });
+    let started = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
+    hand.tell(Event::ActivationResult { entity, generation, result: started });
     hand.running = None;
     hand
 }
@@ -378,13 +379,13 @@ fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
     let mut commits: Vec<_> = std::mem::take(&mut hand.commits);
     let unknown = commits.pop().expect("bob's commit");
     let start = commits.remove(0);
-    let refused = CommitOutcome::Refused(Refusal::Limit("the disk is full".into()));
-    hand.tell(Event::Committed(vec![
+    let refused = CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into()));
+    hand.tell(Event::CommitResults(vec![
         (unknown.entity, unknown.head.turn, CommitOutcome::Unknown("a failed sync".into())),
         (start.entity, start.head.turn, refused),
     ]));
     let starts = hand.starts;
-    hand.send(2, 0, Kind::Command);
+    hand.send(2, 0, MessageKind::Command);
     hand.pass(100);
     hand.grant();
     assert_eq!(hand.starts, starts, "the pause goes on");
@@ -396,8 +397,8 @@ fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
 fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
     for suspended in [false, true] {
         let mut hand = waits_for_its_start();
-        hand.settle(CommitOutcome::Refused(Refusal::Limit("the disk is full".into())));
-        hand.send(2, 0, Kind::Command);
+        hand.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into())));
+        hand.send(2, 0, MessageKind::Command);
         if suspended {
             hand.tell(Event::Suspend);
         } else {
@@ -409,14 +410,14 @@ fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
         }
         hand.now += 250;
         hand.tell(Event::Tick);
-        assert!(hand.machine.wake().is_none_or(|wake| wake > hand.now), "it would be busy");
+        assert!(hand.machine.next_wake().is_none_or(|wake| wake > hand.now), "it would be busy");
     }
 }
 
 #[test]
 fn r3_no_claim_is_made_while_a_held_commit_runs() {
     let mut hand = Hand::serving();
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     let alices = hand.running.take();
     for_bob(&mut hand, 1);
     hand.run();
@@ -432,9 +433,9 @@ fn r3_no_claim_is_made_while_a_held_commit_runs() {
     hand.run();
     let bobs = hand.commits.pop().expect("bob's commit");
     let unknown = CommitOutcome::Unknown("a failed sync".into());
-    hand.tell(Event::Committed(vec![(bobs.entity, bobs.head.turn, unknown)]));
+    hand.tell(Event::CommitResults(vec![(bobs.entity, bobs.head.turn, unknown)]));
     assert_eq!(hand.claims.len(), 2, "alice's commit is under way");
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.claims.len(), 3);
 }
 
@@ -442,37 +443,37 @@ fn r3_no_claim_is_made_while_a_held_commit_runs() {
 fn a_refused_turn_takes_no_other_entitys_turn_along() {
     let mut hand = Hand::serving();
     // Alice's first turn is with the store; her second and bob's wait for the claim.
-    hand.send(1, 0, Kind::Command);
+    hand.send(1, 0, MessageKind::Command);
     hand.run();
     let third = Entity::new("counter", "carol");
-    let id = MessageId { session: Session::of("client/x", b"carol"), sequence: 1 };
+    let id = MessageId { session: ScopedSessionId::derive("client/x", b"carol"), sequence: 1 };
     hand.post(Message { id, target: third, ..hand.template() });
     hand.run();
     let carols = hand.commits.pop().expect("carol's commit");
     let unknown = CommitOutcome::Unknown("a failed sync".into());
     let bobs = for_bob(&mut hand, 1);
     let running = hand.running.take();
-    let second = hand.send(2, 1, Kind::Command);
+    let second = hand.send(2, 1, MessageKind::Command);
     let alices = hand.running.take();
-    hand.tell(Event::Committed(vec![(carols.entity, carols.head.turn, unknown)]));
+    hand.tell(Event::CommitResults(vec![(carols.entity, carols.head.turn, unknown)]));
     for turn in [running, alices] {
         hand.running = turn;
         hand.run();
     }
     assert_eq!(hand.commits.len(), 1, "only alice's first");
-    hand.settle(CommitOutcome::Refused(Refusal::Version { stored: 7 }));
+    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     assert_eq!(hand.code_of(second).as_deref(), Some(codes::COMMIT_REFUSED));
     hand.grant();
     assert_eq!(hand.commits.len(), 1);
-    hand.settle(CommitOutcome::Done);
+    hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(bobs).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn what_comes_while_the_store_does_not_answer_is_told_so() {
     let mut hand = Hand::new(Settings::default());
-    hand.tell(Event::Claimed { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
-    let token = hand.send(1, 0, Kind::Command);
+    hand.tell(Event::ClaimResult { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
+    let token = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::STORE_UNAVAILABLE));
 }
 
@@ -480,15 +481,15 @@ fn what_comes_while_the_store_does_not_answer_is_told_so() {
 fn a_message_whose_deadline_has_passed_has_nothing_loaded() {
     let mut hand = Hand::serving();
     let token = hand.send_by(b"s", 0);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE));
-    assert_eq!((hand.loads, hand.machine.load()), (0, (0, 0)));
+    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!((hand.loads, hand.machine.stats()), (0, (0, 0)));
 }
 
 #[test]
 fn what_a_full_mailbox_refuses_leaves_nothing_behind() {
     let mut hand = Hand::serving();
-    hand.deploy(TypeSettings { mailbox: 0, ..TypeSettings::default() });
-    let token = hand.send(1, 0, Kind::Command);
+    hand.deploy(TypeSettings { mailbox_capacity: 0, ..TypeSettings::default() });
+    let token = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::MAILBOX_FULL));
-    assert_eq!(hand.machine.load(), (0, 0));
+    assert_eq!(hand.machine.stats(), (0, 0));
 }

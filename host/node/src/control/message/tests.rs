@@ -1,5 +1,5 @@
 use ostraca_core::ids::{Epoch, Incarnation, ShardId};
-use ostraca_core::node::{Held, Report};
+use ostraca_core::node::{NodeReport, ReportedShard};
 use ostraca_core::rows::HandOffId;
 use serde::Deserialize;
 
@@ -16,15 +16,15 @@ fn one() -> NodeId {
 #[test]
 fn a_control_message_has_golden_bytes_and_one_sender() {
     let from = member();
-    let report = Report {
+    let report = NodeReport {
         incarnation: from.incarnation,
-        seen: vec![(0, 7)],
-        held: vec![Held { shard: ShardId(5), epoch: Epoch(2), serving: true }],
-        store_answers: true,
-        refused: Vec::new(),
+        applied_chunks: vec![(0, 7)],
+        shards: vec![ReportedShard { shard: ShardId(5), epoch: Epoch(2), serving: true }],
+        store_available: true,
+        refused_claims: Vec::new(),
         extensions: Extensions::default(),
     };
-    let talk = Talk::Report(Box::new(report));
+    let talk = ControlMessage::Report(Box::new(report));
     let bytes = encode(&from, &talk).expect("encodes");
     let golden = [2, 2, b'n', b'1', 3, 200, 1, 5, 3, 200, 1, 1, 0, 7, 1, 5, 2, 1, 1, 0, 0, 0];
     assert_eq!(bytes.as_ref(), golden);
@@ -44,19 +44,19 @@ fn every_kind_of_control_message_keeps_its_number() {
     let (term, shard, epoch) = (1, ShardId(2), Epoch(3));
     let (incarnation, id) = (member().incarnation, HandOffId { term: 1, number: 4 });
     let kinds = [
-        (1, Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision: 5 }),
-        (2, Talk::BeginHandOffAck { term, shard, epoch, id }),
-        (3, Talk::HandOff { term, shard, epoch, incarnation, id }),
-        (4, Talk::ShardStopped { term, shard, epoch, incarnation, id }),
-        (5, Talk::Report(Box::default())),
-        (6, Talk::Rebalance),
-        (7, Talk::Unreachable { node: one() }),
+        (1, ControlMessage::BeginHandOff { term, shard, epoch, incarnation, id, revision: 5 }),
+        (2, ControlMessage::BeginHandOffAck { term, shard, epoch, id }),
+        (3, ControlMessage::HandOff { term, shard, epoch, incarnation, id }),
+        (4, ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }),
+        (5, ControlMessage::Report(Box::default())),
+        (6, ControlMessage::Rebalance),
+        (7, ControlMessage::NodeUnreachable { node: one() }),
     ];
     for (number, talk) in kinds {
         let bytes = codec::encode(&talk).expect("encodes");
         assert_eq!(bytes[0], number, "{talk:?}");
         // A kind that is missing here, or in KINDS, would be ignored by everybody.
-        assert!(u32::from(number) < Talk::KINDS);
+        assert!(u32::from(number) < ControlMessage::KIND_COUNT);
         let bytes = encode(&member(), &talk).expect("encodes");
         assert_eq!(decode(&one(), &bytes), Ok((member(), talk)));
     }
@@ -80,7 +80,7 @@ enum Later {
 struct LaterReport {
     incarnation: Incarnation,
     seen: Vec<(u32, u64)>,
-    held: Vec<Held>,
+    held: Vec<ReportedShard>,
     store_answers: bool,
     refused: Vec<(ShardId, Epoch, Epoch)>,
     extensions: Extensions<Self>,
@@ -104,7 +104,7 @@ impl Extensible for LaterMessage {
 fn later(talk: &Later, field: Option<u32>) -> Vec<u8> {
     let mut block = Extensions::<LaterMessage>::default();
     field.inspect(|number| block.set(*number, &"x").expect("fits"));
-    codec::encode_after(vec![VERSION], &(member(), talk, block)).expect("encodes")
+    codec::append_encoded(vec![VERSION], &(member(), talk, block)).expect("encodes")
 }
 
 fn later_report(field: Option<u32>) -> Later {
@@ -121,20 +121,23 @@ fn a_later_releases_message_is_understood_or_ignored_whole() {
     let node = one();
     assert_eq!(
         heard(&Later::Unreachable { node: node.clone() }, Some(LOAD)),
-        Ok(Talk::Unreachable { node })
+        Ok(ControlMessage::NodeUnreachable { node })
     );
-    assert!(matches!(heard(&later_report(Some(LOAD)), None), Ok(Talk::Report(_))));
+    assert!(matches!(heard(&later_report(Some(LOAD)), None), Ok(ControlMessage::Report(_))));
     for refused in [heard(&Later::Rebalance, Some(POOL)), heard(&later_report(Some(POOL)), None)] {
         let error = refused.expect_err("a required field");
         assert!(error.to_string().contains("field 3"), "{error}");
     }
     let unknown = heard(&Later::Gossip { about: "n2".into() }, None);
-    assert_eq!(unknown, Err(Ignored::Kind(Talk::KINDS)));
+    assert_eq!(unknown, Err(Ignored::Kind(ControlMessage::KIND_COUNT)));
 }
 
 #[test]
 fn a_later_release_understands_this_ones_messages() {
-    let talk = Talk::Report(Box::new(Report { store_answers: true, ..Report::default() }));
+    let talk = ControlMessage::Report(Box::new(NodeReport {
+        store_available: true,
+        ..NodeReport::default()
+    }));
     let bytes = encode(&member(), &talk).expect("encodes");
     let (from, later, _): (Member, Later, Extensions<LaterMessage>) =
         codec::decode(&bytes[1..]).expect("decodes");

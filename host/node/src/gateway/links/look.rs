@@ -135,7 +135,7 @@ impl Links {
             shard: shard.0,
             entities: entities
                 .iter()
-                .map(|it| LookEntity { r#type: it.kind.to_string(), id: it.id.to_string() })
+                .map(|it| LookEntity { r#type: it.entity_type.to_string(), id: it.id.to_string() })
                 .collect(),
         });
         let look = Look { shards: shards.collect(), types: Vec::new() };

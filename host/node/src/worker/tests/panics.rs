@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ostraca_core::records::{ClaimOutcome, CommitOutcome, Loaded};
+use ostraca_core::records::{ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;
@@ -50,7 +50,10 @@ impl EntityStore for Panicking {
         self.through("claim", self.store.claim(claims))
     }
 
-    fn claims(&self, shards: Vec<ShardKey>) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+    fn claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.store.claims(shards)
     }
 
@@ -60,8 +63,8 @@ impl EntityStore for Panicking {
 
     fn load(
         &self,
-        entities: Vec<(ShardKey, Entity)>,
-    ) -> StoreFuture<Vec<Result<Loaded, StoreError>>> {
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         self.through("load", self.store.load(entities))
     }
 
@@ -139,7 +142,7 @@ async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
     assert_eq!(hand.answer(live), Some(("final".into(), 1)));
 
     let waits = hand.send(1, "who");
-    let asks = hand.send_as(1, "read", Kind::Query, None);
+    let asks = hand.send_as(1, "read", MessageKind::Query, None);
     hand.worker.panics = true;
     let panics = hand.send(1, "who");
     assert_eq!(hand.reports(), ["lost 1 1"]);
@@ -156,7 +159,7 @@ async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
     let other = hand.send(2, "who");
     hand.settle().await;
     assert_eq!(hand.answer(other), Some(("final".into(), 1)), "its neighbour goes on");
-    assert_eq!((hand.worker.cap.held(), hand.worker.slots.iter().count()), (1, 1));
+    assert_eq!((hand.worker.cap.granted(), hand.worker.slots.iter().count()), (1, 1));
 
     hand.adopt(1, 2);
     hand.settle().await;
@@ -174,15 +177,16 @@ async fn a_query_that_nobody_waits_for_does_not_run_and_a_command_does() {
     hand.renew();
     hand.adopt(1, 1);
     let gone = || Some(Parcel::answered());
-    let query = hand.send_as(1, "read", Kind::Query, gone());
-    let command = hand.send_as(1, "passivate", Kind::Command, gone());
-    let many: Vec<_> = (0..2_000).map(|_| hand.send_as(1, "read", Kind::Query, gone())).collect();
+    let query = hand.send_as(1, "read", MessageKind::Query, gone());
+    let command = hand.send_as(1, "passivate", MessageKind::Command, gone());
+    let many: Vec<_> =
+        (0..2_000).map(|_| hand.send_as(1, "read", MessageKind::Query, gone())).collect();
     let last = hand.send(1, "who");
     hand.settle().await;
     for abandoned in many.into_iter().chain([query]) {
         let told = hand.answer(abandoned).map(|(outcome, _)| outcome);
         assert!(
-            matches!(told.as_deref(), Some(codes::ABANDONED | codes::MAILBOX_FULL)),
+            matches!(told.as_deref(), Some(codes::CALLER_GONE | codes::MAILBOX_FULL)),
             "{told:?}"
         );
     }

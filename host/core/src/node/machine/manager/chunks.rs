@@ -4,25 +4,25 @@ use super::*;
 
 /// One row of assignments, as the manager has it.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Chunk {
+pub(super) struct ManagedChunk {
     /// As it was last written or found.
-    pub(super) base: Option<(ShardsRow, u64)>,
+    pub(super) stored: Option<(AssignmentsRow, u64)>,
     /// It bears this manager's term (R10).
     pub(super) sealed: bool,
     /// What is to be changed in it.
-    pub(super) want: BTreeMap<usize, ShardRow>,
+    pub(super) pending: BTreeMap<usize, Assignment>,
     /// What is being written.
-    writing: Option<ShardsRow>,
+    writing: Option<AssignmentsRow>,
     /// The answer to a write was lost: when to read the row again.
     pub(super) read_at: Option<u64>,
 }
 
-impl Chunk {
+impl ManagedChunk {
     /// Each shard's row, with its place: as it is wanted, else as it is being written, else as it was last found.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &ShardRow)> {
-        let row = self.writing.as_ref().or(self.base.as_ref().map(|(base, _)| base));
-        let shards = row.into_iter().flat_map(|row| row.shards.iter().enumerate());
-        shards.map(|(place, shard)| (place, self.want.get(&place).unwrap_or(shard)))
+    pub(super) fn desired_assignments(&self) -> impl Iterator<Item = (usize, &Assignment)> {
+        let row = self.writing.as_ref().or(self.stored.as_ref().map(|(base, _)| base));
+        let shards = row.into_iter().flat_map(|row| row.assignments.iter().enumerate());
+        shards.map(|(place, shard)| (place, self.pending.get(&place).unwrap_or(shard)))
     }
 
     /// Whether a write, or a read after a lost one, is under way.
@@ -31,8 +31,8 @@ impl Chunk {
     }
 
     /// Whether a shard's row of this kind is being written.
-    pub(super) fn writes(&self, kind: impl Fn(&ShardRow) -> bool) -> bool {
-        self.writing.as_ref().is_some_and(|row| row.shards.iter().any(kind))
+    pub(super) fn writes(&self, kind: impl Fn(&Assignment) -> bool) -> bool {
+        self.writing.as_ref().is_some_and(|row| row.assignments.iter().any(kind))
     }
 }
 
@@ -46,48 +46,54 @@ impl Machine {
     }
 
     fn pump_chunk(&mut self, now: Now, number: usize) {
-        let shards = self.identity.shards;
-        let no_seal = self.off(Mutation::NoSeal);
+        let shards = self.identity.shard_count;
+        let no_seal = self.has_mutation(Mutation::SkipSeal);
         let Some(manager) = &mut self.manager else { return };
         let chunk = &mut manager.chunks[number];
         let key = number as u32;
         if let Some(at) = chunk.read_at {
             if now.mono >= at {
-                chunk.read_at = Some(now.mono + self.settings.retry);
-                self.actions.push_back(Action::Read(Key::Shards(key)));
+                chunk.read_at = Some(now.mono + self.settings.store_retry_interval);
+                self.actions.push_back(Action::ReadRow(RowKey::Assignments(key)));
             }
             return;
         }
-        if chunk.writing.is_some() || (chunk.sealed && chunk.want.is_empty()) {
+        if chunk.writing.is_some() || (chunk.sealed && chunk.pending.is_empty()) {
             return;
         }
-        if chunk.base.is_none()
+        if chunk.stored.is_none()
             && let Some((row, revision)) = self.view.chunks.get(&key)
         {
             if row.term > manager.term {
                 // Who was told late that it leads: another does by now, and its row says so (R10).
-                chunk.read_at = Some(now.mono + self.settings.retry);
-                self.actions.push_back(Action::Read(Key::Manager));
+                chunk.read_at = Some(now.mono + self.settings.store_retry_interval);
+                self.actions.push_back(Action::ReadRow(RowKey::Manager));
                 return;
             }
-            chunk.base = Some((row.clone(), *revision));
-            manager.undecided.add(key);
+            chunk.stored = Some((row.clone(), *revision));
+            manager.dirty_chunks.add(key);
         }
-        if no_seal && chunk.base.is_some() && chunk.want.is_empty() {
+        if no_seal && chunk.stored.is_some() && chunk.pending.is_empty() {
             return;
         }
-        let mut row = chunk.base.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
+        let mut row = chunk.stored.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
         row.term = manager.term;
-        row.shards.resize(
-            (shards - key * crate::rows::CHUNK).min(crate::rows::CHUNK) as usize,
-            ShardRow::default(),
+        row.assignments.resize(
+            (shards - key * crate::rows::SHARDS_PER_CHUNK).min(crate::rows::SHARDS_PER_CHUNK)
+                as usize,
+            Assignment::default(),
         );
-        for (place, shard) in std::mem::take(&mut chunk.want) {
-            row.shards[place] = shard;
+        for (place, shard) in std::mem::take(&mut chunk.pending) {
+            row.assignments[place] = shard;
         }
         chunk.writing = Some(row.clone());
-        let expected = chunk.base.as_ref().map(|(_, revision)| *revision);
-        self.write(Purpose::Chunk(key), Key::Shards(key), expected, Row::Shards(row));
+        let expected = chunk.stored.as_ref().map(|(_, revision)| *revision);
+        self.write(
+            WritePurpose::Assignments(key),
+            RowKey::Assignments(key),
+            expected,
+            Row::Assignments(row),
+        );
     }
 
     pub(in super::super) fn chunk_written(
@@ -99,20 +105,20 @@ impl Machine {
         let Some(manager) = &mut self.manager else { return };
         let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
         let Some(row) = chunk.writing.take() else { return };
-        self.news = true;
-        manager.undecided.add(number);
+        self.decision_needed = true;
+        manager.dirty_chunks.add(number);
         match result {
             Ok(revision) => {
                 chunk.sealed = true;
-                chunk.base = Some((row.clone(), revision));
-                let key = Key::Shards(number);
-                self.learn(now, key.clone(), Row::Shards(row.clone()), revision);
-                self.tell_all(key, &Row::Shards(row), revision);
+                chunk.stored = Some((row.clone(), revision));
+                let key = RowKey::Assignments(number);
+                self.learn(now, key.clone(), Row::Assignments(row.clone()), revision);
+                self.broadcast_row(key, &Row::Assignments(row), revision);
             }
             Err(WriteError::Conflict(value)) => self.chunk_found(now, number, value),
             Err(WriteError::Unknown) => {
                 chunk.read_at = Some(now.mono);
-                manager.owners.chunk_changed(number);
+                manager.owner_index.chunk_changed(number);
             }
         }
     }
@@ -123,27 +129,27 @@ impl Machine {
         let term = manager.term;
         let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
         chunk.read_at = None;
-        self.news = true;
-        manager.undecided.add(number);
-        manager.owners.chunk_changed(number);
+        self.decision_needed = true;
+        manager.dirty_chunks.add(number);
+        manager.owner_index.chunk_changed(number);
         // What was wanted was decided from another row.
-        chunk.want.clear();
+        chunk.pending.clear();
         match value {
-            Some((Row::Shards(row), revision)) => {
+            Some((Row::Assignments(row), revision)) => {
                 if row.term > term {
                     // Another manages: its row says so.
-                    self.actions.push_back(Action::Read(Key::Manager));
+                    self.actions.push_back(Action::ReadRow(RowKey::Manager));
                     chunk.sealed = false;
-                    chunk.read_at = Some(now.mono + self.settings.retry);
-                } else if chunk.base.as_ref().is_none_or(|(_, at)| revision >= *at) {
+                    chunk.read_at = Some(now.mono + self.settings.store_retry_interval);
+                } else if chunk.stored.as_ref().is_none_or(|(_, at)| revision >= *at) {
                     chunk.sealed = row.term == term;
-                    chunk.base = Some((row.clone(), revision));
+                    chunk.stored = Some((row.clone(), revision));
                 }
-                self.learn(now, Key::Shards(number), Row::Shards(row), revision);
+                self.learn(now, RowKey::Assignments(number), Row::Assignments(row), revision);
             }
             _ => {
                 chunk.sealed = false;
-                chunk.base = None;
+                chunk.stored = None;
             }
         }
     }

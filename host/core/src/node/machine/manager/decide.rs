@@ -1,77 +1,80 @@
 //! What the manager decides, from sealed rows and nothing else.
 
-use super::handoffs::Why;
+use super::handoffs::HandOffReason;
 use super::*;
-use crate::assign::{self, Asked, Move};
+use crate::assign::{self, Move, MoveKind};
 
 /// What there is to decide.
 #[derive(Debug, Default)]
-struct Found {
+struct Findings {
     /// Where.
     chunks: BTreeSet<u32>,
     /// Shards that need a new owner, and the epoch that it must go above.
     needs: BTreeMap<ShardId, Epoch>,
     /// Hand-offs that nobody sees to.
-    orphans: Vec<(ShardId, ShardRow)>,
+    orphaned_hand_offs: Vec<(ShardId, Assignment)>,
     /// Owners of which nothing is known.
-    strange: BTreeSet<NodeId>,
+    unknown_owners: BTreeSet<NodeId>,
 }
 
 impl Manager {
     /// A shard's row and its revision, unless a change of it is under way.
-    pub(super) fn settled(&self, shard: ShardId) -> Option<(&ShardRow, u64)> {
+    pub(super) fn stable_assignment(&self, shard: ShardId) -> Option<(&Assignment, u64)> {
         let chunk = self.chunks.get(chunk_of(shard) as usize)?;
-        let place = place_of(shard);
-        if chunk.busy() || chunk.want.contains_key(&place) {
+        let place = index_in_chunk(shard);
+        if chunk.busy() || chunk.pending.contains_key(&place) {
             return None;
         }
-        let (row, revision) = chunk.base.as_ref()?;
-        Some((row.shards.get(place)?, *revision))
+        let (row, revision) = chunk.stored.as_ref()?;
+        Some((row.assignments.get(place)?, *revision))
     }
 
-    pub(super) fn want(&mut self, shard: ShardId, row: ShardRow) {
+    pub(super) fn set_assignment(&mut self, shard: ShardId, row: Assignment) {
         if let Some(chunk) = self.chunks.get_mut(chunk_of(shard) as usize) {
-            chunk.want.insert(place_of(shard), row);
-            self.owners.chunk_changed(chunk_of(shard));
+            chunk.pending.insert(index_in_chunk(shard), row);
+            self.owner_index.chunk_changed(chunk_of(shard));
         }
     }
 
     /// Every shard's row, and its row's revision, of which no change is under way.
-    fn all_settled(&self) -> impl Iterator<Item = (ShardId, &ShardRow, u64)> {
-        (0..self.chunks.len() as u32).flat_map(|number| self.settled_of(number))
+    fn stable_assignments(&self) -> impl Iterator<Item = (ShardId, &Assignment, u64)> {
+        (0..self.chunks.len() as u32).flat_map(|number| self.stable_assignments_in(number))
     }
 
     /// The same of one chunk.
-    fn settled_of(&self, number: u32) -> impl Iterator<Item = (ShardId, &ShardRow, u64)> {
+    fn stable_assignments_in(
+        &self,
+        number: u32,
+    ) -> impl Iterator<Item = (ShardId, &Assignment, u64)> {
         let chunk = self.chunks.get(number as usize).filter(|chunk| !chunk.busy());
         chunk.into_iter().flat_map(move |chunk| {
-            let rows = chunk.base.iter().flat_map(|(base, revision)| {
-                base.shards.iter().enumerate().map(|(place, row)| (place, row, *revision))
+            let rows = chunk.stored.iter().flat_map(|(base, revision)| {
+                base.assignments.iter().enumerate().map(|(place, row)| (place, row, *revision))
             });
-            rows.filter(|(place, ..)| !chunk.want.contains_key(place))
+            rows.filter(|(place, ..)| !chunk.pending.contains_key(place))
                 .map(move |(place, row, revision)| (shard_at(number, place), row, revision))
         })
     }
 
-    fn count(&self, why: Why) -> usize {
-        self.handoffs.values().filter(|hand_off| hand_off.why == why).count()
+    fn count(&self, why: HandOffReason) -> usize {
+        self.hand_offs.values().filter(|hand_off| hand_off.reason == why).count()
     }
 }
 
 impl Machine {
     pub(super) fn decide(&mut self, now: Now) {
-        self.listen(now);
-        self.bury(now);
+        self.update_unresponsive_hosts(now);
+        self.mark_dead(now);
         self.drive_hand_offs(now);
-        self.place(now);
+        self.assign_unowned_shards(now);
         self.drain(now);
-        self.balance(now);
+        self.rebalance(now);
         self.step_down(now);
     }
 
     /// Marks lives whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
-    fn bury(&mut self, now: Now) {
-        if now.mono < self.again_at {
+    fn mark_dead(&mut self, now: Now) {
+        if now.mono < self.write_retry_at {
             return;
         }
         let lapsed: Vec<_> = self
@@ -79,32 +82,38 @@ impl Machine {
             .all_live()
             .filter(|(node, _)| {
                 **node != self.identity.node
-                    && self.view.lapsed(node, now.mono, self.settings.margin)
+                    && self.view.lapsed(node, now.mono, self.settings.lease_margin)
             })
             .map(|(node, _)| node.clone())
             .collect();
         for node in lapsed {
-            let purpose = Purpose::Death(node.clone());
-            if self.writes.values().any(|under_way| *under_way == purpose) {
+            let purpose = WritePurpose::MarkDead(node.clone());
+            if self.pending_writes.values().any(|under_way| *under_way == purpose) {
                 continue;
             }
             let Some((row, revision)) = self.view.nodes.get(&node).cloned() else { continue };
-            let row = NodeRow { standing: Standing::Dead, ..row };
-            self.write(purpose, Key::Node(node), Some(revision), Row::Node(row));
+            let row = NodeRow { status: NodeStatus::Dead, ..row };
+            self.write(purpose, RowKey::Node(node), Some(revision), Row::Node(row));
         }
     }
 
     /// Why a shard needs a new owner: the epoch that it must go above.
-    fn above(&self, now: Now, shard: ShardId, row: &ShardRow, revision: u64) -> Option<Epoch> {
+    fn needs_owner_above(
+        &self,
+        now: Now,
+        shard: ShardId,
+        row: &Assignment,
+        revision: u64,
+    ) -> Option<Epoch> {
         let manager = self.manager.as_ref()?;
         let Some(owner) = &row.owner else { return Some(row.epoch) };
-        let over = self.view.over(owner) == Some(true);
-        if manager.stopped.get(&shard) == Some(&row.epoch) || over {
+        let over = self.view.has_ended(owner) == Some(true);
+        if manager.stopped_epochs.get(&shard) == Some(&row.epoch) || over {
             return Some(row.epoch);
         }
-        if self.off(Mutation::AssignWithoutDeath)
+        if self.has_mutation(Mutation::AssignWithoutDeath)
             && owner.node != self.identity.node
-            && self.view.still(&owner.node, now.mono, self.settings.lease / 2)
+            && self.view.lease_unchanged_for(&owner.node, now.mono, self.settings.lease / 2)
         {
             return Some(row.epoch);
         }
@@ -112,54 +121,57 @@ impl Machine {
         if report.incarnation != owner.incarnation {
             return None;
         }
-        let refused = report.refused.partition_point(|(of, at, _)| (*of, *at) < (shard, row.epoch));
-        if let Some((of, at, standing)) = report.refused.get(refused)
+        let refused =
+            report.refused_claims.partition_point(|(of, at, _)| (*of, *at) < (shard, row.epoch));
+        if let Some((of, at, standing)) = report.refused_claims.get(refused)
             && (*of, *at) == (shard, row.epoch)
         {
             return Some(row.epoch.max(*standing));
         }
         let held = (shard, row.epoch);
-        if report.held.binary_search_by_key(&held, |held| (held.shard, held.epoch)).is_ok() {
+        if report.shards.binary_search_by_key(&held, |held| (held.shard, held.epoch)).is_ok() {
             return None;
         }
         // R11: silence counts only from an owner that had seen its assignment.
         let chunk = chunk_of(shard);
-        let after = report.seen.partition_point(|(of, _)| *of <= chunk);
-        let saw = report.seen[..after].last().is_some_and(|seen| *seen >= (chunk, revision));
-        (saw && !self.off(Mutation::TrustSilence)).then_some(row.epoch)
+        let after = report.applied_chunks.partition_point(|(of, _)| *of <= chunk);
+        let saw =
+            report.applied_chunks[..after].last().is_some_and(|seen| *seen >= (chunk, revision));
+        (saw && !self.has_mutation(Mutation::KeepUnreportedAssignments)).then_some(row.epoch)
     }
 
     /// Gives every shard that needs one a new owner, and finds hand-offs that nobody sees to.
-    pub(super) fn place(&mut self, now: Now) {
-        let by_time = self.off(Mutation::AssignWithoutDeath);
-        let shards = self.identity.shards;
+    pub(super) fn assign_unowned_shards(&mut self, now: Now) {
+        let by_time = self.has_mutation(Mutation::AssignWithoutDeath);
+        let shards = self.identity.shard_count;
         let Some(manager) = &mut self.manager else { return };
         if by_time {
-            manager.undecided.add_all(shards);
+            manager.dirty_chunks.add_all(shards);
         }
-        let undecided = std::mem::take(&mut manager.undecided);
-        let mut found = Found::default();
+        let undecided = std::mem::take(&mut manager.dirty_chunks);
+        let mut found = Findings::default();
         for number in &undecided.0 {
-            self.look_into(now, *number, &mut found);
+            self.examine_chunk(now, *number, &mut found);
         }
         #[cfg(debug_assertions)]
-        if shards <= 16 * crate::rows::CHUNK {
-            let decided = (0..chunks(shards)).filter(|number| !undecided.0.contains(number));
-            let mut missed = Found::default();
-            decided.for_each(|number| self.look_into(now, number, &mut missed));
+        if shards <= 16 * crate::rows::SHARDS_PER_CHUNK {
+            let decided = (0..chunk_count(shards)).filter(|number| !undecided.0.contains(number));
+            let mut missed = Findings::default();
+            decided.for_each(|number| self.examine_chunk(now, number, &mut missed));
             assert!(missed.chunks.is_empty(), "nobody would have looked at them: {missed:?}");
         }
-        let Found { chunks, needs, orphans, strange } = found;
+        let Findings { chunks, needs, orphaned_hand_offs: orphans, unknown_owners: strange } =
+            found;
         if let Some(manager) = &mut self.manager {
-            manager.undecided = Undecided(chunks);
+            manager.dirty_chunks = DirtyChunks(chunks);
         }
         #[cfg(test)]
         {
-            self.looks += undecided.0.len();
+            self.visits += undecided.0.len();
         }
-        self.look_for(now, strange);
+        self.read_missing_rows(now, strange);
         for (shard, row) in orphans {
-            self.adopt_hand_off(now, shard, &row);
+            self.take_over_hand_off(now, shard, &row);
         }
         if needs.is_empty() {
             return;
@@ -167,90 +179,103 @@ impl Machine {
         let seed = self.draw();
         let without: Vec<_> = needs.keys().copied().collect();
         let Some(plan) = self.plan(&without, seed) else { return };
-        let moves = self.placements(&plan);
+        let moves = self.allocate(&plan);
         let preferred = |shard: &ShardId| {
-            let to = self.manager.as_ref()?.handoffs.get(shard)?.to.as_ref()?;
+            let to = self.manager.as_ref()?.hand_offs.get(shard)?.target.as_ref()?;
             plan.index(to)
         };
         let mut placed = Vec::new();
         for (shard, above) in needs {
             let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
             let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
-            let epoch = if self.off(Mutation::SameEpoch) { above } else { Epoch(above.0 + 1) };
-            let before = self.view.shard(shard);
+            let epoch =
+                if self.has_mutation(Mutation::ReuseEpoch) { above } else { Epoch(above.0 + 1) };
+            let before = self.view.assignment(shard);
             let extensions = before.map(|row| row.extensions.clone()).unwrap_or_default();
             let owner = Some(member.clone());
-            placed.push((shard, ShardRow { epoch, owner, moving: None, extensions }));
+            placed.push((shard, Assignment { epoch, owner, hand_off: None, extensions }));
         }
         let Some(manager) = &mut self.manager else { return };
         for (shard, row) in placed {
-            manager.stopped.remove(&shard);
-            manager.want(shard, row);
+            manager.stopped_epochs.remove(&shard);
+            manager.set_assignment(shard, row);
         }
     }
 
     /// Finds what there is to decide in a chunk. One that is being written is looked at when that is done.
-    fn look_into(&self, now: Now, number: u32, found: &mut Found) {
+    fn examine_chunk(&self, now: Now, number: u32, found: &mut Findings) {
         let Some(manager) = &self.manager else { return };
-        for (shard, row, revision) in manager.settled_of(number) {
-            let stranger = row.owner.as_ref().filter(|owner| self.view.over(owner).is_none());
-            let above = self.above(now, shard, row, revision);
-            let orphan = row.moving.is_some() && !manager.handoffs.contains_key(&shard);
+        for (shard, row, revision) in manager.stable_assignments_in(number) {
+            let stranger = row.owner.as_ref().filter(|owner| self.view.has_ended(owner).is_none());
+            let above = self.needs_owner_above(now, shard, row, revision);
+            let orphan = row.hand_off.is_some() && !manager.hand_offs.contains_key(&shard);
             if stranger.is_some() || above.is_some() || orphan {
                 found.chunks.insert(number);
             }
-            found.strange.extend(stranger.map(|owner| owner.node.clone()));
+            found.unknown_owners.extend(stranger.map(|owner| owner.node.clone()));
             if let Some(above) = above {
                 found.needs.insert(shard, above);
             } else if orphan {
-                found.orphans.push((shard, row.clone()));
+                found.orphaned_hand_offs.push((shard, row.clone()));
             }
         }
     }
 
     /// Which host the strategy gives each of a plan's shards without an owner.
-    fn placements(&mut self, plan: &plan::Plan) -> BTreeMap<ShardId, usize> {
-        let moves = self.strategy.place(&plan.view);
-        let moves = self.checked(plan, moves, Asked::Place);
+    fn allocate(&mut self, plan: &plan::AllocationPlan) -> BTreeMap<ShardId, usize> {
+        let moves = self.strategy.allocate(&plan.view);
+        let moves = self.validate_moves(plan, moves, MoveKind::Allocate);
         moves.into_iter().map(|step| (step.shard, step.to)).collect()
     }
 
     /// Those of the strategy's moves that can be made. Each kind of wrong one is noted once a term.
-    fn checked(&mut self, plan: &plan::Plan, proposed: Vec<Move>, asked: Asked) -> Vec<Move> {
-        let (moves, wrong) = assign::checked(&plan.view, proposed, asked);
+    fn validate_moves(
+        &mut self,
+        plan: &plan::AllocationPlan,
+        proposed: Vec<Move>,
+        asked: MoveKind,
+    ) -> Vec<Move> {
+        let (moves, wrong) = assign::filter_valid_moves(&plan.view, proposed, asked);
         let Some(manager) = &mut self.manager else { return moves };
         for (why, moves) in wrong {
-            if manager.misproposals.insert(why) {
+            if manager.notified_rejected_moves.insert(why) {
                 let strategy = self.strategy.name().to_owned();
-                self.actions.push_back(Action::Note(Notice::Misproposed { strategy, moves, why }));
+                self.actions.push_back(Action::Notify(Notice::MovesRejected {
+                    strategy,
+                    moves,
+                    reason: why,
+                }));
             }
         }
         moves
     }
 
     /// A plan in which these shards have no owner; other hand-offs under way count where they go.
-    fn plan(&mut self, without: &[ShardId], seed: u64) -> Option<plan::Plan> {
+    fn plan(&mut self, without: &[ShardId], seed: u64) -> Option<plan::AllocationPlan> {
         let manager = self.manager.as_mut()?;
         let members = plan::members(&self.view);
-        let owners = manager.owners.among(&members, &manager.chunks, self.identity.shards);
+        let owners =
+            manager.owner_index.refresh(&members, &manager.chunks, self.identity.shard_count);
         #[cfg(debug_assertions)]
-        if owners.len() <= 16 * crate::rows::CHUNK as usize {
-            let mut anew = owners::Owners::default();
-            let anew = anew.among(&members, &manager.chunks, self.identity.shards);
+        if owners.len() <= 16 * crate::rows::SHARDS_PER_CHUNK as usize {
+            let mut anew = owners::OwnerIndex::default();
+            let anew = anew.refresh(&members, &manager.chunks, self.identity.shard_count);
             assert_eq!(owners, anew, "a chunk changed, and the plan was not told");
         }
-        let moving = manager.handoffs.iter().map(|(shard, it)| (*shard, it.to.as_ref()));
+        let moving = manager.hand_offs.iter().map(|(shard, it)| (*shard, it.target.as_ref()));
         Some(plan::of(&self.view, &members, owners, moving, without, seed))
     }
 
     /// Hosts whose shards are to go elsewhere: they drain, or cannot run a deployed type that another host can (R24).
-    fn to_empty(&self) -> BTreeSet<NodeId> {
-        let draining = self.view.all_live().filter(|(_, row)| row.is_emptied());
+    fn hosts_to_evacuate(&self) -> BTreeSet<NodeId> {
+        let draining = self.view.all_live().filter(|(_, row)| row.is_draining_or_leaving());
         let draining = draining.map(|(node, _)| node.clone());
         let mut nodes: BTreeSet<_> = draining.collect();
-        if !self.view.unfit.is_empty() && !self.off(Mutation::KeepUnfit) {
-            let able: BTreeSet<_> = self.view.hosts().map(|(member, _)| member).collect();
-            let unfit = self.view.unfit.keys().filter(|member| !able.contains(member));
+        if !self.view.unrunnable_types.is_empty()
+            && !self.has_mutation(Mutation::IgnoreUnrunnableTypes)
+        {
+            let able: BTreeSet<_> = self.view.eligible_hosts().map(|(member, _)| member).collect();
+            let unfit = self.view.unrunnable_types.keys().filter(|member| !able.contains(member));
             nodes.extend(unfit.map(|member| member.node.clone()));
         }
         nodes
@@ -259,17 +284,18 @@ impl Machine {
     /// Hands off the shards of nodes that drain, so many at once (R12, K35).
     fn drain(&mut self, now: Now) {
         let Some(manager) = &self.manager else { return };
-        let room = self.settings.drain_parallel.saturating_sub(manager.count(Why::Drain));
-        let draining = self.to_empty();
+        let room =
+            self.settings.max_drain_hand_offs.saturating_sub(manager.count(HandOffReason::Drain));
+        let draining = self.hosts_to_evacuate();
         if room == 0 || draining.is_empty() {
             return;
         }
         let leaving: Vec<_> = manager
-            .all_settled()
+            .stable_assignments()
             .filter(|(shard, row, _)| {
                 row.owner.as_ref().is_some_and(|owner| draining.contains(&owner.node))
-                    && row.moving.is_none()
-                    && !manager.handoffs.contains_key(shard)
+                    && row.hand_off.is_none()
+                    && !manager.hand_offs.contains_key(shard)
             })
             .take(room)
             .map(|(shard, row, _)| (shard, row.clone()))
@@ -280,40 +306,40 @@ impl Machine {
         let seed = self.draw();
         let without: Vec<_> = leaving.iter().map(|(shard, _)| *shard).collect();
         let Some(plan) = self.plan(&without, seed) else { return };
-        let to = self.placements(&plan);
+        let to = self.allocate(&plan);
         for (shard, row) in leaving {
             // Without anybody to take it, it stays.
             let Some(target) = to.get(&shard).and_then(|to| plan.members.get(*to)) else {
                 continue;
             };
             let target = target.node.clone();
-            self.begin_hand_off(now, shard, &row, Some(target), Why::Drain);
+            self.begin_hand_off(now, shard, &row, Some(target), HandOffReason::Drain);
         }
     }
 
     /// Balances: when hosts came or went, when asked, and at each interval (S13). Not while a member cannot be
     /// reached, or none is heard, or versions are mixed: the strategy sees to that (R12, S16.2).
-    fn balance(&mut self, now: Now) {
-        let hosts: BTreeSet<_> = self.view.hosts().map(|(member, _)| member).collect();
-        let away = self
-            .view
-            .all_live()
-            .any(|(node, _)| self.view.still(node, now.mono, self.settings.lease))
-            || hosts.iter().all(|member| self.view.silent.contains(&member.node));
-        let parallel = self.settings.rebalance_parallel;
+    fn rebalance(&mut self, now: Now) {
+        let hosts: BTreeSet<_> = self.view.eligible_hosts().map(|(member, _)| member).collect();
+        let away =
+            self.view.all_live().any(|(node, _)| {
+                self.view.lease_unchanged_for(node, now.mono, self.settings.lease)
+            }) || hosts.iter().all(|member| self.view.unresponsive.contains(&member.node));
+        let parallel = self.settings.max_rebalance_hand_offs;
         let Some(manager) = &mut self.manager else { return };
-        if manager.hosts != hosts {
-            manager.hosts = hosts;
-            manager.balance_at = now.mono;
+        if manager.last_eligible_hosts != hosts {
+            manager.last_eligible_hosts = hosts;
+            manager.next_rebalance_at = now.mono;
         }
         manager.unreachable.retain(|_, until| *until > now.mono);
-        if now.mono < manager.balance_at {
+        if now.mono < manager.next_rebalance_at {
             return;
         }
-        let room = parallel.saturating_sub(manager.count(Why::Balance));
-        let unsettled = manager.chunks.iter().any(|chunk| chunk.busy() || !chunk.want.is_empty());
+        let room = parallel.saturating_sub(manager.count(HandOffReason::Rebalance));
+        let unsettled =
+            manager.chunks.iter().any(|chunk| chunk.busy() || !chunk.pending.is_empty());
         if away || !manager.unreachable.is_empty() {
-            manager.balance_at = now.mono + self.settings.rebalance_retry;
+            manager.next_rebalance_at = now.mono + self.settings.rebalance_retry_interval;
             return;
         }
         if room == 0 || unsettled {
@@ -322,15 +348,15 @@ impl Machine {
         let seed = self.draw();
         let Some(plan) = self.plan(&[], seed) else { return };
         let steps = self.strategy.rebalance(&plan.view, room);
-        let steps = self.checked(&plan, steps, Asked::Rebalance(room));
+        let steps = self.validate_moves(&plan, steps, MoveKind::Rebalance(room));
         if steps.is_empty() {
-            let soon = self.settings.renew / 4;
+            let soon = self.settings.renew_interval / 4;
             if let Some(manager) = &mut self.manager {
-                let wait = match manager.handoffs.is_empty() {
+                let wait = match manager.hand_offs.is_empty() {
                     true => self.settings.rebalance_interval,
                     false => soon,
                 };
-                manager.balance_at = now.mono + wait;
+                manager.next_rebalance_at = now.mono + wait;
             }
             return;
         }
@@ -338,9 +364,10 @@ impl Machine {
             let Some(target) = plan.members.get(step.to).map(|member| member.node.clone()) else {
                 continue;
             };
-            let settled = self.manager.as_ref().and_then(|manager| manager.settled(step.shard));
+            let settled =
+                self.manager.as_ref().and_then(|manager| manager.stable_assignment(step.shard));
             let Some(row) = settled.map(|(row, _)| row.clone()) else { continue };
-            self.begin_hand_off(now, step.shard, &row, Some(target), Why::Balance);
+            self.begin_hand_off(now, step.shard, &row, Some(target), HandOffReason::Rebalance);
         }
     }
 }

@@ -6,55 +6,56 @@ use super::*;
 #[derive(Clone, Debug, Hash)]
 pub(super) struct HandOff {
     pub(super) id: HandOffId,
-    pub(super) from: Member,
+    pub(super) owner: Member,
     pub(super) epoch: Epoch,
-    pub(super) to: Option<NodeId>,
-    pub(super) why: Why,
-    phase: Phase,
-    give_up_at: u64,
+    pub(super) target: Option<NodeId>,
+    pub(super) reason: HandOffReason,
+    phase: HandOffPhase,
+    abandon_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Why {
+pub(super) enum HandOffReason {
     Drain,
-    Balance,
+    Rebalance,
 }
 
 #[derive(Clone, Debug, Hash)]
-enum Phase {
+enum HandOffPhase {
     /// The row is to say so first (S15).
-    Intent,
+    WritingIntent,
     /// All nodes were told to hold messages; these have not said yet that they do (A7 to A9).
-    Begin { until: u64, waiting: BTreeSet<NodeId> },
+    AwaitingAcks { deadline: u64, missing: BTreeSet<NodeId> },
     /// The owner was told to stop; it is told again then.
-    Stopping { again: u64 },
+    Stopping { resend_at: u64 },
     /// It did not stop in time: the intent is taken out of the row (A10).
-    GivingUp,
+    Abandoning,
 }
 
 impl HandOff {
-    pub(super) fn make_relative(&mut self, to: &dyn Relative) {
-        self.give_up_at = to.due(self.give_up_at);
+    pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
+        self.abandon_at = to.map_deadline(self.abandon_at);
         match &mut self.phase {
-            Phase::Begin { until: at, .. } | Phase::Stopping { again: at } => *at = to.due(*at),
-            Phase::Intent | Phase::GivingUp => {}
+            HandOffPhase::AwaitingAcks { deadline: at, .. }
+            | HandOffPhase::Stopping { resend_at: at } => *at = to.map_deadline(*at),
+            HandOffPhase::WritingIntent | HandOffPhase::Abandoning => {}
         }
     }
 
     /// Whether a node's acknowledgement may still count.
     pub(super) fn awaits(&self, node: &NodeId) -> bool {
         match &self.phase {
-            Phase::Intent => true,
-            Phase::Begin { waiting, .. } => waiting.contains(node),
-            Phase::Stopping { .. } | Phase::GivingUp => false,
+            HandOffPhase::WritingIntent => true,
+            HandOffPhase::AwaitingAcks { missing: waiting, .. } => waiting.contains(node),
+            HandOffPhase::Stopping { .. } | HandOffPhase::Abandoning => false,
         }
     }
 }
 
 impl Manager {
     fn end_hand_off(&mut self, shard: ShardId) {
-        self.handoffs.remove(&shard);
-        self.undecided.add_of(shard);
+        self.hand_offs.remove(&shard);
+        self.dirty_chunks.add_of(shard);
     }
 }
 
@@ -64,58 +65,59 @@ impl Machine {
         &mut self,
         now: Now,
         shard: ShardId,
-        row: &ShardRow,
+        row: &Assignment,
         to: Option<NodeId>,
-        why: Why,
+        why: HandOffReason,
     ) {
         let Some(from) = row.owner.clone() else { return };
-        let timeout = self.settings.handoff_timeout;
+        let timeout = self.settings.hand_off_timeout;
         let Some(manager) = &mut self.manager else { return };
-        manager.begun += 1;
-        let id = HandOffId { term: manager.term, number: manager.begun };
-        let moving = Some(Moving { id, to: to.clone() });
-        manager.want(shard, ShardRow { moving, ..row.clone() });
+        manager.hand_offs_started += 1;
+        let id = HandOffId { term: manager.term, number: manager.hand_offs_started };
+        let moving = Some(HandOffIntent { id, target: to.clone() });
+        manager.set_assignment(shard, Assignment { hand_off: moving, ..row.clone() });
         let hand_off = HandOff {
             id,
-            from,
+            owner: from,
             epoch: row.epoch,
-            to,
-            why,
-            phase: Phase::Intent,
-            give_up_at: now.mono + timeout,
+            target: to,
+            reason: why,
+            phase: HandOffPhase::WritingIntent,
+            abandon_at: now.mono + timeout,
         };
-        let (term, epoch, incarnation) = (id.term, row.epoch, hand_off.from.incarnation);
-        manager.handoffs.insert(shard, hand_off);
-        if self.off(Mutation::NotAhead) {
+        let (term, epoch, incarnation) = (id.term, row.epoch, hand_off.owner.incarnation);
+        manager.hand_offs.insert(shard, hand_off);
+        if self.has_mutation(Mutation::SkipWriteAhead) {
             let live: Vec<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
-            let talk = Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision: 0 };
+            let talk =
+                ControlMessage::BeginHandOff { term, shard, epoch, incarnation, id, revision: 0 };
             for to in live {
-                self.say(now, &to, talk.clone());
+                self.send(now, &to, talk.clone());
             }
         }
     }
 
     /// Finds a hand-off that another manager began: it goes on from its first step, each being safe twice.
-    pub(super) fn adopt_hand_off(&mut self, now: Now, shard: ShardId, row: &ShardRow) {
-        let (Some(from), Some(moving)) = (row.owner.clone(), row.moving.clone()) else { return };
-        let give_up_at = now.mono + self.settings.handoff_timeout;
+    pub(super) fn take_over_hand_off(&mut self, now: Now, shard: ShardId, row: &Assignment) {
+        let (Some(from), Some(moving)) = (row.owner.clone(), row.hand_off.clone()) else { return };
+        let give_up_at = now.mono + self.settings.hand_off_timeout;
         let Some(manager) = &mut self.manager else { return };
         let hand_off = HandOff {
             id: moving.id,
-            from,
+            owner: from,
             epoch: row.epoch,
-            to: moving.to,
-            why: Why::Balance,
-            phase: Phase::Intent,
-            give_up_at,
+            target: moving.target,
+            reason: HandOffReason::Rebalance,
+            phase: HandOffPhase::WritingIntent,
+            abandon_at: give_up_at,
         };
-        manager.handoffs.insert(shard, hand_off);
+        manager.hand_offs.insert(shard, hand_off);
     }
 
     /// Takes each hand-off as far as it goes now.
     pub(super) fn drive_hand_offs(&mut self, now: Now) {
         let shards: Vec<_> = match &self.manager {
-            Some(manager) => manager.handoffs.keys().copied().collect(),
+            Some(manager) => manager.hand_offs.keys().copied().collect(),
             None => return,
         };
         if shards.is_empty() {
@@ -128,68 +130,83 @@ impl Machine {
     }
 
     fn drive_hand_off(&mut self, now: Now, live: &BTreeSet<NodeId>, shard: ShardId) {
-        let veto = self.off(Mutation::AcksVeto);
+        let veto = self.has_mutation(Mutation::RequireAllAcks);
         let settings = &self.settings;
         let Some(manager) = &mut self.manager else { return };
-        let Some((row, revision)) = manager.settled(shard) else { return };
+        let Some((row, revision)) = manager.stable_assignment(shard) else { return };
         let (row, revision) = (row.clone(), revision);
-        let Some(hand_off) = manager.handoffs.get_mut(&shard) else { return };
+        let Some(hand_off) = manager.hand_offs.get_mut(&shard) else { return };
         let over = row.epoch != hand_off.epoch
-            || row.owner.as_ref() != Some(&hand_off.from)
-            || self.view.over(&hand_off.from) == Some(true);
-        let written = row.moving.as_ref().is_some_and(|moving| moving.id == hand_off.id);
+            || row.owner.as_ref() != Some(&hand_off.owner)
+            || self.view.has_ended(&hand_off.owner) == Some(true);
+        let written = row.hand_off.as_ref().is_some_and(|moving| moving.id == hand_off.id);
         let (term, epoch, id) = (manager.term, hand_off.epoch, hand_off.id);
-        let incarnation = hand_off.from.incarnation;
-        let owner = hand_off.from.node.clone();
+        let incarnation = hand_off.owner.incarnation;
+        let owner = hand_off.owner.node.clone();
         let mut say = Vec::new();
         match &mut hand_off.phase {
             _ if over => {
                 manager.end_hand_off(shard);
             }
-            Phase::GivingUp if !written => {
+            HandOffPhase::Abandoning if !written => {
                 manager.end_hand_off(shard);
-                manager.balance_at = now.mono + settings.rebalance_retry;
+                manager.next_rebalance_at = now.mono + settings.rebalance_retry_interval;
             }
-            Phase::GivingUp => manager.want(shard, ShardRow { moving: None, ..row }),
-            _ if now.mono >= hand_off.give_up_at => hand_off.phase = Phase::GivingUp,
-            Phase::Intent if written => {
-                let until = now.mono + settings.ack_wait;
-                hand_off.phase = Phase::Begin { until, waiting: live.clone() };
+            HandOffPhase::Abandoning => {
+                manager.set_assignment(shard, Assignment { hand_off: None, ..row })
+            }
+            _ if now.mono >= hand_off.abandon_at => hand_off.phase = HandOffPhase::Abandoning,
+            HandOffPhase::WritingIntent if written => {
+                let until = now.mono + settings.ack_timeout;
+                hand_off.phase =
+                    HandOffPhase::AwaitingAcks { deadline: until, missing: live.clone() };
                 for to in live.iter().cloned() {
-                    let talk = Talk::BeginHandOff { term, shard, epoch, incarnation, id, revision };
+                    let talk = ControlMessage::BeginHandOff {
+                        term,
+                        shard,
+                        epoch,
+                        incarnation,
+                        id,
+                        revision,
+                    };
                     say.push((to, talk));
                 }
             }
             // Another row was found than the one that was to be changed.
-            Phase::Intent => {
+            HandOffPhase::WritingIntent => {
                 manager.end_hand_off(shard);
             }
-            Phase::Begin { until, waiting } => {
+            HandOffPhase::AwaitingAcks { deadline: until, missing: waiting } => {
                 waiting.retain(|node| live.contains(node));
                 // R12: an acknowledgement saves a bounce, and is no veto.
                 if waiting.is_empty() || (now.mono >= *until && !veto) {
-                    hand_off.phase = Phase::Stopping { again: now.mono + settings.say_again };
-                    say.push((owner, Talk::HandOff { term, shard, epoch, incarnation, id }));
+                    hand_off.phase = HandOffPhase::Stopping {
+                        resend_at: now.mono + settings.stop_resend_interval,
+                    };
+                    say.push((
+                        owner,
+                        ControlMessage::HandOff { term, shard, epoch, incarnation, id },
+                    ));
                 }
             }
-            Phase::Stopping { again } if now.mono >= *again => {
-                *again = now.mono + settings.say_again;
-                say.push((owner, Talk::HandOff { term, shard, epoch, incarnation, id }));
+            HandOffPhase::Stopping { resend_at: again } if now.mono >= *again => {
+                *again = now.mono + settings.stop_resend_interval;
+                say.push((owner, ControlMessage::HandOff { term, shard, epoch, incarnation, id }));
             }
-            Phase::Stopping { .. } => {}
+            HandOffPhase::Stopping { .. } => {}
         }
         for (to, talk) in say {
-            self.say(now, &to, talk);
+            self.send(now, &to, talk);
         }
-        if self.off(Mutation::DontAwaitStop)
+        if self.has_mutation(Mutation::AssignBeforeStopped)
             && let Some(manager) = &mut self.manager
             && matches!(
-                manager.handoffs.get(&shard).map(|hand_off| &hand_off.phase),
-                Some(Phase::Stopping { .. })
+                manager.hand_offs.get(&shard).map(|hand_off| &hand_off.phase),
+                Some(HandOffPhase::Stopping { .. })
             )
         {
-            manager.stopped.insert(shard, epoch);
-            manager.undecided.add_of(shard);
+            manager.stopped_epochs.insert(shard, epoch);
+            manager.dirty_chunks.add_of(shard);
         }
     }
 
@@ -203,12 +220,12 @@ impl Machine {
     ) {
         let Some(manager) = &mut self.manager else { return };
         if term == manager.term
-            && let Some(hand_off) = manager.handoffs.get_mut(&shard)
+            && let Some(hand_off) = manager.hand_offs.get_mut(&shard)
             && (hand_off.id, hand_off.epoch) == (id, epoch)
-            && let Phase::Begin { waiting, .. } = &mut hand_off.phase
+            && let HandOffPhase::AwaitingAcks { missing: waiting, .. } = &mut hand_off.phase
         {
             waiting.remove(from);
-            self.news |= waiting.is_empty();
+            self.decision_needed |= waiting.is_empty();
         }
     }
 
@@ -220,16 +237,16 @@ impl Machine {
         incarnation: Incarnation,
         id: HandOffId,
     ) {
-        let any = self.off(Mutation::NoMatching);
+        let any = self.has_mutation(Mutation::SkipHandOffMatching);
         let Some(manager) = &mut self.manager else { return };
-        let Some(hand_off) = manager.handoffs.get(&shard) else { return };
+        let Some(hand_off) = manager.hand_offs.get(&shard) else { return };
         let matches = term == manager.term
             && (hand_off.id, hand_off.epoch) == (id, epoch)
-            && hand_off.from.incarnation == incarnation;
+            && hand_off.owner.incarnation == incarnation;
         if matches || any {
-            manager.stopped.insert(shard, hand_off.epoch);
-            manager.undecided.add_of(shard);
-            self.news = true;
+            manager.stopped_epochs.insert(shard, hand_off.epoch);
+            manager.dirty_chunks.add_of(shard);
+            self.decision_needed = true;
         }
     }
 }

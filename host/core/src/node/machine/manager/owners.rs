@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use super::*;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct OwnerIndex {
     hosts: Vec<Member>,
     /// Of shard `n` at `n - 1`; none where the owner is not one of the hosts.
     indices: Vec<Option<usize>>,
@@ -16,17 +16,17 @@ pub(super) struct Owners {
     changed: BTreeSet<u32>,
 }
 
-impl Owners {
+impl OwnerIndex {
     /// Notes that a chunk's rows, or what they are to become, changed.
     pub(super) fn chunk_changed(&mut self, chunk: u32) {
         self.changed.insert(chunk);
     }
 
     /// The index of each shard's owner among the hosts.
-    pub(super) fn among(
+    pub(super) fn refresh(
         &mut self,
         hosts: &[Member],
-        chunks: &[Chunk],
+        chunks: &[ManagedChunk],
         shards: u32,
     ) -> &[Option<usize>] {
         if self.hosts != hosts || self.indices.len() != shards as usize {
@@ -37,7 +37,7 @@ impl Owners {
         let by_member = by_member(&self.hosts);
         for number in std::mem::take(&mut self.changed) {
             let Some(chunk) = chunks.get(number as usize) else { continue };
-            for (place, row) in chunk.rows() {
+            for (place, row) in chunk.desired_assignments() {
                 let index = (shard_at(number, place).0 as usize).checked_sub(1);
                 if let Some(known) = index.and_then(|index| self.indices.get_mut(index)) {
                     *known = row.owner.as_ref().and_then(|owner| by_member.get(owner)).copied();
@@ -49,7 +49,7 @@ impl Owners {
 }
 
 /// It is derived from rows and hosts, and changes no decision.
-impl Hash for Owners {
+impl Hash for OwnerIndex {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 

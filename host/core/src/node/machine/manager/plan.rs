@@ -5,31 +5,35 @@ use super::*;
 use crate::assign;
 
 /// A strategy's view, and the lives behind its hosts.
-pub(in super::super) struct Plan {
+pub(in super::super) struct AllocationPlan {
     pub(in super::super) members: Vec<Member>,
-    pub(in super::super) view: assign::View,
+    pub(in super::super) view: assign::AllocationView,
 }
 
-impl Plan {
+impl AllocationPlan {
     pub(super) fn index(&self, node: &NodeId) -> Option<usize> {
         self.members.iter().position(|member| member.node == *node)
     }
 }
 
 /// Hosts that may get shards, in the view's order.
-pub(super) fn members(view: &View) -> Vec<Member> {
-    view.hosts().map(|(member, _)| member).collect()
+pub(super) fn members(view: &ObservedCluster) -> Vec<Member> {
+    view.eligible_hosts().map(|(member, _)| member).collect()
 }
 
 /// The plan of rows as a node sees them, in order of shard.
-pub(in super::super) fn of_rows(view: &View, rows: &[(ShardId, &ShardRow)], seed: u64) -> Plan {
+pub(in super::super) fn from_rows(
+    view: &ObservedCluster,
+    rows: &[(ShardId, &Assignment)],
+    seed: u64,
+) -> AllocationPlan {
     let members = members(view);
     let indices = by_member(&members);
-    let owner = |row: &ShardRow| row.owner.as_ref().and_then(|owner| indices.get(owner)).copied();
+    let owner = |row: &Assignment| row.owner.as_ref().and_then(|owner| indices.get(owner)).copied();
     let owners: Vec<_> = rows.iter().map(|(_, row)| owner(row)).collect();
     let moving = rows
         .iter()
-        .filter_map(|(shard, row)| Some((*shard, row.moving.as_ref()?.to.as_ref())))
+        .filter_map(|(shard, row)| Some((*shard, row.hand_off.as_ref()?.target.as_ref())))
         .collect::<Vec<_>>();
     of(view, &members, &owners, moving, &[], seed)
 }
@@ -37,35 +41,44 @@ pub(in super::super) fn of_rows(view: &View, rows: &[(ShardId, &ShardRow)], seed
 /// Makes the plan from each shard's owner, as an index into the members; a shard that is under way counts where it goes;
 /// those of `without` have no owner.
 pub(super) fn of<'a>(
-    view: &View,
+    view: &ObservedCluster,
     members: &[Member],
     owners: &[Option<usize>],
     moving: impl IntoIterator<Item = (ShardId, Option<&'a NodeId>)>,
     without: &[ShardId],
     seed: u64,
-) -> Plan {
-    let mut shards: Vec<_> =
-        owners.iter().map(|owner| assign::Place { owner: *owner, busy: false }).collect();
+) -> AllocationPlan {
+    let mut shards: Vec<_> = owners
+        .iter()
+        .map(|owner| assign::ShardPlacement { owner: *owner, hand_off_in_progress: false })
+        .collect();
     let by_node: BTreeMap<_, _> =
         members.iter().enumerate().map(|(at, member)| (&member.node, at)).collect();
     for (shard, to) in moving {
-        if let Some(place) = place_mut(&mut shards, shard) {
+        if let Some(place) = placement_mut(&mut shards, shard) {
             let to = to.and_then(|to| by_node.get(to)).copied();
-            *place = assign::Place { owner: to.or(place.owner), busy: true };
+            *place =
+                assign::ShardPlacement { owner: to.or(place.owner), hand_off_in_progress: true };
         }
     }
     for shard in without {
-        if let Some(place) = place_mut(&mut shards, *shard) {
-            *place = assign::Place::default();
+        if let Some(place) = placement_mut(&mut shards, *shard) {
+            *place = assign::ShardPlacement::default();
         }
     }
     let hosts = view
-        .hosts()
+        .eligible_hosts()
         .map(|(member, row)| assign::Host { node: member.node, version: row.version })
         .collect();
-    Plan { members: members.to_vec(), view: assign::View { hosts, shards, seed } }
+    AllocationPlan {
+        members: members.to_vec(),
+        view: assign::AllocationView { hosts, shards, seed },
+    }
 }
 
-fn place_mut(shards: &mut [assign::Place], shard: ShardId) -> Option<&mut assign::Place> {
+fn placement_mut(
+    shards: &mut [assign::ShardPlacement],
+    shard: ShardId,
+) -> Option<&mut assign::ShardPlacement> {
     shards.get_mut((shard.0 as usize).checked_sub(1)?)
 }

@@ -12,8 +12,8 @@ const DOUBLINGS: u32 = 6;
 
 impl Machine {
     /// How long a manager stays that hears no other host, after so many in a row that heard none.
-    pub(super) fn patience(&self, silent_terms: u32) -> u64 {
-        self.settings.unheard << silent_terms.min(DOUBLINGS)
+    pub(super) fn step_down_delay(&self, silent_terms: u32) -> u64 {
+        self.settings.manager_silence_timeout << silent_terms.min(DOUBLINGS)
     }
 
     /// Writes the next candidate as the holder once no other host has been heard for long.
@@ -23,38 +23,41 @@ impl Machine {
         let hosts = self.view.all_live().filter(|(node, row)| row.roles.host && *node != me);
         let (mut any, mut heard) = (false, false);
         for (host, _) in hosts {
-            if !self.view.silent.contains(host) {
+            if !self.view.unresponsive.contains(host) {
                 return;
             }
             any = true;
             heard |= manager.reports.contains_key(host);
         }
         if !any
-            || (!heard && now.mono < manager.stays_until)
-            || self.writes.values().any(|purpose| matches!(purpose, Purpose::Lead(_)))
-            || self.off(Mutation::LeadInSilence)
+            || (!heard && now.mono < manager.step_down_at)
+            || self
+                .pending_writes
+                .values()
+                .any(|purpose| matches!(purpose, WritePurpose::SetManager(_)))
+            || self.has_mutation(Mutation::NeverStepDown)
         {
             return;
         }
-        let silent_terms = if heard { 1 } else { row.silent_terms().saturating_add(1) };
+        let silent_terms = if heard { 1 } else { row.consecutive_step_downs().saturating_add(1) };
         let Some(holder) = self.successor(now) else { return };
         let to = holder.node.clone();
         let row = ManagerRow { term: manager.term + 1, holder, extensions: Extensions::default() };
-        self.lead(row, silent_terms);
-        self.note(Notice::SteppedDown { to });
+        self.write_manager_row(row, silent_terms);
+        self.notify(Notice::ManagerSteppedDown { to });
     }
 
     /// The candidate after this node in order of age, the eldest after the youngest: each gets its turn.
     fn successor(&self, now: Now) -> Option<Member> {
         let me = self.member()?;
         let (own, _) = self.view.nodes.get(&me.node)?;
-        let age = |node: &NodeId, row: &NodeRow| (row.since, node.clone());
+        let age = |node: &NodeId, row: &NodeRow| (row.unix_ms, node.clone());
         let mine = age(&me.node, own);
         let candidates = self.view.all_live().filter(|(node, row)| {
             **node != me.node
                 && row.roles.manager
-                && !row.is_emptied()
-                && !self.view.still(node, now.mono, row.lease)
+                && !row.is_draining_or_leaving()
+                && !self.view.lease_unchanged_for(node, now.mono, row.lease)
         });
         let next = candidates.min_by_key(|(node, row)| {
             let age = age(node, row);

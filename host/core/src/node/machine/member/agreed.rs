@@ -6,39 +6,46 @@
 //! another, so the cluster's row of settings can change in one write, and nodes may differ for as long as they like.
 
 use super::*;
-use crate::node::Agreed;
+use crate::node::LeaseSettings;
 
 impl Machine {
     /// The cluster's settings, as their row says.
-    pub(in super::super) fn on_settings(&mut self, now: Now, agreed: Agreed) {
-        if agreed.revision <= self.settings.revision {
+    pub(in super::super) fn on_lease_settings(&mut self, now: Now, agreed: LeaseSettings) {
+        if agreed.revision <= self.settings.settings_revision {
             return;
         }
-        let Agreed { revision, lease, margin, renew, unheard } = agreed;
+        let LeaseSettings {
+            revision,
+            lease,
+            lease_margin: margin,
+            renew_interval: renew,
+            manager_silence_timeout: unheard,
+        } = agreed;
         let settings = &mut self.settings;
-        (settings.revision, settings.lease, settings.margin) = (revision, lease, margin);
-        (settings.renew, settings.unheard) = (renew, unheard);
-        let at_once = self.off(Mutation::LeaseAtOnce);
-        let Membership::In(life) = &mut self.membership else { return };
+        (settings.settings_revision, settings.lease, settings.lease_margin) =
+            (revision, lease, margin);
+        (settings.renew_interval, settings.manager_silence_timeout) = (renew, unheard);
+        let at_once = self.has_mutation(Mutation::ApplyLeaseImmediately);
+        let Membership::Registered(life) = &mut self.membership else { return };
         if (lease < life.lease) != at_once {
-            life.longer_until = life.longer_until.max(life.sent + life.lease);
+            life.longer_until = life.longer_until.max(life.lease_start + life.lease);
             life.lease = lease;
-            self.actions.push_back(Action::Renewed { sent: life.sent, lease });
+            self.actions.push_back(Action::LeaseRenewed { sent_at: life.lease_start, lease });
         }
         self.check_lapse(now);
-        self.renew_soon(now);
+        self.renew_now(now);
     }
 
     /// What the next renewal's row says of the lease, and which settings it goes by.
-    pub(super) fn declared(&self, now: Now, life: &Life) -> (u64, u64) {
-        let Settings { lease, revision, .. } = self.settings;
+    pub(super) fn declared(&self, now: Now, life: &Registration) -> (u64, u64) {
+        let Settings { lease, settings_revision: revision, .. } = self.settings;
         if now.mono >= life.longer_until
             || lease >= life.row.lease
-            || self.off(Mutation::LeaseAtOnce)
+            || self.has_mutation(Mutation::ApplyLeaseImmediately)
         {
             (lease, revision)
         } else {
-            (life.row.lease, life.row.settings)
+            (life.row.lease, life.row.settings_revision)
         }
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 fn who_leaves_before_it_registered_never_registers() {
     let mut alone = Alone::new(HOST, Settings::default());
     assert_eq!(alone.tell(Event::Leave), [Action::Left]);
-    assert_eq!(alone.tell(Event::Listed(Some(Vec::new()))), []);
+    assert_eq!(alone.tell(Event::RowsListed(Some(Vec::new()))), []);
     assert_eq!(alone.wait(1_000), []);
 }
 
@@ -14,10 +14,10 @@ fn who_leaves_before_it_registered_never_registers() {
 fn who_leaves_with_the_rows_listed_does_not_register_either() {
     let mut alone = Alone::new(HOST, Settings::default());
     // The first life registers in vain, and the rows are listed anew.
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     alone.tell(Event::Leave);
     alone.written(Err(WriteError::Conflict(None)));
-    assert_eq!(writes(&alone.wait(1_000)), Vec::<&Key>::new());
+    assert_eq!(writes(&alone.wait(1_000)), Vec::<&RowKey>::new());
 }
 
 /// A host that has shard 1 and is told to leave, beside another node; its row says that it leaves.
@@ -29,7 +29,7 @@ fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
     alone.manager(1, member("m", 1));
     alone.learn(key("b"), Row::Node(other));
     alone.shards(&[(1, Some(me)), (1, Some(member("b", 1)))]);
-    alone.tell(Event::Serving { shard: ShardId(1), epoch: Epoch(1) });
+    alone.tell(Event::ShardServing { shard: ShardId(1), epoch: Epoch(1) });
     let mut actions = alone.tell(Event::Leave);
     actions.extend(alone.all_done());
     assert!(own(&alone).is_leaving());
@@ -37,11 +37,11 @@ fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
 }
 
 fn stops(actions: &[Action]) -> bool {
-    actions.iter().any(|action| matches!(action, Action::Stop { .. }))
+    actions.iter().any(|action| matches!(action, Action::StopShard { .. }))
 }
 
 fn goodbye(alone: &Alone) -> bool {
-    let stopped = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Stopped);
+    let stopped = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Left);
     alone.writes.iter().any(|(_, row)| stopped(row))
 }
 
@@ -52,8 +52,8 @@ fn s10_a_leaving_node_waits_for_its_hand_offs() {
     for other in [
         NodeRow { roles: gateway, ..host_row() },
         NodeRow { draining: true, ..host_row() },
-        NodeRow { store_answers: false, ..host_row() },
-        NodeRow { standing: Standing::Dead, ..host_row() },
+        NodeRow { store_available: false, ..host_row() },
+        NodeRow { status: NodeStatus::Dead, ..host_row() },
     ] {
         assert!(stops(&leaves(other).1));
     }
@@ -63,7 +63,7 @@ fn s10_a_leaving_node_waits_for_its_hand_offs() {
 fn s10_goodbye_is_said_when_no_row_names_the_node() {
     let (mut alone, _) = leaves(host_row());
     let (shard, epoch) = (ShardId(1), Epoch(1));
-    alone.tell(Event::Stopped { shard, epoch });
+    alone.tell(Event::ShardStopped { shard, epoch });
     alone.wait(10);
     assert!(!goodbye(&alone), "its row names it, and the next owner may be another life of it");
     let b = Some(member("b", 1));
@@ -79,7 +79,7 @@ fn s10_no_goodbye_is_said_with_a_shard_that_has_not_stopped() {
     assert!(stops(&actions));
     alone.wait(10);
     assert!(!goodbye(&alone));
-    alone.tell(Event::Stopped { shard: ShardId(1), epoch: Epoch(1) });
+    alone.tell(Event::ShardStopped { shard: ShardId(1), epoch: Epoch(1) });
     assert!(goodbye(&alone));
 }
 
@@ -134,7 +134,7 @@ fn s10_a_manager_says_goodbye_whatever_row_it_is_writing() {
 fn s10_a_goodbye_in_its_name_ends_a_life_that_still_has_shards() {
     let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
     assert!(stops(&actions));
-    let stopped = NodeRow { standing: Standing::Stopped, ..own(&alone) };
+    let stopped = NodeRow { status: NodeStatus::Left, ..own(&alone) };
     let actions = alone.learn(key("me"), Row::Node(stopped));
     assert_eq!(forgot(&actions), [(1, 1)], "others may have it");
     assert!(actions.contains(&Action::Left));

@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn r10_a_life_that_was_not_seen_is_looked_for_and_not_followed() {
     let mut alone = candidate(member("x", 2));
-    let read = Action::Read(key("x"));
-    let retry = Settings::default().retry;
+    let read = Action::ReadRow(key("x"));
+    let retry = Settings::default().store_retry_interval;
     // It was asked for when the node registered.
     assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
     assert!(alone.wait(1).contains(&read));
@@ -21,7 +21,7 @@ fn r10_a_life_that_was_not_seen_is_looked_for_and_not_followed() {
     assert_eq!(alone.writes.iter().filter(|(_, row)| matches!(row, Row::Manager(_))).count(), 0);
     // A later life: the one that managed is over.
     let actions = alone.learn(key("x"), row(3, Roles::ALL));
-    assert_eq!(writes(&actions), [&Key::Manager]);
+    assert_eq!(writes(&actions), [&RowKey::Manager]);
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn no_rebalance_is_sent_to_a_former_incarnation() {
     let mut alone = Alone::registered(HOST);
     alone.manager(3, member("me", 9));
     let said = |actions: Vec<Action>| {
-        actions.into_iter().any(|action| matches!(action, Action::Say { .. }))
+        actions.into_iter().any(|action| matches!(action, Action::Send { .. }))
     };
     assert!(!said(alone.tell(Event::Rebalance)));
     alone.manager(4, member("m", 1));
@@ -48,9 +48,9 @@ fn what_a_machine_knows_is_shown_and_what_it_would_move() {
     let nodes: Vec<_> = alone.machine.nodes().map(|(node, _)| node.to_string()).collect();
     assert_eq!(nodes, ["a", "b", "c", "me"]);
     assert_eq!(alone.machine.manager_row().map(|row| row.term), Some(1));
-    let chunks: Vec<_> = alone.machine.assignments().map(|(at, _, rev)| (at, rev)).collect();
+    let chunks: Vec<_> = alone.machine.assignment_rows().map(|(at, _, rev)| (at, rev)).collect();
     assert_eq!(chunks, [(0, alone.revision)]);
-    let moves = alone.machine.would_move();
+    let moves = alone.machine.preview_rebalance();
     assert_eq!(moves.len(), 1, "{moves:?}");
     let (shard, from, to) = &moves[0];
     assert_eq!(*from, owners[shard.0 as usize - 1].1.as_ref().expect("an owner").node);
@@ -62,61 +62,63 @@ fn r10_nothing_is_decided_before_every_row_is_sealed() {
     let mut alone = leader(100, Vec::new());
     let lengths = |alone: &Alone| {
         let of = |(_, row): &(u64, Row)| match row {
-            Row::Shards(row) => (row.term, row.shards.len(), row.shards[0].owner.is_some()),
+            Row::Assignments(row) => {
+                (row.term, row.assignments.len(), row.assignments[0].owner.is_some())
+            }
             _ => panic!("{row:?}"),
         };
         alone.writes.iter().map(of).collect::<Vec<_>>()
     };
     assert_eq!(lengths(&alone), [(1, 64, false), (1, 36, false)]);
     alone.done();
-    assert_eq!(alone.machine.managing(), None);
+    assert_eq!(alone.machine.managing_term(), None);
     assert_eq!(lengths(&alone), [(1, 36, false)], "the first has no owners yet");
     alone.done();
-    assert_eq!(alone.machine.managing(), Some(1));
+    assert_eq!(alone.machine.managing_term(), Some(1));
     assert_eq!(lengths(&alone), [(1, 64, true), (1, 36, true)]);
 }
 
 #[test]
 fn r10_a_seal_without_an_answer_is_read_until_it_is_known() {
-    let retry = Settings::default().retry;
-    let read = Action::Read(Key::Shards(0));
+    let retry = Settings::default().store_retry_interval;
+    let read = Action::ReadRow(RowKey::Assignments(0));
     let unanswered = || {
         let mut alone = leader(4, Vec::new());
         let row = alone.writes[0].1.clone();
         assert!(alone.written(Err(WriteError::Unknown)).contains(&read));
         assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
         assert!(alone.wait(1).contains(&read));
-        assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+        assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 0));
         (alone, row)
     };
     let (mut alone, row) = unanswered();
-    alone.learn(Key::Shards(0), row);
-    assert_eq!(alone.machine.managing(), Some(1), "it was written");
+    alone.learn(RowKey::Assignments(0), row);
+    assert_eq!(alone.machine.managing_term(), Some(1), "it was written");
 
     let (mut alone, _) = unanswered();
-    alone.tell(Event::Row { key: Key::Shards(0), value: None });
-    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 1), "it was not");
+    alone.tell(Event::RowObserved { key: RowKey::Assignments(0), value: None });
+    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it was not");
 
     let (mut alone, _) = unanswered();
-    let later = ShardsRow { term: 2, ..ShardsRow::default() };
-    let actions = alone.learn(Key::Shards(0), Row::Shards(later));
-    assert!(actions.contains(&Action::Read(Key::Manager)), "another manages");
+    let later = AssignmentsRow { term: 2, ..AssignmentsRow::default() };
+    let actions = alone.learn(RowKey::Assignments(0), Row::Assignments(later));
+    assert!(actions.contains(&Action::ReadRow(RowKey::Manager)), "another manages");
     assert!(!actions.contains(&read), "it is known for now");
-    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
+    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 0));
     assert!(!alone.wait(retry - 1).contains(&read));
     assert!(alone.wait(1).contains(&read));
-    let earlier = ShardsRow { term: 0, ..ShardsRow::default() };
-    alone.learn(Key::Shards(0), Row::Shards(earlier));
-    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 1), "it is sealed anew");
+    let earlier = AssignmentsRow { term: 0, ..AssignmentsRow::default() };
+    alone.learn(RowKey::Assignments(0), Row::Assignments(earlier));
+    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it is sealed anew");
 }
 
 #[test]
 fn r10_a_late_leader_seals_no_row_of_a_later_term() {
-    let retry = Settings::default().retry;
-    let later = ShardsRow { term: 5, ..ShardsRow::default() };
-    let mut alone = leader(4, vec![(Key::Shards(0), Row::Shards(later), 3)]);
-    assert_eq!((alone.machine.managing(), alone.writes.len()), (None, 0));
-    let read = Action::Read(Key::Shards(0));
+    let retry = Settings::default().store_retry_interval;
+    let later = AssignmentsRow { term: 5, ..AssignmentsRow::default() };
+    let mut alone = leader(4, vec![(RowKey::Assignments(0), Row::Assignments(later), 3)]);
+    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 0));
+    let read = Action::ReadRow(RowKey::Assignments(0));
     assert!(!alone.wait(retry - 1).contains(&read));
     assert!(alone.wait(1).contains(&read));
     assert_eq!(alone.writes.len(), 0);
@@ -124,7 +126,7 @@ fn r10_a_late_leader_seals_no_row_of_a_later_term() {
 
 /// A leader that has just written a death, which is to be answered.
 fn marks_dead() -> Alone {
-    let Settings { lease, margin, renew, .. } = Settings::default();
+    let Settings { lease, lease_margin: margin, renew_interval: renew, .. } = Settings::default();
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
     alone.all_done();
@@ -136,23 +138,23 @@ fn marks_dead() -> Alone {
         assert!(waited < lease + margin + renew, "nobody marks it dead");
     }
     assert!(waited >= lease + margin);
-    let dead = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Dead);
+    let dead = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Dead);
     alone.writes.retain(|(_, row)| dead(row));
     alone
 }
 
 fn writes_death(alone: &Alone) -> bool {
-    let dead = |row: &Row| matches!(row, Row::Node(row) if row.standing == Standing::Dead);
+    let dead = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Dead);
     alone.writes.iter().any(|(_, row)| dead(row))
 }
 
 #[test]
 fn r7_a_death_without_an_answer_is_written_again_after_a_while() {
-    let retry = Settings::default().retry;
+    let retry = Settings::default().store_retry_interval;
     for (waits, again) in [(retry - 1, false), (retry, true)] {
         let mut alone = marks_dead();
         let actions = alone.written(Err(WriteError::Unknown));
-        assert!(actions.contains(&Action::Read(key("b"))) && !writes_death(&alone));
+        assert!(actions.contains(&Action::ReadRow(key("b"))) && !writes_death(&alone));
         alone.wait(waits);
         assert_eq!(writes_death(&alone), again, "after {waits} ms");
     }
@@ -160,7 +162,7 @@ fn r7_a_death_without_an_answer_is_written_again_after_a_while() {
 
 #[test]
 fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
-    let retry = Settings::default().retry;
+    let retry = Settings::default().store_retry_interval;
     let drains = |alone: &Alone| {
         let of_b = |row: &Row| matches!(row, Row::Node(row) if row.incarnation.counter == 9);
         alone.writes.iter().filter(|(_, row)| of_b(row)).count()
@@ -168,12 +170,12 @@ fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
     let mut alone = Alone::registered(HOST);
     alone.learn(key("b"), row(9, HOST));
     // A renewal of its own is under way, which has nothing to do with it.
-    alone.wait(Settings::default().renew);
+    alone.wait(Settings::default().renew_interval);
     alone.tell(Event::Drain { node: "b".into(), draining: true });
     alone.wait(1);
     assert_eq!((drains(&alone), alone.writes.len()), (1, 2));
     let (number, _) = alone.writes.pop().expect("the drain");
-    alone.tell(Event::Written { number, result: Err(WriteError::Unknown) });
+    alone.tell(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
     alone.wait(retry - 1);
     assert_eq!(drains(&alone), 0, "not again at once");
     alone.wait(1);
@@ -184,20 +186,20 @@ fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
 fn a_manager_that_was_followed_still_hears_of_its_own_renewal() {
     let mut alone = sealed(4);
     alone.all_done();
-    alone.wait(Settings::default().renew);
+    alone.wait(Settings::default().renew_interval);
     let of_me = |row: &Row| matches!(row, Row::Node(row) if row.renewals > 0);
     assert!(alone.writes.iter().any(|(_, row)| of_me(row)));
     alone.manager(2, member("b", 1));
-    assert_eq!(alone.machine.managing(), None);
+    assert_eq!(alone.machine.managing_term(), None);
     alone.writes.retain(|(_, row)| of_me(row));
-    assert!(alone.done().iter().any(|action| matches!(action, Action::Renewed { .. })));
+    assert!(alone.done().iter().any(|action| matches!(action, Action::LeaseRenewed { .. })));
 }
 
 #[test]
 fn a_manager_that_slept_counts_every_node_as_just_heard() {
     let manager = Roles { manager: true, ..Roles::default() };
     let mut alone = Alone::new(manager, Settings::default());
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     alone.all_done();
     let renewed = |roles, renewals| match row(1, roles) {
         Row::Node(row) => Row::Node(NodeRow { renewals, ..row }),
@@ -212,9 +214,13 @@ fn a_manager_that_slept_counts_every_node_as_just_heard() {
     };
     renew(&mut alone);
     let from = member("b", 1);
-    let report = Report { incarnation: from.incarnation, store_answers: true, ..Report::default() };
-    alone.tell(Event::Heard { from, talk: Talk::Report(Box::new(report)) });
-    let unheard = Settings::default().unheard;
+    let report = NodeReport {
+        incarnation: from.incarnation,
+        store_available: true,
+        ..NodeReport::default()
+    };
+    alone.tell(Event::Received { from, message: ControlMessage::Report(Box::new(report)) });
+    let unheard = Settings::default().manager_silence_timeout;
     alone.wait(unheard + 1_000);
     let woke = alone.now;
     while alone.machine.manager_row().is_some_and(|row| row.holder.node == alone.me().node) {
@@ -227,7 +233,7 @@ fn a_manager_that_slept_counts_every_node_as_just_heard() {
 
 #[test]
 fn r8_a_judge_that_looks_once_a_margin_is_awake() {
-    let Settings { lease, margin, .. } = Settings::default();
+    let Settings { lease, lease_margin: margin, .. } = Settings::default();
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
     let mut looks = 0;
@@ -241,7 +247,7 @@ fn r8_a_judge_that_looks_once_a_margin_is_awake() {
 
 #[test]
 fn r8_rows_listed_anew_count_as_just_renewed() {
-    let Settings { lease, margin, .. } = Settings::default();
+    let Settings { lease, lease_margin: margin, .. } = Settings::default();
     let dies_after = |listed: bool| {
         let mut alone = sealed(4);
         alone.learn(key("b"), row(1, HOST));
@@ -251,7 +257,7 @@ fn r8_rows_listed_anew_count_as_just_renewed() {
             alone.wait(100);
             if listed && alone.now == began + lease {
                 alone.tell(Event::WatchLost);
-                alone.tell(Event::Listed(Some(Vec::new())));
+                alone.tell(Event::RowsListed(Some(Vec::new())));
             }
             assert!(alone.now < began + 10 * lease);
         }

@@ -6,31 +6,31 @@ use super::*;
 fn r7_nobody_registers_before_the_rows_were_listed() {
     let mut alone = Alone::new(HOST, Settings::default());
     assert_eq!(alone.wait(1_000), []);
-    assert_eq!(writes(&alone.tell(Event::Listed(Some(Vec::new())))), [&key("me")]);
+    assert_eq!(writes(&alone.tell(Event::RowsListed(Some(Vec::new())))), [&key("me")]);
 }
 
 #[test]
 fn rows_are_listed_again_after_an_unanswered_registration() {
     let mut alone = Alone::new(HOST, Settings::default());
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     assert_eq!(alone.written(Err(WriteError::Unknown)), []);
-    let retry = Settings::default().retry;
+    let retry = Settings::default().store_retry_interval;
     assert_eq!(alone.wait(retry - 1), []);
-    assert_eq!(alone.wait(1), [Action::List]);
+    assert_eq!(alone.wait(1), [Action::ListRows]);
 }
 
 #[test]
 fn r8_a_renewal_without_an_answer_is_read_and_not_written_again() {
     let mut alone = Alone::registered(HOST);
-    let Settings { renew, retry, .. } = Settings::default();
+    let Settings { renew_interval: renew, store_retry_interval: retry, .. } = Settings::default();
     assert_eq!(writes(&alone.wait(renew)), [&key("me")]);
     // While the answer may still come there is nothing to do, and nothing to wake for.
-    assert_eq!(writes(&alone.wait(renew)), Vec::<&Key>::new());
-    assert!(alone.machine.wake().is_some_and(|wake| wake > alone.now + 1), "it would be busy");
-    assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::Read(key("me"))]);
+    assert_eq!(writes(&alone.wait(renew)), Vec::<&RowKey>::new());
+    assert!(alone.machine.next_wake().is_some_and(|wake| wake > alone.now + 1), "it would be busy");
+    assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::ReadRow(key("me"))]);
     for _ in 0..2 {
         assert_eq!(alone.wait(retry - 1), []);
-        assert_eq!(alone.wait(1), [Action::Read(key("me"))]);
+        assert_eq!(alone.wait(1), [Action::ReadRow(key("me"))]);
     }
 }
 
@@ -40,11 +40,11 @@ fn a_node_wakes_for_its_renewals() {
     let began = alone.now;
     for renewals in 1..=10 {
         while alone.writes.is_empty() {
-            let wake = alone.machine.wake().expect("it renews");
+            let wake = alone.machine.next_wake().expect("it renews");
             alone.wait(wake - alone.now);
         }
         alone.done();
-        assert_eq!(alone.now - began, renewals * Settings::default().renew);
+        assert_eq!(alone.now - began, renewals * Settings::default().renew_interval);
     }
 }
 
@@ -52,7 +52,7 @@ fn a_node_wakes_for_its_renewals() {
 fn a_report_that_is_due_does_not_keep_the_node_awake() {
     let settings = Settings { report_delay: 0, ..Settings::default() };
     let mut alone = Alone::new(HOST, settings);
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     alone.done();
     let me = alone.me();
     alone.learn(key("m"), row(1, Roles::ALL));
@@ -60,8 +60,8 @@ fn a_report_that_is_due_does_not_keep_the_node_awake() {
     let actions = alone.shards(&[(1, Some(me))]);
     assert_eq!(adopted(&actions), [(1, 1)]);
     let report = reported(&actions).expect("a report at once");
-    assert_eq!(report.held.len(), 1);
-    let woken = alone.machine.wake().expect("it renews") - alone.now;
+    assert_eq!(report.shards.len(), 1);
+    let woken = alone.machine.next_wake().expect("it renews") - alone.now;
     alone.wait(woken);
 }
 
@@ -88,51 +88,59 @@ fn r9_a_row_says_for_one_lease_that_the_store_answers() {
     let rows = own_rows(&mut alone, 2 * lease);
     assert!(rows.len() >= 7, "{rows:?}");
     for (at, row) in rows {
-        assert_eq!(row.store_answers, at - joined < lease, "{}", at - joined);
+        assert_eq!(row.store_available, at - joined < lease, "{}", at - joined);
     }
 }
 
 #[test]
 fn r8_a_shorter_lease_waits_until_nobody_relies_on_more() {
-    let agreed = |revision, lease| crate::node::Agreed {
+    let agreed = |revision, lease| crate::node::LeaseSettings {
         revision,
         lease,
-        margin: 600,
-        renew: 250,
-        unheard: 6_000,
+        lease_margin: 600,
+        renew_interval: 250,
+        manager_silence_timeout: 6_000,
     };
-    let counted =
-        |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Renewed { .. }));
+    let counted = |actions: &[Action]| {
+        actions.iter().any(|action| matches!(action, Action::LeaseRenewed { .. }))
+    };
     let mut alone = Alone::registered(HOST);
     let lease = Settings::default().lease;
-    assert!(!counted(&alone.tell(Event::Settings(agreed(1, lease)))), "the lease is the same");
+    assert!(
+        !counted(&alone.tell(Event::LeaseSettingsChanged(agreed(1, lease)))),
+        "the lease is the same"
+    );
     alone.all_done();
-    assert!(counted(&alone.tell(Event::Settings(agreed(2, 1_000)))), "it relies on less at once");
+    assert!(
+        counted(&alone.tell(Event::LeaseSettingsChanged(agreed(2, 1_000)))),
+        "it relies on less at once"
+    );
     let until = alone.now + lease;
     alone.all_done();
     let rows = own_rows(&mut alone, 2 * lease);
     for (at, row) in &rows {
         let says = if *at < until { (lease, 1) } else { (1_000, 2) };
-        assert_eq!((row.lease, row.settings), says, "{at}, {until}");
+        assert_eq!((row.lease, row.settings_revision), says, "{at}, {until}");
     }
     assert!(rows.len() > 20);
     alone.now += 1;
-    assert!(!counted(&alone.tell(Event::Settings(agreed(3, 5_000)))));
+    assert!(!counted(&alone.tell(Event::LeaseSettingsChanged(agreed(3, 5_000)))));
     let Row::Node(row) = &alone.writes[0].1 else { panic!("its own row") };
-    assert_eq!((row.lease, row.settings), (5_000, 3), "a longer one is said at once");
+    assert_eq!((row.lease, row.settings_revision), (5_000, 3), "a longer one is said at once");
     let relied =
-        alone.done().into_iter().any(|it| matches!(it, Action::Renewed { lease: 5_000, .. }));
+        alone.done().into_iter().any(|it| matches!(it, Action::LeaseRenewed { lease: 5_000, .. }));
     assert!(relied, "and relied on when that is written");
 }
 
 #[test]
 fn r8_a_mark_that_others_set_counts_as_no_renewal() {
     let mut alone = Alone::registered(HOST);
-    alone.wait(Settings::default().renew);
+    alone.wait(Settings::default().renew_interval);
     let marked = NodeRow { draining: true, ..own(&alone) };
     let actions = alone.learn(key("me"), Row::Node(marked.clone()));
-    let counted =
-        |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Renewed { .. }));
+    let counted = |actions: &[Action]| {
+        actions.iter().any(|action| matches!(action, Action::LeaseRenewed { .. }))
+    };
     assert!(!counted(&actions), "its renewal was not made");
     let revision = alone.revision;
     let conflict = WriteError::Conflict(Some((Row::Node(marked), revision)));
@@ -144,7 +152,7 @@ fn r8_a_mark_that_others_set_counts_as_no_renewal() {
 #[test]
 fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
     let mut alone = Alone::new(HOST, Settings::default());
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     let (number, row) = alone.writes.remove(0);
     let Row::Node(row) = row else { panic!("its own row") };
     // The watch tells its row, and the mark that somebody set on it, before the answer comes.
@@ -152,22 +160,24 @@ fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
     let registered = alone.revision;
     let marked = NodeRow { draining: true, ..row };
     alone.learn(key("me"), Row::Node(marked.clone()));
-    alone.tell(Event::Written { number, result: Ok(registered) });
+    alone.tell(Event::RowWritten { request_id: number, result: Ok(registered) });
     // Its first renewal meets the mark, and the next one carries it on.
     let expects = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
-            Action::Write { number, expected, row, .. } => {
+            Action::WriteRow { request_id: number, expected, row, .. } => {
                 assert!(matches!(row, Row::Node(row) if row.renewals == 1));
                 Some((*number, *expected))
             }
             _ => None,
         })
     };
-    let (number, expected) = expects(&alone.wait(Settings::default().renew)).expect("it renews");
+    let (number, expected) =
+        expects(&alone.wait(Settings::default().renew_interval)).expect("it renews");
     if expected == Some(registered) {
         let standing = Some((Row::Node(marked), registered + 1));
         let result = Err(WriteError::Conflict(standing));
-        let (_, expected) = expects(&alone.tell(Event::Written { number, result })).expect("again");
+        let (_, expected) =
+            expects(&alone.tell(Event::RowWritten { request_id: number, result })).expect("again");
         assert_eq!(expected, Some(registered + 1), "it would lose its lease");
     }
 }
@@ -175,27 +185,27 @@ fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
 #[test]
 fn rows_that_cannot_be_listed_are_asked_for_after_a_while() {
     let mut alone = Alone::new(HOST, Settings::default());
-    let retry = Settings::default().retry;
-    assert_eq!(alone.tell(Event::Listed(None)), []);
+    let retry = Settings::default().store_retry_interval;
+    assert_eq!(alone.tell(Event::RowsListed(None)), []);
     assert_eq!(alone.wait(retry - 1), []);
-    assert_eq!(alone.wait(1), [Action::List]);
+    assert_eq!(alone.wait(1), [Action::ListRows]);
 }
 
 #[test]
 fn r8_a_longer_lease_is_said_at_once_after_a_shorter_one() {
-    let agreed = |revision, lease| crate::node::Agreed {
+    let agreed = |revision, lease| crate::node::LeaseSettings {
         revision,
         lease,
-        margin: 600,
-        renew: 250,
-        unheard: 6_000,
+        lease_margin: 600,
+        renew_interval: 250,
+        manager_silence_timeout: 6_000,
     };
     let mut alone = Alone::registered(HOST);
-    alone.tell(Event::Settings(agreed(1, 1_000)));
+    alone.tell(Event::LeaseSettingsChanged(agreed(1, 1_000)));
     alone.all_done();
     assert_eq!(own(&alone).lease, Settings::default().lease, "somebody may rely on it");
     alone.now += 1;
-    alone.tell(Event::Settings(agreed(2, 5_000)));
+    alone.tell(Event::LeaseSettingsChanged(agreed(2, 5_000)));
     alone.all_done();
-    assert_eq!((own(&alone).lease, own(&alone).settings), (5_000, 2));
+    assert_eq!((own(&alone).lease, own(&alone).settings_revision), (5_000, 2));
 }

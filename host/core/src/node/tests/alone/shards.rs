@@ -7,14 +7,14 @@ fn r11_a_shard_is_held_under_the_epoch_of_its_row() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
     assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), [(1, 1)]);
-    assert_eq!(alone.machine.held().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), false)]);
-    alone.tell(Event::Serving { shard: ShardId(1), epoch: Epoch(1) });
-    assert_eq!(alone.machine.held().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), true)]);
+    assert_eq!(alone.machine.held_shards().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), false)]);
+    alone.tell(Event::ShardServing { shard: ShardId(1), epoch: Epoch(1) });
+    assert_eq!(alone.machine.held_shards().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), true)]);
     let actions = alone.shards(&[(3, Some(me))]);
     assert_eq!((forgot(&actions), adopted(&actions)), (vec![(1, 1)], vec![(1, 3)]));
     let actions = alone.shards(&[(4, Some(member("b", 1)))]);
     assert_eq!((forgot(&actions), adopted(&actions)), (vec![(1, 3)], vec![]));
-    assert_eq!(alone.machine.held().count(), 0);
+    assert_eq!(alone.machine.held_shards().count(), 0);
 }
 
 #[test]
@@ -25,14 +25,14 @@ fn r5_a_refused_claim_is_reported_until_its_row_goes_above_it() {
     alone.manager(1, member("m", 1));
     alone.shards(&[(2, Some(me.clone())), (1, None)]);
     let (shard, epoch) = (ShardId(1), Epoch(2));
-    alone.tell(Event::Lost { shard, epoch, standing: Some(Epoch(5)) });
+    alone.tell(Event::ShardLost { shard, epoch, current_epoch: Some(Epoch(5)) });
     let refused = [(shard, epoch, Epoch(5))];
-    assert_eq!(reported(&alone.wait(20)).expect("a report").refused, refused);
+    assert_eq!(reported(&alone.wait(20)).expect("a report").refused_claims, refused);
     // The same chunk is written again, for another shard.
     alone.shards(&[(2, Some(me.clone())), (2, None)]);
-    assert_eq!(reported(&alone.wait(20)).expect("a report").refused, refused);
+    assert_eq!(reported(&alone.wait(20)).expect("a report").refused_claims, refused);
     alone.shards(&[(6, Some(me)), (2, None)]);
-    assert_eq!(reported(&alone.wait(20)).expect("a report").refused, []);
+    assert_eq!(reported(&alone.wait(20)).expect("a report").refused_claims, []);
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn r9_no_shard_is_adopted_after_a_lapse_or_without_rows() {
     let me = alone.me();
     alone.tell(Event::WatchLost);
     assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), []);
-    assert_eq!(adopted(&alone.tell(Event::Listed(Some(Vec::new())))), [(1, 1)]);
+    assert_eq!(adopted(&alone.tell(Event::RowsListed(Some(Vec::new())))), [(1, 1)]);
     alone.wait(Settings::default().lease);
-    assert!(alone.machine.suspended());
+    assert!(alone.machine.is_suspended());
     assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone())), (1, Some(me))])), []);
 
     let mut alone = Alone::registered(Roles { manager: true, ..Roles::default() });
@@ -56,7 +56,7 @@ fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
     let claim = |node: &str, life: Incarnation, epoch| {
         Some(crate::records::Claim {
             cluster: crate::ids::ClusterId(1),
-            shard: crate::ids::ShardKey {
+            shard: crate::ids::ShardPath {
                 namespace: "d".into(),
                 pool: "d".into(),
                 shard: ShardId(1),
@@ -68,25 +68,26 @@ fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
             extensions: Extensions::default(),
         })
     };
-    let Settings { lease, renew, retry, .. } = Settings::default();
+    let Settings { lease, renew_interval: renew, store_retry_interval: retry, .. } =
+        Settings::default();
     let mut alone = Alone::of(HOST, Settings::default(), 8);
-    alone.tell(Event::Listed(Some(Vec::new())));
+    alone.tell(Event::RowsListed(Some(Vec::new())));
     alone.done();
     let me = alone.me();
     let mine = |epoch| (epoch, Some(me.clone()));
     alone.shards(&[mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5)]);
     for shard in 1..=5 {
-        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(5) });
+        alone.tell(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(5) });
     }
     alone.wait(renew);
     let answer = alone.writes.remove(0).0;
     alone.wait(lease);
-    assert!(alone.machine.suspended());
+    assert!(alone.machine.is_suspended());
     // The answer to its next renewal.
-    alone.tell(Event::Written { number: answer, result: Err(WriteError::Unknown) });
+    alone.tell(Event::RowWritten { request_id: answer, result: Err(WriteError::Unknown) });
     let number = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
-            Action::ReadClaims { number, shards } => {
+            Action::ReadClaims { request_id: number, shards } => {
                 assert_eq!(shards.len(), 8);
                 Some(*number)
             }
@@ -102,7 +103,7 @@ fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
         alone.wait(10);
     }
     let first = number(&alone.done()).expect("its claims are read");
-    alone.tell(Event::Claims { number: first, claims: None });
+    alone.tell(Event::ClaimsRead { request_id: first, claims: None });
     assert_eq!(number(&alone.wait(retry - 1)), None);
     let second = number(&alone.wait(1)).expect("they are read again");
     assert!(second > first);
@@ -118,12 +119,12 @@ fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
         claim("b", theirs, 5),
         claim("b", theirs, 6),
     ];
-    let late = alone.tell(Event::Claims { number: first, claims: Some(vec![None; 8]) });
+    let late = alone.tell(Event::ClaimsRead { request_id: first, claims: Some(vec![None; 8]) });
     assert_eq!(forgot(&late), [], "an answer that was given up");
-    let actions = alone.tell(Event::Claims { number: second, claims: Some(claims) });
+    let actions = alone.tell(Event::ClaimsRead { request_id: second, claims: Some(claims) });
     assert_eq!(forgot(&actions), [(2, 5), (3, 5), (4, 5), (5, 5), (8, 5)]);
-    assert!(!alone.machine.suspended());
-    let held: Vec<_> = alone.machine.held().map(|(shard, ..)| shard.0).collect();
+    assert!(!alone.machine.is_suspended());
+    let held: Vec<_> = alone.machine.held_shards().map(|(shard, ..)| shard.0).collect();
     assert_eq!(held, [1, 6, 7]);
 }
 
@@ -133,20 +134,29 @@ fn a8_a_new_hand_off_holds_messages_back() {
     let me = alone.me();
     alone.learn(key("m"), row(1, Roles::ALL));
     let id = |number| crate::rows::HandOffId { term: 1, number };
-    let moving = Some(crate::rows::Moving { id: id(1), to: None });
-    let shard = ShardRow { epoch: Epoch(2), owner: Some(me), moving, ..ShardRow::default() };
-    let rows = ShardsRow { term: 1, shards: vec![shard], extensions: Extensions::default() };
-    alone.learn(Key::Shards(0), Row::Shards(rows));
+    let moving = Some(crate::rows::HandOffIntent { id: id(1), target: None });
+    let shard =
+        Assignment { epoch: Epoch(2), owner: Some(me), hand_off: moving, ..Assignment::default() };
+    let rows =
+        AssignmentsRow { term: 1, assignments: vec![shard], extensions: Extensions::default() };
+    alone.learn(RowKey::Assignments(0), Row::Assignments(rows));
     let known = alone.revision;
     let mut held = |epoch, number, revision| {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), alone.me().incarnation);
-        let talk =
-            Talk::BeginHandOff { term: 1, shard, epoch, incarnation, id: id(number), revision };
-        let actions = alone.tell(Event::Heard { from: member("m", 1), talk });
-        let acked =
-            |it: &Action| matches!(it, Action::Say { talk: Talk::BeginHandOffAck { .. }, .. });
+        let talk = ControlMessage::BeginHandOff {
+            term: 1,
+            shard,
+            epoch,
+            incarnation,
+            id: id(number),
+            revision,
+        };
+        let actions = alone.tell(Event::Received { from: member("m", 1), message: talk });
+        let acked = |it: &Action| {
+            matches!(it, Action::Send { message: ControlMessage::BeginHandOffAck { .. }, .. })
+        };
         assert!(actions.iter().any(acked), "whether or not it holds any");
-        actions.contains(&Action::Hold { shard, epoch })
+        actions.contains(&Action::BufferShard { shard, epoch })
     };
     assert!(held(2, 1, known), "its row names it");
     assert!(held(2, 9, known + 1), "its row is on its way");
@@ -165,10 +175,10 @@ fn a11_a_hand_off_of_a_later_epoch_ends_the_one_that_is_held() {
     let mut stop = |epoch| {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), me.incarnation);
         let id = crate::rows::HandOffId { term: 1, number: 1 };
-        let talk = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
-        let actions = alone.tell(Event::Heard { from: member("m", 1), talk });
-        let stopped = Talk::ShardStopped { term: 1, shard, epoch, incarnation, id };
-        let said = Action::Say { to: "m".into(), talk: stopped };
+        let talk = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
+        let actions = alone.tell(Event::Received { from: member("m", 1), message: talk });
+        let stopped = ControlMessage::ShardStopped { term: 1, shard, epoch, incarnation, id };
+        let said = Action::Send { to: "m".into(), message: stopped };
         (forgot(&actions), actions.contains(&said))
     };
     assert_eq!(stop(1), (vec![], false), "it is late");
@@ -184,13 +194,13 @@ fn a_report_says_which_shards_serve() {
     let mine = (1, Some(me.clone()));
     alone.shards(&[mine.clone(), mine.clone(), mine]);
     for shard in [2, 3] {
-        alone.tell(Event::Serving { shard: ShardId(shard), epoch: Epoch(1) });
+        alone.tell(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(1) });
     }
     let id = crate::rows::HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(3), Epoch(1), me.incarnation);
-    let talk = Talk::HandOff { term: 1, shard, epoch, incarnation, id };
-    alone.tell(Event::Heard { from: member("m", 1), talk });
+    let talk = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
+    alone.tell(Event::Received { from: member("m", 1), message: talk });
     let report = reported(&alone.wait(20)).expect("a report");
-    let serving: Vec<_> = report.held.iter().map(|held| held.serving).collect();
+    let serving: Vec<_> = report.shards.iter().map(|held| held.serving).collect();
     assert_eq!(serving, [false, true, false], "it claims, it serves, it stops");
 }
