@@ -10,7 +10,7 @@ use serde::Deserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::raw::Refusal;
+use crate::raw::MessageError;
 
 /// Characters of a caller's argument name that an error message shows.
 const SHOWN: usize = 64;
@@ -44,7 +44,7 @@ impl<'b> Arguments<'b> {
         signature: &'static str,
         parameters: &'static [Parameter],
         body: &'b [u8],
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, MessageError> {
         let mut this = Self { signature, parameters, values: Vec::new(), bare: false };
         this.values.resize(parameters.len(), None);
         let Ok(body) = std::str::from_utf8(body) else {
@@ -84,17 +84,19 @@ impl<'b> Arguments<'b> {
     }
 
     /// The argument of the parameter at `at`.
-    pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T, Refusal> {
+    pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T, MessageError> {
         match self.values[at] {
-            Some(value) => serde_json::from_str(value).map_err(|error| self.misfit(at, &error)),
+            Some(value) => {
+                serde_json::from_str(value).map_err(|error| self.type_mismatch(at, &error))
+            }
             None if self.parameters[at].optional => {
-                serde_json::from_str("null").map_err(|error| self.misfit(at, &error))
+                serde_json::from_str("null").map_err(|error| self.type_mismatch(at, &error))
             }
             None => Err(self.refuse(&format!("missing argument `{}`", self.parameters[at].name))),
         }
     }
 
-    fn misfit(&self, at: usize, error: &serde_json::Error) -> Refusal {
+    fn type_mismatch(&self, at: usize, error: &serde_json::Error) -> MessageError {
         let name = self.parameters[at].name;
         if self.bare
             && let Some(body) = self.values[at]
@@ -112,13 +114,13 @@ impl<'b> Arguments<'b> {
         self.refuse(&format!("argument `{name}`: {error}"))
     }
 
-    fn unknown(&self, name: &str) -> Refusal {
+    fn unknown(&self, name: &str) -> MessageError {
         let shown: String = name.chars().take(SHOWN).collect();
         self.refuse(&format!("unknown argument `{shown}`"))
     }
 
-    fn refuse(&self, why: &str) -> Refusal {
-        Refusal::InvalidArguments(format!("{}: {why}", self.signature))
+    fn refuse(&self, why: &str) -> MessageError {
+        MessageError::InvalidArguments(format!("{}: {why}", self.signature))
     }
 }
 

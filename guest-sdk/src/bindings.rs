@@ -9,8 +9,8 @@
 use std::marker::PhantomData;
 use std::sync::Once;
 
-use crate::context::Kind;
-use crate::raw::{Handler, Refusal, StartReason, StopReason};
+use crate::context::MessageKind;
+use crate::raw::{Handler, MessageError, StartReason, StopReason};
 
 // The glue reads arguments from, and leaves results in, linear memory by raw pointers.
 #[allow(unsafe_code)]
@@ -55,8 +55,8 @@ impl<H: Handler> methods::Guest for Adapter<H> {
         let mut all = Vec::new();
         for method in H::methods() {
             let kind = match method.kind {
-                Kind::Command => wit::types::Kind::Command,
-                Kind::Query => wit::types::Kind::Query,
+                MessageKind::Command => wit::types::MessageKind::Command,
+                MessageKind::Query => wit::types::MessageKind::Query,
             };
             all.push(methods::Method { name: method.name, kind, summary: method.summary });
         }
@@ -74,9 +74,9 @@ impl<H: Handler> handler::Guest for Adapter<H> {
         })
     }
 
-    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, wit::types::Error> {
+    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, wit::types::MessageError> {
         report_panics();
-        H::message(method, body).map_err(refusal)
+        H::message(method, body).map_err(to_wit)
     }
 }
 
@@ -94,13 +94,13 @@ impl<H: Handler> stop::exports::ostraca::entity::stop::Guest for Adapter<H> {
     }
 }
 
-fn refusal(refusal: Refusal) -> wit::types::Error {
-    match refusal {
-        Refusal::Application { code, message } => {
-            wit::types::Error::Application(wit::types::ApplicationError { code, message })
+fn to_wit(error: MessageError) -> wit::types::MessageError {
+    match error {
+        MessageError::Application { code, message } => {
+            wit::types::MessageError::Application(wit::types::ApplicationError { code, message })
         }
-        Refusal::InvalidArguments(why) => wit::types::Error::InvalidArguments(why),
-        Refusal::UnknownMethod => wit::types::Error::UnknownMethod,
+        MessageError::InvalidArguments(why) => wit::types::MessageError::InvalidArguments(why),
+        MessageError::UnknownMethod => wit::types::MessageError::UnknownMethod,
     }
 }
 
@@ -111,7 +111,7 @@ fn report_panics() {
         std::panic::set_hook(Box::new(|panic| {
             let message = panic.payload_as_str().unwrap_or("a panic without a text");
             let (file, line) = panic.location().map_or(("", 0), |at| (at.file(), at.line()));
-            wit::log::panicked(message, file, line);
+            wit::log::report_panic(message, file, line);
         }));
     });
 }

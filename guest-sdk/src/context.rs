@@ -2,7 +2,7 @@
 
 /// Whether a message may change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// May change state; runs once; its outcome is recorded.
     Command,
     /// Changes nothing and records nothing.
@@ -24,13 +24,13 @@ pub struct Identity {
 
 /// The message that a turn handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageContext {
     /// 32 hexadecimal digits that name the sender's session.
     pub session: String,
     /// The message's place in its session.
     pub sequence: u64,
     /// Command or query.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Who sent it, by certificate or token.
     pub principal: String,
     /// The body's content type, as sent.
@@ -38,7 +38,7 @@ pub struct Message {
     /// W3C trace context; empty if there is none.
     pub traceparent: String,
     /// Milliseconds until the sender stops waiting, if it said.
-    pub remaining: Option<u64>,
+    pub remaining_ms: Option<u64>,
     /// The entity's version before this turn.
     pub version: u64,
 }
@@ -49,6 +49,6 @@ pub fn identity() -> Identity {
 }
 
 /// The present message; `None` during start and stop.
-pub fn message() -> Option<Message> {
+pub fn current_message() -> Option<MessageContext> {
     crate::host::message()
 }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::arguments::{Arguments, Parameter};
-use crate::context::Kind;
-use crate::raw::{self, Refusal, StartReason, StopReason};
+use crate::context::MessageKind;
+use crate::raw::{self, MessageError, StartReason, StopReason};
 use crate::state;
 
 /// The key of a whole struct's state.
@@ -17,7 +17,7 @@ pub const WHOLE_STATE_KEY: &str = "state";
 /// An entity. Implemented by the attribute `#[entity]`, never by hand.
 pub trait Entity: Sized + 'static {
     #[doc(hidden)]
-    type Style: Style<Self>;
+    type StateModel: StateModel<Self>;
     #[doc(hidden)]
     const METHODS: &'static [Method<Self>];
     #[doc(hidden)]
@@ -39,43 +39,43 @@ pub type StopHook<E> = fn(&mut E, StopReason);
 #[derive(Debug)]
 pub struct Method<E> {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MessageKind,
     pub summary: &'static str,
     /// For errors: `add(by: u64)`.
     pub signature: &'static str,
     pub parameters: &'static [Parameter],
-    pub call: fn(&mut E, &Arguments<'_>) -> Result<Vec<u8>, Refusal>,
+    pub call: fn(&mut E, &Arguments<'_>) -> Result<Vec<u8>, MessageError>,
 }
 
 /// How an entity's struct is kept.
 #[doc(hidden)]
-pub trait Style<E> {
+pub trait StateModel<E> {
     /// What is known to be stored.
-    type Kept;
+    type Stored;
 
     /// Reads it.
-    fn load() -> Self::Kept;
+    fn load() -> Self::Stored;
 
     /// The struct that `kept` stands for.
-    fn decode(kept: &Self::Kept) -> E;
+    fn decode(kept: &Self::Stored) -> E;
 
     /// Stores the struct, if it differs from `kept`.
-    fn save(entity: &E, kept: &mut Self::Kept);
+    fn save(entity: &E, kept: &mut Self::Stored);
 }
 
 /// The whole struct is one value.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Whole;
+pub struct WholeState;
 
-impl<E: Serialize + DeserializeOwned + Default> Style<E> for Whole {
-    type Kept = Option<Vec<u8>>;
+impl<E: Serialize + DeserializeOwned + Default> StateModel<E> for WholeState {
+    type Stored = Option<Vec<u8>>;
 
-    fn load() -> Self::Kept {
+    fn load() -> Self::Stored {
         state::get_raw(WHOLE_STATE_KEY)
     }
 
-    fn decode(kept: &Self::Kept) -> E {
+    fn decode(kept: &Self::Stored) -> E {
         let Some(bytes) = kept else { return E::default() };
         match state::from_json(bytes) {
             Ok(entity) => entity,
@@ -87,7 +87,7 @@ impl<E: Serialize + DeserializeOwned + Default> Style<E> for Whole {
         }
     }
 
-    fn save(entity: &E, kept: &mut Self::Kept) {
+    fn save(entity: &E, kept: &mut Self::Stored) {
         let bytes = match state::to_json(entity) {
             Ok(bytes) => bytes,
             Err(error) => does_not_encode::<E>(&error),
@@ -118,10 +118,10 @@ fn does_not_encode<E>(why: &str) -> ! {
 /// The struct is empty, and its methods use [`state`].
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Keys;
+pub struct KeyedState;
 
-impl<E: Default> Style<E> for Keys {
-    type Kept = ();
+impl<E: Default> StateModel<E> for KeyedState {
+    type Stored = ();
 
     fn load() {}
 
@@ -140,7 +140,7 @@ pub struct Runner<E: Entity> {
 
 struct Loaded<E: Entity> {
     entity: E,
-    kept: <E::Style as Style<E>>::Kept,
+    kept: <E::StateModel as StateModel<E>>::Stored,
 }
 
 impl<E: Entity> Default for Runner<E> {
@@ -177,17 +177,17 @@ impl<E: Entity> Runner<E> {
     }
 
     /// The turn of a message.
-    pub fn message(&mut self, method: &str, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub fn message(&mut self, method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
         let Some(method) = E::METHODS.iter().find(|row| row.name == method) else {
-            return Err(Refusal::UnknownMethod);
+            return Err(MessageError::UnknownMethod);
         };
         let arguments = Arguments::split(method.signature, method.parameters, body)?;
         let loaded = self.loaded();
         let outcome = (method.call)(&mut loaded.entity, &arguments);
         match (method.kind, &outcome) {
             // The method was not called.
-            (_, Err(Refusal::InvalidArguments(_))) | (Kind::Query, _) => {}
-            (Kind::Command, outcome) => loaded.end(outcome.is_ok()),
+            (_, Err(MessageError::InvalidArguments(_))) | (MessageKind::Query, _) => {}
+            (MessageKind::Command, outcome) => loaded.end(outcome.is_ok()),
         }
         outcome
     }
@@ -202,8 +202,8 @@ impl<E: Entity> Runner<E> {
 
     fn loaded(&mut self) -> &mut Loaded<E> {
         self.loaded.get_or_insert_with(|| {
-            let kept = E::Style::load();
-            Loaded { entity: E::Style::decode(&kept), kept }
+            let kept = E::StateModel::load();
+            Loaded { entity: E::StateModel::decode(&kept), kept }
         })
     }
 }
@@ -212,9 +212,9 @@ impl<E: Entity> Loaded<E> {
     /// Keeps what the turn did, or gives the struct back the value it had when the turn began (R21).
     fn end(&mut self, succeeded: bool) {
         if succeeded {
-            E::Style::save(&self.entity, &mut self.kept);
+            E::StateModel::save(&self.entity, &mut self.kept);
         } else {
-            self.entity = E::Style::decode(&self.kept);
+            self.entity = E::StateModel::decode(&self.kept);
         }
     }
 }
@@ -245,7 +245,7 @@ macro_rules! __export_entity {
                 fn message(
                     method: ::std::string::String,
                     body: ::std::vec::Vec<u8>,
-                ) -> Result<::std::vec::Vec<u8>, $crate::raw::Refusal> {
+                ) -> Result<::std::vec::Vec<u8>, $crate::raw::MessageError> {
                     INSTANCE.with_borrow_mut(|instance| instance.message(&method, &body))
                 }
 

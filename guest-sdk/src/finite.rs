@@ -13,23 +13,23 @@ use serde::ser::{
 
 /// Refuses a value with a number in it that is NaN or infinite. Says where.
 pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<(), String> {
-    match value.serialize(Walk) {
-        Err(Found::Number { number, place }) => {
+    match value.serialize(FiniteCheck) {
+        Err(NonFinite::Number { number, place }) => {
             let at = if place.is_empty() { String::new() } else { format!(" in `{place}`") };
             Err(format!("JSON has no {number}{at}"))
         }
         // A type that refuses to be serialized says so again when it is written.
-        Ok(()) | Err(Found::Refused) => Ok(()),
+        Ok(()) | Err(NonFinite::Refused) => Ok(()),
     }
 }
 
 #[derive(Debug)]
-enum Found {
+enum NonFinite {
     Number { number: f64, place: String },
     Refused,
 }
 
-impl Found {
+impl NonFinite {
     #[cold]
     fn within(self, name: &str) -> Self {
         match self {
@@ -44,25 +44,25 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a number that JSON cannot express")
     }
 }
 
-impl std::error::Error for Found {}
+impl std::error::Error for NonFinite {}
 
-impl serde::ser::Error for Found {
+impl serde::ser::Error for NonFinite {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self::Refused
     }
 }
 
-type Walked = Result<(), Found>;
+type Walked = Result<(), NonFinite>;
 
 /// Goes through a value and makes nothing of it.
 #[derive(Clone, Copy)]
-struct Walk;
+struct FiniteCheck;
 
 macro_rules! harmless {
     ($($name:ident: $of:ty),*) => {
@@ -70,9 +70,9 @@ macro_rules! harmless {
     };
 }
 
-impl Serializer for Walk {
+impl Serializer for FiniteCheck {
     type Ok = ();
-    type Error = Found;
+    type Error = NonFinite;
     type SerializeSeq = Self;
     type SerializeTuple = Self;
     type SerializeTupleStruct = Self;
@@ -95,7 +95,7 @@ impl Serializer for Walk {
     fn serialize_f64(self, number: f64) -> Walked {
         match number.is_finite() {
             true => Ok(()),
-            false => Err(Found::Number { number, place: String::new() }),
+            false => Err(NonFinite::Number { number, place: String::new() }),
         }
     }
 
@@ -129,15 +129,15 @@ impl Serializer for Walk {
         value.serialize(self).map_err(|found| found.within(variant))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Self, Found> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Self, Found> {
+    fn serialize_tuple(self, _: usize) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self, Found> {
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
@@ -147,15 +147,15 @@ impl Serializer for Walk {
         _: u32,
         _: &'static str,
         _: usize,
-    ) -> Result<Self, Found> {
+    ) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Self, Found> {
+    fn serialize_map(self, _: Option<usize>) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self, Found> {
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
@@ -165,7 +165,7 @@ impl Serializer for Walk {
         _: u32,
         _: &'static str,
         _: usize,
-    ) -> Result<Self, Found> {
+    ) -> Result<Self, NonFinite> {
         Ok(self)
     }
 
@@ -176,9 +176,9 @@ impl Serializer for Walk {
 
 macro_rules! walks {
     ($($of:ident, $name:ident;)*) => {
-        $(impl $of for Walk {
+        $(impl $of for FiniteCheck {
             type Ok = ();
-            type Error = Found;
+            type Error = NonFinite;
 
             fn $name<T: Serialize + ?Sized>(&mut self, value: &T) -> Walked {
                 value.serialize(*self)
@@ -190,9 +190,9 @@ macro_rules! walks {
         })*
     };
     (named $($of:ident;)*) => {
-        $(impl $of for Walk {
+        $(impl $of for FiniteCheck {
             type Ok = ();
-            type Error = Found;
+            type Error = NonFinite;
 
             fn serialize_field<T: Serialize + ?Sized>(
                 &mut self,
@@ -222,9 +222,9 @@ walks! {
     SerializeStructVariant;
 }
 
-impl SerializeMap for Walk {
+impl SerializeMap for FiniteCheck {
     type Ok = ();
-    type Error = Found;
+    type Error = NonFinite;
 
     // JSON's keys are texts: a number that is none is refused where it is written.
     fn serialize_key<T: Serialize + ?Sized>(&mut self, _: &T) -> Walked {

@@ -83,7 +83,7 @@ pub mod entity;
 mod error;
 mod finite;
 mod host;
-pub mod life;
+pub mod lifecycle;
 pub mod log;
 pub mod raw;
 mod reply;
@@ -100,8 +100,8 @@ pub use serde_json;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::arguments::{Arguments, Parameter};
-    pub use crate::entity::{Keys, Method, Runner, StartHook, StopHook, Whole};
-    pub use crate::reply::{ResultKind, StartOutcome, ValueKind};
+    pub use crate::entity::{KeyedState, Method, Runner, StartHook, StopHook, WholeState};
+    pub use crate::reply::{IntoStartResult, ResultKind, ValueKind};
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;
 }

@@ -3,7 +3,7 @@
 //! For entities that speak something other than JSON. A type implements [`Handler`], and [`export!`](crate::export) or
 //! [`export_with_stop!`](crate::export_with_stop) makes it the component's exports. `#[entity]` does the same.
 
-use crate::context::Kind;
+use crate::context::MessageKind;
 
 /// One method, as the host learns it at deploy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,14 +11,14 @@ pub struct Method {
     /// 1 to 128 bytes.
     pub name: String,
     /// Command or query.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// One line for people; may be empty.
     pub summary: String,
 }
 
 /// How a message is refused. Final; what the turn wrote is discarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum MessageError {
     /// The application's own refusal.
     Application {
         /// A stable code, 1 to 128 bytes.
@@ -73,7 +73,7 @@ pub trait Handler {
     ///
     /// # Errors
     /// The message is refused for good. State that is held in memory must be what it was when the turn began (R21).
-    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, Refusal>;
+    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, MessageError>;
 
     /// The instance's last call, if it was exported with `export_with_stop!`. What it writes is committed.
     fn stop(_reason: StopReason) {}

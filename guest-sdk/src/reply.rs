@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use crate::error::ApplicationError;
-use crate::raw::Refusal;
+use crate::raw::MessageError;
 
 /// Chosen for a plain value.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl<T, E> ResultKind for Result<T, E> {}
 
 impl ValueTag {
     /// The value as JSON.
-    pub fn encode<T: Serialize>(self, value: T) -> Result<Vec<u8>, Refusal> {
+    pub fn encode<T: Serialize>(self, value: T) -> Result<Vec<u8>, MessageError> {
         match serde_json::to_vec(&value) {
             Ok(body) => Ok(body),
             Err(error) => panic!("result-does-not-encode: {error}"),
@@ -53,7 +53,7 @@ impl ResultTag {
     pub fn encode<T: Serialize, E: ApplicationError>(
         self,
         value: Result<T, E>,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, MessageError> {
         match value {
             Ok(value) => ValueTag.encode(value),
             Err(error) => Err(refusal(&error)),
@@ -62,27 +62,27 @@ impl ResultTag {
 }
 
 /// What a start hook may return.
-pub trait StartOutcome {
+pub trait IntoStartResult {
     /// The sentence for people, if the start failed.
-    fn outcome(self) -> Result<(), String>;
+    fn into_start_result(self) -> Result<(), String>;
 }
 
-impl StartOutcome for () {
-    fn outcome(self) -> Result<(), String> {
+impl IntoStartResult for () {
+    fn into_start_result(self) -> Result<(), String> {
         Ok(())
     }
 }
 
-impl<E: ApplicationError> StartOutcome for Result<(), E> {
-    fn outcome(self) -> Result<(), String> {
+impl<E: ApplicationError> IntoStartResult for Result<(), E> {
+    fn into_start_result(self) -> Result<(), String> {
         self.map_err(|error| format!("{}: {}", error.code(), error.message()))
     }
 }
 
-fn refusal(error: &impl ApplicationError) -> Refusal {
+fn refusal(error: &impl ApplicationError) -> MessageError {
     let code = error.code().into_owned();
     if code.is_empty() || code.len() > 128 {
         panic!("bad-error-code: the code of an application error must be 1 to 128 bytes");
     }
-    Refusal::Application { code, message: error.message() }
+    MessageError::Application { code, message: error.message() }
 }

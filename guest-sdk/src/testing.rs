@@ -11,9 +11,9 @@ use std::any::TypeId;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use crate::raw::Refusal;
+pub use crate::raw::MessageError;
 
-use crate::context::{Kind, Message};
+use crate::context::{MessageContext, MessageKind};
 use crate::entity::{Entity, Runner};
 use crate::host::native::{self, with};
 use crate::log::Level;
@@ -49,7 +49,7 @@ pub fn take_logs() -> Vec<(Level, String)> {
 ///
 /// # Panics
 /// If the entity panics, its start hook fails, or JSON cannot express `body`.
-pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, Refusal> {
+pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, MessageError> {
     let body = match serde_json::to_vec(&body) {
         Ok(body) => body,
         Err(error) => panic!("JSON cannot express the body: {error}"),
@@ -68,25 +68,27 @@ pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, Refu
 ///
 /// # Panics
 /// As [`call`].
-pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
-    let kind =
-        E::METHODS.iter().find(|row| row.name == method).map_or(Kind::Command, |row| row.kind);
+    let kind = E::METHODS
+        .iter()
+        .find(|row| row.name == method)
+        .map_or(MessageKind::Command, |row| row.kind);
     let message = with(|world| {
         world.sequence += 1;
-        Message {
+        MessageContext {
             session: "0".repeat(32),
             sequence: world.sequence,
             kind,
             principal: world.principal.clone(),
             content_type: "application/json".to_owned(),
             traceparent: String::new(),
-            remaining: None,
+            remaining_ms: None,
             version: world.version,
         }
     });
     let outcome = turn(Some(message), || instance.message(method, body));
-    if kind == Kind::Command {
+    if kind == MessageKind::Command {
         with(|world| world.version += 1);
     }
     with(|world| world.instances.insert(TypeId::of::<E>(), Box::new(instance)));
@@ -108,12 +110,12 @@ pub fn stop<E: Entity>(reason: StopReason) {
 }
 
 /// Drops the instance as a trap would: without its stop hook. The next message starts a new one from the stored state.
-pub fn lose_instance<E: Entity>() {
+pub fn crash_instance<E: Entity>() {
     drop(take::<E>());
 }
 
 /// Whether there is a live instance.
-pub fn is_live<E: Entity>() -> bool {
+pub fn has_live_instance<E: Entity>() -> bool {
     with(|world| world.instances.contains_key(&TypeId::of::<E>()))
 }
 
@@ -135,7 +137,7 @@ fn start<E: Entity>() -> Runner<E> {
 }
 
 /// Runs a turn; its writes are undone if it fails or panics.
-fn turn<T, E>(message: Option<Message>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     struct Undo {
         store: Option<std::collections::BTreeMap<String, Vec<u8>>>,
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ostraca_sdk::serde_json::{Value, json};
-use ostraca_sdk::testing::{self, Refusal, call, call_raw};
-use ostraca_sdk::{Error, StartReason, StopReason, context, entity, life, state};
+use ostraca_sdk::testing::{self, MessageError, call, call_raw};
+use ostraca_sdk::{Error, StartReason, StopReason, context, entity, lifecycle, state};
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Serialize, Deserialize)]
@@ -82,12 +82,12 @@ impl Box_ {
 
     #[message]
     fn sleep(&mut self) {
-        life::passivate();
+        lifecycle::passivate();
     }
 
     #[message]
     fn who(&self) -> (String, Option<String>) {
-        (context::identity().id, context::message().map(|message| message.principal))
+        (context::identity().id, context::current_message().map(|message| message.principal))
     }
 
     #[message]
@@ -104,9 +104,9 @@ impl Box_ {
     fn helper() {}
 }
 
-fn refused(outcome: Result<Value, Refusal>) -> String {
+fn refused(outcome: Result<Value, MessageError>) -> String {
     match outcome {
-        Err(Refusal::InvalidArguments(why)) => why,
+        Err(MessageError::InvalidArguments(why)) => why,
         other => panic!("expected invalid arguments, not {other:?}"),
     }
 }
@@ -128,7 +128,7 @@ fn arguments_nested_too_deeply_are_refused() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let call = |method: &str, body: String| call_raw::<Box_>(method, body.as_bytes());
     let refused = |method: &str, body: String| match call(method, body) {
-        Err(Refusal::InvalidArguments(why)) => why,
+        Err(MessageError::InvalidArguments(why)) => why,
         other => panic!("expected invalid arguments, not {other:?}"),
     };
     assert_eq!(call("depth", nested(100)), Ok(b"99".to_vec()));
@@ -170,12 +170,15 @@ fn arguments_that_do_not_fit_are_refused_by_name() {
     let double = call_raw::<Box_>("put", br#"{"name":"a","count":1,"count":2}"#);
     assert_eq!(
         double,
-        Err(Refusal::InvalidArguments(format!("{shown}argument `count` is there twice")))
+        Err(MessageError::InvalidArguments(format!("{shown}argument `count` is there twice")))
     );
     for body in [&b"{"[..], b"{}x", b"\xff", b"{\"name\":}", b"[", &[b'['; 100_000]] {
-        assert!(matches!(call_raw::<Box_>("put", body), Err(Refusal::InvalidArguments(_))));
-        assert!(matches!(call_raw::<Box_>("put_item", body), Err(Refusal::InvalidArguments(_))));
-        assert!(matches!(call_raw::<Box_>("all", body), Err(Refusal::InvalidArguments(_))));
+        assert!(matches!(call_raw::<Box_>("put", body), Err(MessageError::InvalidArguments(_))));
+        assert!(matches!(
+            call_raw::<Box_>("put_item", body),
+            Err(MessageError::InvalidArguments(_))
+        ));
+        assert!(matches!(call_raw::<Box_>("all", body), Err(MessageError::InvalidArguments(_))));
     }
     assert!(
         refused(call::<Box_>("put_item", json!({"item": {}, "itm": 1})))
@@ -185,7 +188,7 @@ fn arguments_that_do_not_fit_are_refused_by_name() {
         refused(call_raw::<Box_>("put_item", b"").map(|_| json!(0)))
             .ends_with("missing argument `item`")
     );
-    assert_eq!(call::<Box_>("putt", ()), Err(Refusal::UnknownMethod));
+    assert_eq!(call::<Box_>("putt", ()), Err(MessageError::UnknownMethod));
 }
 
 #[test]
@@ -195,7 +198,10 @@ fn an_application_error_leaves_the_struct_and_the_store_as_the_turn_found_them()
     let refused = call::<Box_>("spoil", ());
     assert_eq!(
         refused,
-        Err(Refusal::Application { code: "spoiled".to_owned(), message: "as asked".to_owned() })
+        Err(MessageError::Application {
+            code: "spoiled".to_owned(),
+            message: "as asked".to_owned()
+        })
     );
     assert_eq!(call::<Box_>("all", ()), Ok(json!({"a": 3})));
     assert_eq!(state::list_raw("", 10, None), before);
@@ -205,7 +211,7 @@ fn an_application_error_leaves_the_struct_and_the_store_as_the_turn_found_them()
 fn a_panic_leaves_nothing_but_a_lost_instance() {
     call::<Box_>("put_item", json!({"name": "a", "count": 3})).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| call::<Box_>("panic", ()))).is_err());
-    assert!(!testing::is_live::<Box_>());
+    assert!(!testing::has_live_instance::<Box_>());
     assert_eq!(call::<Box_>("all", ()), Ok(json!({"a": 3})));
     assert_eq!(state::get_raw("other"), None);
 }
@@ -221,9 +227,9 @@ fn a_query_that_writes_panics() {
 fn hooks_run_once_an_instance_and_what_they_change_stays() {
     assert_eq!(call::<Box_>("starts", ()), Ok(json!(["FirstMessage"])));
     call::<Box_>("sleep", ()).unwrap();
-    assert!(!testing::is_live::<Box_>());
+    assert!(!testing::has_live_instance::<Box_>());
     assert_eq!(call::<Box_>("starts", ()), Ok(json!(["FirstMessage", "Passivated", "Message"])));
-    testing::lose_instance::<Box_>();
+    testing::crash_instance::<Box_>();
     let starts = call::<Box_>("starts", ()).unwrap();
     assert_eq!(starts.as_array().unwrap().len(), 4);
 }
@@ -250,7 +256,7 @@ fn the_context_names_entity_and_sender() {
     testing::set_identity("box", "b-7");
     testing::set_principal("alice");
     assert_eq!(call::<Box_>("who", ()), Ok(json!(["b-7", "alice"])));
-    assert_eq!(context::message(), None);
+    assert_eq!(context::current_message(), None);
 }
 
 #[test]

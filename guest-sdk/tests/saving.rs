@@ -109,7 +109,7 @@ fn a_stored_number_reads_back_exactly() {
         for _ in 0..200 {
             let arguments = json!({"place": "home", "divide": number, "by": 1.0});
             call::<Probe>("measure", arguments).unwrap();
-            testing::lose_instance::<Probe>();
+            testing::crash_instance::<Probe>();
             assert_eq!(call::<Probe>("value", "home"), Ok(json!(number)));
             number *= 0.999_1;
         }

@@ -41,7 +41,7 @@ pub enum Refused {
         available: i64,
     },
     /// The amount is zero, negative, or too large.
-    BadAmount,
+    InvalidAmount,
 }
 
 impl fmt::Display for Refused {
@@ -50,7 +50,7 @@ impl fmt::Display for Refused {
             Refused::InsufficientFunds { available } => {
                 write!(f, "only {available} cents can be withdrawn")
             }
-            Refused::BadAmount => f.write_str("an amount is at least one cent, and must fit"),
+            Refused::InvalidAmount => f.write_str("an amount is at least one cent, and must fit"),
         }
     }
 }
@@ -117,7 +117,7 @@ impl Account {
     #[message]
     pub fn overdraft(&mut self, cents: i64) -> Result<(), Refused> {
         if !(0..=1_000_000).contains(&cents) {
-            return Err(Refused::BadAmount);
+            return Err(Refused::InvalidAmount);
         }
         state::set("overdraft", &cents);
         Ok(())
@@ -139,16 +139,16 @@ impl Account {
 }
 
 fn positive(cents: i64) -> Result<(), Refused> {
-    if cents > 0 { Ok(()) } else { Err(Refused::BadAmount) }
+    if cents > 0 { Ok(()) } else { Err(Refused::InvalidAmount) }
 }
 
 fn book(amount: i64) -> Result<i64, Refused> {
     let before: i64 = state::get("balance").unwrap_or_default();
-    let balance = before.checked_add(amount).ok_or(Refused::BadAmount)?;
+    let balance = before.checked_add(amount).ok_or(Refused::InvalidAmount)?;
     state::set("balance", &balance);
 
     let number: u64 = state::get("history/next").unwrap_or_default();
-    let by = context::message().map(|message| message.principal).unwrap_or_default();
+    let by = context::current_message().map(|message| message.principal).unwrap_or_default();
     state::set(&entry_key(number), &Entry { amount, balance, by });
     state::set("history/next", &(number + 1));
     if let Some(oldest) = number.checked_sub(HISTORY) {
@@ -164,7 +164,7 @@ fn entry_key(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use ostraca_sdk::serde_json::{from_value, json};
-    use ostraca_sdk::testing::{self, Refusal, call};
+    use ostraca_sdk::testing::{self, MessageError, call};
     use ostraca_sdk::{log, state};
 
     use super::{Account, History};
@@ -180,7 +180,7 @@ mod tests {
         let refused = call::<Account>("withdraw", 900);
         assert_eq!(
             refused,
-            Err(Refusal::Application {
+            Err(MessageError::Application {
                 code: "insufficient-funds".to_owned(),
                 message: "only 500 cents can be withdrawn".to_owned()
             })

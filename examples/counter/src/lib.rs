@@ -95,7 +95,7 @@ impl Counter {
 mod tests {
     use ostraca_sdk::StopReason;
     use ostraca_sdk::serde_json::json;
-    use ostraca_sdk::testing::{self, Refusal, call};
+    use ostraca_sdk::testing::{self, MessageError, call};
 
     use super::{Counter, Refused};
 
@@ -122,9 +122,11 @@ mod tests {
         assert_eq!(call::<Counter>("limit", 10), Ok(json!(null)));
         assert_eq!(call::<Counter>("add", 10), Ok(json!(10)));
         let refused = call::<Counter>("limit", 4);
-        assert!(matches!(refused, Err(Refusal::Application { code, .. }) if code == "below-value"));
+        assert!(
+            matches!(refused, Err(MessageError::Application { code, .. }) if code == "below-value")
+        );
         let refused = call::<Counter>("add", 1);
-        assert!(matches!(refused, Err(Refusal::Application { code, message })
+        assert!(matches!(refused, Err(MessageError::Application { code, message })
                 if code == "limit-reached" && message.ends_with("10")));
         assert_eq!(call::<Counter>("get", ()), Ok(json!(10)));
     }

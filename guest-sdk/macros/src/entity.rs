@@ -10,7 +10,7 @@ use syn::{Error, ImplItem, ImplItemFn, ItemImpl, LitStr, Result};
 use crate::method;
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum StateModel {
     Whole,
     Keys,
 }
@@ -56,7 +56,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
 
 fn output(
     block: &ItemImpl,
-    state: State,
+    state: StateModel,
     rows: &[TokenStream],
     start: Option<TokenStream>,
     stop: Option<TokenStream>,
@@ -69,10 +69,10 @@ fn output(
     let stop = stop.map_or(none, some);
     // The bounds of a style are errors at the struct's name.
     let style = match state {
-        State::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::Whole),
-        State::Keys => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::Keys),
+        StateModel::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::WholeState),
+        StateModel::Keys => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::KeyedState),
     };
-    let check = (state == State::Keys).then(|| {
+    let check = (state == StateModel::Keys).then(|| {
         quote_spanned! {entity.span()=>
             const _: () = ::core::assert!(
                 ::core::mem::size_of::<#entity>() == 0,
@@ -86,7 +86,7 @@ fn output(
         #check
 
         impl ::ostraca_sdk::entity::Entity for #entity {
-            type Style = #style;
+            type StateModel = #style;
             const METHODS: &'static [::ostraca_sdk::__private::Method<Self>] = &[#(#rows),*];
             const START: ::core::option::Option<::ostraca_sdk::__private::StartHook<Self>> = #start;
             const STOP: ::core::option::Option<::ostraca_sdk::__private::StopHook<Self>> = #stop;
@@ -96,16 +96,16 @@ fn output(
     }
 }
 
-fn state(arguments: TokenStream) -> Result<State> {
-    let mut state = State::Whole;
+fn state(arguments: TokenStream) -> Result<StateModel> {
+    let mut state = StateModel::Whole;
     let read = |meta: ParseNestedMeta<'_>| {
         if !meta.path.is_ident("state") {
             return Err(meta.error("unknown option; there is only state = \"struct\" or \"keys\""));
         }
         let text: LitStr = meta.value()?.parse()?;
         state = match text.value().as_str() {
-            "struct" => State::Whole,
-            "keys" => State::Keys,
+            "struct" => StateModel::Whole,
+            "keys" => StateModel::Keys,
             _ => {
                 return Err(Error::new(
                     text.span(),

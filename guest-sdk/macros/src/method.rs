@@ -49,7 +49,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
         #(#conditions)*
         ::ostraca_sdk::__private::Method {
             name: #name,
-            kind: ::ostraca_sdk::context::Kind::#kind,
+            kind: ::ostraca_sdk::context::MessageKind::#kind,
             summary: #summary,
             signature: #shown,
             parameters: &[#(#parameters),*],
@@ -88,7 +88,7 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
     if what == "start" {
         return Ok(quote_spanned! {here(signature.output.span())=>
             #[allow(clippy::unit_arg)]
-            |entity, reason| ::ostraca_sdk::__private::StartOutcome::outcome(#call)
+            |entity, reason| ::ostraca_sdk::__private::IntoStartResult::into_start_result(#call)
         });
     }
     if let ReturnType::Type(_, ty) = &signature.output {

@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-use crate::context::{Identity, Kind, Message};
+use crate::context::{Identity, MessageContext, MessageKind};
 use crate::log::Level;
 use crate::state::Page;
 
-pub(crate) struct World {
+pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
     pub(crate) identity: Identity,
     /// What the next turn's context is made from.
@@ -20,14 +20,14 @@ pub(crate) struct World {
     /// Turns that were answered.
     pub(crate) version: u64,
     pub(crate) sequence: u64,
-    pub(crate) message: Option<Message>,
+    pub(crate) message: Option<MessageContext>,
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) passivate: bool,
     /// The live instances, by entity struct.
     pub(crate) instances: HashMap<TypeId, Box<dyn Any>>,
 }
 
-impl World {
+impl TestHost {
     fn new() -> Self {
         Self {
             store: BTreeMap::new(),
@@ -49,16 +49,16 @@ impl World {
 }
 
 thread_local! {
-    static WORLD: RefCell<World> = RefCell::new(World::new());
+    static WORLD: RefCell<TestHost> = RefCell::new(TestHost::new());
 }
 
-pub(crate) fn with<R>(f: impl FnOnce(&mut World) -> R) -> R {
+pub(crate) fn with<R>(f: impl FnOnce(&mut TestHost) -> R) -> R {
     WORLD.with_borrow_mut(f)
 }
 
 pub(crate) fn reset() {
     // Instances are dropped outside of the borrow: their `Drop` may log.
-    let old = with(|world| std::mem::replace(world, World::new()));
+    let old = with(|world| std::mem::replace(world, TestHost::new()));
     drop(old);
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn identity() -> Identity {
     with(|world| world.identity.clone())
 }
 
-pub(crate) fn message() -> Option<Message> {
+pub(crate) fn message() -> Option<MessageContext> {
     with(|world| world.message.clone())
 }
 
@@ -125,7 +125,9 @@ fn check_key(key: &str) {
 
 fn check_write(what: &str, key: &str) {
     check_key(key);
-    if with(|world| world.message.as_ref().is_some_and(|message| message.kind == Kind::Query)) {
+    if with(|world| {
+        world.message.as_ref().is_some_and(|message| message.kind == MessageKind::Query)
+    }) {
         panic!("query-wrote: a query may change nothing, but called state::{what} on key `{key}`");
     }
 }

@@ -1,7 +1,7 @@
 //! The host's imports.
 
 use crate::bindings::entity::ostraca::entity as wit;
-use crate::context::{Identity, Kind, Message};
+use crate::context::{Identity, MessageContext, MessageKind};
 use crate::log::Level;
 use crate::state::Page;
 
@@ -32,24 +32,24 @@ pub(crate) fn identity() -> Identity {
     }
 }
 
-pub(crate) fn message() -> Option<Message> {
-    wit::context::message().map(|message| Message {
+pub(crate) fn message() -> Option<MessageContext> {
+    wit::context::current_message().map(|message| MessageContext {
         session: message.session,
         sequence: message.sequence,
         kind: match message.kind {
-            wit::types::Kind::Command => Kind::Command,
-            wit::types::Kind::Query => Kind::Query,
+            wit::types::MessageKind::Command => MessageKind::Command,
+            wit::types::MessageKind::Query => MessageKind::Query,
         },
         principal: message.principal,
         content_type: message.content_type,
         traceparent: message.traceparent,
-        remaining: message.remaining,
+        remaining_ms: message.remaining_ms,
         version: message.version,
     })
 }
 
 pub(crate) fn passivate() {
-    wit::life::passivate();
+    wit::lifecycle::passivate();
 }
 
 pub(crate) fn log(level: Level, message: &str) {

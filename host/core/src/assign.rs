@@ -15,8 +15,8 @@
 
 mod average;
 mod check;
-mod homes;
 mod least_shard;
+mod preferred_host;
 mod random;
 #[cfg(test)]
 mod tests;
@@ -26,8 +26,8 @@ use std::fmt;
 pub use average::Average;
 pub use check::InvalidMove;
 pub(crate) use check::{MoveKind, filter_valid_moves};
-pub use homes::{Ranges, Rendezvous};
 pub use least_shard::LeastShard;
+pub use preferred_host::{Ranges, Rendezvous};
 
 use crate::ids::{NodeId, ShardId};
 

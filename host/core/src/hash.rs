@@ -9,10 +9,10 @@ use crate::ids::ShardId;
 /// Only the id is hashed, not the type: entities of different types with one id share a shard.
 /// `shards` of zero counts as one.
 #[must_use]
-pub fn shard_of(key: &str, shards: u32) -> ShardId {
+pub fn shard_of(key: &str, shard_count: u32) -> ShardId {
     // Reading from memory cannot fail; zero would only be another fixed shard.
     let hash = murmur3::murmur3_32(&mut Cursor::new(key.as_bytes()), 0).unwrap_or(0);
-    ShardId(hash % shards.max(1) + 1)
+    ShardId(hash % shard_count.max(1) + 1)
 }
 
 /// What part of an id is hashed, as the manifest's `shard-key` says (K6, E2).

@@ -114,11 +114,11 @@ pub struct ScopedSessionId(pub [u8; 16]);
 impl ScopedSessionId {
     /// The session of `principal` with the id that its client chose.
     #[must_use]
-    pub fn derive(principal: &str, id: &[u8]) -> Self {
+    pub fn derive(principal: &str, client_session_id: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(principal.len() as u64).to_le_bytes());
         hasher.update(principal.as_bytes());
-        hasher.update(id);
+        hasher.update(client_session_id);
         Self(first_16(&hasher.finalize()))
     }
 }

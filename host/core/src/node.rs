@@ -7,16 +7,16 @@
 //! alone; messages between nodes only save time.
 
 mod action;
+mod control_message;
 mod event;
 mod machine;
 mod settings;
-mod talk;
 
 pub use action::{Action, Notice};
+pub use control_message::{ControlMessage, NodeReport, ReportedShard};
 pub use event::{Event, WriteError};
 pub use machine::{Canonicalizer, Machine, NodeIdentity};
 pub use settings::{LeaseSettings, Mutation, Settings};
-pub use talk::{ControlMessage, NodeReport, ReportedShard};
 
 #[cfg(test)]
 mod tests;

@@ -41,12 +41,12 @@ impl Claim {
     /// Whether this claim may take the place of `standing`: of a higher epoch, or the same owner's
     /// with the same or a higher number. Another node's of the same epoch is refused.
     #[must_use]
-    pub fn supersedes(&self, standing: &Self) -> bool {
-        self.epoch > standing.epoch
-            || (self.epoch == standing.epoch
-                && self.node == standing.node
-                && self.incarnation == standing.incarnation
-                && self.number >= standing.number)
+    pub fn supersedes(&self, current: &Self) -> bool {
+        self.epoch > current.epoch
+            || (self.epoch == current.epoch
+                && self.node == current.node
+                && self.incarnation == current.incarnation
+                && self.number >= current.number)
     }
 }
 

@@ -19,9 +19,9 @@
 //! one waits, all that come later wait behind it (K18). What is in flight is not timed: it ends by its answer or
 //! by [`Router::lost`], and its node must see to it that a link which is silent breaks.
 
+mod action;
 mod flow;
 mod settings;
-mod step;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -33,8 +33,8 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::{OwnerHint, codes};
 use crate::rows::Member;
 
+pub use action::{Action, AttemptResult, Refusal, RouterStats};
 pub use settings::{Mutation, Settings};
-pub use step::{Action, AttemptResult, Refusal, RouterStats};
 use table::{Buffering, InFlightMessage, LinkWindow, RoutedMessage, ShardRoute, index_of};
 
 /// Routes, and the messages that are on their way. `T` is cheap to clone: a copy is kept while it is in flight.
@@ -217,11 +217,12 @@ impl<T: Clone> Router<T> {
     pub fn on_attempt_result(
         &mut self,
         now: u64,
-        tag: u64,
+        attempt_id: u64,
         verdict: AttemptResult,
         out: &mut Vec<Action<T>>,
     ) -> Option<(T, bool)> {
-        let InFlightMessage { message: entry, arrival: place, index, .. } = self.recall(tag)?;
+        let InFlightMessage { message: entry, arrival: place, index, .. } =
+            self.recall(attempt_id)?;
         let mut done = None;
         match verdict {
             AttemptResult::Answered => {

@@ -130,9 +130,9 @@ impl NodeRow {
 
     /// The same row with that time. A row that has no room for it stays as it is.
     #[must_use]
-    pub fn with_registered_unix_ms(mut self, wall: u64) -> Self {
+    pub fn with_registered_unix_ms(mut self, unix_ms: u64) -> Self {
         // It is only shown.
-        let _ = self.extensions.set(Self::REGISTERED, &wall);
+        let _ = self.extensions.set(Self::REGISTERED, &unix_ms);
         self
     }
 }

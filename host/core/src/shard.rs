@@ -9,9 +9,9 @@
 //! a commit is refused or unknown, all that ran ahead is thrown away and loaded anew.
 
 mod action;
-mod cap;
 mod entity;
 mod event;
+mod instance_slots;
 mod lanes;
 mod machine;
 mod mailbox;
@@ -20,7 +20,7 @@ mod settings;
 mod tests;
 
 pub use action::Action;
-pub use cap::{InstanceSlots, SlotHolder};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
+pub use instance_slots::{InstanceSlots, SlotHolder};
 pub use machine::{Machine, Ownership, Phase};
 pub use settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::{Row, RowKey};
-use ostraca_store::Row as Stored;
+use ostraca_store::StoredRow as Stored;
 
 use crate::rows::PoolRow;
 use crate::types::Types;

@@ -194,7 +194,7 @@ impl Config {
 
     /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
     #[must_use]
-    pub fn wasm_settings(&self) -> ostraca_wasm::Settings {
+    pub fn wasm_settings(&self) -> ostraca_wasm::RuntimeSettings {
         let File { guests, components, compiler, .. } = &self.file;
         guests.settings(self.data.join("cache"), components, compiler)
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
-use ostraca_store::{Cas, ClusterStore, Conflict, EntityStore, Row};
+use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
 use ostraca_wire::proto::{Deployed, Problem};
 use ostraca_wire::server::Upload;
@@ -33,7 +33,7 @@ pub(crate) struct Deployer {
     pub(crate) cluster: Arc<dyn ClusterStore>,
     pub(crate) store: Arc<dyn EntityStore>,
     /// Checks components. A node without the role `host` has one too, with no pool.
-    pub(crate) wasm: ostraca_wasm::Host,
+    pub(crate) wasm: ostraca_wasm::WasmRuntime,
     pub(crate) types: Types,
     pub(crate) loader: Loader,
     pub(crate) ceilings: Ceilings,
@@ -96,7 +96,7 @@ impl Deployer {
         expected(&upload, &manifest, revision)?;
         self.check_binding(&manifest).await?;
         let methods = program.methods().iter().map(|method| {
-            let query = matches!(method.kind, ostraca_wasm::Kind::Query);
+            let query = matches!(method.kind, ostraca_wasm::MessageKind::Query);
             MethodRow::new(&method.name, query, &method.summary)
         });
         let methods = methods.collect::<Result<_, _>>().map_err(store_problem)?;
@@ -122,13 +122,13 @@ impl Deployer {
         // Before the row, too: an entity may come as soon as that stands.
         self.bind(&manifest).await?;
         let stands = standing.as_ref().map(|it| it.found.revision);
-        let cas = Cas { key, expected: stands, value: Some(value) };
+        let cas = CompareAndSet { key, expected: stands, value: Some(value) };
         let at = match self.cluster.compare_and_set(cas).await {
             Ok(at) => at,
-            Err(Conflict::Changed(now)) => {
+            Err(CompareAndSetError::RevisionMismatch(now)) => {
                 return self.overtaken(revision, now, &row, manifest, program);
             }
-            Err(Conflict::Store(error)) => return Err(store_problem(error.into())),
+            Err(CompareAndSetError::Store(error)) => return Err(store_problem(error.into())),
         };
         tracing::info!(r#type = manifest.kind, revision = row.revision, by, "deployed");
         let answer = deployed(&manifest.kind, row.revision, upload.digest, false);
@@ -170,7 +170,7 @@ impl Deployer {
     async fn compile(&self, it: &Upload, manifest: &Manifest) -> Result<Arc<Program>, Problem> {
         let compiled = self.wasm.prepare(it.component.to_vec(), manifest.wasm_limits()).await;
         compiled.map_err(|error| {
-            let retryable = error.retryable();
+            let retryable = error.is_retryable();
             Problem { retryable, ..problem(error.code(), error.to_string(), help(error.code())) }
         })
     }
@@ -199,7 +199,7 @@ impl Deployer {
     fn overtaken(
         &self,
         expected: u64,
-        now: Option<Row>,
+        now: Option<StoredRow>,
         wanted: &TypeRow,
         manifest: Manifest,
         program: Arc<Program>,
@@ -221,7 +221,7 @@ impl Deployer {
 
 /// What stands of a type.
 struct Standing {
-    found: Row,
+    found: StoredRow,
     row: TypeRow,
 }
 

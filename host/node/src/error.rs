@@ -144,7 +144,7 @@ impl NodeError {
             Self::NoStoreNode(_) => "no-store-node",
             Self::Join { source, .. } => source.code(),
             Self::Remote(ConnectError::Refused(_)) => "store-refused",
-            Self::Remote(ConnectError::BadWitness(_)) => "bad-witness",
+            Self::Remote(ConnectError::InvalidWitness(_)) => "bad-witness",
             Self::Remote(ConnectError::Io { .. }) => "store-io",
             Self::OtherPool { what: "hash", .. } => "other-hash",
             Self::OtherPool { .. } => "other-shard-count",
@@ -237,7 +237,7 @@ impl NodeError {
             Self::Unreached(_) | Self::NoStoreNode(_) => true,
             Self::Remote(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
-            Self::Wasm(error) => error.retryable(),
+            Self::Wasm(error) => error.is_retryable(),
             _ => false,
         }
     }
@@ -265,8 +265,8 @@ fn open_code(error: &OpenError) -> &'static str {
         OpenError::OtherCluster { .. } => "store-other-cluster",
         OpenError::OtherStore { .. } => "other-store",
         OpenError::Forked { .. } => "store-forked",
-        OpenError::WentBack { .. } => "store-went-back",
-        OpenError::BadWitness(_) => "bad-witness",
+        OpenError::RolledBack { .. } => "store-went-back",
+        OpenError::InvalidWitness(_) => "bad-witness",
         OpenError::Corrupt { .. } => "store-corrupt",
         OpenError::Io { .. } => "store-io",
     }

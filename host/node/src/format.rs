@@ -45,7 +45,7 @@ pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeE
 mod tests {
     use ostraca_core::ids::{ClusterId, Incarnation};
     use ostraca_core::rows::{NodeRow, Roles};
-    use ostraca_store::{Cas, MemoryStore};
+    use ostraca_store::{CompareAndSet, MemoryStore};
 
     use super::*;
     use crate::config::ClusterSettings;
@@ -71,7 +71,7 @@ mod tests {
         let key = rows::key_text(&RowKey::Node(name.into()));
         let expected = store.get(&key).await.expect("read").map(|row| row.revision);
         let value = Some(rows::encode_core(&row).expect("encodes"));
-        store.compare_and_set(Cas { key, expected, value }).await.expect("written");
+        store.compare_and_set(CompareAndSet { key, expected, value }).await.expect("written");
     }
 
     async fn stands(store: &MemoryStore) -> (u32, u32) {

@@ -13,8 +13,8 @@ use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity,
 };
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
-    StoreIdentity, Watch,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowEvent, Scan, StoreError,
+    StoreFuture, StoreIdentity, StoredRow, Watch,
 };
 
 use crate::clock::Clock;
@@ -78,24 +78,24 @@ impl ClusterStore for LateRows {
         self.0.identity()
     }
 
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
         match self.0.rows() {
             Ok(rows) => rows.get(key),
             Err(error) => at_once(Err(error)),
         }
     }
 
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
         match self.0.rows() {
             Ok(rows) => rows.list(prefix),
             Err(error) => at_once(Err(error)),
         }
     }
 
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
         match self.0.rows() {
             Ok(rows) => rows.compare_and_set(cas),
-            Err(error) => at_once(Err(Conflict::Store(error))),
+            Err(error) => at_once(Err(CompareAndSetError::Store(error))),
         }
     }
 
@@ -112,7 +112,7 @@ struct Nothing;
 
 impl Watch for Nothing {
     fn next(&mut self) -> futures::future::BoxFuture<'_, RowEvent> {
-        ready(RowEvent::Lost).boxed()
+        ready(RowEvent::ResyncRequired).boxed()
     }
 }
 
@@ -131,12 +131,12 @@ impl EntityStore for LateEntities {
         }
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         match self.0.entities() {
-            Ok(store) => store.claims(shards),
+            Ok(store) => store.current_claims(shards),
             Err(error) => at_once(Err(error)),
         }
     }
@@ -176,9 +176,9 @@ impl EntityStore for LateEntities {
         }
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
         match self.0.entities() {
-            Ok(store) => store.blob(digest),
+            Ok(store) => store.get_blob(digest),
             Err(error) => at_once(Err(error)),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostraca_store::{EntityStore, Row};
+use ostraca_store::{EntityStore, StoredRow};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -34,7 +34,7 @@ pub(crate) struct Parts {
     pub(crate) types: Types,
     pub(crate) store: Arc<dyn EntityStore>,
     /// None on a node without the role `host`: it knows types and compiles none.
-    pub(crate) wasm: Option<ostraca_wasm::Host>,
+    pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) tell: Tell,
     /// Where its tasks run.
     pub(crate) runtime: Handle,
@@ -62,7 +62,7 @@ struct Seen {
     /// The row's revision in the store.
     at: u64,
     /// To be loaded.
-    row: Option<Row>,
+    row: Option<StoredRow>,
     /// A task is at work.
     working: bool,
 }
@@ -86,7 +86,7 @@ impl Loader {
 
     /// A row was set, as a watch or a list says. Rows that are no types' are passed over, and so is what is older than
     /// what was seen. Cheap, and never waits.
-    pub(crate) fn row(&self, row: Row) {
+    pub(crate) fn row(&self, row: StoredRow) {
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
         let mut rows = self.shared.rows();
@@ -119,7 +119,7 @@ impl Loader {
     }
 
     /// All rows of types, as of that revision: types without one are gone.
-    pub(crate) fn listed(&self, rows: Vec<Row>, revision: u64) {
+    pub(crate) fn listed(&self, rows: Vec<StoredRow>, revision: u64) {
         let mut missing: Vec<Arc<str>> = self.shared.parts.types.now().keys().cloned().collect();
         missing.extend(self.shared.rows().keys().cloned());
         missing.retain(|name| !rows.iter().any(|row| rows::type_name(&row.key) == Some(&**name)));
@@ -132,7 +132,7 @@ impl Loader {
     }
 
     /// Shows types as rows from this node's last life say them, to send to. They are overruled by any row of this life.
-    pub(crate) fn remembered(&self, rows: &[Row]) {
+    pub(crate) fn remembered(&self, rows: &[StoredRow]) {
         for row in rows {
             let known =
                 rows::type_name(&row.key).is_some_and(|name| self.shared.rows().contains_key(name));
@@ -189,7 +189,7 @@ impl Shared {
         self.rows().get(name).is_some_and(|seen| seen.at == at)
     }
 
-    async fn load(&self, name: &Arc<str>, at: u64, row: &Row) -> Loaded {
+    async fn load(&self, name: &Arc<str>, at: u64, row: &StoredRow) -> Loaded {
         let (standing, manifest) = match parse(row) {
             Ok(parsed) => parsed,
             Err(error) => return Loaded::Broken(0, error.to_string()),
@@ -225,12 +225,12 @@ impl Shared {
 
     async fn compile(
         &self,
-        wasm: &ostraca_wasm::Host,
+        wasm: &ostraca_wasm::WasmRuntime,
         standing: &TypeRow,
         manifest: &Manifest,
     ) -> Result<Arc<ostraca_wasm::Program>, Failed> {
         let _permit = self.budget.acquire().await.map_err(|e| Failed::ForNow(e.to_string()))?;
-        let component = match self.parts.store.blob(standing.component).await {
+        let component = match self.parts.store.get_blob(standing.component).await {
             Ok(Some(component)) => component,
             // It was stored before its row was: a store that has lost it may be restored.
             Ok(None) => return Err(Failed::ForNow("its component is not in the store".into())),
@@ -239,9 +239,9 @@ impl Shared {
         let program = wasm.prepare(component.to_vec(), manifest.wasm_limits()).await;
         program.map_err(|error| {
             let why = error.to_string();
-            if error.retryable() {
+            if error.is_retryable() {
                 Failed::ForNow(why)
-            } else if error.is_of_compiler() {
+            } else if error.is_compiler_failure() {
                 Failed::Compiler(why)
             } else {
                 Failed::ForGood(why)
@@ -280,7 +280,7 @@ enum Failed {
 }
 
 /// A type's row, and the manifest in it.
-pub(crate) fn parse(row: &Row) -> Result<(TypeRow, Manifest), NodeError> {
+pub(crate) fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), NodeError> {
     let standing: TypeRow = rows::decode(row)?;
     let useless = |why: String| NodeError::Row(format!("`{}`: {why}", row.key));
     let manifest = Manifest::parse(&standing.manifest, &row.key)

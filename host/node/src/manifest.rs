@@ -155,10 +155,10 @@ impl Manifest {
 
     /// What the sandbox needs of the limits.
     #[must_use]
-    pub fn wasm_limits(&self) -> ostraca_wasm::Limits {
+    pub fn wasm_limits(&self) -> ostraca_wasm::InstanceLimits {
         let limits = &self.limits;
         let count = |of: u64| usize::try_from(of).unwrap_or(usize::MAX);
-        ostraca_wasm::Limits {
+        ostraca_wasm::InstanceLimits {
             memory: limits.memory,
             table_elements: count(limits.table_elements.into()),
             turn_time: limits.turn_time,
@@ -168,8 +168,8 @@ impl Manifest {
             turn_keys: limits.turn_keys.into(),
             turn_bytes: limits.turn_bytes,
             reply: limits.reply,
-            log_lines: limits.log_lines,
-            log_line: count(limits.log_line),
+            log_lines_per_second: limits.log_lines,
+            log_line_bytes: count(limits.log_line),
         }
     }
 

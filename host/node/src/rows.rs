@@ -9,7 +9,7 @@ use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::rows::{Row, RowKey};
-use ostraca_store::{Cas, ClusterStore, Conflict, Row as Stored};
+use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow as Stored};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::NodeError;
@@ -268,10 +268,10 @@ pub(crate) async fn write<T: Value>(
     expected: Option<u64>,
     row: &T,
 ) -> Result<u64, NodeError> {
-    let cas = Cas { key: key.into(), expected, value: Some(encode_value(row)?) };
+    let cas = CompareAndSet { key: key.into(), expected, value: Some(encode_value(row)?) };
     store.compare_and_set(cas).await.map_err(|conflict| match conflict {
-        Conflict::Changed(_) => NodeError::Conflict(key.into()),
-        Conflict::Store(error) => NodeError::Store(error),
+        CompareAndSetError::RevisionMismatch(_) => NodeError::Conflict(key.into()),
+        CompareAndSetError::Store(error) => NodeError::Store(error),
     })
 }
 

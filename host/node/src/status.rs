@@ -28,7 +28,7 @@ pub(crate) struct Status {
     /// The store, where it is in this process.
     pub(crate) local: Option<Arc<SledStore>>,
     /// None on a node without the role `host`.
-    pub(crate) wasm: Option<ostraca_wasm::Host>,
+    pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) gauges: Vec<Arc<Gauges>>,
     pub(crate) view: watch::Receiver<Arc<View>>,
@@ -115,10 +115,10 @@ impl Status {
             lease: self.lease_now(),
         };
         let mut problems = Vec::new();
-        if let Some(why) = self.local.as_ref().and_then(|store| store.stopped()) {
+        if let Some(why) = self.local.as_ref().and_then(|store| store.stop_reason()) {
             problems.push(problems::store_stopped(&why));
         }
-        if let Some(why) = self.local.as_ref().and_then(|store| store.low()) {
+        if let Some(why) = self.local.as_ref().and_then(|store| store.low_disk_reason()) {
             problems.push(problems::store_low(&why));
         }
         let refused = stats.store_refused.borrow().clone();
@@ -167,8 +167,8 @@ impl Status {
             ("panics".into(), panics),
             ("words_lost".into(), Stats::get(&stats.words_lost)),
             ("words_ignored".into(), Stats::get(&stats.words_ignored)),
-            ("store_sequence".into(), identity.sequence),
-            ("store_opened".into(), identity.opened),
+            ("store_sequence".into(), identity.durable_sequence),
+            ("store_opened".into(), identity.open_count),
         ]);
         let mut texts = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
         if !failing.is_empty() {
@@ -176,11 +176,11 @@ impl Status {
             let types: Vec<_> = failing.iter().map(problems::failing_type).collect();
             texts.insert("failing".into(), format!("{}{more}", types.join("; ")));
         }
-        if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::Host::shape) {
-            numbers.insert("live_instances".into(), u64::from(shape.live));
-            numbers.insert("max_live_instances".into(), u64::from(shape.max_live));
+        if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::WasmRuntime::status) {
+            numbers.insert("live_instances".into(), u64::from(shape.live_instances));
+            numbers.insert("max_live_instances".into(), u64::from(shape.max_live_instances));
             texts.insert("allocator".into(), shape.allocator.name().into());
-            if let Some(why) = &shape.fell_back {
+            if let Some(why) = &shape.fallback_reason {
                 problems.push(problems::trouble(
                     "allocator-fell-back",
                     format!("instances are mapped on demand, as there is no pool: {why}"),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::RowKey;
 use ostraca_store::{ClusterStore, StoreIdentity};
-use ostraca_store_peer::{Known, Options, PeerClusterStore, PeerEntityStore};
+use ostraca_store_peer::{ClientOptions, PeerClusterStore, PeerEntityStore, StoreVerifier};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::peer::{Alpn, PeerDialer};
 use tokio::runtime::Handle;
@@ -98,11 +98,11 @@ pub(crate) async fn connect(
     patience: Duration,
 ) -> Result<Remote, NodeError> {
     let path = witness_path(config);
-    let known = blocking(move || Known::open(cluster, Some(path))).await??;
+    let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
     // An attempt that takes longer than a lease holds up the next one, which may find the store back.
-    let connect_timeout = Options::default().connect_timeout.min(config.lease.max(SHORTEST));
+    let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
-    let options = Options { call_timeout, connect_timeout, ..Options::default() };
+    let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
     let way = Arc::new(Way::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
 
     let began = Instant::now();
@@ -127,16 +127,17 @@ pub(crate) async fn connect(
 async fn reach(
     config: &Config,
     way: &Arc<Way>,
-    known: &Arc<Known>,
-    options: &Options,
+    known: &Arc<StoreVerifier>,
+    options: &ClientOptions,
     control: &Handle,
 ) -> Result<(PeerEntityStore, PeerClusterStore, Found), NodeError> {
     let connecting = {
         // A renewal's answer that is older than the lease renews nothing (R8).
         let call_timeout = options.call_timeout.min(config.lease.max(SHORTEST));
         // A watch's question is kept open for less than a call may take.
-        let watch_hold = options.watch_hold.min(call_timeout / 3);
-        let options = Options { call_timeout, watch_hold, ..options.clone() };
+        let watch_hold = options.watch_poll_timeout.min(call_timeout / 3);
+        let options =
+            ClientOptions { call_timeout, watch_poll_timeout: watch_hold, ..options.clone() };
         control.spawn(PeerClusterStore::connect(
             way.connector(Alpn::Control),
             known.clone(),
@@ -198,14 +199,14 @@ async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError>
 }
 
 /// Writes the witness now and then, until the guard is dropped.
-fn remember(known: Arc<Known>) -> DropGuard {
+fn remember(known: Arc<StoreVerifier>) -> DropGuard {
     let stop = CancellationToken::new();
     let guard = stop.clone().drop_guard();
     tokio::spawn(stop.run_until_cancelled_owned(async move {
         loop {
             sleep(WITNESS).await;
             let known = known.clone();
-            match blocking(move || known.refresh()).await {
+            match blocking(move || known.persist()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "the witness was not written"),
                 Err(error) => tracing::warn!(%error, "the witness was not written"),

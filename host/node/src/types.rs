@@ -97,7 +97,7 @@ impl Type {
             revision: self.revision,
             mailbox_capacity: usize::try_from(self.manifest.limits.mailbox).unwrap_or(usize::MAX),
             idle_timeout: u64::try_from(self.manifest.life.idle.as_millis()).unwrap_or(u64::MAX),
-            has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop()),
+            has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop_hook()),
         }
     }
 }

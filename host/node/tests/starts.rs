@@ -12,7 +12,7 @@ use ostraca_client::{
 use ostraca_core::ids::Entity;
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
-use ostraca_store::{Cas, ClusterStore};
+use ostraca_store::{ClusterStore, CompareAndSet};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::identity::{self, Ca};
 use time::OffsetDateTime;
@@ -164,7 +164,7 @@ async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_onc
     let store = SledStore::open(&own.store_dir(), &own.store_options()).expect("the store");
     let expected = store.get("time").await.expect("read").map(|row| row.revision);
     let value = [&[3][..], &postcard::to_stdvec(&(OLD, 0_u8)).expect("encodes")].concat();
-    let cas = Cas { key: "time".into(), expected, value: Some(value.into()) };
+    let cas = CompareAndSet { key: "time".into(), expected, value: Some(value.into()) };
     store.compare_and_set(cas).await.expect("written");
     drop(store);
 

@@ -6,26 +6,26 @@ use futures::future::BoxFuture;
 
 /// How a call ended without an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ChannelError {
     /// The other side never hears of it.
     #[error("{0}")]
     NotSent(String),
     /// The other side may have heard of it.
     #[error("{0}")]
-    Lost(String),
+    Disconnected(String),
     /// The other side has not answered for as long as a call may take. The link stands.
     #[error("{0}")]
     TimedOut(String),
     /// It was done, but its answer is too large.
     #[error("{0}")]
-    AnswerTooLarge(String),
+    ResponseTooLarge(String),
 }
 
 /// One link. It breaks once and for all.
 pub trait Channel: Send + Sync + 'static {
     /// Asks. The call is sent, behind those before it, when this returns; the future only waits, under any
     /// executor.
-    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>>;
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>>;
 
     /// The highest version of calls that both sides speak.
     fn version(&self) -> u32 {

@@ -2,12 +2,12 @@
 
 mod cluster;
 mod entity;
-mod known;
-mod line;
 mod link;
+mod reconnecting_link;
+mod verifier;
 mod watch;
 
 pub use cluster::PeerClusterStore;
 pub use entity::PeerEntityStore;
-pub use known::Known;
-pub use line::Driver;
+pub use reconnecting_link::Driver;
+pub use verifier::StoreVerifier;

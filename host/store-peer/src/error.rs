@@ -16,7 +16,7 @@ pub enum ConnectError {
     Refused(String),
     /// What is remembered of the store cannot be read.
     #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
-    BadWitness(PathBuf),
+    InvalidWitness(PathBuf),
     /// The system refused a file operation.
     #[error("a file operation failed at {path}: {source}")]
     Io {
@@ -37,21 +37,21 @@ impl ConnectError {
 
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Failed {
+pub(crate) enum RequestError {
     /// It had no effect and never will.
-    NotDone(StoreError),
+    NotExecuted(StoreError),
     /// It may have been done, or may still be.
-    Unknown(String),
+    OutcomeUnknown(String),
     /// It was done; the answer is larger than what is taken.
-    TooLarge(String),
+    ResponseTooLarge(String),
 }
 
-impl From<Failed> for StoreError {
-    fn from(failed: Failed) -> Self {
+impl From<RequestError> for StoreError {
+    fn from(failed: RequestError) -> Self {
         match failed {
-            Failed::NotDone(error) => error,
-            Failed::Unknown(why) => Self::Unavailable(why),
-            Failed::TooLarge(why) => Self::Limit(why),
+            RequestError::NotExecuted(error) => error,
+            RequestError::OutcomeUnknown(why) => Self::Unavailable(why),
+            RequestError::ResponseTooLarge(why) => Self::LimitExceeded(why),
         }
     }
 }

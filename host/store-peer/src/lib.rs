@@ -29,9 +29,9 @@ pub mod protocol;
 pub mod server;
 pub mod wire;
 
-pub use channel::{Channel, Connect, Failure};
-pub use client::{Driver, Known, PeerClusterStore, PeerEntityStore};
+pub use channel::{Channel, ChannelError, Connect};
+pub use client::{Driver, PeerClusterStore, PeerEntityStore, StoreVerifier};
 pub use error::ConnectError;
-pub use options::{Options, ServerOptions};
+pub use options::{ClientOptions, ServerOptions};
 pub use server::{ClusterServer, EntityServer};
-pub use wire::WireChannel;
+pub use wire::QuicChannel;

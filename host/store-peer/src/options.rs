@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Settings of the asking side, each with a default.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClientOptions {
     /// How long a call may be without an answer before it ends as not known. Its link is given up only if then not
     /// even a ping is answered for as long again. Default 5 s.
     pub call_timeout: Duration,
@@ -15,24 +15,24 @@ pub struct Options {
     /// The longest of these pauses. Default 1 s.
     pub max_backoff: Duration,
     /// Bytes of a blob in one call. Default 1 MiB.
-    pub blob_piece: usize,
+    pub blob_fragment_bytes: usize,
     /// Blobs that are fetched or put at the same time; more wait for their turn. Default 2.
-    pub blobs: usize,
+    pub max_concurrent_blobs: usize,
     /// How long the store may keep a watch's question before it says that nothing happened; at most half
     /// of `call_timeout`. Default 2 s.
-    pub watch_hold: Duration,
+    pub watch_poll_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             call_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
             backoff: Duration::from_millis(50),
             max_backoff: Duration::from_secs(1),
-            blob_piece: 1 << 20,
-            blobs: 2,
-            watch_hold: Duration::from_secs(2),
+            blob_fragment_bytes: 1 << 20,
+            max_concurrent_blobs: 2,
+            watch_poll_timeout: Duration::from_secs(2),
         }
     }
 }
@@ -41,35 +41,35 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Bytes of calls that carry no records and no pieces of blobs. Default 1 MiB.
-    pub max_question: usize,
+    pub max_request_bytes: usize,
     /// Records of one page of a scan. Default 4,096.
-    pub page_records: usize,
+    pub max_page_records: usize,
     /// Bytes of one page of a scan, unless a single record has more. Default 4 MiB.
-    pub page_bytes: usize,
+    pub max_page_bytes: usize,
     /// Bytes of a blob. Default 64 MiB.
-    pub max_blob: usize,
+    pub max_blob_bytes: usize,
     /// Blobs that are being received, and as many that are being handed out. Default 2. Beyond it the
     /// oldest is given up. Memory: `max_blob` each.
-    pub blobs: usize,
+    pub max_blob_transfers: usize,
     /// Watches. Default 64.
-    pub watches: usize,
+    pub max_watches: usize,
     /// Changes in one answer to a watch. Default 64. Memory: 64 KiB each at most.
-    pub watch_events: usize,
+    pub max_watch_events: usize,
     /// The longest that a watch's question is kept. Default 30 s.
-    pub max_watch_hold: Duration,
+    pub max_watch_poll_timeout: Duration,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            max_question: 1 << 20,
-            page_records: 4096,
-            page_bytes: 4 << 20,
-            max_blob: 64 << 20,
-            blobs: 2,
-            watches: 64,
-            watch_events: 64,
-            max_watch_hold: Duration::from_secs(30),
+            max_request_bytes: 1 << 20,
+            max_page_records: 4096,
+            max_page_bytes: 4 << 20,
+            max_blob_bytes: 64 << 20,
+            max_blob_transfers: 2,
+            max_watches: 64,
+            max_watch_events: 64,
+            max_watch_poll_timeout: Duration::from_secs(30),
         }
     }
 }

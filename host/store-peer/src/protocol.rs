@@ -10,7 +10,9 @@ use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
-use ostraca_store::{Cas, Conflict, Page, Row, RowEvent, Scan, StoreError, StoreIdentity};
+use ostraca_store::{
+    CompareAndSet, CompareAndSetError, Page, RowEvent, Scan, StoreError, StoreIdentity, StoredRow,
+};
 use ostraca_wire::peer::VERSIONS;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,7 +39,7 @@ pub enum Request {
     /// [`EntityStore::claim`](ostraca_store::EntityStore::claim).
     Claim(Vec<Claim>),
     /// [`EntityStore::claims`](ostraca_store::EntityStore::claims).
-    Claims(Vec<ShardPath>),
+    CurrentClaims(Vec<ShardPath>),
     /// [`EntityStore::commit`](ostraca_store::EntityStore::commit).
     Commit(Vec<Commit>),
     /// [`EntityStore::load`](ostraca_store::EntityStore::load), of at most [`MAX_LOADS`].
@@ -56,20 +58,20 @@ pub enum Request {
         bytes: Bytes,
     },
     /// A piece of a blob.
-    Blob {
+    GetBlob {
         /// Which blob.
         digest: [u8; 32],
         /// From where.
         offset: u64,
         /// At most so many bytes.
-        limit: u64,
+        max_bytes: u64,
     },
     /// [`ClusterStore::get`](ostraca_store::ClusterStore::get).
     Get(String),
     /// [`ClusterStore::list`](ostraca_store::ClusterStore::list).
     List(String),
     /// [`ClusterStore::compare_and_set`](ostraca_store::ClusterStore::compare_and_set).
-    Cas(Cas),
+    CompareAndSet(CompareAndSet),
     /// The next changes that a watch sees. It is answered when there are some, or with none after a while.
     Watch {
         /// Names the watch on its link. A new number begins a watch.
@@ -79,10 +81,10 @@ pub enum Request {
         /// After which revision; counts only when the watch begins.
         revision: u64,
         /// When to answer although nothing changed, in milliseconds.
-        hold: u64,
+        poll_timeout_ms: u64,
     },
     /// A watch is no longer wanted.
-    Unwatch(u64),
+    CancelWatch(u64),
     /// Whether anybody is there; the store is not asked.
     Ping,
 }
@@ -100,16 +102,16 @@ pub struct Hello {
 
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
+pub struct Response {
     /// The store's newest durable sequence (R5), read after the call was done.
-    pub sequence: u64,
+    pub durable_sequence: u64,
     /// The answer.
-    pub answer: Answer,
+    pub body: ResponseBody,
 }
 
 /// What is answered. Each belongs to the request of its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum ResponseBody {
     /// Nothing of the call was done: it cannot be read, or may not be asked here.
     Refused(String),
     /// The link can be used.
@@ -117,12 +119,12 @@ pub enum Answer {
         /// Who the store is.
         identity: StoreIdentity,
         /// [`EntityStore::openings`](ostraca_store::EntityStore::openings).
-        openings: Vec<u64>,
+        open_nonces: Vec<u64>,
     },
     /// One outcome a claim.
     Claim(Vec<ClaimOutcome>),
     /// One answer a shard.
-    Claims(Result<Vec<Option<Claim>>, StoreError>),
+    CurrentClaims(Result<Vec<Option<Claim>>, StoreError>),
     /// One outcome a turn.
     Commit(Vec<CommitOutcome>),
     /// One answer an entity.
@@ -132,17 +134,17 @@ pub enum Answer {
     /// The digest of a blob that is kept; nothing while pieces of it are missing.
     PutBlob(Result<Option<[u8; 32]>, StoreError>),
     /// A piece and the size of the whole; nothing if there is no such blob.
-    Blob(Result<Option<(Bytes, u64)>, StoreError>),
+    GetBlob(Result<Option<(Bytes, u64)>, StoreError>),
     /// A row.
-    Get(Result<Option<Row>, StoreError>),
+    Get(Result<Option<StoredRow>, StoreError>),
     /// Rows, and the revision as of which they are listed.
-    List(Result<(Vec<Row>, u64), StoreError>),
+    List(Result<(Vec<StoredRow>, u64), StoreError>),
     /// The row's new revision.
-    Cas(Result<u64, Conflict>),
+    CompareAndSet(Result<u64, CompareAndSetError>),
     /// Changes, in order; none: nothing happened.
     Watch(Vec<RowEvent>),
     /// The watch has ended.
-    Unwatch,
+    CancelWatch,
     /// A call that this node's release does not have; nothing was done.
     Unsupported {
         /// Its number.
@@ -152,7 +154,7 @@ pub enum Answer {
     Ping,
 }
 
-impl Answer {
+impl ResponseBody {
     /// To what it is an answer, in words.
     #[must_use]
     pub fn subject(&self) -> &'static str {
@@ -160,17 +162,17 @@ impl Answer {
             Self::Refused(_) => "a call that is refused",
             Self::Hello { .. } => "a hello",
             Self::Claim(_) => "claims",
-            Self::Claims(_) => "which claims stand",
+            Self::CurrentClaims(_) => "which claims stand",
             Self::Commit(_) => "commits",
             Self::Load(_) => "loads",
             Self::Scan(_) => "a scan",
             Self::PutBlob(_) => "a component to keep",
-            Self::Blob(_) => "which component is kept",
+            Self::GetBlob(_) => "which component is kept",
             Self::Get(_) => "which row stands",
             Self::List(_) => "a list of rows",
-            Self::Cas(_) => "a row to write",
+            Self::CompareAndSet(_) => "a row to write",
             Self::Watch(_) => "a watch",
-            Self::Unwatch => "a watch's end",
+            Self::CancelWatch => "a watch's end",
             Self::Unsupported { .. } => "an unknown call",
             Self::Ping => "a ping",
         }
@@ -179,7 +181,7 @@ impl Answer {
 
 /// Why bytes are no message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum DecodeError {
     /// There are none.
     #[error("an empty store call")]
     Empty,
@@ -189,13 +191,13 @@ pub enum Unreadable {
         min = VERSIONS.start(),
         max = VERSIONS.end()
     )]
-    Version(u8),
+    UnsupportedVersion(u8),
     /// A later release has calls that this one does not know.
     #[error("a store call of the unknown kind {0}")]
-    UnknownCall(u32),
+    UnknownRequest(u32),
     /// They are rubbish.
     #[error("a store call that cannot be read: {0}")]
-    Rubbish(String),
+    Malformed(String),
     /// A question is larger than questions are.
     #[error("a store call of {bytes} bytes, where {limit} are taken (`max_question`)")]
     TooLarge {
@@ -207,42 +209,44 @@ pub enum Unreadable {
 }
 
 /// What is said over a link.
-pub trait Message: Serialize + DeserializeOwned + Extensible {}
+pub trait WireMessage: Serialize + DeserializeOwned + Extensible {}
 
 impl Extensible for Request {
     const NAME: &'static str = "Request";
 }
 
-impl Message for Request {}
+impl WireMessage for Request {}
 
-impl Extensible for Reply {
+impl Extensible for Response {
     const NAME: &'static str = "Reply";
 }
 
-impl Message for Reply {}
+impl WireMessage for Response {}
 
 /// A message in bytes.
 ///
 /// # Errors
 /// [`StoreError::Limit`] for what cannot be encoded; there is no such message.
-pub fn encode<T: Message>(message: &T) -> Result<Bytes, StoreError> {
+pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
     let bytes = codec::append_encoded(vec![VERSION], &(message, Extensions::<T>::default()));
-    bytes.map(Bytes::from).map_err(|error| StoreError::Limit(format!("not encoded: {error}")))
+    bytes
+        .map(Bytes::from)
+        .map_err(|error| StoreError::LimitExceeded(format!("not encoded: {error}")))
 }
 
 /// A message from bytes.
 ///
 /// # Errors
 /// [`Unreadable`] says why not.
-pub fn decode<T: Message>(bytes: &[u8]) -> Result<T, Unreadable> {
+pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
-        None => Err(Unreadable::Empty),
+        None => Err(DecodeError::Empty),
         Some((&version, body)) if VERSIONS.contains(&u32::from(version)) => {
             let decoded = codec::decode::<(T, Extensions<T>)>(body);
             let message = decoded.map(|(message, _)| message);
-            message.map_err(|error| Unreadable::Rubbish(error.to_string()))
+            message.map_err(|error| DecodeError::Malformed(error.to_string()))
         }
-        Some((&version, _)) => Err(Unreadable::Version(version)),
+        Some((&version, _)) => Err(DecodeError::UnsupportedVersion(version)),
     }
 }
 
@@ -251,14 +255,14 @@ pub fn decode<T: Message>(bytes: &[u8]) -> Result<T, Unreadable> {
 ///
 /// # Errors
 /// [`Unreadable`] says why not.
-pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, Unreadable> {
+pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, DecodeError> {
     let carries_data = matches!(bytes.get(1), Some(&COMMIT | &PUT_BLOB));
     if bytes.len() > max_question && !carries_data {
-        return Err(Unreadable::TooLarge { bytes: bytes.len(), limit: max_question });
+        return Err(DecodeError::TooLarge { bytes: bytes.len(), limit: max_question });
     }
     decode(bytes).map_err(|error| match (error, bytes) {
-        (Unreadable::Rubbish(_), [_, body @ ..]) if kind(body).is_some_and(|it| it >= CALLS) => {
-            Unreadable::UnknownCall(kind(body).unwrap_or_default())
+        (DecodeError::Malformed(_), [_, body @ ..]) if kind(body).is_some_and(|it| it >= CALLS) => {
+            DecodeError::UnknownRequest(kind(body).unwrap_or_default())
         }
         (error, _) => error,
     })

@@ -16,29 +16,29 @@ use ostraca_core::ids::NodeId;
 use ostraca_store::StoreIdentity;
 
 use crate::options::ServerOptions;
-use crate::protocol::{self, Answer, Hello, Reply, Request, Unreadable};
-use fence::{Fence, Pass};
+use crate::protocol::{self, DecodeError, Hello, Request, Response, ResponseBody};
+use fence::{Fence, LinkPermit};
 
 pub use cluster::{ClusterLink, ClusterServer};
 pub use entity::{EntityLink, EntityServer};
 
 /// The bytes of a reply; a link whose replies cannot be encoded ends itself by empty ones, which no client takes.
-fn reply(sequence: u64, answer: Answer) -> Bytes {
-    protocol::encode(&Reply { sequence, answer }).unwrap_or_default()
+fn reply(sequence: u64, answer: ResponseBody) -> Bytes {
+    protocol::encode(&Response { durable_sequence: sequence, body: answer }).unwrap_or_default()
 }
 
 /// Nothing of the call was done.
 fn refused(why: impl ToString) -> BoxFuture<'static, Bytes> {
-    ready(reply(0, Answer::Refused(why.to_string()))).boxed()
+    ready(reply(0, ResponseBody::Refused(why.to_string()))).boxed()
 }
 
 /// One link's way in: what is not greeted, or was given up, gets no further.
-struct Entrance {
+struct LinkSession {
     node: NodeId,
-    pass: Option<Pass>,
+    pass: Option<LinkPermit>,
 }
 
-impl Entrance {
+impl LinkSession {
     fn new(node: &NodeId) -> Self {
         Self { node: node.clone(), pass: None }
     }
@@ -51,22 +51,23 @@ impl Entrance {
         options: &ServerOptions,
         who: impl FnOnce() -> (StoreIdentity, Vec<u64>),
         sequence: impl FnOnce() -> u64 + Send + 'static,
-        ask: impl FnOnce(Request) -> BoxFuture<'static, Answer>,
+        ask: impl FnOnce(Request) -> BoxFuture<'static, ResponseBody>,
     ) -> BoxFuture<'static, Bytes> {
-        let request = match protocol::decode_request(body, options.max_question) {
+        let request = match protocol::decode_request(body, options.max_request_bytes) {
             Ok(Request::Hello(hello)) => {
                 return match self.enter(fence, &hello, who) {
                     Ok((identity, openings)) => {
-                        let at = identity.sequence;
-                        ready(reply(at, Answer::Hello { identity, openings })).boxed()
+                        let at = identity.durable_sequence;
+                        ready(reply(at, ResponseBody::Hello { identity, open_nonces: openings }))
+                            .boxed()
                     }
                     Err(why) => refused(why),
                 };
             }
-            Ok(Request::Ping) => return ready(reply(0, Answer::Ping)).boxed(),
+            Ok(Request::Ping) => return ready(reply(0, ResponseBody::Ping)).boxed(),
             Ok(request) => request,
-            Err(Unreadable::UnknownCall(call)) => {
-                return ready(reply(0, Answer::Unsupported { call })).boxed();
+            Err(DecodeError::UnknownRequest(call)) => {
+                return ready(reply(0, ResponseBody::Unsupported { call })).boxed();
             }
             Err(error) => return refused(error),
         };

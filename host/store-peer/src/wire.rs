@@ -12,7 +12,7 @@ use ostraca_wire::peer::serve::serve_calls;
 use ostraca_wire::peer::{PeerInfo, PeerLink, StreamKind};
 use tokio::sync::mpsc;
 
-use crate::channel::{Channel, Failure};
+use crate::channel::{Channel, ChannelError};
 use crate::server::{ClusterServer, EntityServer};
 
 /// Bytes of a call's frame beside the body, rounded up.
@@ -49,19 +49,19 @@ pub async fn serve_cluster(
 }
 
 /// A stream of calls over QUIC.
-pub struct WireChannel {
+pub struct QuicChannel {
     calls: Mutex<Option<Arc<Calls>>>,
     max_call: usize,
     _link: PeerLink,
 }
 
-impl std::fmt::Debug for WireChannel {
+impl std::fmt::Debug for QuicChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WireChannel").field("max_call", &self.max_call).finish_non_exhaustive()
     }
 }
 
-impl WireChannel {
+impl QuicChannel {
     /// Opens a stream of calls to the store's node: of [`StreamKind::Store`] or [`StreamKind::Cluster`]. The link is
     /// kept for as long as the stream.
     ///
@@ -78,12 +78,12 @@ impl WireChannel {
     }
 }
 
-impl Channel for WireChannel {
-    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
+impl Channel for QuicChannel {
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         match self.calls() {
             Some(calls) => calls.call(body).map(|answer| answer.map_err(failure)).boxed(),
             None => {
-                let closed = Failure::NotSent("the link was closed".into());
+                let closed = ChannelError::NotSent("the link was closed".into());
                 futures::future::ready(Err(closed)).boxed()
             }
         }
@@ -112,11 +112,11 @@ impl Channel for WireChannel {
     }
 }
 
-fn failure(error: Error) -> Failure {
+fn failure(error: Error) -> ChannelError {
     match &error {
-        Error::NotSent(_) | Error::Overloaded { .. } => Failure::NotSent(error.to_string()),
-        Error::TooLarge { what: "a call", .. } => Failure::NotSent(error.to_string()),
-        Error::TooLarge { .. } => Failure::AnswerTooLarge(error.to_string()),
-        _ => Failure::Lost(error.to_string()),
+        Error::NotSent(_) | Error::Overloaded { .. } => ChannelError::NotSent(error.to_string()),
+        Error::TooLarge { what: "a call", .. } => ChannelError::NotSent(error.to_string()),
+        Error::TooLarge { .. } => ChannelError::ResponseTooLarge(error.to_string()),
+        _ => ChannelError::Disconnected(error.to_string()),
     }
 }

@@ -25,12 +25,12 @@ fn memory() -> Arc<MemoryStore> {
 
 #[test]
 fn entities_are_kept_over_a_steady_link() {
-    conformance::entity_store(&Factory::new(|| Remote::new(&memory(), 0)));
+    conformance::check_entity_store(&Factory::new(|| Remote::new(&memory(), 0)));
 }
 
 #[test]
 fn rows_are_kept_over_a_steady_link() {
-    conformance::cluster_store(&Factory::new(|| Remote::new(&memory(), 0)), 1025);
+    conformance::check_cluster_store(&Factory::new(|| Remote::new(&memory(), 0)), 1025);
 }
 
 /// Sees to it that links did break.
@@ -52,7 +52,7 @@ impl Seen {
 fn entities_are_kept_while_the_link_breaks_again_and_again() {
     let seen = Seen::default();
     let make = seen.clone();
-    conformance::entity_store(&Factory::new(move || {
+    conformance::check_entity_store(&Factory::new(move || {
         Lasting::new(make.of(Remote::new(&memory(), BREAKS)))
     }));
     assert!(seen.breaks() > 200, "{} breaks", seen.breaks());
@@ -63,12 +63,12 @@ fn rows_are_kept_while_the_link_breaks_again_and_again() {
     let seen = Seen::default();
     let make = seen.clone();
     let make = move || Lasting::new(make.of(Remote::new(&memory(), BREAKS)));
-    conformance::cluster_store(&Factory::new(make), 1025);
+    conformance::check_cluster_store(&Factory::new(make), 1025);
     assert!(seen.breaks() > 100, "{} breaks", seen.breaks());
 }
 
 fn sled_options() -> Options {
-    Options { batch_commits: 4, head_cache: 3, watched_changes: 50, ..Options::default() }
+    Options { batch_commits: 4, head_cache: 3, watch_history_changes: 50, ..Options::default() }
 }
 
 /// New sled stores, each behind what `over` makes of it.
@@ -95,15 +95,15 @@ fn sled<S: 'static>(
 #[test]
 fn a_sled_store_keeps_both_contracts_over_quic() {
     let over = |store: &Arc<SledStore>| quic::remote(store, false);
-    conformance::entity_store(&sled(over, Remote::into_backend));
-    conformance::cluster_store(&sled(over, Remote::into_backend), 51);
+    conformance::check_entity_store(&sled(over, Remote::into_backend));
+    conformance::check_cluster_store(&sled(over, Remote::into_backend), 51);
 }
 
 #[test]
 fn a_memory_store_keeps_both_contracts_over_quic() {
     let factory = || Factory::new(|| quic::remote(&memory(), false));
-    conformance::entity_store(&factory());
-    conformance::cluster_store(&factory(), 1025);
+    conformance::check_entity_store(&factory());
+    conformance::check_cluster_store(&factory(), 1025);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn both_contracts_are_kept_over_quic_while_its_connections_break_again_and_again
         Lasting::again(make.of(quic::remote(store, true)), numbers.clone())
     };
     let close = |lasting: Lasting<Remote>| lasting.into_inner().into_backend();
-    conformance::entity_store(&sled(over.clone(), close));
-    conformance::cluster_store(&sled(over, close), 51);
+    conformance::check_entity_store(&sled(over.clone(), close));
+    conformance::check_cluster_store(&sled(over, close), 51);
     assert!(seen.breaks() > 100, "{} breaks", seen.breaks());
 }

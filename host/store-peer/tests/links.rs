@@ -18,10 +18,10 @@ use ostraca_core::records::{
 };
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, MemoryStore, Page, RowEvent, Scan, ScanKind,
-    StoreError, StoreFuture, StoreIdentity,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, MemoryStore, Page, RowEvent,
+    Scan, ScanKind, StoreError, StoreFuture, StoreIdentity,
 };
-use ostraca_store_peer::Options;
+use ostraca_store_peer::ClientOptions;
 
 fn memory() -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(1, CLUSTER, CLUSTER_NAME))
@@ -41,7 +41,7 @@ fn links(remote: &Remote) -> usize {
 }
 
 fn answers(remote: &Remote) -> bool {
-    block_on(remote.a.claims(vec![shard()])).is_ok()
+    block_on(remote.a.current_claims(vec![shard()])).is_ok()
 }
 
 fn claimed(remote: &Remote, number: u64) -> Claim {
@@ -84,12 +84,15 @@ fn a_commit_of_a_broken_link_never_takes_effect_after_the_next_link_was_greeted(
 fn a_row_that_may_have_been_written_is_not_written_after_the_next_link_was_greeted() {
     let store = memory();
     let remote = Remote::new(&store, 0);
-    let make = Cas { key: "row".into(), expected: None, value: Some("late".into()) };
+    let make = CompareAndSet { key: "row".into(), expected: None, value: Some("late".into()) };
     remote.control.held.store(true, Ordering::Relaxed);
     let lost = remote.rows.compare_and_set(make);
     remote.control.break_links();
     let unknown = block_on(lost);
-    assert!(matches!(unknown, Err(Conflict::Store(StoreError::Unavailable(_)))), "{unknown:?}");
+    assert!(
+        matches!(unknown, Err(CompareAndSetError::Store(StoreError::Unavailable(_)))),
+        "{unknown:?}"
+    );
     remote.control.held.store(false, Ordering::Relaxed);
     wait("the link comes back", || block_on(remote.rows.get("row")) == Ok(None));
     assert_eq!(remote.control.deliver_late(), 1);
@@ -118,10 +121,13 @@ fn without_a_link_calls_are_answered_at_once_and_nothing_is_in_doubt() {
     assert!(matches!(failed[..], [ClaimOutcome::Failed(_)]), "{failed:?}");
     let loaded = block_on(remote.a.load(vec![(shard(), Entity::new("counter", "x"))]));
     assert!(matches!(loaded[..], [Err(StoreError::Unavailable(_))]), "{loaded:?}");
-    let cas = Cas { key: "a".into(), expected: None, value: Some("1".into()) };
+    let cas = CompareAndSet { key: "a".into(), expected: None, value: Some("1".into()) };
     let conflict = block_on(remote.rows.compare_and_set(cas));
-    assert!(matches!(conflict, Err(Conflict::Store(StoreError::Unavailable(_)))), "{conflict:?}");
-    assert_eq!(block_on(remote.rows.watch("", 0).next()), RowEvent::Lost);
+    assert!(
+        matches!(conflict, Err(CompareAndSetError::Store(StoreError::Unavailable(_)))),
+        "{conflict:?}"
+    );
+    assert_eq!(block_on(remote.rows.watch("", 0).next()), RowEvent::ResyncRequired);
     let blob = block_on(remote.a.put_blob("blob".into()));
     assert!(matches!(blob, Err(StoreError::Unavailable(_))), "{blob:?}");
     assert_eq!(version(&*store, "x"), 0);
@@ -177,11 +183,11 @@ impl EntityStore for Stubborn {
         self.say(self.store.claim(claims))
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
-        self.say(self.store.claims(shards))
+        self.say(self.store.current_claims(shards))
     }
 
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
@@ -203,8 +209,8 @@ impl EntityStore for Stubborn {
         self.say(self.store.put_blob(bytes))
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
-        self.say(self.store.blob(digest))
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.say(self.store.get_blob(digest))
     }
 }
 
@@ -212,7 +218,7 @@ impl EntityStore for Stubborn {
 fn a_slow_call_ends_alone_and_its_link_goes_on() {
     let store = memory();
     let stubborn = Arc::new(Stubborn { store: store.clone(), silent: false.into() });
-    let options = Options { call_timeout: Duration::from_millis(200), ..quick() };
+    let options = ClientOptions { call_timeout: Duration::from_millis(200), ..quick() };
     let remote = Remote::with(stubborn.clone(), store.clone(), 0, options);
     let claim = claimed(&remote, 1);
     let before = links(&remote);
@@ -233,7 +239,7 @@ fn a_slow_call_ends_alone_and_its_link_goes_on() {
 #[test]
 fn a_link_that_answers_no_ping_is_given_up() {
     let store = memory();
-    let options = Options { call_timeout: Duration::from_millis(200), ..quick() };
+    let options = ClientOptions { call_timeout: Duration::from_millis(200), ..quick() };
     let remote = Remote::with(store.clone(), store.clone(), 0, options);
     let claim = claimed(&remote, 1);
     let before = links(&remote);
@@ -248,7 +254,7 @@ fn a_link_that_answers_no_ping_is_given_up() {
 #[test]
 fn an_answer_that_nobody_has_looked_at_is_an_answer() {
     let store = memory();
-    let options = Options { call_timeout: Duration::from_millis(40), ..quick() };
+    let options = ClientOptions { call_timeout: Duration::from_millis(40), ..quick() };
     let remote = Remote::with(store.clone(), store.clone(), 0, options);
     let claim = claimed(&remote, 1);
     let before = links(&remote);
@@ -266,38 +272,38 @@ fn a_watch_is_lost_with_its_link_and_a_list_gives_all_that_it_missed() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let set = |key: &str| {
-        let cas = Cas { key: key.into(), expected: None, value: Some("v".into()) };
+        let cas = CompareAndSet { key: key.into(), expected: None, value: Some("v".into()) };
         block_on(store.compare_and_set(cas)).unwrap()
     };
     let (_, from) = block_on(remote.rows.list("")).unwrap();
     let mut watch = remote.rows.watch("", from);
     let first = set("one");
-    assert_eq!(block_on(watch.next()).of(), Some(("one", first)));
+    assert_eq!(block_on(watch.next()).key_and_revision(), Some(("one", first)));
     remote.control.break_links();
     set("two");
-    assert_eq!(block_on(watch.next()), RowEvent::Lost);
-    assert_eq!(block_on(watch.next()), RowEvent::Lost, "after lost only lost");
+    assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired);
+    assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired, "after lost only lost");
     wait("the link comes back", || block_on(remote.rows.list("")).is_ok());
     let (rows, now) = block_on(remote.rows.list("")).unwrap();
     assert_eq!(rows.len(), 2);
     let mut anew = remote.rows.watch("", now);
     let third = set("three");
-    assert_eq!(block_on(anew.next()).of(), Some(("three", third)));
+    assert_eq!(block_on(anew.next()).key_and_revision(), Some(("three", third)));
 }
 
 #[test]
 fn a_watch_waits_longer_than_any_call_may() {
     let store = memory();
-    let options = Options { call_timeout: Duration::from_millis(80), ..quick() };
+    let options = ClientOptions { call_timeout: Duration::from_millis(80), ..quick() };
     let remote = Remote::with(store.clone(), store.clone(), 0, options);
     let mut watch = remote.rows.watch("", 0);
     let changes = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(400));
-        let cas = Cas { key: "k".into(), expected: None, value: Some("v".into()) };
+        let cas = CompareAndSet { key: "k".into(), expected: None, value: Some("v".into()) };
         block_on(store.compare_and_set(cas)).unwrap()
     });
     let event = block_on(watch.next());
-    assert_eq!(event.of(), Some(("k", changes.join().unwrap())));
+    assert_eq!(event.key_and_revision(), Some(("k", changes.join().unwrap())));
 }
 
 #[test]
@@ -325,12 +331,13 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
 
     let kind = ScanKind::State(Entity::new("counter", "x"));
     let (limit, limit_bytes) = (1000, usize::MAX);
-    let mut scan = Scan { shard: shard(), kind, after: None, limit, limit_bytes };
+    let mut scan =
+        Scan { shard: shard(), kind, after: None, max_records: limit, max_bytes: limit_bytes };
     let mut records = 0;
     loop {
         let page = block_on(remote.a.scan(scan.clone())).unwrap();
         records += page.records.len();
-        scan.after = page.next;
+        scan.after = page.next_cursor;
         if scan.after.is_none() {
             break;
         }
@@ -361,7 +368,7 @@ fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
     assert_eq!(block_on(remote.a.load(many)), vec![Ok(LoadedEntity::default()); 3_000]);
     remote.weather.max_answer.store(1_000, Ordering::Relaxed);
     let loaded = block_on(remote.a.load(entities.to_vec()));
-    assert!(loaded.iter().all(|it| matches!(it, Err(StoreError::Limit(_)))), "{loaded:?}");
+    assert!(loaded.iter().all(|it| matches!(it, Err(StoreError::LimitExceeded(_)))), "{loaded:?}");
 }
 
 #[test]

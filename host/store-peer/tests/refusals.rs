@@ -16,10 +16,10 @@ use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store::{EntityStore, MemoryStore, StoreError};
 use ostraca_store_peer::protocol::{
-    Answer, Hello, MAX_LOADS, Reply, Request, VERSION, decode, encode,
+    Hello, MAX_LOADS, Request, Response, ResponseBody, VERSION, decode, encode,
 };
 use ostraca_store_peer::{
-    ClusterServer, ConnectError, EntityServer, Known, PeerEntityStore, ServerOptions,
+    ClusterServer, ConnectError, EntityServer, PeerEntityStore, ServerOptions, StoreVerifier,
 };
 use ostraca_store_sled::{Options, SledStore};
 use tokio::runtime::Runtime;
@@ -28,8 +28,8 @@ fn memory() -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(1, CLUSTER, CLUSTER_NAME))
 }
 
-fn answer(bytes: &[u8]) -> Answer {
-    decode::<Reply>(bytes).unwrap().answer
+fn answer(bytes: &[u8]) -> ResponseBody {
+    decode::<Response>(bytes).unwrap().body
 }
 
 fn hello(cluster: ClusterId) -> Request {
@@ -37,7 +37,7 @@ fn hello(cluster: ClusterId) -> Request {
 }
 
 /// One link's calls.
-type Ask = Box<dyn FnMut(&[u8]) -> Answer>;
+type Ask = Box<dyn FnMut(&[u8]) -> ResponseBody>;
 
 #[test]
 fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
@@ -50,19 +50,19 @@ fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
         Box::new(move |body| answer(&block_on(entity.call(body)))),
         Box::new(move |body| answer(&block_on(cluster.call(body)))),
     ];
-    let refused = |answer: Answer, says: &str| match answer {
-        Answer::Refused(why) => assert!(why.contains(says), "{why}"),
+    let refused = |answer: ResponseBody, says: &str| match answer {
+        ResponseBody::Refused(why) => assert!(why.contains(says), "{why}"),
         other => panic!("{other:?}"),
     };
     for ask in &mut ask {
-        refused(ask(&encode(&Request::Claims(vec![shard()])).unwrap()), "hello");
+        refused(ask(&encode(&Request::CurrentClaims(vec![shard()])).unwrap()), "hello");
         refused(ask(&encode(&hello(ClusterId(9))).unwrap()), CLUSTER_NAME);
-        assert!(matches!(ask(&encode(&hello(CLUSTER)).unwrap()), Answer::Hello { .. }));
+        assert!(matches!(ask(&encode(&hello(CLUSTER)).unwrap()), ResponseBody::Hello { .. }));
         for rubbish in [&b""[..], &[VERSION], &[VERSION, 3, 0xff, 0xff], &[0; 1000]] {
-            assert!(matches!(ask(rubbish), Answer::Refused(_)));
+            assert!(matches!(ask(rubbish), ResponseBody::Refused(_)));
         }
         // A call of a later release: the link goes on.
-        assert_eq!(ask(&[VERSION, 14, 1, 2, 3]), Answer::Unsupported { call: 14 });
+        assert_eq!(ask(&[VERSION, 14, 1, 2, 3]), ResponseBody::Unsupported { call: 14 });
         refused(ask(&[VERSION + 1, 0]), "version 3");
         refused(ask(&vec![VERSION; 2 << 20]), "max_question");
         refused(ask(&encode(&hello(CLUSTER)).unwrap()), "comes after");
@@ -71,7 +71,7 @@ fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
     let many = vec![(shard(), Entity::new("counter", "x")); MAX_LOADS + 1];
     refused(entity(&encode(&Request::Load(many)).unwrap()), "at most 1024 entities");
     refused(entity(&encode(&Request::Get("k".into())).unwrap()), "control connection");
-    refused(cluster(&encode(&Request::Claims(vec![])).unwrap()), "bulk connection");
+    refused(cluster(&encode(&Request::CurrentClaims(vec![])).unwrap()), "bulk connection");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn watches_beyond_their_limit_are_lost_and_ended_ones_make_room() {
     for _ in 0..2 {
         let watches: Vec<_> = (0..64).map(|_| watching(0)).collect();
         let mut beyond = ostraca_store::ClusterStore::watch(&remote.rows, "", 0);
-        assert_eq!(block_on(beyond.next()), ostraca_store::RowEvent::Lost);
+        assert_eq!(block_on(beyond.next()), ostraca_store::RowEvent::ResyncRequired);
         drop(watches);
     }
 }
@@ -140,7 +140,7 @@ impl Place {
         self.weather.break_links();
     }
 
-    fn reach(&self, known: &Arc<Known>) -> Result<PeerEntityStore, ConnectError> {
+    fn reach(&self, known: &Arc<StoreVerifier>) -> Result<PeerEntityStore, ConnectError> {
         let store = self.store.clone();
         let serve = move || -> Serve {
             let store = store.lock().unwrap().clone();
@@ -156,15 +156,15 @@ impl Place {
     }
 }
 
-fn known(path: Option<PathBuf>) -> Arc<Known> {
-    Known::open(CLUSTER, path).unwrap()
+fn known(path: Option<PathBuf>) -> Arc<StoreVerifier> {
+    StoreVerifier::open(CLUSTER, path).unwrap()
 }
 
 /// What the store says once it says something else than that there is no link.
 fn says(store: &PeerEntityStore) -> Result<(), StoreError> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
-        match block_on(store.claims(vec![])) {
+        match block_on(store.current_claims(vec![])) {
             Err(StoreError::Unavailable(why)) => assert!(Instant::now() < until, "{why}"),
             Err(other) => return Err(other),
             Ok(_) => return Ok(()),
@@ -185,10 +185,10 @@ fn another_store_is_refused_after_a_reconnect_and_the_right_one_is_taken_back() 
     assert!(matches!(&why, StoreError::Stopped(why) if why.contains("another store")), "{why}");
     let first = claim("a", 1);
     assert!(matches!(block_on(store.claim(vec![first]))[..], [ClaimOutcome::Failed(_)]));
-    assert_eq!(block_on(wrong.claims(vec![shard()])), Ok(vec![None]), "nothing reached it");
+    assert_eq!(block_on(wrong.current_claims(vec![shard()])), Ok(vec![None]), "nothing reached it");
     place.put(right);
     let until = Instant::now() + Duration::from_secs(20);
-    while block_on(store.claims(vec![])).is_err() {
+    while block_on(store.current_claims(vec![])).is_err() {
         assert!(Instant::now() < until, "it is not taken back");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -221,7 +221,7 @@ fn a_store_that_went_back_or_forked_is_refused_over_restarts_of_this_node() {
             assert_eq!(block_on(store.claim(vec![claim.clone()])), [ClaimOutcome::Granted]);
             let turns = (0..3).map(|from| turn(&claim, "x", from)).collect();
             assert_eq!(block_on(store.commit(turns)), vec![CommitOutcome::Committed; 3]);
-            known.refresh().unwrap();
+            known.persist().unwrap();
         }
         drop(store);
         place.runtime.shutdown_timeout(Duration::from_secs(10));
@@ -251,10 +251,10 @@ fn a_store_that_went_back_or_forked_is_refused_over_restarts_of_this_node() {
 
     let place = Place::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
     let store = place.reach(&known(Some(witness.clone()))).expect("what was refused moved nothing");
-    assert_eq!(store.identity().opened, 4);
+    assert_eq!(store.identity().open_count, 4);
     place.runtime.shutdown_timeout(Duration::from_secs(10));
     assert!(matches!(
-        Known::open(CLUSTER, Some(root.path().to_owned())),
+        StoreVerifier::open(CLUSTER, Some(root.path().to_owned())),
         Err(ConnectError::Io { .. })
     ));
 }

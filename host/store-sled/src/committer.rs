@@ -9,34 +9,34 @@ use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
 use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
-use ostraca_store::changes::Changes;
-use ostraca_store::{Conflict, StoreError};
+use ostraca_store::change_history::ChangeHistory;
+use ostraca_store::{CompareAndSetError, StoreError};
 
+use crate::batch_builder::{BatchBuilder, PreparedBatch};
 use crate::disk::Disk;
-use crate::judge::{Judge, Judged};
+use crate::disk_space::DiskSpaceMonitor;
 use crate::progress::Progress;
-use crate::queue::Queue;
-use crate::reads::Reads;
-use crate::space::Space;
-use crate::work::{Slot, Work};
+use crate::read_queue::ReadQueue;
+use crate::write_op::{ReplySlot, WriteOp};
+use crate::write_queue::WriteQueue;
 
 pub(crate) struct Committer {
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) queue: Arc<WriteQueue>,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) changes: Changes,
-    pub(crate) judge: Judge,
+    pub(crate) changes: ChangeHistory,
+    pub(crate) batch_builder: BatchBuilder,
     pub(crate) db: sled::Db,
     pub(crate) data: File,
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) space: Arc<Space>,
-    pub(crate) reads: Arc<Reads>,
+    pub(crate) space: Arc<DiskSpaceMonitor>,
+    pub(crate) reads: Arc<ReadQueue>,
 }
 
 /// A judged part of a call, and where its answer belongs.
-enum Answer {
-    Commit(CommitOutcome, Slot<CommitOutcome>),
-    Claim(ClaimOutcome, Slot<ClaimOutcome>),
-    Cas(Result<u64, Conflict>, Sender<Result<u64, Conflict>>),
+enum Completion {
+    Commit(CommitOutcome, ReplySlot<CommitOutcome>),
+    Claim(ClaimOutcome, ReplySlot<ClaimOutcome>),
+    Cas(Result<u64, CompareAndSetError>, Sender<Result<u64, CompareAndSetError>>),
 }
 
 impl Committer {
@@ -52,18 +52,18 @@ impl Committer {
         let mut batch = 0;
         while let Some(records) = self.queue.take(&mut works) {
             batch += 1;
-            if let Some(why) = self.progress.stopped() {
+            if let Some(why) = self.progress.stop_reason() {
                 let error = StoreError::Stopped(why.into());
                 works.drain(..).for_each(|work| work.refuse(&error));
                 self.reads.push(self.queue.applied());
                 continue;
             }
-            self.space.look();
-            let low = self.progress.low();
-            answers.extend(works.drain(..).map(|work| self.judge(work, low.as_deref())));
+            self.space.check();
+            let low = self.progress.low_disk_reason();
+            answers.extend(works.drain(..).map(|work| self.prepare(work, low.as_deref())));
             match self.write(batch) {
                 Ok(()) => {
-                    answers.drain(..).for_each(Answer::give);
+                    answers.drain(..).for_each(Completion::give);
                     free(records);
                 }
                 Err(why) => {
@@ -77,20 +77,27 @@ impl Committer {
         }
     }
 
-    fn judge(&mut self, work: Work, low: Option<&str>) -> Answer {
+    fn prepare(&mut self, work: WriteOp, low: Option<&str>) -> Completion {
         match (work, low) {
-            (Work::Commit(_, to), Some(why)) => {
-                Answer::Commit(CommitOutcome::Refused(CommitRefusal::LimitReached(why.into())), to)
+            (WriteOp::Commit(_, to), Some(why)) => Completion::Commit(
+                CommitOutcome::Refused(CommitRefusal::LimitReached(why.into())),
+                to,
+            ),
+            (WriteOp::Commit(commit, to), None) => {
+                Completion::Commit(self.batch_builder.commit(*commit), to)
             }
-            (Work::Commit(commit, to), None) => Answer::Commit(self.judge.commit(*commit), to),
-            (Work::Claim(claim, to), _) => Answer::Claim(self.judge.claim(*claim), to),
-            (Work::Cas(cas, to), _) => Answer::Cas(self.judge.compare_and_set(cas), to),
+            (WriteOp::Claim(claim, to), _) => {
+                Completion::Claim(self.batch_builder.claim(*claim), to)
+            }
+            (WriteOp::CompareAndSet(cas, to), _) => {
+                Completion::Cas(self.batch_builder.compare_and_set(cas), to)
+            }
         }
     }
 
     fn write(&mut self, number: u64) -> Result<(), String> {
-        let judged = self.judge.finish().map_err(|error| error.to_string())?;
-        let Some(Judged { batch, events, sequence }) = judged else {
+        let judged = self.batch_builder.finish().map_err(|error| error.to_string())?;
+        let Some(PreparedBatch { batch, events, sequence }) = judged else {
             self.progress.set_applied(number, 0);
             self.progress.set_durable(number, self.progress.sequence());
             self.reads.push(self.queue.applied());
@@ -128,7 +135,7 @@ fn flushes(records: usize) -> usize {
     1 + records / RECORDS_A_FLUSH
 }
 
-impl Answer {
+impl Completion {
     /// Tells the caller; one who is gone is no error.
     fn give(self) {
         match self {
@@ -144,7 +151,7 @@ impl Answer {
             Self::Commit(_, to) => to.give(CommitOutcome::Unknown(why.into())),
             Self::Claim(_, to) => to.give(ClaimOutcome::Failed(why.into())),
             Self::Cas(_, to) => {
-                drop(to.send(Err(Conflict::Store(StoreError::Stopped(why.into())))));
+                drop(to.send(Err(CompareAndSetError::Store(StoreError::Stopped(why.into())))));
             }
         }
     }
@@ -152,10 +159,10 @@ impl Answer {
 
 /// However the committer ends, nobody waits for it for ever.
 struct End {
-    queue: Arc<Queue>,
+    queue: Arc<WriteQueue>,
     progress: Arc<Progress>,
-    changes: Changes,
-    reads: Arc<Reads>,
+    changes: ChangeHistory,
+    reads: Arc<ReadQueue>,
 }
 
 impl Drop for End {

@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use ostraca_store::witness::write_durably;
+use ostraca_store::witness::write_file_atomically;
 
 use crate::OpenError;
 
@@ -32,7 +32,7 @@ pub(crate) struct Dir {
 
 impl Dir {
     /// Takes a directory in which a store may be created: it is missing, or empty.
-    pub(crate) fn take_empty(path: &Path) -> Result<Self, OpenError> {
+    pub(crate) fn lock_empty(path: &Path) -> Result<Self, OpenError> {
         fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
         if entries(path)?.iter().any(|entry| entry.file_name().is_none_or(|name| name != "lock")) {
             return Err(OpenError::NotEmpty(path.into()));
@@ -45,7 +45,7 @@ impl Dir {
     }
 
     /// Takes the directory of a finished store.
-    pub(crate) fn take_store(path: &Path) -> Result<Self, OpenError> {
+    pub(crate) fn lock_existing(path: &Path) -> Result<Self, OpenError> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(OpenError::Missing(path.into()));
@@ -86,7 +86,8 @@ impl Dir {
     pub(crate) fn finish(&self) -> Result<(), OpenError> {
         let format = format!("{FORMAT_LINE}{FORMAT}\n");
         let path = self.path.join("format");
-        write_durably(&path, format.as_bytes()).map_err(|error| OpenError::io(&path, error))?;
+        write_file_atomically(&path, format.as_bytes())
+            .map_err(|error| OpenError::io(&path, error))?;
         match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => {
                 sync_dir(parent).map_err(|error| OpenError::io(parent, error))
@@ -126,7 +127,7 @@ impl Dir {
 
     /// Syncs what sled leaves unsynced at its opening, and gives a descriptor of our own on its data, on
     /// which every later error of writing shows.
-    pub(crate) fn settle(&self) -> Result<File, OpenError> {
+    pub(crate) fn sync_and_open_data(&self) -> Result<File, OpenError> {
         let sled = self.sled();
         for name in ["conf", "db"] {
             let path = sled.join(name);

@@ -92,7 +92,7 @@ pub enum OpenError {
     },
     /// The store was opened elsewhere since a copy of it was made (R5).
     #[error(
-        "the store at {dir} is a copy that went another way: its opening {opened} is not the one that {witness} remembers; use the original, or remove the witness to accept what this copy lacks"
+        "the store at {dir} is a copy that went another way: its opening {open_count} is not the one that {witness} remembers; use the original, or remove the witness to accept what this copy lacks"
     )]
     Forked {
         /// The store's directory.
@@ -100,32 +100,32 @@ pub enum OpenError {
         /// The witness.
         witness: PathBuf,
         /// The opening that the witness remembers.
-        opened: u64,
+        open_count: u64,
     },
     /// The store lacks what it once had on stable storage (R5).
     #[error(
-        "the store at {dir} went back: it is at sequence {stored}, but {witness} remembers {seen}; acknowledged turns are missing: restore the newer copy, or remove the witness to accept their loss"
+        "the store at {dir} went back: it is at sequence {found_sequence}, but {witness} remembers {witnessed_sequence}; acknowledged turns are missing: restore the newer copy, or remove the witness to accept their loss"
     )]
-    WentBack {
+    RolledBack {
         /// The store's directory.
         dir: PathBuf,
         /// The witness.
         witness: PathBuf,
         /// The store's sequence.
-        stored: u64,
+        found_sequence: u64,
         /// The sequence that the witness remembers.
-        seen: u64,
+        witnessed_sequence: u64,
     },
     /// The witness cannot be read.
     #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
-    BadWitness(PathBuf),
+    InvalidWitness(PathBuf),
     /// The data cannot be read.
-    #[error("the store at {dir} cannot be read, restore it from a backup: {why}")]
+    #[error("the store at {dir} cannot be read, restore it from a backup: {reason}")]
     Corrupt {
         /// The store's directory.
         dir: PathBuf,
         /// What is wrong with it.
-        why: String,
+        reason: String,
     },
     /// The system refused something else.
     #[error("a file operation failed at {path}: {source}")]

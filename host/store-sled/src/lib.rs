@@ -13,28 +13,28 @@
 //!
 //! The threads here work under any executor: futures are completed through channels.
 
+mod batch_builder;
+mod blob_worker;
 mod committer;
-mod components;
+mod database;
 mod dir;
 mod disk;
+mod disk_space;
 mod error;
-mod files;
-mod heads;
-mod hold;
-mod judge;
+mod head_cache;
 mod meta;
 mod open;
 mod options;
 mod progress;
-mod queue;
+mod read_guard;
+mod read_queue;
 mod reader;
-mod reads;
 mod records;
-mod space;
 #[cfg(test)]
 mod tests;
 mod witness;
-mod work;
+mod write_op;
+mod write_queue;
 
 use std::fmt;
 use std::path::Path;
@@ -48,32 +48,32 @@ use futures::channel::oneshot::{Receiver, Sender, channel};
 use futures::future::ready;
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
-use ostraca_store::changes::Changes;
+use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,
-    StoreIdentity, Watch,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, Scan, StoreError,
+    StoreFuture, StoreIdentity, StoredRow, Watch,
 };
 
-use crate::components::Job;
+use crate::blob_worker::BlobJob;
 use crate::dir::Dir;
 use crate::progress::Progress;
-use crate::queue::Queue;
-use crate::reads::{Read, Reads};
-use crate::work::{Work, slots};
+use crate::read_queue::{ReadOp, ReadQueue};
+use crate::write_op::{WriteOp, slots};
+use crate::write_queue::WriteQueue;
 
+pub use database::{DatabaseOpenError, open_database};
 pub use error::OpenError;
-pub use files::{FilesError, open_files};
 pub use options::Options;
 
 /// A sled store, open. Dropped, it serves what is queued, closes, and lets the directory go.
 pub struct SledStore {
     identity: StoreIdentity,
     openings: Vec<u64>,
-    queue: Arc<Queue>,
+    queue: Arc<WriteQueue>,
     progress: Arc<Progress>,
-    changes: Changes,
-    reads: Arc<Reads>,
-    jobs: Option<Channel<Job>>,
+    changes: ChangeHistory,
+    reads: Arc<ReadQueue>,
+    jobs: Option<Channel<BlobJob>>,
     threads: Vec<JoinHandle<()>>,
     dir: Dir,
 }
@@ -110,19 +110,19 @@ impl SledStore {
     /// Who the store is, as of its opening, with the newest durable sequence.
     #[must_use]
     pub fn identity(&self) -> StoreIdentity {
-        StoreIdentity { sequence: self.progress.sequence(), ..self.identity.clone() }
+        StoreIdentity { durable_sequence: self.progress.sequence(), ..self.identity.clone() }
     }
 
     /// Why the store has stopped, if it has: then nothing works until it is opened again.
     #[must_use]
-    pub fn stopped(&self) -> Option<String> {
-        self.progress.stopped().map(Into::into)
+    pub fn stop_reason(&self) -> Option<String> {
+        self.progress.stop_reason().map(Into::into)
     }
 
     /// Why commits are refused for want of free disk, if they are: as of the last look, which any write makes.
     #[must_use]
-    pub fn low(&self) -> Option<String> {
-        self.progress.low()
+    pub fn low_disk_reason(&self) -> Option<String> {
+        self.progress.low_disk_reason()
     }
 
     /// Panics of reads since it was opened: each ended the reads that were served together, and no others.
@@ -139,11 +139,11 @@ impl SledStore {
     /// Writes the newest durable sequence into the witness, if the options name one. To be called now and
     /// then: a store that goes back is noticed as far as the witness has seen it.
     pub fn refresh_witness(&self) -> StoreFuture<Result<(), StoreError>> {
-        self.job(Job::Witness)
+        self.job(BlobJob::Witness)
     }
 
     /// Queues a writing call, or answers its parts with why not.
-    fn write(&self, works: Vec<Work>) {
+    fn write(&self, works: Vec<WriteOp>) {
         if let Err(error) = self.progress.check() {
             works.into_iter().for_each(|work| work.refuse(&error));
         } else if let Err((works, why)) = self.queue.push(works) {
@@ -155,7 +155,7 @@ impl SledStore {
     /// Asks the reader threads; `lost` makes the answer of a read that cannot be asked.
     fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(Sender<T>) -> Read,
+        read: impl FnOnce(Sender<T>) -> ReadOp,
         lost: impl FnOnce(StoreError) -> T + Send + 'static,
     ) -> StoreFuture<T> {
         if let Err(error) = self.progress.check() {
@@ -166,21 +166,21 @@ impl SledStore {
         if entered && let Some(read) = self.queue.park(read(to)) {
             self.reads.push([read]);
         }
-        answered(answer, !entered, "more reads wait than queue_reads", lost)
+        await_response(answer, !entered, "more reads wait than queue_reads", lost)
     }
 
     /// Asks the thread of the components.
     fn job<T: Send + 'static>(
         &self,
-        job: impl FnOnce(Sender<Result<T, StoreError>>) -> Job,
+        job: impl FnOnce(Sender<Result<T, StoreError>>) -> BlobJob,
     ) -> StoreFuture<Result<T, StoreError>> {
         let (to, answer) = channel();
         let full = self.jobs.as_ref().is_none_or(|jobs| jobs.try_send(job(to)).is_err());
-        answered(answer, full, "too many components wait", Err)
+        await_response(answer, full, "too many components wait", Err)
     }
 }
 
-fn answered<T: Send + 'static>(
+fn await_response<T: Send + 'static>(
     answer: Receiver<T>,
     full: bool,
     limit: &'static str,
@@ -198,7 +198,7 @@ impl EntityStore for SledStore {
         self.identity()
     }
 
-    fn openings(&self) -> Vec<u64> {
+    fn open_nonces(&self) -> Vec<u64> {
         self.openings.clone()
     }
 
@@ -206,23 +206,23 @@ impl EntityStore for SledStore {
         let count = claims.len();
         let lost = move || vec![ClaimOutcome::Failed(FAILED.into()); count];
         let (slots, answer) = slots(count);
-        let part = |(claim, slot)| Work::Claim(Box::new(claim), slot);
+        let part = |(claim, slot)| WriteOp::Claim(Box::new(claim), slot);
         self.write(claims.into_iter().zip(slots).map(part).collect());
         answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
-        self.read(|to| Read::Claims(shards, to), Err)
+        self.read(|to| ReadOp::Claims(shards, to), Err)
     }
 
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
         let count = turns.len();
         let lost = move || vec![CommitOutcome::Unknown(FAILED.into()); count];
         let (slots, answer) = slots(count);
-        let part = |(commit, slot)| Work::Commit(Box::new(commit), slot);
+        let part = |(commit, slot)| WriteOp::Commit(Box::new(commit), slot);
         self.write(turns.into_iter().zip(slots).map(part).collect());
         answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
@@ -232,19 +232,19 @@ impl EntityStore for SledStore {
         entities: Vec<(ShardPath, Entity)>,
     ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
         let count = entities.len();
-        self.read(|to| Read::Load(entities, to), move |error| vec![Err(error); count])
+        self.read(|to| ReadOp::Load(entities, to), move |error| vec![Err(error); count])
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
-        self.read(|to| Read::Scan(scan, to), Err)
+        self.read(|to| ReadOp::Scan(scan, to), Err)
     }
 
     fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
-        self.job(|to| Job::Put(bytes, to))
+        self.job(|to| BlobJob::Put(bytes, to))
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
-        self.job(|to| Job::Get(digest, to))
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.job(|to| BlobJob::Get(digest, to))
     }
 }
 
@@ -253,22 +253,22 @@ impl ClusterStore for SledStore {
         self.identity()
     }
 
-    fn openings(&self) -> Vec<u64> {
+    fn open_nonces(&self) -> Vec<u64> {
         self.openings.clone()
     }
 
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
-        self.read(|to| Read::Get(key.into(), to), Err)
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
+        self.read(|to| ReadOp::Get(key.into(), to), Err)
     }
 
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
-        self.read(|to| Read::List(prefix.into(), to), Err)
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
+        self.read(|to| ReadOp::List(prefix.into(), to), Err)
     }
 
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
-        let lost = || Err(Conflict::Store(StoreError::Stopped(FAILED.into())));
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
+        let lost = || Err(CompareAndSetError::Store(StoreError::Stopped(FAILED.into())));
         let (to, answer) = channel();
-        self.write(vec![Work::Cas(cas, to)]);
+        self.write(vec![WriteOp::CompareAndSet(cas, to)]);
         answer.map(move |answer| answer.unwrap_or_else(|_| lost())).boxed()
     }
 

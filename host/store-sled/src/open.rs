@@ -8,25 +8,25 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::bounded;
 use ostraca_core::ids::ClusterId;
-use ostraca_store::changes::Changes;
+use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::record::Codec;
 use ostraca_store::witness::Witness;
 use ostraca_store::{StoreError, StoreIdentity};
 use sled::{Batch, Db};
 
+use crate::batch_builder::BatchBuilder;
+use crate::blob_worker::BlobWorker;
 use crate::committer::Committer;
-use crate::components::Files;
+use crate::database::{DatabaseOpenError, open_database};
 use crate::dir::Dir;
 use crate::disk::{Disk, RealDisk};
-use crate::files::{FilesError, open_files};
-use crate::judge::Judge;
-use crate::meta::{IDENTITY, Identity, SEQUENCE, Sequence};
+use crate::disk_space::DiskSpaceMonitor;
+use crate::meta::{IDENTITY, IdentityRecord, SEQUENCE, StoreSequence};
 use crate::progress::Progress;
-use crate::queue::Queue;
+use crate::read_queue::ReadQueue;
 use crate::reader::Reader;
-use crate::reads::Reads;
 use crate::records::{Records, Table, put};
-use crate::space::Space;
+use crate::write_queue::WriteQueue;
 use crate::{OpenError, Options, SledStore, witness};
 
 /// sled's segments. Twice its default: a page may take a quarter of one, and 257 of the longest keys must
@@ -42,15 +42,15 @@ pub(crate) fn create(
     cluster: ClusterId,
     cluster_name: &str,
 ) -> Result<(), OpenError> {
-    let dir = Dir::take_empty(path)?;
+    let dir = Dir::lock_empty(path)?;
     let records = open_sled(&dir, options)?;
-    let data = dir.settle()?;
+    let data = dir.sync_and_open_data()?;
     let corrupt = |error: StoreError| corrupt(path, error.to_string());
     let mut batch = Batch::default();
     let (identity_key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
-    let identity = Identity::new(cluster, cluster_name);
+    let identity = IdentityRecord::new(cluster, cluster_name);
     let identity = records.codec.encode(&identity_key, &identity).map_err(corrupt)?;
-    let sequence = records.codec.encode(&sequence_key, &Sequence(0)).map_err(corrupt)?;
+    let sequence = records.codec.encode(&sequence_key, &StoreSequence(0)).map_err(corrupt)?;
     put(&mut batch, identity_key, identity, 0);
     put(&mut batch, sequence_key, sequence, 0);
     write(&records.db, batch, &data, path)?;
@@ -66,30 +66,39 @@ pub(crate) fn open_on(
     options: &Options,
     disk: Arc<dyn Disk>,
 ) -> Result<SledStore, OpenError> {
-    let dir = Dir::take_store(path)?;
+    let dir = Dir::lock_existing(path)?;
     dir.forget_cached_pages()?;
     let records = open_sled(&dir, options)?;
-    let data = dir.settle()?;
+    let data = dir.sync_and_open_data()?;
     let (identity, openings) = count_opening(&records, &data, path, options)?;
 
-    let progress = Arc::new(Progress::new(identity.sequence));
-    let queue = Arc::new(Queue::new(options));
-    let changes = Changes::new(identity.sequence, options.watched_changes, options.watched_bytes);
-    let reads = Arc::new(Reads::new(options.queue_reads));
-    let space = Arc::new(Space {
+    let progress = Arc::new(Progress::new(identity.durable_sequence));
+    let queue = Arc::new(WriteQueue::new(options));
+    let changes = ChangeHistory::new(
+        identity.durable_sequence,
+        options.watch_history_changes,
+        options.watch_history_bytes,
+    );
+    let reads = Arc::new(ReadQueue::new(options.queue_reads));
+    let space = Arc::new(DiskSpaceMonitor {
         disk: disk.clone(),
         progress: progress.clone(),
         dir: path.to_owned(),
         low_water_bytes: options.low_water_bytes,
-        every: options.low_water_every,
-        looked: Mutex::new(None),
+        every: options.low_water_check_interval,
+        last_check: Mutex::new(None),
     });
     let mut threads = Vec::new();
     let committer = Committer {
         queue: queue.clone(),
         progress: progress.clone(),
         changes: changes.clone(),
-        judge: Judge::new(records.clone(), identity.cluster, identity.sequence, options.head_cache),
+        batch_builder: BatchBuilder::new(
+            records.clone(),
+            identity.cluster,
+            identity.durable_sequence,
+            options.head_cache,
+        ),
         db: records.db.clone(),
         data,
         disk,
@@ -97,7 +106,7 @@ pub(crate) fn open_on(
         reads: reads.clone(),
     };
     let (jobs, to_do) = bounded(WAITING_FILES);
-    let files = Files {
+    let files = BlobWorker {
         jobs: to_do,
         folder: dir.components(),
         witness: options.witness.clone(),
@@ -131,18 +140,18 @@ pub(crate) fn open_on(
 
 /// Opens sled's files.
 fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
-    let every = u64::try_from(options.flush_every.as_millis()).unwrap_or(u64::MAX).max(1);
+    let every = u64::try_from(options.flush_interval.as_millis()).unwrap_or(u64::MAX).max(1);
     let config = sled::Config::new()
         .path(dir.sled())
         .cache_capacity(options.cache_bytes)
         .segment_size(SEGMENT_BYTES)
         .flush_every_ms(Some(every));
-    match open_files(&config) {
+    match open_database(&config) {
         Ok(db) => Ok(Records { db, codec: Codec::default() }),
-        Err(FilesError::InUse(error) | FilesError::Io(error)) => {
+        Err(DatabaseOpenError::InUse(error) | DatabaseOpenError::Io(error)) => {
             Err(OpenError::io(&dir.sled(), error))
         }
-        Err(FilesError::Corrupt(why)) => Err(corrupt(&dir.path, why)),
+        Err(DatabaseOpenError::Corrupt(why)) => Err(corrupt(&dir.path, why)),
     }
 }
 
@@ -156,10 +165,12 @@ fn count_opening(
     let corrupt = |error: StoreError| corrupt(path, error.to_string());
     let missing = || StoreError::Corrupt("its identity is missing".into());
     let (key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
-    let mut identity =
-        records.get::<Identity>(&key).and_then(|it| it.ok_or_else(missing)).map_err(corrupt)?;
+    let mut identity = records
+        .get::<IdentityRecord>(&key)
+        .and_then(|it| it.ok_or_else(missing))
+        .map_err(corrupt)?;
     let sequence = records
-        .get::<Sequence>(&sequence_key)
+        .get::<StoreSequence>(&sequence_key)
         .and_then(|it| it.ok_or_else(missing))
         .map_err(corrupt)?
         .0;
@@ -170,15 +181,30 @@ fn count_opening(
     if let Some(witness) = &options.witness {
         witness::check(witness, path, &identity, sequence)?;
     }
-    let nonce = identity.open();
+    let nonce = identity.record_opening();
     let mut batch = Batch::default();
     let record = records.codec.encode(&key, &identity).map_err(corrupt)?;
     put(&mut batch, key, record, 0);
     write(&records.db, batch, data, path)?;
-    let Identity { store, cluster, cluster_name, opened, nonces } = identity;
-    let identity = StoreIdentity { store, cluster, cluster_name, opened, nonce, sequence };
+    let IdentityRecord {
+        store_id: store,
+        cluster,
+        cluster_name,
+        open_count: opened,
+        open_nonces: nonces,
+    } = identity;
+    let identity = StoreIdentity {
+        store_id: store,
+        cluster,
+        cluster_name,
+        open_count: opened,
+        open_nonce: nonce,
+        durable_sequence: sequence,
+    };
     if let Some(witness) = &options.witness {
-        Witness::of(&identity).write(witness).map_err(|error| OpenError::io(witness, error))?;
+        Witness::from_identity(&identity)
+            .write(witness)
+            .map_err(|error| OpenError::io(witness, error))?;
     }
     Ok((identity, nonces))
 }
@@ -194,5 +220,5 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHand
 }
 
 fn corrupt(path: &Path, why: String) -> OpenError {
-    OpenError::Corrupt { dir: path.into(), why }
+    OpenError::Corrupt { dir: path.into(), reason: why }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     sequence: AtomicU64,
     stopped: OnceLock<String>,
     read_panics: AtomicU64,
-    low: Mutex<Option<String>>,
+    low_disk_reason: Mutex<Option<String>>,
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
     moved: Condvar,
@@ -23,7 +23,7 @@ pub(crate) struct Progress {
     #[cfg(test)]
     waiting: AtomicU64,
     /// Taken for writing while a batch is applied, so that reads show turns whole.
-    turns: RwLock<()>,
+    apply_lock: RwLock<()>,
 }
 
 impl Progress {
@@ -33,12 +33,12 @@ impl Progress {
 
     /// No batch is applied while this is held.
     pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
-        self.turns.read().unwrap_or_else(PoisonError::into_inner)
+        self.apply_lock.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// No read runs while this is held.
     pub(crate) fn applying(&self) -> RwLockWriteGuard<'_, ()> {
-        self.turns.write().unwrap_or_else(PoisonError::into_inner)
+        self.apply_lock.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The batch up to which all are applied; stable under [`reading`](Self::reading).
@@ -94,17 +94,17 @@ impl Progress {
     }
 
     /// Why the store has stopped, if it has.
-    pub(crate) fn stopped(&self) -> Option<&str> {
+    pub(crate) fn stop_reason(&self) -> Option<&str> {
         self.stopped.get().map(String::as_str)
     }
 
     /// Why commits are refused for want of disk, if they are.
-    pub(crate) fn low(&self) -> Option<String> {
-        self.low.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn low_disk_reason(&self) -> Option<String> {
+        self.low_disk_reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_low(&self, low: Option<String>) {
-        *self.low.lock().unwrap_or_else(PoisonError::into_inner) = low;
+    pub(crate) fn set_low_disk_reason(&self, low: Option<String>) {
+        *self.low_disk_reason.lock().unwrap_or_else(PoisonError::into_inner) = low;
     }
 
     /// Panics of reads so far.
@@ -118,7 +118,7 @@ impl Progress {
 
     /// Fails once the store has stopped.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        self.stopped().map_or(Ok(()), |why| Err(StoreError::Stopped(why.into())))
+        self.stop_reason().map_or(Ok(()), |why| Err(StoreError::Stopped(why.into())))
     }
 
     /// Stops the store for ever.
@@ -138,7 +138,7 @@ impl Progress {
     pub(crate) fn when_stopped(&self) -> Receiver<String> {
         let (send, receive) = channel();
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = self.stopped() {
+        if let Some(why) = self.stop_reason() {
             drop(send.send(why.into()));
         } else {
             waiters.retain(|waiter| !waiter.is_canceled());

@@ -12,13 +12,13 @@ use futures::channel::oneshot::Sender;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, Head, Lane, LoadedEntity};
 use ostraca_store::entity::check_record;
-use ostraca_store::record::{Kind, StandingClaim};
-use ostraca_store::{Page, Row, Scan, ScanKind, ScannedRecord, StoreError, keys};
+use ostraca_store::record::{ClaimRecord, RecordKind};
+use ostraca_store::{Page, Scan, ScanKind, ScannedRecord, StoreError, StoredRow, keys};
 
-use crate::hold::Hold;
-use crate::judge::row;
+use crate::batch_builder::row;
 use crate::progress::Progress;
-use crate::reads::{Listed, Read, Reads};
+use crate::read_guard::ReadGuard;
+use crate::read_queue::{ReadOp, ReadQueue, RowList};
 use crate::records::{Records, Table, read_error};
 
 /// Reads served with one wait.
@@ -28,10 +28,10 @@ const TOGETHER: usize = 64;
 const ATTEMPTS: u32 = 3;
 
 /// Hands a result out, or the error that came after the reading.
-type Give = Box<dyn FnOnce(Result<(), StoreError>)>;
+type Responder = Box<dyn FnOnce(Result<(), StoreError>)>;
 
 pub(crate) struct Reader {
-    pub(crate) reads: Arc<Reads>,
+    pub(crate) reads: Arc<ReadQueue>,
     pub(crate) records: Records,
     pub(crate) progress: Arc<Progress>,
 }
@@ -50,8 +50,8 @@ impl Reader {
         }
     }
 
-    fn serve(&self, together: &mut Vec<Read>) {
-        let mut hold = Hold::new(&self.progress);
+    fn serve(&self, together: &mut Vec<ReadOp>) {
+        let mut hold = ReadGuard::new(&self.progress);
         let stands = self.progress.check();
         let gives: Vec<_> = together
             .drain(..)
@@ -64,13 +64,13 @@ impl Reader {
         gives.into_iter().for_each(|give| give(durable.clone()));
     }
 
-    fn read(&self, hold: &mut Hold<'_>, read: Read) -> Give {
+    fn read(&self, hold: &mut ReadGuard<'_>, read: ReadOp) -> Responder {
         match read {
-            Read::Claims(shards, to) => {
+            ReadOp::Claims(shards, to) => {
                 let claims = shards.iter().map(|shard| self.claim(hold, shard)).collect();
                 give(claims, to)
             }
-            Read::Load(entities, to) => {
+            ReadOp::Load(entities, to) => {
                 let load = |(shard, entity): &(ShardPath, Entity)| self.load(hold, shard, entity);
                 let loaded: Vec<_> = entities.iter().map(load).collect();
                 Box::new(move |durable| {
@@ -80,27 +80,31 @@ impl Reader {
                     }));
                 })
             }
-            Read::Scan(scan, to) => give(self.scan(hold, &scan), to),
-            Read::Get(key, to) => give(self.get(hold, &key), to),
-            Read::List(prefix, to) => give(self.list(hold, &prefix), to),
+            ReadOp::Scan(scan, to) => give(self.scan(hold, &scan), to),
+            ReadOp::Get(key, to) => give(self.get(hold, &key), to),
+            ReadOp::List(prefix, to) => give(self.list(hold, &prefix), to),
             #[cfg(test)]
-            Read::Panic(to) => {
+            ReadOp::Panic(to) => {
                 drop(to);
                 panic!("as the test wants it")
             }
         }
     }
 
-    fn claim(&self, hold: &mut Hold<'_>, shard: &ShardPath) -> Result<Option<Claim>, StoreError> {
+    fn claim(
+        &self,
+        hold: &mut ReadGuard<'_>,
+        shard: &ShardPath,
+    ) -> Result<Option<Claim>, StoreError> {
         hold.pause();
         hold.count(1);
         let key = Table::Entities.key(&keys::claim(shard));
-        Ok(self.records.get::<StandingClaim>(&key)?.map(|standing| standing.claim))
+        Ok(self.records.get::<ClaimRecord>(&key)?.map(|standing| standing.claim))
     }
 
     fn load(
         &self,
-        hold: &mut Hold<'_>,
+        hold: &mut ReadGuard<'_>,
         shard: &ShardPath,
         entity: &Entity,
     ) -> Result<LoadedEntity, StoreError> {
@@ -113,7 +117,8 @@ impl Reader {
             };
             let mut lanes = Vec::new();
             if head.spilled_lane_count > 0 {
-                let prefix = Table::Entities.key(&keys::of_entity(shard, Kind::Lane, entity));
+                let prefix =
+                    Table::Entities.key(&keys::entity_prefix(shard, RecordKind::Lane, entity));
                 for record in self.records.db.scan_prefix(prefix) {
                     let (key_of_lane, raw) = record.map_err(read_error)?;
                     lanes.push(self.records.decode::<Lane>(&key_of_lane, &raw)?);
@@ -133,22 +138,22 @@ impl Reader {
         Ok(self.records.get::<Head>(key)?.map_or(0, |head| head.version))
     }
 
-    fn scan(&self, hold: &mut Hold<'_>, scan: &Scan) -> Result<Page, StoreError> {
+    fn scan(&self, hold: &mut ReadGuard<'_>, scan: &Scan) -> Result<Page, StoreError> {
         let (prefix, head) = match &scan.kind {
-            ScanKind::Heads => (keys::of_kind(&scan.shard, Kind::Head), None),
+            ScanKind::Heads => (keys::kind_prefix(&scan.shard, RecordKind::Head), None),
             ScanKind::State(entity) => {
                 let head = Table::Entities.key(&keys::head(&scan.shard, entity));
-                (keys::of_entity(&scan.shard, Kind::State, entity), Some(head))
+                (keys::entity_prefix(&scan.shard, RecordKind::State, entity), Some(head))
             }
         };
-        check_record(&prefix, 0).map_err(StoreError::Limit)?;
+        check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
         // Each head is whole by itself; the keys of a state are so only together.
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
         hold.pause();
         for attempt in 0.. {
             let before = version()?;
-            let unchanged = |hold: &mut Hold<'_>| {
+            let unchanged = |hold: &mut ReadGuard<'_>| {
                 Ok(attempt >= ATTEMPTS || !hold.pause() || version()? == before)
             };
             if let Some(page) = self.page(hold, scan, &prefix, unchanged)? {
@@ -161,10 +166,10 @@ impl Reader {
     /// A page, unless `unchanged` says after one of its records that it has to be read anew.
     fn page(
         &self,
-        hold: &mut Hold<'_>,
+        hold: &mut ReadGuard<'_>,
         scan: &Scan,
         prefix: &[u8],
-        unchanged: impl Fn(&mut Hold<'_>) -> Result<bool, StoreError>,
+        unchanged: impl Fn(&mut ReadGuard<'_>) -> Result<bool, StoreError>,
     ) -> Result<Option<Page>, StoreError> {
         let mut from = prefix.to_vec();
         if let Some(after) = &scan.after {
@@ -178,8 +183,8 @@ impl Reader {
         for record in self.records.db.range(from..) {
             let (key, raw) = record.map_err(read_error)?;
             let Some(rest) = key.strip_prefix(prefix) else { break };
-            if last.is_some() && page.records.len() >= scan.limit {
-                page.next = last;
+            if last.is_some() && page.records.len() >= scan.max_records {
+                page.next_cursor = last;
                 break;
             }
             let (record, size) = match &scan.kind {
@@ -189,14 +194,14 @@ impl Reader {
                     (ScannedRecord::Head(entity, head), raw.len())
                 }
                 ScanKind::State(_) => {
-                    let value = self.records.decode_bytes(Kind::State, &key, &raw)?;
+                    let value = self.records.decode_bytes(RecordKind::State, &key, &raw)?;
                     let size = value.len();
                     (ScannedRecord::State(bytes::Bytes::copy_from_slice(rest), value), size)
                 }
             };
             bytes += rest.len() + size;
-            if last.is_some() && bytes > scan.limit_bytes {
-                page.next = last;
+            if last.is_some() && bytes > scan.max_bytes {
+                page.next_cursor = last;
                 break;
             }
             page.records.push(record);
@@ -209,20 +214,20 @@ impl Reader {
         Ok(Some(page))
     }
 
-    fn get(&self, hold: &mut Hold<'_>, key: &str) -> Result<Option<Row>, StoreError> {
+    fn get(&self, hold: &mut ReadGuard<'_>, key: &str) -> Result<Option<StoredRow>, StoreError> {
         hold.pause();
         hold.count(1);
         let key = Table::Rows.key(key.as_bytes());
         self.records.raw(&key)?.map(|raw| row(&self.records, &key, &raw)).transpose()
     }
 
-    fn list(&self, hold: &mut Hold<'_>, prefix: &str) -> Result<Listed, StoreError> {
+    fn list(&self, hold: &mut ReadGuard<'_>, prefix: &str) -> Result<RowList, StoreError> {
         let prefix = Table::Rows.key(prefix.as_bytes());
         let sequence_key = Table::Meta.key(crate::meta::SEQUENCE);
         hold.pause();
         'again: for attempt in 0.. {
             let changes = self.progress.row_changes();
-            let sequence = self.records.get::<crate::meta::Sequence>(&sequence_key)?;
+            let sequence = self.records.get::<crate::meta::StoreSequence>(&sequence_key)?;
             let mut rows = Vec::new();
             for record in self.records.db.scan_prefix(&prefix) {
                 let (key, raw) = record.map_err(read_error)?;
@@ -240,22 +245,22 @@ impl Reader {
     }
 }
 
-fn give<T: 'static>(result: Result<T, StoreError>, to: Sender<Result<T, StoreError>>) -> Give {
+fn give<T: 'static>(result: Result<T, StoreError>, to: Sender<Result<T, StoreError>>) -> Responder {
     Box::new(move |durable| drop(to.send(durable.and(result))))
 }
 
 /// Answers a read with an error.
-fn fail(read: Read, error: &StoreError) -> Give {
+fn fail(read: ReadOp, error: &StoreError) -> Responder {
     let error = error.clone();
     match read {
-        Read::Claims(_, to) => give(Err(error), to),
-        Read::Load(entities, to) => Box::new(move |_| {
+        ReadOp::Claims(_, to) => give(Err(error), to),
+        ReadOp::Load(entities, to) => Box::new(move |_| {
             drop(to.send(vec![Err(error); entities.len()]));
         }),
-        Read::Scan(_, to) => give(Err(error), to),
-        Read::Get(_, to) => give(Err(error), to),
-        Read::List(_, to) => give(Err(error), to),
+        ReadOp::Scan(_, to) => give(Err(error), to),
+        ReadOp::Get(_, to) => give(Err(error), to),
+        ReadOp::List(_, to) => give(Err(error), to),
         #[cfg(test)]
-        Read::Panic(_) => Box::new(|_| ()),
+        ReadOp::Panic(_) => Box::new(|_| ()),
     }
 }

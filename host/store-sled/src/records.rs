@@ -7,13 +7,13 @@
 //! old one had, to remove those that are left over.
 
 use ostraca_store::StoreError;
-use ostraca_store::record::{Body, CHUNKED, Codec, Header, Kind};
+use ostraca_store::record::{Body, Codec, FRAGMENTED, Header, RecordKind};
 use sled::{Batch, Db, IVec};
 
 /// The largest value that sled gets.
 pub(crate) const INLINE_BYTES: usize = 4096;
 
-const PIECE_BYTES: usize = INLINE_BYTES - Header::BYTES;
+const FRAGMENT_BYTES: usize = INLINE_BYTES - Header::BYTES;
 
 /// Which table a key belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = INLINE_BYTES - Header::BYTES;
 pub(crate) enum Table {
     Rows = b'C',
     Entities = b'E',
-    Chunks = b'K',
+    Fragments = b'K',
     Meta = b'M',
 }
 
@@ -63,7 +63,7 @@ impl Records {
 
     /// The value of a record that was read under `key`.
     pub(crate) fn decode<T: Body>(&self, key: &[u8], raw: &[u8]) -> Result<T, StoreError> {
-        match self.whole(T::KIND, key, raw)? {
+        match self.join_fragments(T::KIND, key, raw)? {
             Some(whole) => self.codec.decode(key, &whole),
             None => self.codec.decode(key, raw),
         }
@@ -72,54 +72,60 @@ impl Records {
     /// The bytes of a record that was read under `key`.
     pub(crate) fn decode_bytes(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         key: &[u8],
         raw: &[u8],
     ) -> Result<bytes::Bytes, StoreError> {
-        match self.whole(kind, key, raw)? {
+        match self.join_fragments(kind, key, raw)? {
             Some(whole) => self.codec.decode_bytes(kind, key, &whole),
             None => self.codec.decode_bytes(kind, key, raw),
         }
     }
 
     /// Puts a record in chunks together; `None` if it is not in chunks.
-    fn whole(&self, kind: Kind, key: &[u8], raw: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let count = pieces(kind, raw)?;
+    fn join_fragments(
+        &self,
+        kind: RecordKind,
+        key: &[u8],
+        raw: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let count = fragment_count(kind, raw)?;
         if count == 0 {
             return Ok(None);
         }
         let (header, _) = Header::take(kind, raw)?;
         let mut whole = Header { flags: 0, ..header }.to_bytes().to_vec();
-        whole.reserve(count as usize * PIECE_BYTES);
+        whole.reserve(count as usize * FRAGMENT_BYTES);
         for number in 0..count {
-            let piece = self.raw(&piece_key(key, number))?;
+            let piece = self.raw(&fragment_key(key, number))?;
             let piece = piece.ok_or_else(|| {
                 StoreError::Corrupt(format!("piece {number} of {count} of a {kind:?} is missing"))
             })?;
-            whole.extend_from_slice(Header::take(Kind::Chunk, &piece)?.1);
+            whole.extend_from_slice(Header::take(RecordKind::Fragment, &piece)?.1);
         }
         Ok(Some(whole))
     }
 }
 
 /// Adds the writing of a record to `batch`, over one that had `old` pieces; gives how many the new one has.
-pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old: u32) -> u32 {
+pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragments: u32) -> u32 {
     if record.len() <= INLINE_BYTES {
-        remove_pieces(batch, &key, 0, old);
+        remove_fragments(batch, &key, 0, old_fragments);
         batch.insert(key, record);
         return 0;
     }
     let (header, body) = record.split_at(Header::BYTES);
     let mut count = 0;
-    for piece in body.chunks(PIECE_BYTES) {
-        let mut chunk = Header { kind: Kind::Chunk, flags: 0, key_id: 0 }.to_bytes().to_vec();
+    for piece in body.chunks(FRAGMENT_BYTES) {
+        let mut chunk =
+            Header { kind: RecordKind::Fragment, flags: 0, key_id: 0 }.to_bytes().to_vec();
         chunk.extend_from_slice(piece);
-        batch.insert(piece_key(&key, count), chunk);
+        batch.insert(fragment_key(&key, count), chunk);
         count += 1;
     }
-    remove_pieces(batch, &key, count, old);
+    remove_fragments(batch, &key, count, old_fragments);
     let mut main = header.to_vec();
-    main[2] |= CHUNKED;
+    main[2] |= FRAGMENTED;
     main.extend_from_slice(&count.to_le_bytes());
     batch.insert(key, main);
     count
@@ -127,14 +133,14 @@ pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old: u32) ->
 
 /// Adds the removal of a record that had `old` pieces to `batch`.
 pub(crate) fn remove(batch: &mut Batch, key: Vec<u8>, old: u32) {
-    remove_pieces(batch, &key, 0, old);
+    remove_fragments(batch, &key, 0, old);
     batch.remove(key);
 }
 
 /// How many pieces a raw record has; 0 if it stands in one.
-pub(crate) fn pieces(kind: Kind, raw: &[u8]) -> Result<u32, StoreError> {
+pub(crate) fn fragment_count(kind: RecordKind, raw: &[u8]) -> Result<u32, StoreError> {
     let (header, body) = Header::take(kind, raw)?;
-    if header.flags & CHUNKED == 0 {
+    if header.flags & FRAGMENTED == 0 {
         return Ok(0);
     }
     match <[u8; 4]>::try_from(body).map(u32::from_le_bytes) {
@@ -151,19 +157,19 @@ pub(crate) fn read_error(error: sled::Error) -> StoreError {
     }
 }
 
-fn remove_pieces(batch: &mut Batch, key: &[u8], from: u32, to: u32) {
+fn remove_fragments(batch: &mut Batch, key: &[u8], from: u32, to: u32) {
     for number in from..to {
-        batch.remove(piece_key(key, number));
+        batch.remove(fragment_key(key, number));
     }
 }
 
 /// What the keys of all pieces start with that belong to records whose full keys start with `prefix`.
-pub(crate) fn piece_prefix(prefix: &[u8]) -> Vec<u8> {
-    Table::Chunks.key(prefix)
+pub(crate) fn fragment_prefix(prefix: &[u8]) -> Vec<u8> {
+    Table::Fragments.key(prefix)
 }
 
-fn piece_key(key: &[u8], number: u32) -> Vec<u8> {
-    let mut full = Table::Chunks.key(key);
+fn fragment_key(key: &[u8], number: u32) -> Vec<u8> {
+    let mut full = Table::Fragments.key(key);
     full.extend_from_slice(&number.to_be_bytes());
     full
 }

@@ -2,29 +2,41 @@
 
 use std::path::Path;
 
-use ostraca_store::witness::{Difference, Found, ReadError, Witness};
+use ostraca_store::witness::{ObservedStore, ReadError, Witness, WitnessMismatch};
 
 use crate::OpenError;
-use crate::meta::Identity;
+use crate::meta::IdentityRecord;
 
 /// Compares a store as it was found with what is remembered, if anything is.
 pub(crate) fn check(
     path: &Path,
     dir: &Path,
-    found: &Identity,
+    found: &IdentityRecord,
     sequence: u64,
 ) -> Result<(), OpenError> {
     let remembered = match Witness::read(path) {
         Ok(Some(remembered)) => remembered,
         Ok(None) => return Ok(()),
-        Err(ReadError::NoWitness) => return Err(OpenError::BadWitness(path.into())),
+        Err(ReadError::InvalidFormat) => return Err(OpenError::InvalidWitness(path.into())),
         Err(ReadError::Io(error)) => return Err(OpenError::io(path, error)),
     };
     let (dir, witness) = (dir.to_owned(), path.to_owned());
-    let Identity { store, opened, ref nonces, .. } = *found;
-    remembered.check(Found { store, opened, openings: nonces, sequence }).map_err(|it| match it {
-        Difference::Other { .. } => OpenError::OtherStore { dir, witness },
-        Difference::WentBack { stored, seen } => OpenError::WentBack { dir, witness, stored, seen },
-        Difference::Forked { opened } => OpenError::Forked { dir, witness, opened },
-    })
+    let IdentityRecord { store_id: store, open_count: opened, open_nonces: ref nonces, .. } =
+        *found;
+    remembered
+        .check(ObservedStore { store_id: store, open_count: opened, open_nonces: nonces, sequence })
+        .map_err(|it| match it {
+            WitnessMismatch::DifferentStore { .. } => OpenError::OtherStore { dir, witness },
+            WitnessMismatch::RolledBack { found_sequence: stored, witnessed_sequence: seen } => {
+                OpenError::RolledBack {
+                    dir,
+                    witness,
+                    found_sequence: stored,
+                    witnessed_sequence: seen,
+                }
+            }
+            WitnessMismatch::Forked { open_count: opened } => {
+                OpenError::Forked { dir, witness, open_count: opened }
+            }
+        })
 }

@@ -5,7 +5,7 @@ use ostraca_store_sled::{Options, SledStore};
 
 fn options() -> Options {
     // Small bounds, so that batches split, caches turn over and watches fall behind.
-    Options { batch_commits: 4, head_cache: 3, watched_changes: 50, ..Options::default() }
+    Options { batch_commits: 4, head_cache: 3, watch_history_changes: 50, ..Options::default() }
 }
 
 fn factory() -> Factory<SledStore> {
@@ -25,10 +25,10 @@ fn factory() -> Factory<SledStore> {
 
 #[test]
 fn the_sled_store_keeps_the_contract_of_entity_stores() {
-    conformance::entity_store(&factory());
+    conformance::check_entity_store(&factory());
 }
 
 #[test]
 fn the_sled_store_keeps_the_contract_of_cluster_stores() {
-    conformance::cluster_store(&factory(), 51);
+    conformance::check_cluster_store(&factory(), 51);
 }

@@ -34,7 +34,7 @@ fn turn(claim: &Arc<Claim>, from: u64) -> Commit {
 fn what_a_batch_replaced_is_freed_after_it() {
     let dir = tempfile::tempdir().unwrap();
     // sled's own flushes free a little too.
-    let options = Options { flush_every: Duration::from_secs(3600), ..Options::default() };
+    let options = Options { flush_interval: Duration::from_secs(3600), ..Options::default() };
     let store = SledStore::create(dir.path(), &options, CLUSTER, CLUSTER_NAME).unwrap();
     let claim = Arc::new(Claim {
         cluster: CLUSTER,

@@ -30,18 +30,18 @@ pub trait ClusterStore: Send + Sync + 'static {
     fn identity(&self) -> StoreIdentity;
 
     /// The nonces of its last openings, the newest last (R5): as many as it remembers.
-    fn openings(&self) -> Vec<u64> {
-        vec![self.identity().nonce]
+    fn open_nonces(&self) -> Vec<u64> {
+        vec![self.identity().open_nonce]
     }
 
     /// One row.
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>>;
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>>;
 
     /// All rows whose keys start with `prefix`, in order of key, and the revision as of which they are listed.
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>>;
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>>;
 
     /// Writes or deletes a row if it is as expected.
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>>;
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>>;
 
     /// Changes of rows whose keys start with `prefix`, after `revision`.
     fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch>;
@@ -49,7 +49,7 @@ pub trait ClusterStore: Send + Sync + 'static {
 
 /// One compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cas {
+pub struct CompareAndSet {
     /// Which row.
     pub key: String,
     /// The revision that it must have; `None`: it must not exist.
@@ -58,7 +58,7 @@ pub struct Cas {
     pub value: Option<Bytes>,
 }
 
-impl Cas {
+impl CompareAndSet {
     /// Whether key and value are within their limits.
     ///
     /// # Errors
@@ -66,13 +66,13 @@ impl Cas {
     pub fn check(&self) -> Result<(), StoreError> {
         let value = self.value.as_ref().map_or(0, Bytes::len);
         if self.key.is_empty() || self.key.len() > MAX_ROW_KEY_BYTES {
-            return Err(StoreError::Limit(format!(
+            return Err(StoreError::LimitExceeded(format!(
                 "a row's key has 1 to {MAX_ROW_KEY_BYTES} bytes, this one {}",
                 self.key.len()
             )));
         }
         if value > MAX_ROW_VALUE_BYTES {
-            return Err(StoreError::Limit(format!(
+            return Err(StoreError::LimitExceeded(format!(
                 "a row's value has at most {MAX_ROW_VALUE_BYTES} bytes, this one {value}"
             )));
         }
@@ -82,10 +82,10 @@ impl Cas {
 
 /// Why a compare-and-set did not happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Conflict {
+pub enum CompareAndSetError {
     /// The row is not as expected; here is how it is.
     #[error("the row was changed by somebody else")]
-    Changed(Option<Row>),
+    RevisionMismatch(Option<StoredRow>),
     /// The store failed; whether the row was written is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -93,7 +93,7 @@ pub enum Conflict {
 
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
+pub struct StoredRow {
     /// Its key.
     pub key: String,
     /// The store's revision at its last change.
@@ -105,11 +105,11 @@ pub struct Row {
 impl RowEvent {
     /// Whose change it is and at which revision; nothing for [`RowEvent::Lost`].
     #[must_use]
-    pub fn of(&self) -> Option<(&str, u64)> {
+    pub fn key_and_revision(&self) -> Option<(&str, u64)> {
         match self {
             Self::Set(row) => Some((&row.key, row.revision)),
             Self::Deleted { key, revision } => Some((key, *revision)),
-            Self::Lost => None,
+            Self::ResyncRequired => None,
         }
     }
 }
@@ -118,7 +118,7 @@ impl RowEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowEvent {
     /// The row has this value now.
-    Set(Row),
+    Set(StoredRow),
     /// The row was deleted at this revision.
     Deleted {
         /// Which row.
@@ -127,7 +127,7 @@ pub enum RowEvent {
         revision: u64,
     },
     /// Changes were missed: list anew and watch from there.
-    Lost,
+    ResyncRequired,
 }
 
 /// A running watch; dropped, it ends.

@@ -100,16 +100,18 @@ pub trait EntityStore: Send + Sync + 'static {
     fn identity(&self) -> StoreIdentity;
 
     /// The nonces of its last openings, the newest last (R5): as many as it remembers.
-    fn openings(&self) -> Vec<u64> {
-        vec![self.identity().nonce]
+    fn open_nonces(&self) -> Vec<u64> {
+        vec![self.identity().open_nonce]
     }
 
     /// Claims shards, one answer each, in order.
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>>;
 
     /// The claims that stand, `None` for a shard that nobody ever claimed.
-    fn claims(&self, shards: Vec<ShardPath>)
-    -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>>;
+    fn current_claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>>;
 
     /// Commits turns, one answer each, in order. They need not be of one shard.
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>>;
@@ -127,7 +129,7 @@ pub trait EntityStore: Send + Sync + 'static {
     fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>>;
 
     /// The bytes with that digest, checked against it.
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>>;
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>>;
 }
 
 /// What to scan.
@@ -140,9 +142,9 @@ pub struct Scan {
     /// Where the page before this one ended: its [`Page::next`].
     pub after: Option<Bytes>,
     /// At most so many records; at least 1 is returned if there is one.
-    pub limit: usize,
+    pub max_records: usize,
     /// Stop before the page holds more than so many bytes, but return at least one record.
-    pub limit_bytes: usize,
+    pub max_bytes: usize,
 }
 
 /// Kinds of records that are read by scanning.
@@ -160,7 +162,7 @@ pub struct Page {
     /// The records, in order.
     pub records: Vec<ScannedRecord>,
     /// Where the next page starts, opaque; `None` at the end.
-    pub next: Option<Bytes>,
+    pub next_cursor: Option<Bytes>,
 }
 
 /// One record of a page.

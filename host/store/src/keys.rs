@@ -15,7 +15,7 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::RecordKey;
 
 use crate::StoreError;
-use crate::record::Kind;
+use crate::record::RecordKind;
 
 /// The longest key that a store need take, in bytes, escapes included: at least 300 for a key of state, even
 /// beside the longest entity id. Backends keep many keys in one page, so the bound is theirs.
@@ -23,7 +23,7 @@ pub const MAX_KEY_BYTES: usize = 960;
 
 /// What every key of a shard starts with, and no other key does.
 #[must_use]
-pub fn shard(shard: &ShardPath) -> Vec<u8> {
+pub fn shard_prefix(shard: &ShardPath) -> Vec<u8> {
     let mut key = Vec::with_capacity(96);
     push_name(&mut key, &shard.namespace);
     push_name(&mut key, &shard.pool);
@@ -33,8 +33,8 @@ pub fn shard(shard: &ShardPath) -> Vec<u8> {
 
 /// What every key of one kind in a shard starts with.
 #[must_use]
-pub fn of_kind(of: &ShardPath, kind: Kind) -> Vec<u8> {
-    let mut key = shard(of);
+pub fn kind_prefix(of: &ShardPath, kind: RecordKind) -> Vec<u8> {
+    let mut key = shard_prefix(of);
     key.push(kind as u8);
     key
 }
@@ -42,13 +42,13 @@ pub fn of_kind(of: &ShardPath, kind: Kind) -> Vec<u8> {
 /// The key of a shard's claim.
 #[must_use]
 pub fn claim(of: &ShardPath) -> Vec<u8> {
-    of_kind(of, Kind::Claim)
+    kind_prefix(of, RecordKind::Claim)
 }
 
 /// What every key of one kind of an entity's records starts with.
 #[must_use]
-pub fn of_entity(of: &ShardPath, kind: Kind, entity: &Entity) -> Vec<u8> {
-    let mut key = of_kind(of, kind);
+pub fn entity_prefix(of: &ShardPath, kind: RecordKind, entity: &Entity) -> Vec<u8> {
+    let mut key = kind_prefix(of, kind);
     push_name(&mut key, &entity.entity_type);
     push_name(&mut key, &entity.id);
     key
@@ -57,17 +57,17 @@ pub fn of_entity(of: &ShardPath, kind: Kind, entity: &Entity) -> Vec<u8> {
 /// The key of an entity's head.
 #[must_use]
 pub fn head(of: &ShardPath, entity: &Entity) -> Vec<u8> {
-    of_entity(of, Kind::Head, entity)
+    entity_prefix(of, RecordKind::Head, entity)
 }
 
 /// The key and the kind of a record beside an entity's head.
 #[must_use]
-pub fn record(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u8>, Kind) {
+pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u8>, RecordKind) {
     let (kind, last) = match record {
-        RecordKey::State(key) => (Kind::State, &key[..]),
-        RecordKey::Lane(session) => (Kind::Lane, &session.0[..]),
+        RecordKey::State(key) => (RecordKind::State, &key[..]),
+        RecordKey::Lane(session) => (RecordKind::Lane, &session.0[..]),
     };
-    let mut key = of_entity(of, kind, entity);
+    let mut key = entity_prefix(of, kind, entity);
     key.extend_from_slice(last);
     (key, kind)
 }
@@ -75,7 +75,7 @@ pub fn record(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u8>, 
 /// The key of a timer: a shard's timers lie in the order of their due times, in milliseconds of UTC.
 #[must_use]
 pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
-    let mut key = of_kind(of, Kind::Timer);
+    let mut key = kind_prefix(of, RecordKind::Timer);
     key.extend_from_slice(&due.to_be_bytes());
     push_name(&mut key, &entity.entity_type);
     push_name(&mut key, &entity.id);
@@ -86,7 +86,7 @@ pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
 /// The key of a message that waits to be sent: those from one entity to another lie in their order.
 #[must_use]
 pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> Vec<u8> {
-    let mut key = of_entity(of, Kind::Outbox, sender);
+    let mut key = entity_prefix(of, RecordKind::Outbox, sender);
     push_name(&mut key, &target.entity_type);
     push_name(&mut key, &target.id);
     key.extend_from_slice(&number.to_be_bytes());
@@ -96,7 +96,7 @@ pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> 
 /// The key of an event in an entity's journal.
 #[must_use]
 pub fn journal(of: &ShardPath, entity: &Entity, number: u64) -> Vec<u8> {
-    let mut key = of_entity(of, Kind::Journal, entity);
+    let mut key = entity_prefix(of, RecordKind::Journal, entity);
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
@@ -104,13 +104,13 @@ pub fn journal(of: &ShardPath, entity: &Entity, number: u64) -> Vec<u8> {
 /// The key of the mark of a remembered entity.
 #[must_use]
 pub fn remembered(of: &ShardPath, entity: &Entity) -> Vec<u8> {
-    of_entity(of, Kind::Remembered, entity)
+    entity_prefix(of, RecordKind::Remembered, entity)
 }
 
 /// The key of a message that its sender has set aside.
 #[must_use]
 pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
-    let mut key = of_entity(of, Kind::DeadLetter, sender);
+    let mut key = entity_prefix(of, RecordKind::DeadLetter, sender);
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
@@ -178,7 +178,8 @@ mod tests {
             }
         }
         let key = |(kind, id, state): &(&str, &str, &'static [u8])| {
-            record(&one, &Entity::new(*kind, *id), &RecordKey::State(Bytes::from_static(state))).0
+            record_key(&one, &Entity::new(*kind, *id), &RecordKey::State(Bytes::from_static(state)))
+                .0
         };
         for a in &parts {
             for b in &parts {
@@ -198,14 +199,15 @@ mod tests {
         }
         for a in &shards {
             for b in &shards {
-                assert_eq!(shard(a).starts_with(&shard(b)), a == b);
+                assert_eq!(shard_prefix(a).starts_with(&shard_prefix(b)), a == b);
             }
         }
         let entities: Vec<_> = NAMES.iter().map(|id| Entity::new("t", *id)).collect();
         for a in &entities {
             for b in &entities {
-                let prefix = of_entity(&shards[0], Kind::State, b);
-                let key = record(&shards[0], a, &RecordKey::State(Bytes::from_static(b"\0x"))).0;
+                let prefix = entity_prefix(&shards[0], RecordKind::State, b);
+                let key =
+                    record_key(&shards[0], a, &RecordKey::State(Bytes::from_static(b"\0x"))).0;
                 assert_eq!(key.starts_with(&prefix), a == b);
             }
         }
@@ -217,8 +219,9 @@ mod tests {
         for kind in NAMES {
             for id in NAMES {
                 let entity = Entity::new(kind, id);
-                let (key, _) = record(&one, &entity, &RecordKey::Lane(ScopedSessionId([9; 16])));
-                let rest = &key[of_kind(&one, Kind::Lane).len()..];
+                let (key, _) =
+                    record_key(&one, &entity, &RecordKey::Lane(ScopedSessionId([9; 16])));
+                let rest = &key[kind_prefix(&one, RecordKind::Lane).len()..];
                 assert_eq!(parse_entity(rest).unwrap(), (entity, &[9u8; 16][..]));
             }
         }
@@ -231,7 +234,7 @@ mod tests {
         assert!(timer(&one, 255, &b, "z") < timer(&one, 256, &a, "a"), "of all entities");
         assert!(timer(&one, 256, &a, "a") < timer(&one, 256, &a, "b"));
         assert!(timer(&one, u64::MAX, &b, "z") < timer(&shard_key("n", "p", 2), 0, &a, "a"));
-        let prefix = of_entity(&one, Kind::Outbox, &a);
+        let prefix = entity_prefix(&one, RecordKind::Outbox, &a);
         assert!(outbox(&one, &a, &b, 255) < outbox(&one, &a, &b, 256));
         assert!(outbox(&one, &a, &b, 9).starts_with(&prefix));
         assert!(!outbox(&one, &b, &a, 9).starts_with(&prefix));
@@ -261,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_layout_of_keys_does_not_change() {
-        let key = record(
+        let key = record_key(
             &shard_key("default", "p\0", 258),
             &Entity::new("counter", "alice"),
             &RecordKey::State(Bytes::from_static(b"k\0")),

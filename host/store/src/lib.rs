@@ -6,7 +6,7 @@
 //! stand on disk, [`changes`] helps a backend to keep watches, [`witness`] tells a store from another, a
 //! copy, or its own past (R5).
 
-pub mod changes;
+pub mod change_history;
 pub mod cluster;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -16,7 +16,7 @@ pub mod memory;
 pub mod record;
 pub mod witness;
 
-pub use cluster::{Cas, ClusterStore, Conflict, Row, RowEvent, Watch};
+pub use cluster::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoredRow, Watch};
 pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
 pub use memory::MemoryStore;
 
@@ -31,17 +31,17 @@ pub type StoreFuture<T> = BoxFuture<'static, T>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
     /// Random, made when the store was explicitly created.
-    pub store: u128,
+    pub store_id: u128,
     /// The cluster that it belongs to.
     pub cluster: ClusterId,
     /// The cluster's name, for people.
     pub cluster_name: String,
     /// Raised durably at each opening.
-    pub opened: u64,
+    pub open_count: u64,
     /// Random at each opening: two copies of a store opened equally often differ in it.
-    pub nonce: u64,
+    pub open_nonce: u64,
     /// The highest sequence of the whole store that is durable; rises with every batch.
-    pub sequence: u64,
+    pub durable_sequence: u64,
 }
 
 /// Why a store call gave no answer.
@@ -58,7 +58,7 @@ pub enum StoreError {
     Corrupt(String),
     /// A limit of the store would be passed.
     #[error("beyond a limit of the store: {0}")]
-    Limit(String),
+    LimitExceeded(String),
 }
 
 impl StoreError {

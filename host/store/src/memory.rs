@@ -17,12 +17,12 @@ use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, Lane, LoadedEntity,
 };
 
-use crate::changes::Changes;
+use crate::change_history::ChangeHistory;
 use crate::entity::{check_commit, check_record};
-use crate::record::Kind;
+use crate::record::RecordKind;
 use crate::{
-    Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, ScanKind, ScannedRecord,
-    StoreError, StoreFuture, StoreIdentity, Watch, keys,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowEvent, Scan, ScanKind,
+    ScannedRecord, StoreError, StoreFuture, StoreIdentity, StoredRow, Watch, keys,
 };
 
 const WATCHED_EVENTS: usize = 1024;
@@ -38,8 +38,8 @@ struct Data {
     heads: BTreeMap<Vec<u8>, Head>,
     records: BTreeMap<Vec<u8>, Bytes>,
     blobs: BTreeMap<[u8; 32], Bytes>,
-    rows: BTreeMap<String, Row>,
-    changes: Changes,
+    rows: BTreeMap<String, StoredRow>,
+    changes: ChangeHistory,
 }
 
 impl fmt::Debug for MemoryStore {
@@ -55,8 +55,14 @@ impl MemoryStore {
     #[must_use]
     pub fn new(store: u128, cluster: ClusterId, cluster_name: &str) -> Self {
         let cluster_name = cluster_name.into();
-        let identity =
-            StoreIdentity { store, cluster, cluster_name, opened: 1, nonce: 0, sequence: 0 };
+        let identity = StoreIdentity {
+            store_id: store,
+            cluster,
+            cluster_name,
+            open_count: 1,
+            open_nonce: 0,
+            durable_sequence: 0,
+        };
         Self(Arc::new(Mutex::new(Data {
             identity,
             claims: BTreeMap::new(),
@@ -64,7 +70,7 @@ impl MemoryStore {
             records: BTreeMap::new(),
             blobs: BTreeMap::new(),
             rows: BTreeMap::new(),
-            changes: Changes::new(0, WATCHED_EVENTS, WATCHED_BYTES),
+            changes: ChangeHistory::new(0, WATCHED_EVENTS, WATCHED_BYTES),
         })))
     }
 
@@ -87,7 +93,7 @@ impl Data {
                 ClaimOutcome::Refused { current: Box::new(standing.clone()) }
             }
             _ => {
-                self.identity.sequence += 1;
+                self.identity.durable_sequence += 1;
                 self.claims.insert(key, claim);
                 ClaimOutcome::Granted
             }
@@ -122,7 +128,7 @@ impl Data {
         let writes: Vec<_> = commit
             .writes
             .into_iter()
-            .map(|write| (keys::record(shard, &commit.entity, &write.key).0, write.value))
+            .map(|write| (keys::record_key(shard, &commit.entity, &write.key).0, write.value))
             .collect();
         let mut limits = writes
             .iter()
@@ -130,8 +136,8 @@ impl Data {
         if let Err(limit) = check_record(&head_key, 0).and_then(|()| limits.try_for_each(|it| it)) {
             return CommitOutcome::Refused(CommitRefusal::TooLarge(limit));
         }
-        self.identity.sequence += 1;
-        commit.head.commit_sequence = self.identity.sequence;
+        self.identity.durable_sequence += 1;
+        commit.head.commit_sequence = self.identity.durable_sequence;
         self.heads.insert(head_key, commit.head);
         for (key, value) in writes {
             match value {
@@ -149,7 +155,7 @@ impl Data {
         let mut lanes = Vec::new();
         if head.spilled_lane_count > 0 {
             for (_, lane) in
-                starting_with(&self.records, &keys::of_entity(shard, Kind::Lane, entity))
+                starting_with(&self.records, &keys::entity_prefix(shard, RecordKind::Lane, entity))
             {
                 lanes.push(codec::decode::<Lane>(lane).map_err(|error| {
                     StoreError::Corrupt(format!("a lane of {entity} cannot be read: {error}"))
@@ -162,7 +168,7 @@ impl Data {
     fn scan(&self, scan: &Scan) -> Result<Page, StoreError> {
         let (prefix, records): (_, Vec<_>) = match &scan.kind {
             ScanKind::Heads => {
-                let prefix = keys::of_kind(&scan.shard, Kind::Head);
+                let prefix = keys::kind_prefix(&scan.shard, RecordKind::Head);
                 let heads = starting_with(&self.heads, &prefix);
                 let head = |(key, head): (&[u8], &Head)| {
                     let (entity, _) = keys::parse_entity(key)?;
@@ -172,7 +178,7 @@ impl Data {
                 (prefix, all)
             }
             ScanKind::State(entity) => {
-                let prefix = keys::of_entity(&scan.shard, Kind::State, entity);
+                let prefix = keys::entity_prefix(&scan.shard, RecordKind::State, entity);
                 let state = starting_with(&self.records, &prefix).map(|(key, value)| {
                     let key = Bytes::copy_from_slice(key);
                     (key.to_vec(), ScannedRecord::State(key, value.clone()))
@@ -181,7 +187,7 @@ impl Data {
                 (prefix, all)
             }
         };
-        check_record(&prefix, 0).map_err(StoreError::Limit)?;
+        check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let mut page = Page::default();
         let mut bytes = 0;
         let mut last = None;
@@ -189,8 +195,9 @@ impl Data {
         for (key, record) in records.into_iter().filter(|(key, _)| after(key)) {
             bytes += key.len()
                 + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
-            if last.is_some() && (page.records.len() >= scan.limit || bytes > scan.limit_bytes) {
-                page.next = last;
+            if last.is_some() && (page.records.len() >= scan.max_records || bytes > scan.max_bytes)
+            {
+                page.next_cursor = last;
                 break;
             }
             page.records.push(record);
@@ -199,16 +206,16 @@ impl Data {
         Ok(page)
     }
 
-    fn compare_and_set(&mut self, cas: Cas) -> Result<u64, Conflict> {
+    fn compare_and_set(&mut self, cas: CompareAndSet) -> Result<u64, CompareAndSetError> {
         cas.check()?;
         let row = self.rows.get(&cas.key);
         if row.map(|row| row.revision) != cas.expected {
-            return Err(Conflict::Changed(row.cloned()));
+            return Err(CompareAndSetError::RevisionMismatch(row.cloned()));
         }
-        self.identity.sequence += 1;
-        let revision = self.identity.sequence;
+        self.identity.durable_sequence += 1;
+        let revision = self.identity.durable_sequence;
         let event = if let Some(value) = cas.value {
-            let row = Row { key: cas.key.clone(), revision, value };
+            let row = StoredRow { key: cas.key.clone(), revision, value };
             self.rows.insert(cas.key, row.clone());
             RowEvent::Set(row)
         } else {
@@ -239,7 +246,7 @@ impl EntityStore for MemoryStore {
         ready(claims.into_iter().map(|claim| data.claim(claim)).collect()).boxed()
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
@@ -271,7 +278,7 @@ impl EntityStore for MemoryStore {
         ready(Ok(digest)).boxed()
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
         ready(Ok(self.lock().blobs.get(&digest).cloned())).boxed()
     }
 }
@@ -281,18 +288,18 @@ impl ClusterStore for MemoryStore {
         self.lock().identity.clone()
     }
 
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
         ready(Ok(self.lock().rows.get(key).cloned())).boxed()
     }
 
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
         let data = self.lock();
         let from = data.rows.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         let rows = from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, row)| row.clone());
-        ready(Ok((rows.collect(), data.identity.sequence))).boxed()
+        ready(Ok((rows.collect(), data.identity.durable_sequence))).boxed()
     }
 
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
         ready(self.lock().compare_and_set(cas)).boxed()
     }
 
@@ -312,11 +319,11 @@ mod tests {
 
     #[test]
     fn the_memory_store_keeps_the_contract_of_entity_stores() {
-        conformance::entity_store(&factory());
+        conformance::check_entity_store(&factory());
     }
 
     #[test]
     fn the_memory_store_keeps_the_contract_of_cluster_stores() {
-        conformance::cluster_store(&factory(), WATCHED_EVENTS + 1);
+        conformance::check_cluster_store(&factory(), WATCHED_EVENTS + 1);
     }
 }

@@ -23,7 +23,7 @@ use crate::StoreError;
 /// The kinds of records. The numbers are on disk: none is ever used for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     /// The claim that stands on a shard.
     Claim = 1,
     /// An entity's head.
@@ -43,17 +43,17 @@ pub enum Kind {
     /// Reserved: a tell that was set aside.
     DeadLetter = 9,
     /// A piece of a record that is too large for its backend; only backends write it.
-    Chunk = 10,
+    Fragment = 10,
     /// A row of the `ClusterStore`.
     Row = 32,
     /// A backend's own record.
     Meta = 33,
 }
 
-impl Kind {
+impl RecordKind {
     /// The kind with that number.
     #[must_use]
-    pub fn of(number: u8) -> Option<Self> {
+    pub fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Claim,
             2 => Self::Head,
@@ -64,7 +64,7 @@ impl Kind {
             7 => Self::Journal,
             8 => Self::Remembered,
             9 => Self::DeadLetter,
-            10 => Self::Chunk,
+            10 => Self::Fragment,
             32 => Self::Row,
             33 => Self::Meta,
             _ => return None,
@@ -73,13 +73,13 @@ impl Kind {
 }
 
 /// Flag: the body only says how many [`Kind::Chunk`] records hold the real one.
-pub const CHUNKED: u8 = 1;
+pub const FRAGMENTED: u8 = 1;
 
 /// A record's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What it is.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// [`CHUNKED`] or nothing.
     pub flags: u8,
     /// Which key sealed the body; 0: none.
@@ -101,15 +101,15 @@ impl Header {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for another or an unknown kind, format or flag.
-    pub fn take(expected: Kind, record: &[u8]) -> Result<(Self, &[u8]), StoreError> {
+    pub fn take(expected: RecordKind, record: &[u8]) -> Result<(Self, &[u8]), StoreError> {
         let [kind, format, flags, low, high, body @ ..] = record else {
             return Err(corrupt(expected, "it is shorter than its header"));
         };
-        if Kind::of(*kind) != Some(expected) {
+        if RecordKind::from_number(*kind) != Some(expected) {
             return Err(corrupt(expected, &format!("it is of kind {kind}")));
         }
         codec::check_format(*format).map_err(|why| corrupt(expected, &why))?;
-        if flags & !CHUNKED != 0 {
+        if flags & !FRAGMENTED != 0 {
             return Err(corrupt(expected, &format!("it has unknown flags {flags:#04x}")));
         }
         let key_id = u16::from_le_bytes([*low, *high]);
@@ -155,34 +155,34 @@ impl Seal for Plain {
 /// A body that is postcard.
 pub trait Body: Serialize + DeserializeOwned {
     /// The kind of records that hold it.
-    const KIND: Kind;
+    const KIND: RecordKind;
 }
 
 impl Body for Head {
-    const KIND: Kind = Kind::Head;
+    const KIND: RecordKind = RecordKind::Head;
 }
 
 impl Body for Lane {
-    const KIND: Kind = Kind::Lane;
+    const KIND: RecordKind = RecordKind::Lane;
 }
 
 /// The claim that stands on a shard, and how far commit sequences are spoken for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StandingClaim {
+pub struct ClaimRecord {
     /// The claim.
     pub claim: Claim,
     /// No commit of the shard has a higher sequence than this. Reserved in blocks, so that a turn need not write it.
-    pub reserved: u64,
+    pub reserved_sequence: u64,
     /// Fields of later releases.
-    pub extensions: Extensions<StandingClaim>,
+    pub extensions: Extensions<ClaimRecord>,
 }
 
-impl Extensible for StandingClaim {
+impl Extensible for ClaimRecord {
     const NAME: &'static str = "StandingClaim";
 }
 
-impl Body for StandingClaim {
-    const KIND: Kind = Kind::Claim;
+impl Body for ClaimRecord {
+    const KIND: RecordKind = RecordKind::Claim;
 }
 
 /// Turns bodies into records and back.
@@ -208,14 +208,15 @@ impl Codec {
     /// # Errors
     /// [`StoreError::Limit`] if the value cannot be encoded; none of ours can fail.
     pub fn encode<T: Body>(&self, key: &[u8], value: &T) -> Result<Vec<u8>, StoreError> {
-        let body = codec::encode(value)
-            .map_err(|error| StoreError::Limit(format!("a record cannot be encoded: {error}")))?;
+        let body = codec::encode(value).map_err(|error| {
+            StoreError::LimitExceeded(format!("a record cannot be encoded: {error}"))
+        })?;
         Ok(self.encode_bytes(T::KIND, key, body))
     }
 
     /// The record of a body that is already bytes.
     #[must_use]
-    pub fn encode_bytes(&self, kind: Kind, key: &[u8], body: impl Into<Vec<u8>>) -> Vec<u8> {
+    pub fn encode_bytes(&self, kind: RecordKind, key: &[u8], body: impl Into<Vec<u8>>) -> Vec<u8> {
         let (key_id, body) = self.seal.seal(key, body.into());
         let mut record = Vec::with_capacity(Header::BYTES + body.len());
         record.extend_from_slice(&Header { kind, flags: 0, key_id }.to_bytes());
@@ -236,13 +237,18 @@ impl Codec {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if it is not a whole record of that kind.
-    pub fn decode_bytes(&self, kind: Kind, key: &[u8], record: &[u8]) -> Result<Bytes, StoreError> {
+    pub fn decode_bytes(
+        &self,
+        kind: RecordKind,
+        key: &[u8],
+        record: &[u8],
+    ) -> Result<Bytes, StoreError> {
         Ok(self.open(kind, key, record)?.into_owned().into())
     }
 
     fn open<'a>(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         key: &[u8],
         record: &'a [u8],
     ) -> Result<Cow<'a, [u8]>, StoreError> {
@@ -254,7 +260,7 @@ impl Codec {
     }
 }
 
-fn corrupt(kind: Kind, why: &str) -> StoreError {
+fn corrupt(kind: RecordKind, why: &str) -> StoreError {
     StoreError::Corrupt(format!("a record that should be a {kind:?} is none: {why}"))
 }
 

@@ -16,67 +16,67 @@ const FIRST_LINE: &str = "ostraca witness 1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
     /// Its id.
-    pub store: u128,
+    pub store_id: u128,
     /// How often it had been opened.
-    pub opened: u64,
+    pub open_count: u64,
     /// The nonce of that opening.
-    pub nonce: u64,
+    pub open_nonce: u64,
     /// The highest sequence that it was seen to have.
     pub sequence: u64,
 }
 
 /// A store as it is found: what a [`Witness`] is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct ObservedStore<'a> {
     /// Its id.
-    pub store: u128,
+    pub store_id: u128,
     /// How often it was opened.
-    pub opened: u64,
+    pub open_count: u64,
     /// The nonces of its last openings, the newest last.
-    pub openings: &'a [u64],
+    pub open_nonces: &'a [u64],
     /// Its newest durable sequence.
     pub sequence: u64,
 }
 
-impl Found<'_> {
+impl ObservedStore<'_> {
     /// Whether the opening with that number had that nonce.
     #[must_use]
-    pub fn was_opened(&self, number: u64, nonce: u64) -> bool {
-        let Some(ago) = self.opened.checked_sub(number) else { return false };
+    pub fn opening_has_nonce(&self, number: u64, nonce: u64) -> bool {
+        let Some(ago) = self.open_count.checked_sub(number) else { return false };
         let at = usize::try_from(ago)
             .ok()
-            .and_then(|ago| self.openings.len().checked_sub(ago.checked_add(1)?));
-        at.and_then(|at| self.openings.get(at)) == Some(&nonce)
+            .and_then(|ago| self.open_nonces.len().checked_sub(ago.checked_add(1)?));
+        at.and_then(|at| self.open_nonces.get(at)) == Some(&nonce)
     }
 }
 
 /// How a store differs from what is remembered of it. The texts leave the store's and the witness's place to
 /// whoever knows them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Difference {
+pub enum WitnessMismatch {
     /// It has another id.
     #[error("it is another store: {found:032x}, and not {remembered:032x}")]
-    Other {
+    DifferentStore {
         /// The id that was found.
         found: u128,
         /// The one that is remembered.
         remembered: u128,
     },
     /// It lacks what it once had on stable storage.
-    #[error("it went back: it is at sequence {stored}, and was at {seen}")]
-    WentBack {
+    #[error("it went back: it is at sequence {found_sequence}, and was at {witnessed_sequence}")]
+    RolledBack {
         /// The sequence that was found.
-        stored: u64,
+        found_sequence: u64,
         /// The one that is remembered.
-        seen: u64,
+        witnessed_sequence: u64,
     },
     /// It was opened elsewhere since a copy of it was made.
     #[error(
-        "it is a copy that went another way: its opening {opened} is not the one that was seen"
+        "it is a copy that went another way: its opening {open_count} is not the one that was seen"
     )]
     Forked {
         /// The opening that is remembered.
-        opened: u64,
+        open_count: u64,
     },
 }
 
@@ -85,7 +85,7 @@ pub enum Difference {
 pub enum ReadError {
     /// The file is something else.
     #[error("it is no witness")]
-    NoWitness,
+    InvalidFormat,
     /// The system refused.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -94,37 +94,54 @@ pub enum ReadError {
 impl Witness {
     /// What is to be remembered of a store.
     #[must_use]
-    pub fn of(identity: &StoreIdentity) -> Self {
-        let StoreIdentity { store, opened, nonce, sequence, .. } = *identity;
-        Self { store, opened, nonce, sequence }
+    pub fn from_identity(identity: &StoreIdentity) -> Self {
+        let StoreIdentity {
+            store_id: store,
+            open_count: opened,
+            open_nonce: nonce,
+            durable_sequence: sequence,
+            ..
+        } = *identity;
+        Self { store_id: store, open_count: opened, open_nonce: nonce, sequence }
     }
 
     /// Compares a store as it is found with what is remembered.
     ///
     /// # Errors
     /// How they differ: such a store must not be used until somebody has decided so.
-    pub fn check(&self, found: Found<'_>) -> Result<(), Difference> {
-        if self.store != found.store {
-            return Err(Difference::Other { found: found.store, remembered: self.store });
+    pub fn check(&self, found: ObservedStore<'_>) -> Result<(), WitnessMismatch> {
+        if self.store_id != found.store_id {
+            return Err(WitnessMismatch::DifferentStore {
+                found: found.store_id,
+                remembered: self.store_id,
+            });
         }
-        if self.opened > found.opened || found.sequence < self.sequence {
-            return Err(Difference::WentBack { stored: found.sequence, seen: self.sequence });
+        if self.open_count > found.open_count || found.sequence < self.sequence {
+            return Err(WitnessMismatch::RolledBack {
+                found_sequence: found.sequence,
+                witnessed_sequence: self.sequence,
+            });
         }
-        if !found.was_opened(self.opened, self.nonce) {
-            return Err(Difference::Forked { opened: self.opened });
+        if !found.opening_has_nonce(self.open_count, self.open_nonce) {
+            return Err(WitnessMismatch::Forked { open_count: self.open_count });
         }
         Ok(())
     }
 
     /// The newer of two that are remembered of one store.
     #[must_use]
-    pub fn newer(self, other: Self) -> Self {
-        let (opened, nonce) = if other.opened > self.opened {
-            (other.opened, other.nonce)
+    pub fn merge(self, other: Self) -> Self {
+        let (opened, nonce) = if other.open_count > self.open_count {
+            (other.open_count, other.open_nonce)
         } else {
-            (self.opened, self.nonce)
+            (self.open_count, self.open_nonce)
         };
-        Self { opened, nonce, sequence: self.sequence.max(other.sequence), ..self }
+        Self {
+            open_count: opened,
+            open_nonce: nonce,
+            sequence: self.sequence.max(other.sequence),
+            ..self
+        }
     }
 
     /// Writes it to a file, whole or not at all, durably. Blocks.
@@ -132,9 +149,9 @@ impl Witness {
     /// # Errors
     /// What the system says.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let Self { store, opened, nonce, sequence } = self;
+        let Self { store_id: store, open_count: opened, open_nonce: nonce, sequence } = self;
         let text = format!("{FIRST_LINE}\n{store:032x} {opened} {nonce} {sequence}\n");
-        write_durably(path, text.as_bytes())
+        write_file_atomically(path, text.as_bytes())
     }
 
     /// Reads it from a file; nothing if there is none. Blocks.
@@ -143,9 +160,11 @@ impl Witness {
     /// [`ReadError`] says which.
     pub fn read(path: &Path) -> Result<Option<Self>, ReadError> {
         match fs::read_to_string(path) {
-            Ok(text) => parse(&text).ok_or(ReadError::NoWitness).map(Some),
+            Ok(text) => parse(&text).ok_or(ReadError::InvalidFormat).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(ReadError::NoWitness),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(ReadError::InvalidFormat)
+            }
             Err(error) => Err(ReadError::Io(error)),
         }
     }
@@ -156,7 +175,12 @@ fn parse(text: &str) -> Option<Witness> {
     let mut words = line.split(' ');
     let store = u128::from_str_radix(words.next()?, 16).ok()?;
     let mut number = || words.next()?.parse().ok();
-    let found = Witness { store, opened: number()?, nonce: number()?, sequence: number()? };
+    let found = Witness {
+        store_id: store,
+        open_count: number()?,
+        open_nonce: number()?,
+        sequence: number()?,
+    };
     words.next().is_none().then_some(found)
 }
 
@@ -164,7 +188,7 @@ fn parse(text: &str) -> Option<Witness> {
 ///
 /// # Errors
 /// What the system says.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_file_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;
     file.write_all(bytes)?;
@@ -178,10 +202,15 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const SEEN: Witness = Witness { store: 7, opened: 3, nonce: 30, sequence: 100 };
+    const SEEN: Witness = Witness { store_id: 7, open_count: 3, open_nonce: 30, sequence: 100 };
 
-    fn found(opened: u64, openings: &[u64], sequence: u64) -> Result<(), Difference> {
-        SEEN.check(Found { store: 7, opened, openings, sequence })
+    fn found(opened: u64, openings: &[u64], sequence: u64) -> Result<(), WitnessMismatch> {
+        SEEN.check(ObservedStore {
+            store_id: 7,
+            open_count: opened,
+            open_nonces: openings,
+            sequence,
+        })
     }
 
     #[test]
@@ -193,12 +222,18 @@ mod tests {
 
     #[test]
     fn another_store_a_fork_and_a_store_that_went_back_are_told() {
-        let other = SEEN.check(Found { store: 8, opened: 3, openings: &[30], sequence: 100 });
-        assert_eq!(other, Err(Difference::Other { found: 8, remembered: 7 }));
-        let went_back = Err(Difference::WentBack { stored: 99, seen: 100 });
+        let other = SEEN.check(ObservedStore {
+            store_id: 8,
+            open_count: 3,
+            open_nonces: &[30],
+            sequence: 100,
+        });
+        assert_eq!(other, Err(WitnessMismatch::DifferentStore { found: 8, remembered: 7 }));
+        let went_back =
+            Err(WitnessMismatch::RolledBack { found_sequence: 99, witnessed_sequence: 100 });
         assert_eq!(found(3, &[30], 99), went_back);
-        assert!(matches!(found(2, &[20], 100), Err(Difference::WentBack { .. })));
-        let forked = Err(Difference::Forked { opened: 3 });
+        assert!(matches!(found(2, &[20], 100), Err(WitnessMismatch::RolledBack { .. })));
+        let forked = Err(WitnessMismatch::Forked { open_count: 3 });
         assert_eq!(found(3, &[31], 100), forked);
         assert_eq!(found(5, &[31, 40, 50], 200), forked);
         assert_eq!(found(5, &[40, 50], 200), forked, "an opening that nobody remembers");

@@ -8,7 +8,7 @@ mod common;
 use std::time::Instant;
 
 use common::{ADD, ask, counter, misbehaving, ok, prepare, rubbish, send, started};
-use ostraca_wasm::{Host, Limits, Settings};
+use ostraca_wasm::{InstanceLimits, RuntimeSettings, WasmRuntime};
 
 fn report(what: &str, rounds: u32, began: Instant) {
     println!("{what:48} {:8.2} us", began.elapsed().as_secs_f64() * 1e6 / f64::from(rounds));
@@ -17,15 +17,15 @@ fn report(what: &str, rounds: u32, began: Instant) {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let began = Instant::now();
-    let host = Host::new(&Settings::default()).unwrap();
+    let host = WasmRuntime::new(&RuntimeSettings::default()).unwrap();
     report("host with a pool of 8,000", 1, began);
     let (misbehaving, counter, rubbish) = (misbehaving(), counter(), rubbish());
     let began = Instant::now();
-    let program = prepare(&host, misbehaving, Limits::default());
+    let program = prepare(&host, misbehaving, InstanceLimits::default());
     report(&format!("prepare {} KiB", misbehaving.len() >> 10), 1, began);
     let keys = program;
-    let program = prepare(&host, counter, Limits::default());
-    let raw = prepare(&host, rubbish, Limits::default());
+    let program = prepare(&host, counter, InstanceLimits::default());
+    let raw = prepare(&host, rubbish, InstanceLimits::default());
 
     let mut entity = started(&raw, "e").await;
     let began = Instant::now();

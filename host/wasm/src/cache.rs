@@ -14,8 +14,8 @@ use std::time::SystemTime;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use crate::code::compatibility;
-use crate::{Digest, Error};
+use crate::codegen::compatibility;
+use crate::{ComponentDigest, Error};
 
 pub(crate) struct Cache {
     dir: PathBuf,
@@ -39,7 +39,7 @@ impl Cache {
     }
 
     /// The component, if this directory has it whole and for this very engine.
-    pub(crate) fn load(&self, engine: &Engine, digest: &Digest) -> Option<Component> {
+    pub(crate) fn load(&self, engine: &Engine, digest: &ComponentDigest) -> Option<Component> {
         let path = self.path(engine, digest);
         let stored = fs::read(path.with_extension("digest")).ok()?;
         let code = fs::read(&path).ok()?;
@@ -57,7 +57,7 @@ impl Cache {
     }
 
     /// Keeps a compiled component. A failure costs the next start a compilation and is only logged.
-    pub(crate) fn store(&self, engine: &Engine, digest: &Digest, code: &[u8]) {
+    pub(crate) fn store(&self, engine: &Engine, digest: &ComponentDigest, code: &[u8]) {
         let path = self.path(engine, digest);
         let sum = self.sum(&path, code);
         // The digest last: a file without one is not there.
@@ -68,7 +68,7 @@ impl Cache {
         }
     }
 
-    fn path(&self, engine: &Engine, digest: &Digest) -> PathBuf {
+    fn path(&self, engine: &Engine, digest: &ComponentDigest) -> PathBuf {
         self.dir.join(format!("{digest}-{}.cwasm", compatibility(engine)))
     }
 

@@ -15,16 +15,16 @@ const NOTICE: Duration = Duration::from_millis(20);
 
 /// Whether work on another thread is still wanted. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Cancel(Arc<AtomicBool>);
+pub(crate) struct CancelToken(Arc<AtomicBool>);
 
-impl Cancel {
+impl CancelToken {
     pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Cancels when it is dropped.
-    pub(crate) fn on_drop(&self) -> OnDrop {
-        OnDrop(self.clone())
+    pub(crate) fn on_drop(&self) -> CancelGuard {
+        CancelGuard(self.clone())
     }
 
     /// Runs a future on this thread until it is done; none if it was cancelled before. No runtime is asked for one, so
@@ -50,12 +50,12 @@ impl Cancel {
 
 /// What cancelled work answers. It is read by nobody.
 pub(crate) fn cancelled() -> Error {
-    Error::Thread("nobody waits for the component any more".into())
+    Error::ThreadFailed("nobody waits for the component any more".into())
 }
 
-pub(crate) struct OnDrop(Cancel);
+pub(crate) struct CancelGuard(CancelToken);
 
-impl Drop for OnDrop {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         self.0.0.store(true, Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn cancelled_work_ends_though_nothing_wakes_it() {
-        let cancel = Cancel::default();
+        let cancel = CancelToken::default();
         assert_eq!(cancel.block_on(async { 7 }), Some(7));
         let guard = cancel.on_drop();
         std::thread::scope(|scope| {

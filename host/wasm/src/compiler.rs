@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
 
-use crate::cancel::{Cancel, cancelled};
-use crate::code::{Code, compatibility};
+use crate::cancel::{CancelToken, cancelled};
+use crate::codegen::{CodegenConfig, compatibility};
 use crate::text::printable;
-use crate::{Compiler as Program, CompilerSettings, Error};
+use crate::{CompilerProgram as Program, CompilerSettings, Error};
 
 mod child;
 mod memory;
@@ -32,7 +32,7 @@ const MARKER: &str = "ostraca-compile-one-component";
 const REFUSED: i32 = 3;
 const MISUSED: i32 = 4;
 /// How much is kept of what the compiler says.
-const WORDS: u64 = 4 << 10;
+const MAX_STDERR_BYTES: u64 = 4 << 10;
 /// Threads that compile one component.
 const THREADS: usize = 4;
 /// What is said as memory runs out: by the allocator as it aborts, and by the system where a mapping or a thread's stack
@@ -42,7 +42,7 @@ const OUT_OF_MEMORY: [&str; 3] =
 /// What SIGKILL means where nobody typed it: the compiler has a limit of its own, but a control group's may be lower.
 const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower memory in [compiler], or give the node more. ";
 /// Between two looks at whether the compiler has ended.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// Whether this program can be its own compiler.
 static OWN: AtomicBool = AtomicBool::new(false);
@@ -58,9 +58,9 @@ pub fn compiler_main() {
 }
 
 /// What is told to the compiler, beside the component.
-struct Job {
+struct CompileJob {
     /// What the engine is made of.
-    code: Code,
+    code: CodegenConfig,
     /// What the engine must then be compatible with.
     compatibility: String,
     /// Bytes of address space.
@@ -78,11 +78,11 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     pub(crate) fn new(settings: &CompilerSettings) -> Compiler {
-        let memory = match settings.memory {
+        let memory = match settings.max_memory {
             0 => memory::default(memory::machine()),
             set => set,
         };
-        let free = Semaphore::new(settings.at_once.max(1));
+        let free = Semaphore::new(settings.max_concurrent.max(1));
         Compiler { settings: settings.clone(), memory, free }
     }
 
@@ -90,38 +90,43 @@ impl Compiler {
     pub(crate) fn compile(
         &self,
         engine: &Engine,
-        code: &Code,
+        code: &CodegenConfig,
         component: &[u8],
         dir: Option<&Path>,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Vec<u8>, Error> {
         let _permit = cancel
             .block_on(self.free.acquire())
             .ok_or_else(cancelled)?
-            .map_err(|error| Error::Thread(error.to_string()))?;
+            .map_err(|error| Error::ThreadFailed(error.to_string()))?;
         let program = match &self.settings.program {
             Program::InProcess => {
                 return engine
                     .precompile_component(component)
-                    .map_err(|error| Error::Invalid(format!("{error:#}")));
+                    .map_err(|error| Error::InvalidComponent(format!("{error:#}")));
             }
-            Program::Program(path) => path.clone(),
-            Program::ThisProgram if OWN.load(Ordering::Relaxed) => this_program()?,
-            Program::ThisProgram => {
+            Program::Executable(path) => path.clone(),
+            Program::CurrentExecutable if OWN.load(Ordering::Relaxed) => this_program()?,
+            Program::CurrentExecutable => {
                 let why = "this program is not its own compiler: its main must call compiler_main first, or program in [compiler] must name one that does, such as `ostraca`";
-                return Err(Error::Compiler(why.into()));
+                return Err(Error::CompilerUnavailable(why.into()));
             }
         };
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
-        let job = Job {
+        let job = CompileJob {
             code: code.clone(),
             compatibility: compatibility(engine),
             memory: self.memory,
-            seconds: self.settings.time.as_secs().saturating_add(1).saturating_mul(threads as u64),
+            seconds: self
+                .settings
+                .timeout
+                .as_secs()
+                .saturating_add(1)
+                .saturating_mul(threads as u64),
         };
         let failed = |what: &str| {
             let what = format!("{what} for {}", program.display());
-            move |error: std::io::Error| Error::Compiler(format!("{what}: {error}"))
+            move |error: std::io::Error| Error::CompilerUnavailable(format!("{what}: {error}"))
         };
         let mut input = file(dir).map_err(failed("make a file"))?;
         input.write_all(component).map_err(failed("write the component"))?;
@@ -140,9 +145,9 @@ impl Compiler {
             .stderr(shared(&words).map_err(failed("share a file"))?)
             .spawn()
             .map_err(failed("start the compiler"))?;
-        let status = self.wait(Running(child), cancel)?;
+        let status = self.wait(KillOnDrop(child), cancel)?;
         let words = beginning(&mut words).map_err(failed("read what the compiler said"))?;
-        self.judge(status, &words)?;
+        self.check_exit(status, &words)?;
         let mut native = Vec::new();
         output
             .seek(SeekFrom::Start(0))
@@ -151,26 +156,28 @@ impl Compiler {
         Ok(native)
     }
 
-    fn wait(&self, mut child: Running, cancel: &Cancel) -> Result<ExitStatus, Error> {
-        let deadline = Instant::now() + self.settings.time;
-        let mut pause = LOOKS.0;
+    fn wait(&self, mut child: KillOnDrop, cancel: &CancelToken) -> Result<ExitStatus, Error> {
+        let deadline = Instant::now() + self.settings.timeout;
+        let mut pause = POLL_INTERVALS.0;
         loop {
             let looked = child.0.try_wait();
-            if let Some(status) = looked.map_err(|error| Error::Compiler(error.to_string()))? {
+            if let Some(status) =
+                looked.map_err(|error| Error::CompilerUnavailable(error.to_string()))?
+            {
                 return Ok(status);
             }
             if cancel.is_cancelled() {
                 return Err(cancelled());
             }
             if Instant::now() >= deadline {
-                return Err(Error::CompileTime { limit: self.settings.time });
+                return Err(Error::CompileTime { limit: self.settings.timeout });
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(LOOKS.1);
+            pause = (pause * 2).min(POLL_INTERVALS.1);
         }
     }
 
-    fn judge(&self, status: ExitStatus, words: &str) -> Result<(), Error> {
+    fn check_exit(&self, status: ExitStatus, words: &str) -> Result<(), Error> {
         if status.success() {
             return Ok(());
         }
@@ -178,10 +185,10 @@ impl Compiler {
             return Err(Error::CompileMemory { limit: self.memory });
         }
         Err(match (status.code(), status.signal()) {
-            (Some(REFUSED), _) => Error::Invalid(words.to_owned()),
-            (Some(MISUSED), _) => Error::Compiler(words.to_owned()),
+            (Some(REFUSED), _) => Error::InvalidComponent(words.to_owned()),
+            (Some(MISUSED), _) => Error::CompilerUnavailable(words.to_owned()),
             (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => {
-                Error::CompileTime { limit: self.settings.time }
+                Error::CompileTime { limit: self.settings.timeout }
             }
             (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => {
                 Error::CompilerCrashed { how: format!("{status}: {KILLED}{words}") }
@@ -191,9 +198,9 @@ impl Compiler {
     }
 }
 
-impl Job {
+impl CompileJob {
     fn args(&self) -> [String; 5] {
-        let Job { code, compatibility, memory, seconds } = self;
+        let CompileJob { code, compatibility, memory, seconds } = self;
         [
             MARKER.into(),
             code.to_string(),
@@ -205,9 +212,9 @@ impl Job {
 }
 
 /// Ends the process, if it has not ended, when nobody waits for it any more.
-struct Running(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Running {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         // It may have ended by itself; either way it must be waited for, or it stays a zombie.
         let _ = self.0.kill();
@@ -220,7 +227,7 @@ fn this_program() -> Result<PathBuf, Error> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
-    std::env::current_exe().map_err(|error| Error::Compiler(error.to_string()))
+    std::env::current_exe().map_err(|error| Error::CompilerUnavailable(error.to_string()))
 }
 
 /// A file without a name.
@@ -235,6 +242,6 @@ fn file(dir: Option<&Path>) -> std::io::Result<File> {
 fn beginning(file: &mut File) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
-    file.take(WORDS).read_to_end(&mut bytes)?;
+    file.take(MAX_STDERR_BYTES).read_to_end(&mut bytes)?;
     Ok(printable(String::from_utf8_lossy(&bytes).trim_end()).into_owned())
 }

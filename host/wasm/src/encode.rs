@@ -39,6 +39,6 @@ pub fn encode(module: &[u8]) -> Result<Vec<u8>, Error> {
             .validate(true)
             .module(module)
             .and_then(|mut encoder| encoder.encode())
-            .map_err(|error| Error::Encode(format!("{error:#}"))),
+            .map_err(|error| Error::EncodeFailed(format!("{error:#}"))),
     }
 }

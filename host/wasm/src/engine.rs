@@ -9,10 +9,10 @@ use std::path::Path;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use crate::code::Code;
-use crate::entity::Entity;
+use crate::codegen::CodegenConfig;
+use crate::instance_data::InstanceData;
 use crate::survey::Counts;
-use crate::{Allocator, Error, Settings, imports};
+use crate::{Allocator, Error, RuntimeSettings, imports};
 
 /// Without a number set, at most so many instances live.
 const DEFAULT_LIVE: u32 = 8_000;
@@ -32,19 +32,19 @@ const FULL_RESERVATION: u64 = 1 << 32;
 
 /// What the host of guests came to at start, for status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape {
+pub struct RuntimeStatus {
     /// In use: never [`Allocator::Auto`].
     pub allocator: Allocator,
     /// Why the pool could not be had, if it was tried and could not.
-    pub fell_back: Option<String>,
+    pub fallback_reason: Option<String>,
     /// The most live instances.
-    pub max_live: u32,
+    pub max_live_instances: u32,
     /// Live now.
-    pub live: u32,
+    pub live_instances: u32,
     /// The largest memory in bytes that an instance of the main engine may have.
     pub max_memory: u64,
     /// Address space in bytes that a memory reserves.
-    pub reservation: u64,
+    pub memory_reservation: u64,
     /// Stack in bytes that an instance reserves.
     pub stack: usize,
     /// Whether the second engine, for types with a larger memory, is running.
@@ -52,22 +52,23 @@ pub struct Shape {
 }
 
 /// An engine with its linkers: without WASI, and with it.
-pub(crate) struct Room {
+pub(crate) struct EngineContext {
     pub(crate) engine: Engine,
-    pub(crate) plain: Linker<Entity>,
-    pub(crate) wasi: Linker<Entity>,
+    pub(crate) plain: Linker<InstanceData>,
+    pub(crate) wasi: Linker<InstanceData>,
     /// What the compiler's process makes the same engine of.
-    pub(crate) code: Code,
+    pub(crate) code: CodegenConfig,
 }
 
-impl Room {
-    fn new(engine: Engine, code: Code) -> Result<Room, Error> {
-        let failed = |error: wasmtime::Error| Error::Engine(format!("link the imports: {error:#}"));
+impl EngineContext {
+    fn new(engine: Engine, code: CodegenConfig) -> Result<EngineContext, Error> {
+        let failed =
+            |error: wasmtime::Error| Error::EngineFailed(format!("link the imports: {error:#}"));
         let mut plain = Linker::new(&engine);
         imports::link(&mut plain).map_err(failed)?;
         let mut wasi = plain.clone();
         wasmtime_wasi::p2::add_to_linker_async(&mut wasi).map_err(failed)?;
-        Ok(Room { engine, plain, wasi, code })
+        Ok(EngineContext { engine, plain, wasi, code })
     }
 }
 
@@ -81,9 +82,9 @@ const CORE_INSTANCES: u32 = 64;
 /// What the records of one instance may take in the pool, in bytes. Not reserved either.
 const RECORDS: usize = 16 << 20;
 
-impl Shape {
+impl RuntimeStatus {
     /// Whether an instance of a component that has these counts, under these limits, fits into the pool.
-    pub(crate) fn pool_fits(&self, counts: &Counts, limits: &crate::Limits) -> bool {
+    pub(crate) fn pool_fits(&self, counts: &Counts, limits: &crate::InstanceLimits) -> bool {
         limits.memory <= self.max_memory
             && limits.table_elements as u64 <= TABLE_ELEMENTS
             && counts.core_instances <= CORE_INSTANCES.into()
@@ -93,19 +94,21 @@ impl Shape {
 }
 
 /// The main engine.
-pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
+pub(crate) fn main_engine(
+    settings: &RuntimeSettings,
+) -> Result<(EngineContext, RuntimeStatus), Error> {
     if settings.wasm_stack < 64 << 10 || settings.wasm_stack > 64 << 20 {
         let why = format!("{} bytes are not within 64 KiB and 64 MiB", settings.wasm_stack);
-        return Err(Error::Setting { setting: "wasm_stack", why });
+        return Err(Error::Setting { setting: "wasm_stack", reason: why });
     }
     let max_live = max_live(settings, max_map_count())?;
-    let mut shape = Shape {
+    let mut shape = RuntimeStatus {
         allocator: settings.allocator,
-        fell_back: None,
-        max_live,
-        live: 0,
-        max_memory: settings.max_memory.next_multiple_of(64 << 10),
-        reservation: reservation(max_live, settings.max_memory),
+        fallback_reason: None,
+        max_live_instances: max_live,
+        live_instances: 0,
+        max_memory: settings.pooled_instance_memory.next_multiple_of(64 << 10),
+        memory_reservation: reservation(max_live, settings.pooled_instance_memory),
         stack: settings.wasm_stack + HOST_STACK,
         large: false,
     };
@@ -113,52 +116,55 @@ pub(crate) fn main(settings: &Settings) -> Result<(Room, Shape), Error> {
         match Engine::new(&pooling(&shape, settings)?) {
             Ok(engine) => {
                 shape.allocator = Allocator::Pooling;
-                return Ok((Room::new(engine, code(&shape, settings))?, shape));
+                return Ok((EngineContext::new(engine, code(&shape, settings))?, shape));
             }
             Err(error) if settings.allocator == Allocator::Pooling => {
                 let why = format!(
                     "no pool for {max_live} instances with {} bytes of address space and {} of stack each: {error:#}; lower \
                      max_live or max_memory, or set the allocator to auto",
-                    shape.reservation, shape.stack
+                    shape.memory_reservation, shape.stack
                 );
-                return Err(Error::Setting { setting: "allocator", why });
+                return Err(Error::Setting { setting: "allocator", reason: why });
             }
             Err(error) => {
                 let why = format!("{error:#}");
                 tracing::warn!(max_live, error = %why, "no pool for instances: they are mapped on demand");
-                shape.fell_back = Some(why);
+                shape.fallback_reason = Some(why);
             }
         }
     }
     shape.allocator = Allocator::OnDemand;
     let code = code(&shape, settings);
     let engine =
-        Engine::new(&code.config()).map_err(|error| Error::Engine(format!("{error:#}")))?;
-    Ok((Room::new(engine, code)?, shape))
+        Engine::new(&code.config()).map_err(|error| Error::EngineFailed(format!("{error:#}")))?;
+    Ok((EngineContext::new(engine, code)?, shape))
 }
 
 /// The second engine, for types whose memory may be larger than the pool's places.
-pub(crate) fn large(shape: &Shape, settings: &Settings) -> Result<Room, Error> {
-    let code = Code { reservation: FULL_RESERVATION, ..code(shape, settings) };
+pub(crate) fn large_engine(
+    shape: &RuntimeStatus,
+    settings: &RuntimeSettings,
+) -> Result<EngineContext, Error> {
+    let code = CodegenConfig { reservation: FULL_RESERVATION, ..code(shape, settings) };
     let engine =
-        Engine::new(&code.config()).map_err(|error| Error::Engine(format!("{error:#}")))?;
-    Room::new(engine, code)
+        Engine::new(&code.config()).map_err(|error| Error::EngineFailed(format!("{error:#}")))?;
+    EngineContext::new(engine, code)
 }
 
-fn code(shape: &Shape, settings: &Settings) -> Code {
-    Code {
+fn code(shape: &RuntimeStatus, settings: &RuntimeSettings) -> CodegenConfig {
+    CodegenConfig {
         wasm_stack: settings.wasm_stack,
         stack: shape.stack,
-        reservation: shape.reservation,
-        growth: settings.max_memory.max(1 << 20),
+        reservation: shape.memory_reservation,
+        growth: settings.pooled_instance_memory.max(1 << 20),
     }
 }
 
-fn pooling(shape: &Shape, settings: &Settings) -> Result<Config, Error> {
-    let places = shape.max_live + SLACK;
+fn pooling(shape: &RuntimeStatus, settings: &RuntimeSettings) -> Result<Config, Error> {
+    let places = shape.max_live_instances + SLACK;
     let size = usize::try_from(shape.max_memory).map_err(|_| Error::Setting {
         setting: "max_memory",
-        why: "it is beyond this machine's address space".into(),
+        reason: "it is beyond this machine's address space".into(),
     })?;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(places)
@@ -188,11 +194,11 @@ fn reservation(max_live: u32, max_memory: u64) -> u64 {
 }
 
 /// The most instances, given how many mappings a process may have; none where that has no limit.
-fn max_live(settings: &Settings, max_map_count: Option<u64>) -> Result<u32, Error> {
+fn max_live(settings: &RuntimeSettings, max_map_count: Option<u64>) -> Result<u32, Error> {
     let fits =
         max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);
     let fits = u32::try_from(fits).unwrap_or(1 << 20).min(1 << 20);
-    let Some(wanted) = settings.max_live else {
+    let Some(wanted) = settings.max_live_instances else {
         if fits < DEFAULT_LIVE {
             tracing::warn!(
                 max_live = fits,
@@ -206,7 +212,7 @@ fn max_live(settings: &Settings, max_map_count: Option<u64>) -> Result<u32, Erro
         let why = format!(
             "{wanted} is not within 1 and {fits}, which is what vm.max_map_count allows; {wanted} would need {needed}"
         );
-        return Err(Error::Setting { setting: "max_live", why });
+        return Err(Error::Setting { setting: "max_live", reason: why });
     }
     Ok(wanted)
 }
@@ -219,8 +225,8 @@ fn max_map_count() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn settings(max_live: Option<u32>) -> Settings {
-        Settings { max_live, ..Settings::default() }
+    fn settings(max_live: Option<u32>) -> RuntimeSettings {
+        RuntimeSettings { max_live_instances: max_live, ..RuntimeSettings::default() }
     }
 
     #[test]

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A setting does not fit this machine or another setting.
-    #[error("use the setting {setting}: {why}")]
+    #[error("use the setting {setting}: {reason}")]
     Setting {
         /// Its name in [`crate::Settings`].
         setting: &'static str,
         /// What does not fit, and what would.
-        why: String,
+        reason: String,
     },
     /// The engine could not be made.
     #[error("make the engine: {0}")]
-    Engine(String),
+    EngineFailed(String),
     /// The cache directory cannot be used.
     #[error("use the cache directory {path}: {source}")]
     Cache {
@@ -36,7 +36,7 @@ pub enum Error {
     CoreModule,
     /// WebAssembly that does not validate or compile.
     #[error("compile the component: {0}")]
-    Invalid(String),
+    InvalidComponent(String),
     /// Beyond [`crate::Settings::component_limit`].
     #[error("read the component: {bytes} bytes are more than component_limit, {limit} bytes")]
     TooLarge {
@@ -47,9 +47,9 @@ pub enum Error {
     },
     /// Beyond one of [`crate::ComponentLimits`], or of the deployment's [`crate::Limits`], before anything was compiled.
     #[error("use the component as an entity: one instance makes {found} {}, and {} allows {limit}", part.name(), part.setting())]
-    TooMany {
+    ComponentLimit {
         /// What there is too much of.
-        part: Part,
+        part: ComponentResource,
         /// How much there is, the nested counted each time that they are instantiated.
         found: u64,
         /// How much is allowed.
@@ -59,13 +59,13 @@ pub enum Error {
     #[error(
         "use the component as an entity: it instantiates a {what} that is imported or another instance's export"
     )]
-    UnknownSize {
+    UnsizedInstantiation {
         /// A core module or a component.
         what: &'static str,
     },
     /// The compiler's process could not be started, or did not understand what it was told.
     #[error("run the compiler: {0}")]
-    Compiler(String),
+    CompilerUnavailable(String),
     /// The compiler's process ended without a word, as by a signal.
     #[error("compile the component: the compiler ended with {how}")]
     CompilerCrashed {
@@ -101,10 +101,10 @@ pub enum Error {
     WrongSignature(String),
     /// `methods` failed or returned a list that cannot be used.
     #[error("read the component's methods: {0}")]
-    BadMethods(String),
+    InvalidMethods(String),
     /// As many instances live as may: evict one and try again.
     #[error("start an instance: {limit} are live, and max_live allows no more")]
-    NoRoom {
+    InstanceLimit {
         /// The limit that was met.
         limit: u32,
     },
@@ -113,15 +113,15 @@ pub enum Error {
     Activation(crate::Failure),
     /// A core module that cannot be made a component.
     #[error("make a component of the core module: {0}")]
-    Encode(String),
+    EncodeFailed(String),
     /// A thread could not be started, or ended without an answer.
     #[error("run the compiler's thread: {0}")]
-    Thread(String),
+    ThreadFailed(String),
 }
 
 /// A part of which a component may make only so many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ComponentResource {
     /// Instances of core modules.
     CoreInstances,
     /// Instances of nested components.
@@ -142,47 +142,47 @@ pub enum Part {
     TableElements,
 }
 
-impl Part {
+impl ComponentResource {
     fn code(self) -> &'static str {
         match self {
-            Part::CoreInstances => "too-many-core-instances",
-            Part::ComponentInstances => "too-many-component-instances",
-            Part::Memories => "too-many-memories",
-            Part::Tables => "too-many-tables",
-            Part::Functions => "too-many-functions",
-            Part::Types => "too-many-types",
-            Part::Definitions => "too-many-definitions",
-            Part::Memory => "memory-limit",
-            Part::TableElements => "table-limit",
+            ComponentResource::CoreInstances => "too-many-core-instances",
+            ComponentResource::ComponentInstances => "too-many-component-instances",
+            ComponentResource::Memories => "too-many-memories",
+            ComponentResource::Tables => "too-many-tables",
+            ComponentResource::Functions => "too-many-functions",
+            ComponentResource::Types => "too-many-types",
+            ComponentResource::Definitions => "too-many-definitions",
+            ComponentResource::Memory => "memory-limit",
+            ComponentResource::TableElements => "table-limit",
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Part::CoreInstances => "core instances",
-            Part::ComponentInstances => "component instances",
-            Part::Memories => "memories",
-            Part::Tables => "tables",
-            Part::Functions => "functions",
-            Part::Types => "types",
-            Part::Definitions => "definitions",
-            Part::Memory => "bytes of memory",
-            Part::TableElements => "table elements",
+            ComponentResource::CoreInstances => "core instances",
+            ComponentResource::ComponentInstances => "component instances",
+            ComponentResource::Memories => "memories",
+            ComponentResource::Tables => "tables",
+            ComponentResource::Functions => "functions",
+            ComponentResource::Types => "types",
+            ComponentResource::Definitions => "definitions",
+            ComponentResource::Memory => "bytes of memory",
+            ComponentResource::TableElements => "table elements",
         }
     }
 
     /// The setting of the node, or the limit in the manifest.
     fn setting(self) -> &'static str {
         match self {
-            Part::CoreInstances => "core-instances in [components]",
-            Part::ComponentInstances => "component-instances in [components]",
-            Part::Memories => "memories in [components]",
-            Part::Tables => "tables in [components]",
-            Part::Functions => "functions in [components]",
-            Part::Types => "types in [components]",
-            Part::Definitions => "definitions in [components]",
-            Part::Memory => "memory in the manifest's [limits]",
-            Part::TableElements => "table-elements in the manifest's [limits]",
+            ComponentResource::CoreInstances => "core-instances in [components]",
+            ComponentResource::ComponentInstances => "component-instances in [components]",
+            ComponentResource::Memories => "memories in [components]",
+            ComponentResource::Tables => "tables in [components]",
+            ComponentResource::Functions => "functions in [components]",
+            ComponentResource::Types => "types in [components]",
+            ComponentResource::Definitions => "definitions in [components]",
+            ComponentResource::Memory => "memory in the manifest's [limits]",
+            ComponentResource::TableElements => "table-elements in the manifest's [limits]",
         }
     }
 }
@@ -192,34 +192,34 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Error::Setting { .. } => "bad-setting",
-            Error::Engine(_) => "engine",
+            Error::EngineFailed(_) => "engine",
             Error::Cache { .. } => "component-cache",
             Error::NotWasm { .. } => "not-wasm",
             Error::CoreModule => "core-module",
-            Error::Invalid(_) => "invalid-component",
+            Error::InvalidComponent(_) => "invalid-component",
             Error::TooLarge { .. } => "component-too-large",
-            Error::TooMany { part, .. } => part.code(),
-            Error::UnknownSize { .. } => "unknown-size",
-            Error::Compiler(_) => "no-compiler",
+            Error::ComponentLimit { part, .. } => part.code(),
+            Error::UnsizedInstantiation { .. } => "unknown-size",
+            Error::CompilerUnavailable(_) => "no-compiler",
             Error::CompilerCrashed { .. } => "compiler-crashed",
             Error::CompileTime { .. } => "compile-time-limit",
             Error::CompileMemory { .. } => "compile-memory-limit",
             Error::MissingExport { .. } => "missing-export",
             Error::ImportNotGranted { .. } => "import-not-granted",
             Error::WrongSignature(_) => "wrong-signature",
-            Error::BadMethods(_) => "bad-methods",
-            Error::NoRoom { .. } => "no-room",
+            Error::InvalidMethods(_) => "bad-methods",
+            Error::InstanceLimit { .. } => "no-room",
             Error::Activation(failure) => failure.code,
-            Error::Encode(_) => "cannot-encode",
-            Error::Thread(_) => "thread",
+            Error::EncodeFailed(_) => "cannot-encode",
+            Error::ThreadFailed(_) => "thread",
         }
     }
 
     /// Whether it is about the compiler's process, which may have met this machine's load rather than the component.
-    pub fn is_of_compiler(&self) -> bool {
+    pub fn is_compiler_failure(&self) -> bool {
         matches!(
             self,
-            Error::Compiler(_)
+            Error::CompilerUnavailable(_)
                 | Error::CompilerCrashed { .. }
                 | Error::CompileTime { .. }
                 | Error::CompileMemory { .. }
@@ -227,10 +227,10 @@ impl Error {
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
-    pub fn retryable(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
-            Error::NoRoom { .. } | Error::Thread(_) => true,
-            Error::Activation(failure) => failure.retryable(),
+            Error::InstanceLimit { .. } | Error::ThreadFailed(_) => true,
+            Error::Activation(failure) => failure.is_retryable(),
             _ => false,
         }
     }

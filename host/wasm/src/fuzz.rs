@@ -4,7 +4,7 @@ use crate::{ComponentLimits, Error};
 
 /// What one instantiation of a component makes. Sums stop at the largest number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct InstantiationCounts {
     /// Instances of core modules.
     pub core_instances: u64,
     /// Instances of components, itself not counted.
@@ -19,9 +19,9 @@ pub struct Made {
 ///
 /// # Errors
 /// That it cannot be read, lists too much, or instantiates what has no known size.
-pub fn made(component: &[u8]) -> Result<Made, Error> {
+pub fn made(component: &[u8]) -> Result<InstantiationCounts, Error> {
     let found = crate::survey::survey(component, ComponentLimits::default().definitions)?.counts;
-    Ok(Made {
+    Ok(InstantiationCounts {
         core_instances: found.core_instances,
         component_instances: found.component_instances,
         memories: found.memories,

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentType, Linker, Lower, WasmList, WasmStr};
 
-use crate::Kind;
-use crate::entity::{Durable, Entity, Phase};
-use crate::fault::{Fault, Panic};
+use crate::MessageKind;
+use crate::host_trap::{HostTrap, Panic};
+use crate::instance_data::{EntityState, InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 
-type Cx<'a> = StoreContextMut<'a, Entity>;
+type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
 
 /// The most entries of one listing.
@@ -37,12 +37,13 @@ struct WitIdentity {
 struct WitMessage {
     session: String,
     sequence: u64,
-    kind: Kind,
+    kind: MessageKind,
     principal: Arc<str>,
     #[component(name = "content-type")]
     content_type: Arc<str>,
     traceparent: Arc<str>,
-    remaining: Option<u64>,
+    #[component(name = "remaining-ms")]
+    remaining_ms: Option<u64>,
     version: u64,
 }
 
@@ -54,19 +55,19 @@ struct Page {
 }
 
 /// Adds everything that a guest without WASI may import.
-pub(crate) fn link(linker: &mut Linker<Entity>) -> Result<()> {
+pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     linker.instance("ostraca:entity/types@0.1.0")?;
     context(linker)?;
     state(linker)?;
-    let mut life = linker.instance("ostraca:entity/life@0.1.0")?;
-    life.func_wrap("passivate", |mut cx: Cx<'_>, (): ()| {
+    let mut lifecycle = linker.instance("ostraca:entity/lifecycle@0.1.0")?;
+    lifecycle.func_wrap("passivate", |mut cx: Cx<'_>, (): ()| {
         cx.data_mut().passivate = true;
         Ok(())
     })?;
     log(linker)
 }
 
-fn context(linker: &mut Linker<Entity>) -> Result<()> {
+fn context(linker: &mut Linker<InstanceData>) -> Result<()> {
     let mut context = linker.instance("ostraca:entity/context@0.1.0")?;
     context.func_wrap("self-identity", |cx: Cx<'_>, (): ()| {
         let identity = cx.data().log.identity().clone();
@@ -77,7 +78,7 @@ fn context(linker: &mut Linker<Entity>) -> Result<()> {
             revision: identity.revision,
         },))
     })?;
-    context.func_wrap("message", |cx: Cx<'_>, (): ()| {
+    context.func_wrap("current-message", |cx: Cx<'_>, (): ()| {
         let Phase::Message(message) = &cx.data().phase else { return Ok((None,)) };
         Ok((Some(WitMessage {
             session: format!("{:032x}", message.session),
@@ -86,7 +87,7 @@ fn context(linker: &mut Linker<Entity>) -> Result<()> {
             principal: message.principal.clone(),
             content_type: message.content_type.clone(),
             traceparent: message.traceparent.clone(),
-            remaining: message
+            remaining_ms: message
                 .remaining
                 .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
             version: message.version,
@@ -95,7 +96,7 @@ fn context(linker: &mut Linker<Entity>) -> Result<()> {
     Ok(())
 }
 
-fn state(linker: &mut Linker<Entity>) -> Result<()> {
+fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
     let mut state = linker.instance("ostraca:entity/state@0.1.0")?;
     state.func_wrap_async("get", |mut cx: Cx<'_>, (key,): (WasmStr,)| {
         Box::new(async move {
@@ -117,10 +118,10 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             let fits = would <= limit
                 || awake(cx.data())?.get(&key).is_some_and(|old| value.len() <= old.len());
             if !fits {
-                return Err(Fault::StateTooLarge { would, limit }.into());
+                return Err(HostTrap::StateTooLarge { would, limit }.into());
             }
             let value = Arc::from(value.as_le_slice(&cx));
-            if let Some(state) = cx.data_mut().state() {
+            if let Some(state) = cx.data_mut().loaded_state() {
                 state.set(key, value, &limits)?;
             }
             Ok(())
@@ -132,7 +133,7 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             load(&mut cx).await?;
             let key = own_key(&cx, &key)?;
             let limits = cx.data().limits.clone();
-            let state = cx.data_mut().state();
+            let state = cx.data_mut().loaded_state();
             Ok((state.map_or(Ok(false), |state| state.delete(key, &limits))?,))
         })
     })?;
@@ -142,7 +143,7 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
             Box::new(async move {
                 load(&mut cx).await?;
                 if !(1..=PAGE_LIMIT).contains(&limit) {
-                    return Err(Fault::BadCall(format!(
+                    return Err(HostTrap::InvalidHostCall(format!(
                         "state.list was called with the limit {limit}, not 1 to {PAGE_LIMIT}"
                     ))
                     .into());
@@ -159,45 +160,50 @@ fn state(linker: &mut Linker<Entity>) -> Result<()> {
     Ok(())
 }
 
-fn log(linker: &mut Linker<Entity>) -> Result<()> {
+fn log(linker: &mut Linker<InstanceData>) -> Result<()> {
     let mut log = linker.instance("ostraca:entity/log@0.1.0")?;
     log.func_wrap("log", |cx: Cx<'_>, (level, line): (Level, WasmStr)| {
         cx.data().log.line(level, &line.to_str(&cx)?);
         Ok(())
     })?;
-    log.func_wrap("panicked", |mut cx: Cx<'_>, (message, file, line): (WasmStr, WasmStr, u32)| {
-        let message = cut(&message.to_str(&cx)?);
-        let file = cut(&file.to_str(&cx)?);
-        let entity = cx.data_mut();
-        entity.panic = Some(Panic { message, file, line });
-        Ok(())
-    })?;
+    log.func_wrap(
+        "report-panic",
+        |mut cx: Cx<'_>, (message, file, line): (WasmStr, WasmStr, u32)| {
+            let message = cut(&message.to_str(&cx)?);
+            let file = cut(&file.to_str(&cx)?);
+            let entity = cx.data_mut();
+            entity.panic = Some(Panic { message, file, line });
+            Ok(())
+        },
+    )?;
     Ok(())
 }
 
 /// Loads the state at its first access (E16), outside the guest's time.
 async fn load(cx: &mut Cx<'_>) -> Result<()> {
     let entity = cx.data_mut();
-    let Durable::Asleep(source) = &mut entity.durable else { return Ok(()) };
+    let EntityState::NotLoaded(source) = &mut entity.state else { return Ok(()) };
     entity.meter.enter_host();
     let loaded = source.load().await;
     entity.meter.leave_host();
-    let entries = loaded.map_err(|error| Fault::State(error.to_string()))?;
-    entity.durable = Durable::Awake(State::from_store(entries)?);
+    let entries = loaded.map_err(|error| HostTrap::StateUnavailable(error.to_string()))?;
+    entity.state = EntityState::Loaded(State::from_store(entries)?);
     Ok(())
 }
 
-fn awake(entity: &Entity) -> std::result::Result<&State, Fault> {
-    match &entity.durable {
-        Durable::Awake(state) => Ok(state),
-        Durable::Asleep(_) => Err(Fault::State("the state was not loaded".into())),
+fn awake(entity: &InstanceData) -> std::result::Result<&State, HostTrap> {
+    match &entity.state {
+        EntityState::Loaded(state) => Ok(state),
+        EntityState::NotLoaded(_) => {
+            Err(HostTrap::StateUnavailable("the state was not loaded".into()))
+        }
     }
 }
 
-fn check_key(key: &str) -> std::result::Result<(), Fault> {
+fn check_key(key: &str) -> std::result::Result<(), HostTrap> {
     if key.is_empty() || key.len() > KEY_LIMIT {
         let length = key.len();
-        return Err(Fault::BadCall(format!(
+        return Err(HostTrap::InvalidHostCall(format!(
             "state was called with a key of {length} bytes, not 1 to {KEY_LIMIT}"
         )));
     }

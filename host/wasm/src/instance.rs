@@ -6,12 +6,14 @@ use bytes::Bytes;
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, ComponentType, Func, Lift, Lower, TypedFunc};
 
-use crate::entity::{Entity, Phase};
-use crate::fault::{Stage, explain, guest, host, limit};
-use crate::host::Place;
+use crate::host_trap::{Stage, explain, guest, host, limit};
+use crate::instance_data::{InstanceData, Phase};
 use crate::meter::{Meter, metered};
+use crate::runtime::InstancePermit;
 use crate::text::is_control;
-use crate::{Failure, MessageContext, Program, StartReason, StopReason, Turn, TurnResult};
+use crate::{
+    Failure, GuestTurnOutput, MessageContext, Program, StartReason, StopReason, TurnResult,
+};
 
 /// Bytes of an application error's code.
 const CODE_LIMIT: usize = 128;
@@ -36,28 +38,28 @@ pub(crate) struct ApplicationError {
 }
 
 /// What `message` answers.
-type Answer = Result<Vec<u8>, GuestError>;
+type MessageResult = Result<Vec<u8>, GuestError>;
 /// The type of the export `message`.
-pub(crate) type MessageFunc<'a> = TypedFunc<(&'a str, &'a [u8]), (Answer,)>;
+pub(crate) type MessageFunc<'a> = TypedFunc<(&'a str, &'a [u8]), (MessageResult,)>;
 
 /// A store and a memory of one entity's own. After a [`TurnResult::Failed`], or when a turn's future was dropped before
 /// its end, every further turn fails with `instance-dropped`: drop it and make a new one.
 pub struct Instance {
     // Before `place`: the memory is given back first.
-    store: Store<Entity>,
+    store: Store<InstanceData>,
     start: Func,
     message: Func,
     stop: Option<Func>,
     poisoned: bool,
     program: Arc<Program>,
-    place: Place,
+    permit: InstancePermit,
 }
 
 /// Stops an instance from outside: the running turn ends at once with `interrupted`, and so does any later one.
 #[derive(Clone)]
-pub struct Interrupt(Arc<Meter>);
+pub struct InterruptHandle(Arc<Meter>);
 
-impl Interrupt {
+impl InterruptHandle {
     /// Stops it. A guest that runs is stopped at the next tick, one that waits at once.
     pub fn interrupt(&self) {
         self.0.interrupt();
@@ -66,19 +68,19 @@ impl Interrupt {
 
 impl Instance {
     pub(crate) fn new(
-        store: Store<Entity>,
+        store: Store<InstanceData>,
         start: Func,
         message: Func,
         stop: Option<Func>,
         program: Arc<Program>,
-        place: Place,
+        place: InstancePermit,
     ) -> Instance {
-        Instance { store, start, message, stop, poisoned: false, program, place }
+        Instance { store, start, message, stop, poisoned: false, program, permit: place }
     }
 
     /// The switch that stops it; may be used from any thread.
-    pub fn interrupt_handle(&self) -> Interrupt {
-        Interrupt(self.store.data().meter.clone())
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        InterruptHandle(self.store.data().meter.clone())
     }
 
     /// The program it runs.
@@ -87,7 +89,7 @@ impl Instance {
     }
 
     /// The first turn. Its time is counted on from instantiation, to the limit on activation.
-    pub async fn start(&mut self, reason: StartReason) -> Turn {
+    pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
         self.begin(Stage::Start, Phase::Hook);
         let called =
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
@@ -102,19 +104,25 @@ impl Instance {
     }
 
     /// Runs one message as one turn.
-    pub async fn message(&mut self, context: MessageContext, method: &str, body: Bytes) -> Turn {
+    pub async fn message(
+        &mut self,
+        context: MessageContext,
+        method: &str,
+        body: Bytes,
+    ) -> GuestTurnOutput {
         self.begin(Stage::Message, Phase::Message(Box::new(context)));
-        let called =
-            self.call::<_, (Answer,)>(Stage::Message, self.message, (method, &body[..])).await;
+        let called = self
+            .call::<_, (MessageResult,)>(Stage::Message, self.message, (method, &body[..]))
+            .await;
         let result = match called {
-            Ok((answer,)) => self.judge(answer, method),
+            Ok((answer,)) => self.interpret_answer(answer, method),
             Err(failure) => self.fail(failure),
         };
         self.finish(result)
     }
 
     /// The last turn. A guest without the hook has an empty one.
-    pub async fn stop(&mut self, reason: StopReason) -> Turn {
+    pub async fn stop(&mut self, reason: StopReason) -> GuestTurnOutput {
         self.begin(Stage::Stop, Phase::Hook);
         let called = match self.stop {
             Some(stop) => self.call::<_, ()>(Stage::Stop, stop, (reason,)).await,
@@ -162,7 +170,7 @@ impl Instance {
         )]
         let func: TypedFunc<P, R> = unsafe { TypedFunc::new_unchecked(func) };
         let meter = self.store.data().meter.clone();
-        let sleepers = &self.place.0.ticker.sleepers;
+        let sleepers = &self.permit.0.ticker.sleepers;
         match metered(&meter, sleepers, func.call_async(&mut self.store, params)).await {
             Ok(Ok(result)) => {
                 self.poisoned = false;
@@ -170,7 +178,7 @@ impl Instance {
             }
             Ok(Err(error)) => Err(explain(&error, stage, self.store.data_mut())),
             Err(fault) => {
-                let failure = fault.failure(stage, self.program.limits());
+                let failure = fault.to_failure(stage, self.program.limits());
                 self.store.data().log.failed(&failure, None);
                 Err(failure)
             }
@@ -178,7 +186,7 @@ impl Instance {
     }
 
     /// What a guest's answer means.
-    fn judge(&mut self, answer: Answer, method: &str) -> TurnResult {
+    fn interpret_answer(&mut self, answer: MessageResult, method: &str) -> TurnResult {
         let most = self.program.limits().reply;
         let (code, message) = match answer {
             Ok(reply) if reply.len() as u64 <= most => return TurnResult::Ok(reply.into()),
@@ -225,22 +233,22 @@ impl Instance {
         TurnResult::Failed(failure)
     }
 
-    fn finish(&mut self, result: TurnResult) -> Turn {
+    fn finish(&mut self, result: TurnResult) -> GuestTurnOutput {
         let entity = self.store.data_mut();
-        entity.phase = Phase::Still;
+        entity.phase = Phase::NoTurn;
         if let Some(wasi) = &entity.wasi {
             wasi.flush();
         }
         let mut writes = Vec::new();
         let mut state_bytes = None;
-        if let Some(state) = entity.state() {
+        if let Some(state) = entity.loaded_state() {
             match result {
                 TurnResult::Ok(_) => writes = state.accept(),
                 _ => state.discard(),
             }
             state_bytes = Some(state.bytes());
         }
-        Turn {
+        GuestTurnOutput {
             result,
             writes,
             state_bytes,

@@ -11,21 +11,21 @@
 
 mod cache;
 mod cancel;
-mod code;
+mod codegen;
 mod compiler;
 mod encode;
 mod engine;
-mod entity;
 mod error;
-mod fault;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-mod host;
+mod host_trap;
 mod imports;
 mod instance;
+mod instance_data;
 mod log;
 mod meter;
 mod program;
+mod runtime;
 mod settings;
 mod state;
 mod survey;
@@ -37,14 +37,16 @@ mod world;
 
 pub use compiler::compiler_main;
 pub use encode::encode;
-pub use engine::Shape;
-pub use error::{Error, Part, StateError};
-pub use host::{Digest, Host};
-pub use instance::{Instance, Interrupt};
+pub use engine::RuntimeStatus;
+pub use error::{ComponentResource, Error, StateError};
+pub use instance::{Instance, InterruptHandle};
 pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
-pub use settings::{Allocator, Compiler, CompilerSettings, ComponentLimits, Limits, Settings};
+pub use runtime::{ComponentDigest, WasmRuntime};
+pub use settings::{
+    Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits, RuntimeSettings,
+};
 pub use turn::{
-    Failure, FailureKind, Identity, Kind, MessageContext, Method, NoState, Spec, StartReason,
-    StateSource, StopReason, Turn, TurnResult,
+    EntityIdentity, Failure, FailureKind, GuestTurnOutput, InstanceSpec, MessageContext,
+    MessageKind, Method, NoState, StartReason, StateSource, StopReason, TurnResult,
 };

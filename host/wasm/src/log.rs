@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::text::{one_line, printable};
-use crate::{Failure, Identity, Limits};
+use crate::{EntityIdentity, Failure, InstanceLimits};
 
 /// The `tracing` target of guests' lines.
 pub const TARGET: &str = "ostraca::guest";
@@ -29,9 +29,9 @@ pub(crate) enum Level {
 
 /// One instance's log, shared with its standard output if it has one.
 pub(crate) struct GuestLog {
-    identity: Identity,
+    identity: EntityIdentity,
     lines: u32,
-    line: usize,
+    max_line_bytes: usize,
     bucket: Mutex<Bucket>,
 }
 
@@ -42,24 +42,27 @@ struct Bucket {
 }
 
 impl GuestLog {
-    pub(crate) fn new(identity: Identity, limits: &Limits) -> GuestLog {
-        let bucket =
-            Bucket { tokens: f64::from(limits.log_lines), filled: Instant::now(), dropped: 0 };
+    pub(crate) fn new(identity: EntityIdentity, limits: &InstanceLimits) -> GuestLog {
+        let bucket = Bucket {
+            tokens: f64::from(limits.log_lines_per_second),
+            filled: Instant::now(),
+            dropped: 0,
+        };
         GuestLog {
             identity,
-            lines: limits.log_lines,
-            line: limits.log_line,
+            lines: limits.log_lines_per_second,
+            max_line_bytes: limits.log_line_bytes,
             bucket: Mutex::new(bucket),
         }
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &EntityIdentity {
         &self.identity
     }
 
     /// The longest line in bytes.
-    pub(crate) fn line_limit(&self) -> usize {
-        self.line
+    pub(crate) fn max_line_bytes(&self) -> usize {
+        self.max_line_bytes
     }
 
     /// How many lines were dropped since this was last asked.
@@ -77,7 +80,7 @@ impl GuestLog {
 
     /// The one line on a failed call, whatever failed. Not limited: each ends an instance.
     pub(crate) fn failed(&self, failure: &Failure, backtrace: Option<&str>) {
-        let Identity { namespace, entity_type, id, revision } = &self.identity;
+        let EntityIdentity { namespace, entity_type, id, revision } = &self.identity;
         // Names of functions are the component's; ids are clients'.
         let (id, backtrace) = (printable(id), one_line(backtrace.unwrap_or_default()));
         let message = &failure.message;
@@ -100,12 +103,12 @@ impl GuestLog {
     }
 
     fn cut<'a>(&self, line: &'a str) -> (&'a str, usize) {
-        let end = line.floor_char_boundary(self.line);
+        let end = line.floor_char_boundary(self.max_line_bytes);
         (&line[..end], line.len() - end)
     }
 
     fn emit(&self, level: Level, line: &str, cut: usize) {
-        let Identity { namespace, entity_type, id, revision } = &self.identity;
+        let EntityIdentity { namespace, entity_type, id, revision } = &self.identity;
         let (id, line) = (printable(id), printable(line));
         // tracing wants the level to be constant, hence an arm for each.
         macro_rules! emit {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
 
-use crate::fault::Fault;
+use crate::host_trap::HostTrap;
 use crate::ticker::Sleepers;
 
 const GUEST: u8 = 0;
@@ -26,7 +26,7 @@ const ASLEEP: u8 = 3;
 /// One instance's meter and stop switch, shared by the turn's future, the epoch callback and the owner.
 pub(crate) struct Meter {
     /// Where the guest is while the future is not being polled: one of the constants above.
-    place: AtomicU8,
+    position: AtomicU8,
     mark: AtomicU64,
     spent: AtomicU64,
     limit: AtomicU64,
@@ -47,7 +47,7 @@ fn nanos(duration: Duration) -> u64 {
 impl Meter {
     pub(crate) fn new(tick: Duration) -> Arc<Meter> {
         Arc::new(Meter {
-            place: AtomicU8::new(GUEST),
+            position: AtomicU8::new(GUEST),
             mark: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             limit: AtomicU64::new(0),
@@ -68,22 +68,22 @@ impl Meter {
     }
 
     /// Called at an epoch tick: may the guest go on?
-    pub(crate) fn tick(&self) -> Result<(), Fault> {
+    pub(crate) fn tick(&self) -> Result<(), HostTrap> {
         self.charge(self.segment);
         self.check()?;
-        self.place.store(YIELDED, Relaxed);
+        self.position.store(YIELDED, Relaxed);
         Ok(())
     }
 
     /// The guest's time stops while the host works for it.
     pub(crate) fn enter_host(&self) {
         self.charge(self.segment);
-        self.place.store(IN_HOST, Relaxed);
+        self.position.store(IN_HOST, Relaxed);
     }
 
     pub(crate) fn leave_host(&self) {
         self.mark.store(now(), Relaxed);
-        self.place.store(GUEST, Relaxed);
+        self.position.store(GUEST, Relaxed);
     }
 
     pub(crate) fn interrupt(&self) {
@@ -101,12 +101,12 @@ impl Meter {
         self.spent.store(self.spent.load(Relaxed).saturating_add(passed), Relaxed);
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), HostTrap> {
         if self.interrupted.load(SeqCst) {
-            return Err(Fault::Interrupted);
+            return Err(HostTrap::Interrupted);
         }
         if self.spent.load(Relaxed) >= self.limit.load(Relaxed) {
-            return Err(Fault::TimeLimit);
+            return Err(HostTrap::TimeLimitExceeded);
         }
         Ok(())
     }
@@ -117,10 +117,10 @@ pub(crate) async fn metered<F: Future>(
     meter: &Arc<Meter>,
     sleepers: &Sleepers,
     call: F,
-) -> Result<F::Output, Fault> {
+) -> Result<F::Output, HostTrap> {
     let mut call = pin!(call);
     poll_fn(|cx| {
-        match meter.place.load(Relaxed) {
+        match meter.position.load(Relaxed) {
             IN_HOST => {}
             ASLEEP => meter.charge(u64::MAX),
             _ => meter.mark.store(now(), Relaxed),
@@ -128,23 +128,23 @@ pub(crate) async fn metered<F: Future>(
         if let Err(fault) = meter.check() {
             return Poll::Ready(Err(fault));
         }
-        if meter.place.load(Relaxed) != IN_HOST {
-            meter.place.store(GUEST, Relaxed);
+        if meter.position.load(Relaxed) != IN_HOST {
+            meter.position.store(GUEST, Relaxed);
         }
         if let Poll::Ready(output) = call.as_mut().poll(cx) {
             meter.charge(meter.segment);
             return Poll::Ready(Ok(output));
         }
-        if meter.place.load(Relaxed) == GUEST {
+        if meter.position.load(Relaxed) == GUEST {
             meter.charge(meter.segment);
-            meter.place.store(ASLEEP, Relaxed);
+            meter.position.store(ASLEEP, Relaxed);
             let left = meter.limit.load(Relaxed).saturating_sub(meter.spent.load(Relaxed));
             sleepers.wake_after(Duration::from_nanos(left), meter);
         }
         meter.waker.register(cx.waker());
         // The switch may have been thrown between the check above and the registration.
         if meter.interrupted.load(SeqCst) {
-            return Poll::Ready(Err(Fault::Interrupted));
+            return Poll::Ready(Err(HostTrap::Interrupted));
         }
         Poll::Pending
     })

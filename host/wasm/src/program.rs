@@ -6,19 +6,19 @@ use std::sync::Arc;
 use wasmtime::component::{Component, InstancePre, TypedFunc};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
-use crate::cancel::{Cancel, cancelled};
-use crate::engine::Room;
-use crate::entity::Entity;
-use crate::fault::{Stage, explain};
-use crate::host::Inner;
+use crate::cancel::{CancelToken, cancelled};
+use crate::engine::EngineContext;
+use crate::host_trap::{Stage, explain};
 use crate::instance::{Instance, MessageFunc};
+use crate::instance_data::InstanceData;
 use crate::log::GuestLog;
 use crate::meter::{Meter, metered};
-use crate::text::{is_control, told};
+use crate::runtime::Inner;
+use crate::text::{is_control, sanitized};
 use crate::world::Exports;
 use crate::{
-    Digest, Error, Failure, Identity, Limits, Method, NoState, Spec, StartReason, StateSource,
-    StopReason,
+    ComponentDigest, EntityIdentity, Error, Failure, InstanceLimits, InstanceSpec, Method, NoState,
+    StartReason, StateSource, StopReason,
 };
 
 /// Methods that a component may have.
@@ -29,36 +29,36 @@ const METHOD_NAME: usize = 128;
 pub(crate) const METHODS_BYTES: usize = 4 << 20;
 
 /// What does not depend on a deployment's limits: shared by all programs of one component.
-pub(crate) struct Compiled {
-    pre: InstancePre<Entity>,
+pub(crate) struct CompiledComponent {
+    pre: InstancePre<InstanceData>,
     exports: Exports,
     methods: Vec<Method>,
-    digest: Digest,
+    digest: ComponentDigest,
 }
 
 /// A component with the limits of one deployment. Instances keep it alive.
 pub struct Program {
     inner: Arc<Inner>,
-    compiled: Arc<Compiled>,
-    limits: Arc<Limits>,
+    compiled: Arc<CompiledComponent>,
+    limits: Arc<InstanceLimits>,
 }
 
-impl Compiled {
+impl CompiledComponent {
     pub(crate) fn new(
         inner: &Arc<Inner>,
-        room: &Room,
+        room: &EngineContext,
         component: &Component,
         exports: Exports,
-        digest: Digest,
-        limits: &Arc<Limits>,
-        cancel: &Cancel,
-    ) -> Result<Compiled, Error> {
+        digest: ComponentDigest,
+        limits: &Arc<InstanceLimits>,
+        cancel: &CancelToken,
+    ) -> Result<CompiledComponent, Error> {
         let linker = if exports.wasi { &room.wasi } else { &room.plain };
         let pre = linker.instantiate_pre(component).map_err(wrong_signature)?;
-        let mut compiled = Compiled { pre, exports, methods: Vec::new(), digest };
+        let mut compiled = CompiledComponent { pre, exports, methods: Vec::new(), digest };
         let reading = async {
             let permit = inner.readers().acquire().await;
-            let _permit = permit.map_err(|error| Error::Thread(error.to_string()))?;
+            let _permit = permit.map_err(|error| Error::ThreadFailed(error.to_string()))?;
             compiled.read_methods(inner, limits).await
         };
         compiled.methods = cancel.block_on(reading).ok_or_else(cancelled)??;
@@ -69,11 +69,15 @@ impl Compiled {
     async fn read_methods(
         &self,
         inner: &Arc<Inner>,
-        limits: &Arc<Limits>,
+        limits: &Arc<InstanceLimits>,
     ) -> Result<Vec<Method>, Error> {
-        let nobody =
-            Identity { namespace: "".into(), entity_type: "".into(), id: "".into(), revision: 0 };
-        let bad = |failure: Failure| Error::BadMethods(failure.message);
+        let nobody = EntityIdentity {
+            namespace: "".into(),
+            entity_type: "".into(),
+            id: "".into(),
+            revision: 0,
+        };
+        let bad = |failure: Failure| Error::InvalidMethods(failure.message);
         let (mut store, instance) = self
             .instantiate(inner, limits, nobody, Box::new(NoState))
             .await
@@ -99,46 +103,52 @@ impl Compiled {
         match called {
             Ok(Ok((methods,))) => check_methods(methods),
             Ok(Err(error)) => Err(bad(explain(&error, Stage::Methods, store.data_mut()))),
-            Err(fault) => Err(bad(fault.failure(Stage::Methods, limits))),
+            Err(fault) => Err(bad(fault.to_failure(Stage::Methods, limits))),
         }
     }
 
     async fn instantiate(
         &self,
         inner: &Arc<Inner>,
-        limits: &Arc<Limits>,
-        identity: Identity,
+        limits: &Arc<InstanceLimits>,
+        identity: EntityIdentity,
         state: Box<dyn StateSource>,
-    ) -> Result<(Store<Entity>, wasmtime::component::Instance), Error> {
+    ) -> Result<(Store<InstanceData>, wasmtime::component::Instance), Error> {
         let meter = Meter::new(inner.tick());
         meter.begin(limits.activation_time);
         let log = Arc::new(GuestLog::new(identity, limits));
-        let mut store =
-            Store::new(self.pre.engine(), Entity::new(limits.clone(), meter.clone(), log, state));
+        let mut store = Store::new(
+            self.pre.engine(),
+            InstanceData::new(limits.clone(), meter.clone(), log, state),
+        );
         store.limiter(|entity| entity);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|cx| {
             cx.data().meter.tick()?;
             Ok(UpdateDeadline::Yield(1))
         });
-        store.set_hostcall_fuel(limits.most_passed());
+        store.set_hostcall_fuel(limits.hostcall_fuel());
         let made =
             metered(&meter, &inner.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
         match made {
             Ok(Ok(instance)) => Ok((store, instance)),
             Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => {
-                Err(Error::NoRoom { limit: inner.max_live() })
+                Err(Error::InstanceLimit { limit: inner.max_live() })
             }
             Ok(Err(error)) => {
                 Err(Error::Activation(explain(&error, Stage::Instantiate, store.data_mut())))
             }
-            Err(fault) => Err(Error::Activation(fault.failure(Stage::Instantiate, limits))),
+            Err(fault) => Err(Error::Activation(fault.to_failure(Stage::Instantiate, limits))),
         }
     }
 }
 
 impl Program {
-    pub(crate) fn new(inner: Arc<Inner>, compiled: Arc<Compiled>, limits: Arc<Limits>) -> Program {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        compiled: Arc<CompiledComponent>,
+        limits: Arc<InstanceLimits>,
+    ) -> Program {
         Program { inner, compiled, limits }
     }
 
@@ -148,28 +158,28 @@ impl Program {
     }
 
     /// Whether it has the stop hook.
-    pub fn has_stop(&self) -> bool {
+    pub fn has_stop_hook(&self) -> bool {
         self.compiled.exports.stop.is_some()
     }
 
     /// The component's content hash.
-    pub fn digest(&self) -> Digest {
+    pub fn digest(&self) -> ComponentDigest {
         self.compiled.digest
     }
 
     /// What each of its instances may use.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &InstanceLimits {
         &self.limits
     }
 
     /// Makes an entity's sandbox: a store and a memory of its own. [`Error::NoRoom`] is answered by dropping another
     /// instance. The state is not loaded yet.
-    pub async fn instantiate(self: &Arc<Self>, spec: Spec) -> Result<Instance, Error> {
-        let place = self.inner.place()?;
+    pub async fn instantiate(self: &Arc<Self>, spec: InstanceSpec) -> Result<Instance, Error> {
+        let place = self.inner.acquire_permit()?;
         let (mut store, instance) =
             self.compiled.instantiate(&self.inner, &self.limits, spec.identity, spec.state).await?;
         let exports = &self.compiled.exports;
-        let func = |store: &mut Store<Entity>, index| {
+        let func = |store: &mut Store<InstanceData>, index| {
             instance.get_func(store, index).ok_or_else(lost_export)
         };
         let start = func(&mut store, exports.start)?;
@@ -184,12 +194,12 @@ fn lost_export() -> Error {
 }
 
 fn wrong_signature(error: wasmtime::Error) -> Error {
-    Error::WrongSignature(told(format!("{error:#}")))
+    Error::WrongSignature(sanitized(format!("{error:#}")))
 }
 
 fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
     if methods.len() > METHODS {
-        return Err(Error::BadMethods(format!(
+        return Err(Error::InvalidMethods(format!(
             "{} methods are more than {METHODS}",
             methods.len()
         )));
@@ -197,16 +207,18 @@ fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
     let mut names = HashSet::new();
     for Method { name, .. } in &methods {
         if name.is_empty() || name.len() > METHOD_NAME {
-            return Err(Error::BadMethods(format!(
+            return Err(Error::InvalidMethods(format!(
                 "a name has {} bytes, not 1 to {METHOD_NAME}",
                 name.len()
             )));
         }
         if name.chars().any(is_control) {
-            return Err(Error::BadMethods(format!("the name {name:?} has a control character")));
+            return Err(Error::InvalidMethods(format!(
+                "the name {name:?} has a control character"
+            )));
         }
         if !names.insert(name.as_str()) {
-            return Err(Error::BadMethods(format!("{name:?} is listed twice")));
+            return Err(Error::InvalidMethods(format!("{name:?} is listed twice")));
         }
     }
     drop(names);
@@ -216,10 +228,10 @@ fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::MessageKind;
 
     fn method(name: &str) -> Method {
-        Method { name: name.into(), kind: Kind::Query, summary: String::new() }
+        Method { name: name.into(), kind: MessageKind::Query, summary: String::new() }
     }
 
     #[test]

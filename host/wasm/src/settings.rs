@@ -31,21 +31,21 @@ impl Allocator {
 
 /// The node's settings for guests.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RuntimeSettings {
     /// Default [`Allocator::Auto`].
     pub allocator: Allocator,
     /// The most live instances. Default 8,000, lowered with a warning where `vm.max_map_count` does not allow them;
     /// a number that was set and does not fit is an error at start.
-    pub max_live: Option<u32>,
+    pub max_live_instances: Option<u32>,
     /// The largest memory in bytes that an instance in the pool may have. Default 16 MiB. A type whose limit is higher
     /// runs on a second engine, outside the pool.
-    pub max_memory: u64,
+    pub pooled_instance_memory: u64,
     /// Where compiled components are kept; must be private to this node. Default none: each start compiles again.
     pub cache_dir: Option<PathBuf>,
     /// The most bytes that the cache keeps; the oldest files go first. Default 1 GiB.
-    pub cache_limit: u64,
+    pub compile_cache_limit: u64,
     /// How often a running guest is looked at. Default 5 ms.
-    pub tick: Duration,
+    pub tick_interval: Duration,
     /// The largest component in bytes. Default 64 MiB; compiling takes about 20 times its size in memory.
     pub component_limit: u64,
     /// The stack in bytes that a guest's calls may use. Default 512 KiB.
@@ -93,49 +93,49 @@ impl Default for ComponentLimits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompilerSettings {
     /// What is run. Default [`Compiler::ThisProgram`].
-    pub program: Compiler,
+    pub program: CompilerProgram,
     /// The most address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or this
     /// process's control group has, from 256 MiB to 2 GiB. Error `compile-memory-limit`.
-    pub memory: u64,
+    pub max_memory: u64,
     /// How long one compilation may take. Default 90 s. Error `compile-time-limit`.
-    pub time: Duration,
+    pub timeout: Duration,
     /// How many compile at the same time; others wait. Default 2.
-    pub at_once: usize,
+    pub max_concurrent: usize,
 }
 
 impl Default for CompilerSettings {
     fn default() -> Self {
         CompilerSettings {
-            program: Compiler::ThisProgram,
-            memory: 0,
-            time: Duration::from_secs(90),
-            at_once: 2,
+            program: CompilerProgram::CurrentExecutable,
+            max_memory: 0,
+            timeout: Duration::from_secs(90),
+            max_concurrent: 2,
         }
     }
 }
 
 /// Which program compiles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Compiler {
+pub enum CompilerProgram {
     /// This one: its `main` calls [`crate::compiler_main`] before anything else.
     #[default]
-    ThisProgram,
+    CurrentExecutable,
     /// Another one of the same release that does so.
-    Program(PathBuf),
+    Executable(PathBuf),
     /// None: compiles in this process, without any bounds. For tests of other things, and for programs that compile only
     /// what they have made themselves.
     InProcess,
 }
 
-impl Default for Settings {
+impl Default for RuntimeSettings {
     fn default() -> Self {
-        Settings {
+        RuntimeSettings {
             allocator: Allocator::Auto,
-            max_live: None,
-            max_memory: 16 << 20,
+            max_live_instances: None,
+            pooled_instance_memory: 16 << 20,
             cache_dir: None,
-            cache_limit: 1 << 30,
-            tick: Duration::from_millis(5),
+            compile_cache_limit: 1 << 30,
+            tick_interval: Duration::from_millis(5),
             component_limit: 64 << 20,
             wasm_stack: 512 << 10,
             component: ComponentLimits::default(),
@@ -145,11 +145,11 @@ impl Default for Settings {
 }
 
 /// Bytes that may go with the largest value in one call: keys, method names, log lines.
-const PASSED_BESIDE: usize = 64 << 10;
+const HOSTCALL_FUEL_OVERHEAD: usize = 64 << 10;
 
 /// What each instance of one deployment may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct InstanceLimits {
     /// Linear memory in bytes. Default 16 MiB. Error `memory-limit`.
     pub memory: u64,
     /// Elements of all tables together. Default 10,000. Error `table-limit`.
@@ -170,24 +170,24 @@ pub struct Limits {
     /// A reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
     /// Log lines a second, with bursts of as many. Default 100. What is beyond is counted and dropped.
-    pub log_lines: u32,
+    pub log_lines_per_second: u32,
     /// Bytes of one log line. Default 4 KiB. What is beyond is cut.
-    pub log_line: usize,
+    pub log_line_bytes: usize,
 }
 
-impl Limits {
+impl InstanceLimits {
     /// Bytes of texts and values that a guest may pass to the host in one call, or return from one: as much as any of
     /// them may be, and what goes with it. Error `value-too-large`. The host copies them before it can look at them, on
     /// a thread that other entities wait for.
-    pub(crate) fn most_passed(&self) -> usize {
+    pub(crate) fn hostcall_fuel(&self) -> usize {
         let most = self.state.max(self.turn_bytes).max(self.reply);
-        usize::try_from(most).unwrap_or(usize::MAX).saturating_add(PASSED_BESIDE)
+        usize::try_from(most).unwrap_or(usize::MAX).saturating_add(HOSTCALL_FUEL_OVERHEAD)
     }
 }
 
-impl Default for Limits {
+impl Default for InstanceLimits {
     fn default() -> Self {
-        Limits {
+        InstanceLimits {
             memory: 16 << 20,
             table_elements: 10_000,
             turn_time: Duration::from_millis(100),
@@ -197,8 +197,8 @@ impl Default for Limits {
             turn_keys: 1_000,
             turn_bytes: 4 << 20,
             reply: 1 << 20,
-            log_lines: 100,
-            log_line: 4 << 10,
+            log_lines_per_second: 100,
+            log_line_bytes: 4 << 10,
         }
     }
 }

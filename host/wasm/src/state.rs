@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Limits;
-use crate::fault::Fault;
+use crate::InstanceLimits;
+use crate::host_trap::HostTrap;
 
 /// The longest key in bytes.
 pub(crate) const KEY_LIMIT: usize = 512;
@@ -36,12 +36,13 @@ pub(crate) struct State {
 
 impl State {
     /// Takes what the store has.
-    pub(crate) fn from_store(entries: Vec<(Bytes, Bytes)>) -> Result<State, Fault> {
+    pub(crate) fn from_store(entries: Vec<(Bytes, Bytes)>) -> Result<State, HostTrap> {
         let mut base = BTreeMap::new();
         let mut bytes = 0;
         for (key, value) in entries {
-            let key = std::str::from_utf8(&key)
-                .map_err(|_| Fault::State("load the entity's state: a key is not UTF-8".into()))?;
+            let key = std::str::from_utf8(&key).map_err(|_| {
+                HostTrap::StateUnavailable("load the entity's state: a key is not UTF-8".into())
+            })?;
             bytes += size(key, &value);
             base.insert(Arc::from(key), Arc::from(&value[..]));
         }
@@ -66,17 +67,17 @@ impl State {
         &mut self,
         key: Arc<str>,
         value: Value,
-        limits: &Limits,
-    ) -> Result<(), Fault> {
+        limits: &InstanceLimits,
+    ) -> Result<(), HostTrap> {
         let old = self.get(&key).map(|old| size(&key, old));
         let new = size(&key, &value);
         let would = self.bytes - old.unwrap_or(0) + new;
         if would > limits.state && new > old.unwrap_or(0) {
-            return Err(Fault::StateTooLarge { would, limit: limits.state });
+            return Err(HostTrap::StateTooLarge { would, limit: limits.state });
         }
         let keys = self.keys + u64::from(old.is_none());
         if keys > limits.keys && old.is_none() {
-            return Err(Fault::TooManyKeys { limit: limits.keys });
+            return Err(HostTrap::TooManyKeys { limit: limits.keys });
         }
         self.write(key, Some(value), limits)?;
         (self.bytes, self.keys) = (would, keys);
@@ -84,18 +85,23 @@ impl State {
     }
 
     /// Puts a change into the overlay unless the turn would write too much.
-    fn write(&mut self, key: Arc<str>, value: Option<Value>, limits: &Limits) -> Result<(), Fault> {
+    fn write(
+        &mut self,
+        key: Arc<str>,
+        value: Option<Value>,
+        limits: &InstanceLimits,
+    ) -> Result<(), HostTrap> {
         let of = |value: &Option<Value>| size(&key, value.as_deref().unwrap_or_default());
         let before = self.overlay.get(&key);
         let count = self.overlay.len() as u64 + u64::from(before.is_none());
         let bytes = self.turn_bytes - before.map_or(0, of) + of(&value);
         if count > limits.turn_keys {
             let limit = limits.turn_keys;
-            return Err(Fault::TurnTooLarge { what: "keys", setting: "turn-keys", limit });
+            return Err(HostTrap::TurnTooLarge { what: "keys", setting: "turn-keys", limit });
         }
         if bytes > limits.turn_bytes {
             let limit = limits.turn_bytes;
-            return Err(Fault::TurnTooLarge { what: "bytes", setting: "turn-bytes", limit });
+            return Err(HostTrap::TurnTooLarge { what: "bytes", setting: "turn-bytes", limit });
         }
         self.turn_bytes = bytes;
         self.overlay.insert(key, value);
@@ -109,7 +115,11 @@ impl State {
     }
 
     /// Deletes a key; whether there was one.
-    pub(crate) fn delete(&mut self, key: Arc<str>, limits: &Limits) -> Result<bool, Fault> {
+    pub(crate) fn delete(
+        &mut self,
+        key: Arc<str>,
+        limits: &InstanceLimits,
+    ) -> Result<bool, HostTrap> {
         let Some(old) = self.get(&key) else { return Ok(false) };
         let old = size(&key, old);
         // A key that this turn made leaves nothing behind: else a guest could fill the host's memory with them.
@@ -218,8 +228,8 @@ mod tests {
         Arc::from(name)
     }
 
-    fn limits(state: u64) -> Limits {
-        Limits { state, ..Limits::default() }
+    fn limits(state: u64) -> InstanceLimits {
+        InstanceLimits { state, ..InstanceLimits::default() }
     }
 
     fn value(bytes: &str) -> Value {
@@ -271,7 +281,7 @@ mod tests {
         let mut state = state(&[("a", "12345678")]);
         assert!(matches!(
             state.set(key("a"), value("123456789"), &limits(4)),
-            Err(Fault::StateTooLarge { would: 110, limit: 4 })
+            Err(HostTrap::StateTooLarge { would: 110, limit: 4 })
         ));
         state.set(key("a"), value("1234567"), &limits(4)).unwrap();
         assert_eq!(state.bytes(), 8 + KEY_CHARGE);
@@ -300,17 +310,17 @@ mod tests {
         state.set(key("b"), value(""), &limits).unwrap();
         assert!(matches!(
             state.set(key("c"), value(""), &limits),
-            Err(Fault::StateTooLarge { would: 303, limit: 300 })
+            Err(HostTrap::StateTooLarge { would: 303, limit: 300 })
         ));
     }
 
     #[test]
     fn keys_have_a_limit_that_deleting_makes_room_under() {
-        let limits = Limits { keys: 2, ..limits(1_000) };
+        let limits = InstanceLimits { keys: 2, ..limits(1_000) };
         let mut state = state(&[("a", ""), ("b", ""), ("c", "")]);
         assert!(matches!(
             state.set(key("d"), value(""), &limits),
-            Err(Fault::TooManyKeys { limit: 2 })
+            Err(HostTrap::TooManyKeys { limit: 2 })
         ));
         state.set(key("a"), value("1"), &limits).unwrap();
         assert!(state.delete(key("a"), &limits).unwrap());
@@ -322,10 +332,11 @@ mod tests {
 
     #[test]
     fn what_one_turn_writes_has_limits_of_its_own() {
-        let limits = Limits { turn_keys: 2, turn_bytes: 2 * KEY_CHARGE + 6, ..limits(10_000) };
+        let limits =
+            InstanceLimits { turn_keys: 2, turn_bytes: 2 * KEY_CHARGE + 6, ..limits(10_000) };
         let mut state = state(&[("a", "1"), ("b", "2"), ("c", "3")]);
-        let too_large = |result: Result<(), Fault>, of| match result {
-            Err(Fault::TurnTooLarge { setting, .. }) => assert_eq!(setting, of),
+        let too_large = |result: Result<(), HostTrap>, of| match result {
+            Err(HostTrap::TurnTooLarge { setting, .. }) => assert_eq!(setting, of),
             other => panic!("{other:?}"),
         };
         state.set(key("a"), value("22"), &limits).unwrap();

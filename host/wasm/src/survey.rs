@@ -13,8 +13,8 @@ use wasmparser::{
     ComponentType, ComponentTypeRef, Instance, Parser, Payload, TypeRef,
 };
 
-use crate::text::told;
-use crate::{ComponentLimits, Error, Limits, Part};
+use crate::text::sanitized;
+use crate::{ComponentLimits, ComponentResource, Error, InstanceLimits};
 
 /// What one instantiation of a component makes, nested ones included. Sums stop at the largest number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,22 +53,30 @@ impl Counts {
     }
 
     /// Refuses what is more than the node allows any component, or than its own deployment allows an instance.
-    pub(crate) fn check(&self, most: &ComponentLimits, limits: &Limits) -> Result<(), Error> {
+    pub(crate) fn check(
+        &self,
+        most: &ComponentLimits,
+        limits: &InstanceLimits,
+    ) -> Result<(), Error> {
         let elements = limits.table_elements as u64;
         let all = [
-            (Part::CoreInstances, self.core_instances, most.core_instances.into()),
-            (Part::ComponentInstances, self.component_instances, most.component_instances.into()),
-            (Part::Memories, self.memories, most.memories.into()),
-            (Part::Tables, self.tables, most.tables.into()),
-            (Part::Functions, self.functions, most.functions.into()),
-            (Part::Types, self.types, most.types.into()),
-            (Part::Definitions, self.definitions, most.definitions.into()),
-            (Part::Memory, self.memory, limits.memory),
-            (Part::TableElements, self.table_elements, elements),
+            (ComponentResource::CoreInstances, self.core_instances, most.core_instances.into()),
+            (
+                ComponentResource::ComponentInstances,
+                self.component_instances,
+                most.component_instances.into(),
+            ),
+            (ComponentResource::Memories, self.memories, most.memories.into()),
+            (ComponentResource::Tables, self.tables, most.tables.into()),
+            (ComponentResource::Functions, self.functions, most.functions.into()),
+            (ComponentResource::Types, self.types, most.types.into()),
+            (ComponentResource::Definitions, self.definitions, most.definitions.into()),
+            (ComponentResource::Memory, self.memory, limits.memory),
+            (ComponentResource::TableElements, self.table_elements, elements),
         ];
         match all.into_iter().find(|(_, found, limit)| found > limit) {
             None => Ok(()),
-            Some((part, found, limit)) => Err(Error::TooMany { part, found, limit }),
+            Some((part, found, limit)) => Err(Error::ComponentLimit { part, found, limit }),
         }
     }
 }
@@ -86,11 +94,11 @@ pub(crate) struct Survey<'a> {
 /// Surveys a component. It need not be valid: what is not, the compiler refuses. Memory: about 100 bytes for each of
 /// `definitions`.
 pub(crate) fn survey(component: &[u8], definitions: u32) -> Result<Survey<'_>, Error> {
-    let mut pass = Pass { definitions: definitions.into(), ..Pass::default() };
+    let mut pass = Surveyor { definitions: definitions.into(), ..Surveyor::default() };
     for payload in Parser::new(0).parse_all(component) {
         pass.payload(payload.map_err(invalid)?)?;
     }
-    let Pass { imports, exports, whole, .. } = pass;
+    let Surveyor { imports, exports, whole, .. } = pass;
     Ok(Survey { imports, exports, counts: whole })
 }
 
@@ -100,24 +108,24 @@ fn more(sum: &mut u64, count: u64) {
 }
 
 fn invalid(error: impl std::fmt::Display) -> Error {
-    Error::Invalid(told(error.to_string()))
+    Error::InvalidComponent(sanitized(error.to_string()))
 }
 
 /// Where the counts of a module or component are that an index stands for; none of what comes from outside.
-type Known = Option<usize>;
+type CountsIndex = Option<usize>;
 
 /// A component or core module whose end has not been read.
 #[derive(Default)]
-struct Open {
+struct Scope {
     module: bool,
     counts: Counts,
-    modules: Vec<Known>,
-    components: Vec<Known>,
+    modules: Vec<CountsIndex>,
+    components: Vec<CountsIndex>,
 }
 
 #[derive(Default)]
-struct Pass<'a> {
-    open: Vec<Open>,
+struct Surveyor<'a> {
+    open: Vec<Scope>,
     /// Of each module and component that has ended.
     ended: Vec<Counts>,
     /// What was listed so far, in the whole file, and how much may be.
@@ -128,12 +136,12 @@ struct Pass<'a> {
     whole: Counts,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> Surveyor<'a> {
     fn payload(&mut self, payload: Payload<'a>) -> Result<(), Error> {
         if let Payload::Version { encoding, .. } = payload {
             self.list()?;
             let module = encoding == wasmparser::Encoding::Module;
-            self.open.push(Open { module, ..Open::default() });
+            self.open.push(Scope { module, ..Scope::default() });
             return Ok(());
         }
         if let Payload::End(_) = payload {
@@ -255,7 +263,11 @@ impl<'a> Pass<'a> {
         if self.listed <= self.definitions {
             return Ok(());
         }
-        Err(Error::TooMany { part: Part::Definitions, found: self.listed, limit: self.definitions })
+        Err(Error::ComponentLimit {
+            part: ComponentResource::Definitions,
+            found: self.listed,
+            limit: self.definitions,
+        })
     }
 
     /// What was open last is whole: the one around it knows it by the next index.
@@ -278,7 +290,7 @@ impl<'a> Pass<'a> {
             ComponentAlias::Outer { kind, count, index } => Some((kind, *count, *index)),
             _ => None,
         };
-        let from = |open: &[Open], count: u32| {
+        let from = |open: &[Scope], count: u32| {
             open.len()
                 .checked_sub(1 + count as usize)
                 .ok_or_else(|| no_index("outer component", count))
@@ -311,13 +323,13 @@ impl<'a> Pass<'a> {
     }
 }
 
-impl Open {
+impl Scope {
     fn core_instance(&mut self, instance: &Instance<'_>, ended: &[Counts]) -> Result<(), Error> {
         match instance {
             Instance::Instantiate { module_index, args } => {
                 let module = find(&self.modules, "core module", *module_index)?;
                 let module = module.and_then(|at| ended.get(at));
-                self.counts.add(module.ok_or(Error::UnknownSize { what: "core module" })?);
+                self.counts.add(module.ok_or(Error::UnsizedInstantiation { what: "core module" })?);
                 let one = Counts {
                     core_instances: 1,
                     definitions: args.len() as u64,
@@ -342,7 +354,8 @@ impl Open {
             ComponentInstance::Instantiate { component_index, args } => {
                 let component = find(&self.components, "component", *component_index)?;
                 let component = component.and_then(|at| ended.get(at));
-                self.counts.add(component.ok_or(Error::UnknownSize { what: "component" })?);
+                self.counts
+                    .add(component.ok_or(Error::UnsizedInstantiation { what: "component" })?);
                 let one = Counts {
                     component_instances: 1,
                     definitions: args.len() as u64,
@@ -359,12 +372,12 @@ impl Open {
     }
 }
 
-fn find(all: &[Known], what: &str, index: u32) -> Result<Known, Error> {
+fn find(all: &[CountsIndex], what: &str, index: u32) -> Result<CountsIndex, Error> {
     all.get(index as usize).copied().ok_or_else(|| no_index(what, index))
 }
 
 fn no_index(what: &str, index: u32) -> Error {
-    Error::Invalid(format!("there is no {what} {index}"))
+    Error::InvalidComponent(format!("there is no {what} {index}"))
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Text of a guest's making as part of a failure: one printable line, no longer than [`TEXT_LIMIT`].
-pub fn told(text: String) -> String {
+pub fn sanitized(text: String) -> String {
     // Cut before it is escaped, since it may be as large as a guest's memory, and after, since escapes are longer.
     shortened(one_line(&shortened(text)))
 }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn text_that_is_told_is_short_and_printable() {
-        let told = told("\u{1b}".repeat(16 << 20));
+        let told = sanitized("\u{1b}".repeat(16 << 20));
         assert!(told.len() <= TEXT_LIMIT && !told.contains('\u{1b}'), "{}", told.len());
         assert_eq!(printable_lines("a\nb\x1b\n"), "a\nb\\u{1b}\n");
     }

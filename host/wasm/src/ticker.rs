@@ -68,7 +68,7 @@ impl Ticker {
                     }
                 }
             })
-            .map_err(|error| Error::Thread(error.to_string()))?;
+            .map_err(|error| Error::ThreadFailed(error.to_string()))?;
         Ok(Ticker { sleepers, engines, stop: Some(stop), thread: Some(thread) })
     }
 

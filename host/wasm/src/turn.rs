@@ -12,7 +12,7 @@ use crate::StateError;
 
 /// Who an instance is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct EntityIdentity {
     /// The namespace.
     pub namespace: Arc<str>,
     /// The entity type.
@@ -27,7 +27,7 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ComponentType, Lift, Lower)]
 #[component(enum)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageKind {
     /// May change state.
     #[component(name = "command")]
     Command,
@@ -43,7 +43,7 @@ pub struct Method {
     /// 1 to 128 bytes.
     pub name: String,
     /// Command or query.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// One line for people; may be empty.
     pub summary: String,
 }
@@ -94,7 +94,7 @@ pub struct MessageContext {
     /// The message's place in its session.
     pub sequence: u64,
     /// Command or query: a query's writes are refused.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Who sent it.
     pub principal: Arc<str>,
     /// The body's content type, as sent.
@@ -125,16 +125,16 @@ impl StateSource for NoState {
 }
 
 /// What one instance needs beyond its program.
-pub struct Spec {
+pub struct InstanceSpec {
     /// Who it is.
-    pub identity: Identity,
+    pub identity: EntityIdentity,
     /// Its state.
     pub state: Box<dyn StateSource>,
 }
 
 /// What one turn came to.
 #[derive(Debug)]
-pub struct Turn {
+pub struct GuestTurnOutput {
     /// The outcome.
     pub result: TurnResult,
     /// The net effect on state, in order of key; none deletes. Empty unless the result is [`TurnResult::Ok`].
@@ -189,7 +189,7 @@ pub struct Failure {
 
 impl Failure {
     /// Whether the same turn may go better on a new instance.
-    pub fn retryable(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         self.kind == FailureKind::Host
     }
 }

@@ -14,7 +14,7 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use crate::entity::Entity;
+use crate::instance_data::InstanceData;
 use crate::log::{GuestLog, Level};
 
 /// How many WASI resources (streams, pollables) an instance may hold.
@@ -34,14 +34,14 @@ pub(crate) fn is_linked(import: &str) -> bool {
 pub(crate) struct Wasi {
     context: WasiCtx,
     table: ResourceTable,
-    out: Lines,
-    err: Lines,
+    out: LogStream,
+    err: LogStream,
 }
 
 impl Wasi {
     fn new(log: &Arc<GuestLog>) -> Box<Wasi> {
-        let out = Lines::new(log, Level::Info);
-        let err = Lines::new(log, Level::Warn);
+        let out = LogStream::new(log, Level::Info);
+        let err = LogStream::new(log, Level::Warn);
         let context = WasiCtx::builder()
             .stdout(out.clone())
             .stderr(err.clone())
@@ -61,7 +61,7 @@ impl Wasi {
     }
 }
 
-impl WasiView for Entity {
+impl WasiView for InstanceData {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         let wasi = self.wasi.get_or_insert_with(|| Wasi::new(&self.log));
         WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
@@ -70,15 +70,15 @@ impl WasiView for Entity {
 
 /// An output stream that logs whole lines.
 #[derive(Clone)]
-struct Lines {
+struct LogStream {
     log: Arc<GuestLog>,
     level: Level,
     begun: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Lines {
-    fn new(log: &Arc<GuestLog>, level: Level) -> Lines {
-        Lines { log: log.clone(), level, begun: Arc::default() }
+impl LogStream {
+    fn new(log: &Arc<GuestLog>, level: Level) -> LogStream {
+        LogStream { log: log.clone(), level, begun: Arc::default() }
     }
 
     fn push(&self, mut bytes: &[u8]) {
@@ -93,7 +93,7 @@ impl Lines {
 
     /// Keeps no more of a line than will be shown, and one byte to tell that it was cut.
     fn extend(&self, begun: &mut Vec<u8>, bytes: &[u8]) {
-        let room = (self.log.line_limit() + 1).saturating_sub(begun.len());
+        let room = (self.log.max_line_bytes() + 1).saturating_sub(begun.len());
         begun.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
@@ -110,13 +110,13 @@ impl Lines {
     }
 }
 
-impl IsTerminal for Lines {
+impl IsTerminal for LogStream {
     fn is_terminal(&self) -> bool {
         false
     }
 }
 
-impl StdoutStream for Lines {
+impl StdoutStream for LogStream {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         Box::new(self.clone())
     }
@@ -127,11 +127,11 @@ impl StdoutStream for Lines {
 }
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Lines {
+impl Pollable for LogStream {
     async fn ready(&mut self) {}
 }
 
-impl OutputStream for Lines {
+impl OutputStream for LogStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.push(&bytes);
         Ok(())
@@ -146,7 +146,7 @@ impl OutputStream for Lines {
     }
 }
 
-impl AsyncWrite for Lines {
+impl AsyncWrite for LogStream {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

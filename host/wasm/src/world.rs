@@ -3,12 +3,12 @@
 use wasmtime::component::{Component, ComponentExportIndex};
 
 use crate::survey::Survey;
-use crate::text::told;
+use crate::text::sanitized;
 use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 5] = ["types", "context", "state", "life", "log"];
+const IMPORTS: [&str; 5] = ["types", "context", "state", "lifecycle", "log"];
 
 /// Where a component's exports are.
 pub(crate) struct Exports {
@@ -34,7 +34,7 @@ pub(crate) fn check_names(survey: &Survey<'_>) -> Result<bool, Error> {
         if wasi::is_linked(name) {
             uses_wasi = true;
         } else if !IMPORTS.iter().any(|interface| is(name, interface)) {
-            return Err(Error::ImportNotGranted { import: told((*name).to_owned()) });
+            return Err(Error::ImportNotGranted { import: sanitized((*name).to_owned()) });
         }
     }
     for interface in ["methods", "handler"] {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use common::{ADD, ask, failed, host, misbehaving, ok, prepare, refused, rubbish, send, started};
 use ostraca_wasm::{
-    Failure, FailureKind, Host, Instance, Limits, NoState, Program, Spec, StartReason, StopReason,
+    Failure, FailureKind, Instance, InstanceLimits, InstanceSpec, NoState, Program, StartReason,
+    StopReason, WasmRuntime,
 };
 
 /// Sends one message that must fail, and sees that the instance is poisoned and a neighbour is not.
@@ -27,8 +28,8 @@ async fn attack(program: &Arc<Program>, method: &str, body: &str) -> Failure {
     failed(&turn).clone()
 }
 
-fn program(host: &Host) -> Arc<Program> {
-    prepare(host, misbehaving(), Limits::default())
+fn program(host: &WasmRuntime) -> Arc<Program> {
+    prepare(host, misbehaving(), InstanceLimits::default())
 }
 
 #[tokio::test]
@@ -77,7 +78,8 @@ async fn a_loop_ends_at_the_turn_limit() {
 #[tokio::test]
 async fn a_loop_lets_others_run_on_the_same_thread() {
     let host = host();
-    let limits = Limits { turn_time: Duration::from_millis(300), ..Limits::default() };
+    let limits =
+        InstanceLimits { turn_time: Duration::from_millis(300), ..InstanceLimits::default() };
     let program = prepare(&host, misbehaving(), limits);
     let (mut loops, mut works) =
         (started(&program, "loops").await, started(&program, "works").await);
@@ -100,7 +102,7 @@ async fn a_loop_lets_others_run_on_the_same_thread() {
 #[tokio::test]
 async fn a_turn_below_its_limit_may_be_long() {
     let host = host();
-    let limits = Limits { turn_time: Duration::from_secs(30), ..Limits::default() };
+    let limits = InstanceLimits { turn_time: Duration::from_secs(30), ..InstanceLimits::default() };
     let program = prepare(&host, misbehaving(), limits);
     let mut entity = started(&program, "e").await;
     let turn = send(&mut entity, "spin", "100").await;
@@ -111,7 +113,7 @@ async fn a_turn_below_its_limit_may_be_long() {
 #[tokio::test]
 async fn memory_ends_at_its_limit() {
     let host = host();
-    let limits = Limits { turn_time: Duration::from_secs(30), ..Limits::default() };
+    let limits = InstanceLimits { turn_time: Duration::from_secs(30), ..InstanceLimits::default() };
     let failure = attack(&prepare(&host, misbehaving(), limits), "allocate", "").await;
     assert_eq!((failure.code, failure.kind), ("memory-limit", FailureKind::Limit));
     assert!(failure.message.contains("16777216"), "{failure}");
@@ -120,10 +122,13 @@ async fn memory_ends_at_its_limit() {
 #[tokio::test]
 async fn a_type_with_more_memory_than_the_pool_runs_beside_it() {
     let host = host();
-    let limits =
-        Limits { memory: 64 << 20, turn_time: Duration::from_secs(30), ..Limits::default() };
+    let limits = InstanceLimits {
+        memory: 64 << 20,
+        turn_time: Duration::from_secs(30),
+        ..InstanceLimits::default()
+    };
     let program = prepare(&host, misbehaving(), limits);
-    assert!(host.shape().large);
+    assert!(host.status().large);
     let failure = attack(&program, "allocate", "").await;
     assert_eq!(failure.code, "memory-limit");
     assert!(failure.message.contains("67108864"), "{failure}");
@@ -160,11 +165,11 @@ async fn keys_of_an_entity_and_of_a_turn_end_at_their_limits() {
     let failure = attack(&program(&host), "many_keys", r#"{"from":0,"keys":60000}"#).await;
     assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
     assert!(failure.message.contains("`turn-keys` (1000)"), "{failure}");
-    let limits = Limits { keys: 5, ..Limits::default() };
+    let limits = InstanceLimits { keys: 5, ..InstanceLimits::default() };
     let few = prepare(&host, misbehaving(), limits);
     let failure = attack(&few, "many_keys", r#"{"from":0,"keys":6}"#).await;
     assert_eq!((failure.code, failure.kind), ("too-many-keys", FailureKind::Limit));
-    let limits = Limits { turn_bytes: 10_000, ..Limits::default() };
+    let limits = InstanceLimits { turn_bytes: 10_000, ..InstanceLimits::default() };
     let failure =
         attack(&prepare(&host, misbehaving(), limits), "fill", r#"{"keys":2,"bytes":8192}"#).await;
     assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
@@ -206,7 +211,7 @@ async fn logging_without_end_is_dropped_and_counted_and_fails_nothing() {
 async fn a_start_that_refuses_or_a_stop_that_never_ends_fails_within_its_limit() {
     let host = host();
     let program = program(&host);
-    let spec = Spec { identity: common::identity("no-start"), state: Box::new(NoState) };
+    let spec = InstanceSpec { identity: common::identity("no-start"), state: Box::new(NoState) };
     let mut entity = program.instantiate(spec).await.unwrap();
     let turn = entity.start(StartReason::FirstMessage).await;
     assert_eq!(failed(&turn).code, "start-failed");
@@ -218,7 +223,7 @@ async fn a_start_that_refuses_or_a_stop_that_never_ends_fails_within_its_limit()
 #[tokio::test]
 async fn an_error_code_that_is_none_fails() {
     let host = host();
-    let program = prepare(&host, rubbish(), Limits::default());
+    let program = prepare(&host, rubbish(), InstanceLimits::default());
     for length in [0, 129] {
         let mut entity = started(&program, "e").await;
         assert_eq!(
@@ -233,7 +238,8 @@ async fn an_error_code_that_is_none_fails() {
 #[tokio::test]
 async fn a_running_turn_is_stopped_from_outside() {
     let host = host();
-    let limits = Limits { turn_time: Duration::from_secs(600), ..Limits::default() };
+    let limits =
+        InstanceLimits { turn_time: Duration::from_secs(600), ..InstanceLimits::default() };
     let program = prepare(&host, misbehaving(), limits);
     let mut entity = started(&program, "e").await;
     let interrupt = entity.interrupt_handle();
@@ -243,13 +249,14 @@ async fn a_running_turn_is_stopped_from_outside() {
     });
     let turn = send(&mut entity, "spin_for_ever", "").await;
     assert_eq!(failed(&turn).code, "interrupted");
-    assert!(failed(&turn).retryable());
+    assert!(failed(&turn).is_retryable());
 }
 
 #[tokio::test]
 async fn a_turn_given_up_half_way_poisons_its_instance_and_frees_its_place() {
     let host = host();
-    let limits = Limits { turn_time: Duration::from_secs(600), ..Limits::default() };
+    let limits =
+        InstanceLimits { turn_time: Duration::from_secs(600), ..InstanceLimits::default() };
     let program = prepare(&host, misbehaving(), limits);
     let mut entity: Instance = started(&program, "e").await;
     let given_up =
@@ -257,15 +264,15 @@ async fn a_turn_given_up_half_way_poisons_its_instance_and_frees_its_place() {
             .await;
     assert!(given_up.is_err());
     assert_eq!(failed(&send(&mut entity, "add", ADD).await).code, "instance-dropped");
-    assert_eq!(host.shape().live, 1);
+    assert_eq!(host.status().live_instances, 1);
     drop(entity);
-    assert_eq!(host.shape().live, 0);
+    assert_eq!(host.status().live_instances, 0);
     ok(&send(&mut started(&program, "e").await, "add", ADD).await);
 }
 
 /// A start that fails, and what it fails with.
 async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
-    let spec = Spec { identity: common::identity(id), state: Box::new(NoState) };
+    let spec = InstanceSpec { identity: common::identity(id), state: Box::new(NoState) };
     let mut entity = program.instantiate(spec).await.unwrap();
     failed(&entity.start(StartReason::FirstMessage).await).clone()
 }
@@ -273,8 +280,11 @@ async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
 #[tokio::test]
 async fn a_failures_text_ends_at_4_kib() {
     let host = host();
-    let limits =
-        Limits { memory: 64 << 20, activation_time: Duration::from_secs(60), ..Limits::default() };
+    let limits = InstanceLimits {
+        memory: 64 << 20,
+        activation_time: Duration::from_secs(60),
+        ..InstanceLimits::default()
+    };
     let program = prepare(&host, misbehaving(), limits);
     let failure = failed_start(&program, "long-start").await;
     assert_eq!(failure.code, "start-failed");

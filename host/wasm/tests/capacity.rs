@@ -5,7 +5,7 @@
 mod common;
 
 use common::{ADD, ask, misbehaving, ok, prepare, send, started};
-use ostraca_wasm::{Allocator, Host, Limits, Settings};
+use ostraca_wasm::{Allocator, InstanceLimits, RuntimeSettings, WasmRuntime};
 
 fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
@@ -20,10 +20,11 @@ fn proportional_kib() -> usize {
 
 async fn fill(allocator: Allocator, live: u32) {
     let (maps, memory) = (mappings(), proportional_kib());
-    let settings = Settings { allocator, max_live: Some(live), ..common::settings() };
-    let host = Host::new(&settings).unwrap();
-    assert_eq!(host.shape().allocator, allocator);
-    let program = prepare(&host, misbehaving(), Limits::default());
+    let settings =
+        RuntimeSettings { allocator, max_live_instances: Some(live), ..common::settings() };
+    let host = WasmRuntime::new(&settings).unwrap();
+    assert_eq!(host.status().allocator, allocator);
+    let program = prepare(&host, misbehaving(), InstanceLimits::default());
     let mut instances = Vec::new();
     for id in 0..live {
         let mut instance = started(&program, &id.to_string()).await;

@@ -11,11 +11,17 @@ use std::time::Duration;
 use common::handmade::{doubling, guest, nested_loops, with_nested};
 use common::{counter, ok, prepare, send, started};
 use ostraca_wasm::{
-    Allocator, Compiler, CompilerSettings, ComponentLimits, Error, Host, Limits, Settings,
+    Allocator, CompilerProgram, CompilerSettings, ComponentLimits, Error, InstanceLimits,
+    RuntimeSettings, WasmRuntime,
 };
 
-fn host(compiler: CompilerSettings) -> Host {
-    Host::new(&Settings { max_live: Some(5), compiler, ..common::settings() }).unwrap()
+fn host(compiler: CompilerSettings) -> WasmRuntime {
+    WasmRuntime::new(&RuntimeSettings {
+        max_live_instances: Some(5),
+        compiler,
+        ..common::settings()
+    })
+    .unwrap()
 }
 
 fn compiler() -> CompilerSettings {
@@ -23,11 +29,11 @@ fn compiler() -> CompilerSettings {
 }
 
 fn program(path: impl Into<PathBuf>) -> CompilerSettings {
-    CompilerSettings { program: Compiler::Program(path.into()), ..compiler() }
+    CompilerSettings { program: CompilerProgram::Executable(path.into()), ..compiler() }
 }
 
-fn refusal(host: &Host, component: &[u8]) -> Error {
-    host.prepare_blocking(component, Limits::default()).err().unwrap()
+fn refusal(host: &WasmRuntime, component: &[u8]) -> Error {
+    host.prepare_blocking(component, InstanceLimits::default()).err().unwrap()
 }
 
 #[test]
@@ -78,24 +84,24 @@ fn instances(count: usize) -> Vec<u8> {
 async fn a_component_of_64_core_instances_runs_in_the_pool_and_outside() {
     let host = host(compiler());
     let own = (0..=64).find(|count| too_many(&instances(*count))).unwrap() - 1;
-    let program = prepare(&host, &instances(own), Limits::default());
+    let program = prepare(&host, &instances(own), InstanceLimits::default());
     assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
-    assert!(!host.shape().large, "it is in the pool");
-    let large = Limits { memory: 32 << 20, ..Limits::default() };
+    assert!(!host.status().large, "it is in the pool");
+    let large = InstanceLimits { memory: 32 << 20, ..InstanceLimits::default() };
     let program = prepare(&host, &instances(own), large);
     assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
-    assert!(host.shape().large);
+    assert!(host.status().large);
 }
 
 /// Whether the counts alone are too many: nothing is compiled.
 fn too_many(component: &[u8]) -> bool {
-    let settings = Settings {
-        max_live: Some(1),
+    let settings = RuntimeSettings {
+        max_live_instances: Some(1),
         allocator: Allocator::OnDemand,
         compiler: program("/nonexistent"),
         ..common::settings()
     };
-    let error = refusal(&Host::new(&settings).unwrap(), component);
+    let error = refusal(&WasmRuntime::new(&settings).unwrap(), component);
     error.code() == "too-many-core-instances"
 }
 
@@ -103,17 +109,17 @@ fn too_many(component: &[u8]) -> bool {
 async fn a_component_of_two_memories_runs_outside_the_pool() {
     let host = host(compiler());
     let two = "(component (core module $m (memory 1)) (core instance (instantiate $m)))";
-    let program = prepare(&host, &with_nested(two), Limits::default());
+    let program = prepare(&host, &with_nested(two), InstanceLimits::default());
     assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
-    assert!(host.shape().large);
+    assert!(host.status().large);
 }
 
 #[test]
 fn a_limit_on_components_that_is_raised_lets_more_through() {
     let component = ComponentLimits { core_instances: 200, ..ComponentLimits::default() };
-    let settings = Settings { component, max_live: Some(5), ..common::settings() };
-    let host = Host::new(&settings).unwrap();
-    prepare(&host, &instances(100), Limits::default());
+    let settings = RuntimeSettings { component, max_live_instances: Some(5), ..common::settings() };
+    let host = WasmRuntime::new(&settings).unwrap();
+    prepare(&host, &instances(100), InstanceLimits::default());
 }
 
 #[tokio::test]
@@ -121,7 +127,7 @@ async fn tables_grow_beyond_the_pools_places() {
     let host = host(compiler());
     let parts = "(func $start) (func $message
         (if (i32.eq (table.grow $table (ref.null func) (i32.const 30000)) (i32.const -1)) (then unreachable)))";
-    let limits = Limits { table_elements: 50_000, ..Limits::default() };
+    let limits = InstanceLimits { table_elements: 50_000, ..InstanceLimits::default() };
     let program = prepare(&host, &guest("", "", parts), limits);
     assert_eq!(ok(&send(&mut started(&program, "e").await, "grow", "").await), "");
 }
@@ -129,7 +135,7 @@ async fn tables_grow_beyond_the_pools_places() {
 #[test]
 fn a_compilation_ends_at_its_time() {
     let time = Duration::from_millis(500);
-    let host = host(CompilerSettings { time, ..compiler() });
+    let host = host(CompilerSettings { timeout: time, ..compiler() });
     let error = refusal(&host, &nested_loops(20_000));
     assert_eq!(error.code(), "compile-time-limit");
     assert!(error.to_string().contains("time in [compiler], 500ms"), "{error}");
@@ -138,7 +144,7 @@ fn a_compilation_ends_at_its_time() {
 #[test]
 fn a_compilation_ends_at_its_memory() {
     for mib in [24, 40, 64, 96] {
-        let host = host(CompilerSettings { memory: mib << 20, ..compiler() });
+        let host = host(CompilerSettings { max_memory: mib << 20, ..compiler() });
         let error = refusal(&host, &nested_loops(5_000));
         assert_eq!(error.code(), "compile-memory-limit", "{mib} MiB: {error}");
         assert!(error.to_string().contains("memory in [compiler]"), "{error}");
@@ -147,8 +153,8 @@ fn a_compilation_ends_at_its_memory() {
 
 #[test]
 fn the_least_memory_that_is_set_by_default_compiles_a_guest() {
-    let host = host(CompilerSettings { memory: 256 << 20, ..compiler() });
-    prepare(&host, common::misbehaving(), Limits::default());
+    let host = host(CompilerSettings { max_memory: 256 << 20, ..compiler() });
+    prepare(&host, common::misbehaving(), InstanceLimits::default());
 }
 
 #[test]
@@ -178,7 +184,7 @@ fn a_compiler_that_crashes_is_a_refusal() {
 
 #[test]
 fn a_program_that_is_no_compiler_says_what_to_do() {
-    let host = host(CompilerSettings { program: Compiler::ThisProgram, ..compiler() });
+    let host = host(CompilerSettings { program: CompilerProgram::CurrentExecutable, ..compiler() });
     let error = refusal(&host, counter());
     assert_eq!(error.code(), "no-compiler");
     assert!(error.to_string().contains("compiler_main"), "{error}");
@@ -186,16 +192,17 @@ fn a_program_that_is_no_compiler_says_what_to_do() {
 
 #[tokio::test]
 async fn a_compilation_that_nobody_waits_for_makes_room() {
-    let settings = CompilerSettings { time: Duration::from_secs(600), at_once: 1, ..compiler() };
+    let settings =
+        CompilerSettings { timeout: Duration::from_secs(600), max_concurrent: 1, ..compiler() };
     let host = host(settings);
     let slow = nested_loops(20_000);
     for _ in 0..2 {
         let given_up = tokio::time::timeout(
             Duration::from_millis(300),
-            host.prepare(slow.clone(), Limits::default()),
+            host.prepare(slow.clone(), InstanceLimits::default()),
         );
         assert!(given_up.await.is_err());
     }
-    let next = host.prepare(counter().to_vec(), Limits::default());
+    let next = host.prepare(counter().to_vec(), InstanceLimits::default());
     tokio::time::timeout(Duration::from_secs(120), next).await.unwrap().unwrap();
 }

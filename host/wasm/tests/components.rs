@@ -7,7 +7,9 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{WASI, ask, build, counter, host, misbehaving, ok, prepare, send, started};
-use ostraca_wasm::{Allocator, Error, Host, Limits, NoState, Settings, Spec, encode};
+use ostraca_wasm::{
+    Allocator, Error, InstanceLimits, InstanceSpec, NoState, RuntimeSettings, WasmRuntime, encode,
+};
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
 use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
 
@@ -24,7 +26,7 @@ fn dummy(wit: &str) -> Vec<u8> {
 }
 
 fn refusal(component: &[u8]) -> Error {
-    let refused = host().prepare_blocking(component, Limits::default());
+    let refused = host().prepare_blocking(component, InstanceLimits::default());
     refused.err().unwrap()
 }
 
@@ -43,10 +45,14 @@ fn what_is_no_component_is_refused_by_name() {
 
 #[test]
 fn a_component_beyond_its_limit_is_refused_unread() {
-    let settings = Settings { component_limit: 1_000, max_live: Some(5), ..common::settings() };
-    let error = Host::new(&settings)
+    let settings = RuntimeSettings {
+        component_limit: 1_000,
+        max_live_instances: Some(5),
+        ..common::settings()
+    };
+    let error = WasmRuntime::new(&settings)
         .unwrap()
-        .prepare_blocking(&[0; 1_001], Limits::default())
+        .prepare_blocking(&[0; 1_001], InstanceLimits::default())
         .err()
         .unwrap();
     assert_eq!(error.code(), "component-too-large");
@@ -114,7 +120,7 @@ fn a_guest_of_another_0_1_version_is_accepted() {
 async fn a_counter_built_for_wasi_runs_too() {
     let host = host();
     let component = build("counter", WASI);
-    let program = host.prepare(component, Limits::default()).await.unwrap();
+    let program = host.prepare(component, InstanceLimits::default()).await.unwrap();
     let mut entity = started(&program, "alice").await;
     assert_eq!(ok(&send(&mut entity, "add", "2").await), "2");
     assert_eq!(ok(&ask(&mut entity, "get", "").await), "2");
@@ -123,15 +129,19 @@ async fn a_counter_built_for_wasi_runs_too() {
 #[tokio::test]
 async fn a_full_house_is_told_and_a_dropped_instance_makes_room() {
     for allocator in [Allocator::Pooling, Allocator::OnDemand] {
-        let host =
-            Host::new(&Settings { allocator, max_live: Some(2), ..common::settings() }).unwrap();
-        assert_eq!(host.shape().allocator, allocator);
-        let program = prepare(&host, counter(), Limits::default());
+        let host = WasmRuntime::new(&RuntimeSettings {
+            allocator,
+            max_live_instances: Some(2),
+            ..common::settings()
+        })
+        .unwrap();
+        assert_eq!(host.status().allocator, allocator);
+        let program = prepare(&host, counter(), InstanceLimits::default());
         let (first, mut second) = (started(&program, "a").await, started(&program, "b").await);
-        let spec = || Spec { identity: common::identity("c"), state: Box::new(NoState) };
+        let spec = || InstanceSpec { identity: common::identity("c"), state: Box::new(NoState) };
         let error = program.instantiate(spec()).await.err().unwrap();
         assert_eq!(error.code(), "no-room");
-        assert!(error.retryable());
+        assert!(error.is_retryable());
         drop(first);
         program.instantiate(spec()).await.unwrap();
         assert_eq!(ok(&send(&mut second, "add", "1").await), "1");
@@ -141,18 +151,18 @@ async fn a_full_house_is_told_and_a_dropped_instance_makes_room() {
 #[test]
 fn a_pool_that_cannot_be_had_fails_or_falls_back_as_was_set() {
     // No machine has this much address space.
-    let impossible = |allocator| Settings {
+    let impossible = |allocator| RuntimeSettings {
         allocator,
-        max_live: Some(2),
-        max_memory: 1 << 46,
+        max_live_instances: Some(2),
+        pooled_instance_memory: 1 << 46,
         ..common::settings()
     };
-    let error = Host::new(&impossible(Allocator::Pooling)).err().unwrap();
+    let error = WasmRuntime::new(&impossible(Allocator::Pooling)).err().unwrap();
     assert_eq!(error.code(), "bad-setting");
     assert!(error.to_string().contains("max_live"), "{error}");
-    let shape = Host::new(&impossible(Allocator::Auto)).unwrap().shape();
+    let shape = WasmRuntime::new(&impossible(Allocator::Auto)).unwrap().status();
     assert_eq!(shape.allocator, Allocator::OnDemand);
-    assert!(shape.fell_back.is_some());
+    assert!(shape.fallback_reason.is_some());
 }
 
 fn cached(dir: &Path) -> Vec<PathBuf> {
@@ -162,22 +172,26 @@ fn cached(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn with_cache(dir: &Path) -> Host {
-    Host::new(&Settings { cache_dir: Some(dir.into()), max_live: Some(5), ..common::settings() })
-        .unwrap()
+fn with_cache(dir: &Path) -> WasmRuntime {
+    WasmRuntime::new(&RuntimeSettings {
+        cache_dir: Some(dir.into()),
+        max_live_instances: Some(5),
+        ..common::settings()
+    })
+    .unwrap()
 }
 
 #[tokio::test]
 async fn a_compiled_component_is_kept_and_a_file_that_was_tampered_with_is_not_trusted() {
     let dir = tempfile::tempdir().unwrap();
-    prepare(&with_cache(dir.path()), counter(), Limits::default());
+    prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());
     let [file] = &cached(dir.path())[..] else { panic!("one file was expected") };
     let whole = std::fs::read(file).unwrap();
     let inode =
         |path: &Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap());
     let first = inode(file);
     // Found and used: it is not written again.
-    let program = prepare(&with_cache(dir.path()), counter(), Limits::default());
+    let program = prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());
     assert_eq!(ok(&send(&mut started(&program, "a").await, "add", "2").await), "2");
     assert_eq!(inode(file), first);
     for torn in [
@@ -187,7 +201,7 @@ async fn a_compiled_component_is_kept_and_a_file_that_was_tampered_with_is_not_t
         // Replaced, not written over: the file may still be mapped.
         std::fs::remove_file(file).unwrap();
         std::fs::write(file, torn).unwrap();
-        let program = prepare(&with_cache(dir.path()), counter(), Limits::default());
+        let program = prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());
         assert_eq!(ok(&send(&mut started(&program, "a").await, "add", "2").await), "2");
         assert_eq!(std::fs::read(file).unwrap().len(), whole.len());
     }
@@ -196,7 +210,7 @@ async fn a_compiled_component_is_kept_and_a_file_that_was_tampered_with_is_not_t
 #[test]
 fn a_file_of_another_directory_is_not_trusted() {
     let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    prepare(&with_cache(theirs.path()), counter(), Limits::default());
+    prepare(&with_cache(theirs.path()), counter(), InstanceLimits::default());
     let host = with_cache(ours.path());
     let foreign = &cached(theirs.path())[0];
     let planted = ours.path().join(foreign.file_name().unwrap());
@@ -205,16 +219,19 @@ fn a_file_of_another_directory_is_not_trusted() {
             .unwrap();
     }
     let before = std::fs::read(planted.with_extension("digest")).unwrap();
-    prepare(&host, counter(), Limits::default());
+    prepare(&host, counter(), InstanceLimits::default());
     assert_ne!(std::fs::read(planted.with_extension("digest")).unwrap(), before);
 }
 
 #[test]
 fn a_cache_directory_that_cannot_be_used_is_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let settings =
-        Settings { cache_dir: Some(file.path().into()), max_live: Some(5), ..common::settings() };
-    let error = Host::new(&settings).err().unwrap();
+    let settings = RuntimeSettings {
+        cache_dir: Some(file.path().into()),
+        max_live_instances: Some(5),
+        ..common::settings()
+    };
+    let error = WasmRuntime::new(&settings).err().unwrap();
     assert_eq!(error.code(), "component-cache");
     assert!(error.to_string().contains(file.path().to_str().unwrap()), "{error}");
 }
@@ -222,8 +239,9 @@ fn a_cache_directory_that_cannot_be_used_is_named() {
 #[tokio::test]
 async fn deployments_of_one_component_share_its_code_and_keep_their_own_limits() {
     let host = host();
-    let narrow = prepare(&host, misbehaving(), Limits { reply: 10, ..Limits::default() });
-    let wide = prepare(&host, misbehaving(), Limits::default());
+    let narrow =
+        prepare(&host, misbehaving(), InstanceLimits { reply: 10, ..InstanceLimits::default() });
+    let wide = prepare(&host, misbehaving(), InstanceLimits::default());
     assert_eq!(narrow.digest(), wide.digest());
     let mut entity = started(&narrow, "e").await;
     assert_eq!(common::failed(&ask(&mut entity, "reply", "100").await).code, "reply-too-large");

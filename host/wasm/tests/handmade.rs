@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use common::handmade::guest;
 use common::{failed, host, identity, misbehaving, ok, prepare, send, started};
-use ostraca_wasm::{FailureKind, LOG_TARGET, Limits, NoState, Spec, StartReason};
+use ostraca_wasm::{FailureKind, InstanceLimits, InstanceSpec, LOG_TARGET, NoState, StartReason};
 
 #[tokio::test]
 async fn a_start_without_end_meets_the_activation_limit() {
     let host = host();
-    let limits = Limits { activation_time: Duration::from_millis(20), ..Limits::default() };
+    let limits =
+        InstanceLimits { activation_time: Duration::from_millis(20), ..InstanceLimits::default() };
     let program =
         prepare(&host, &guest("", "", "(func $start (loop (br 0))) (func $message)"), limits);
-    let spec = Spec { identity: identity("e"), state: Box::new(NoState) };
+    let spec = InstanceSpec { identity: identity("e"), state: Box::new(NoState) };
     let turn = program.instantiate(spec).await.unwrap().start(StartReason::FirstMessage).await;
     assert_eq!(
         (failed(&turn).code, failed(&turn).kind),
@@ -29,7 +30,8 @@ async fn a_start_without_end_meets_the_activation_limit() {
 
 #[test]
 fn an_instantiation_without_end_is_refused_at_deploy() {
-    let limits = Limits { activation_time: Duration::from_millis(20), ..Limits::default() };
+    let limits =
+        InstanceLimits { activation_time: Duration::from_millis(20), ..InstanceLimits::default() };
     let guest =
         guest("", "", "(func $start) (func $message) (func $init (loop (br 0))) (start $init)");
     let error = host().prepare_blocking(&guest, limits).err().unwrap();
@@ -42,7 +44,7 @@ async fn tables_end_at_their_limit() {
     let host = host();
     let parts = "(func $start) (func $message
         (if (i32.eq (table.grow $table (ref.null func) (i32.const 15000)) (i32.const -1)) (then unreachable)))";
-    let program = prepare(&host, &guest("", "", parts), Limits::default());
+    let program = prepare(&host, &guest("", "", parts), InstanceLimits::default());
     let turn = send(&mut started(&program, "e").await, "grow", "").await;
     assert_eq!((failed(&turn).code, failed(&turn).kind), ("table-limit", FailureKind::Limit));
 }
@@ -53,7 +55,7 @@ async fn a_reply_that_points_nowhere_fails() {
     // The list of the reply begins at the end of all addresses.
     let parts = "(func $start) (func $message
         (i32.store offset=1028 (i32.const 0) (i32.const -1)) (i32.store offset=1032 (i32.const 0) (i32.const 99)))";
-    let program = prepare(&host, &guest("", "", parts), Limits::default());
+    let program = prepare(&host, &guest("", "", parts), InstanceLimits::default());
     let turn = send(&mut started(&program, "e").await, "any", "").await;
     assert_eq!((failed(&turn).code, failed(&turn).kind), ("bad-value", FailureKind::Guest));
 }
@@ -71,7 +73,7 @@ fn sleeper() -> Vec<u8> {
 #[tokio::test]
 async fn a_guest_that_sleeps_through_wasi_meets_the_turn_limit() {
     let host = host();
-    let program = prepare(&host, &sleeper(), Limits::default());
+    let program = prepare(&host, &sleeper(), InstanceLimits::default());
     let turn = send(&mut started(&program, "e").await, "sleep", "").await;
     assert_eq!(failed(&turn).code, "turn-time-limit");
 }
@@ -79,7 +81,8 @@ async fn a_guest_that_sleeps_through_wasi_meets_the_turn_limit() {
 #[tokio::test]
 async fn a_guest_that_sleeps_is_stopped_from_outside() {
     let host = host();
-    let limits = Limits { turn_time: Duration::from_secs(600), ..Limits::default() };
+    let limits =
+        InstanceLimits { turn_time: Duration::from_secs(600), ..InstanceLimits::default() };
     let program = prepare(&host, &sleeper(), limits);
     let mut entity = started(&program, "e").await;
     let interrupt = entity.interrupt_handle();
@@ -112,7 +115,7 @@ async fn a_panic_is_one_log_entry_of_one_line() {
     let subscriber =
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    let program = prepare(&host(), misbehaving(), Limits::default());
+    let program = prepare(&host(), misbehaving(), InstanceLimits::default());
     let turn = send(&mut started(&program, "alice").await, "panic", r#""one\n  two""#).await;
     assert_eq!(failed(&turn).code, "panicked");
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
@@ -130,7 +133,7 @@ async fn a_guests_line_break_forges_no_line_of_the_log() {
     let subscriber =
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    let program = prepare(&host(), misbehaving(), Limits::default());
+    let program = prepare(&host(), misbehaving(), InstanceLimits::default());
     let mut entity = started(&program, "a\nb\u{1b}").await;
     ok(&send(&mut entity, "control", "\"log\"").await);
     assert_eq!(failed(&send(&mut entity, "control", "\"panic\"").await).code, "panicked");
@@ -156,7 +159,11 @@ async fn standard_output_goes_to_the_log_line_by_line_under_the_entitys_name() {
         r#"(data (i32.const 64) "one\ntwo\nthr")
            (func $start) (func $message (call $write (call $stdout) (i32.const 64) (i32.const 11) (i32.const 128)))"#,
     );
-    let program = prepare(&host, &component, Limits { log_line: 2, ..Limits::default() });
+    let program = prepare(
+        &host,
+        &component,
+        InstanceLimits { log_line_bytes: 2, ..InstanceLimits::default() },
+    );
     let turn = send(&mut started(&program, "alice").await, "print", "").await;
     assert_eq!((ok(&turn), turn.logs_dropped), ("", 0));
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
@@ -183,7 +190,7 @@ async fn a_trap_after_denied_memory_keeps_its_own_code() {
         (format!("{} {} unreachable", grow(1_000), grow(1)), "trap"),
     ] {
         let parts = format!("(func $start) (func $message {message})");
-        let program = prepare(&host, &guest("", "", &parts), Limits::default());
+        let program = prepare(&host, &guest("", "", &parts), InstanceLimits::default());
         let turn = send(&mut started(&program, "e").await, "grow", "").await;
         let failure = failed(&turn);
         assert_eq!(failure.code, code, "{failure}");
@@ -199,7 +206,7 @@ async fn wasi_handles_end_at_their_limit() {
         r#"(import "wasi:clocks/monotonic-clock@0.2.0" "subscribe-duration" (func $after (param i64) (result i32)))"#,
         "(func $start) (func $message (loop (drop (call $after (i64.const 1))) (br 0)))",
     );
-    let limits = Limits { turn_time: Duration::from_secs(60), ..Limits::default() };
+    let limits = InstanceLimits { turn_time: Duration::from_secs(60), ..InstanceLimits::default() };
     let program = prepare(&host, &component, limits);
     let turn = send(&mut started(&program, "e").await, "hold", "").await;
     assert_eq!((failed(&turn).code, failed(&turn).kind), ("handle-limit", FailureKind::Limit));
@@ -213,7 +220,7 @@ fn names_and_summaries_of_methods_end_at_their_own_limit() {
         r#"(func $start) (func $message)
         (data (i32.const 1024) "\00\08\00\00\50\00\00\00") (data (i32.const 2048) "{method}")"#
     );
-    let limits = Limits { state: 64 << 20, ..Limits::default() };
+    let limits = InstanceLimits { state: 64 << 20, ..InstanceLimits::default() };
     let error = host().prepare_blocking(&guest("", "", &parts), limits).err().unwrap();
     assert_eq!(error.code(), "bad-methods");
     assert!(error.to_string().contains("4194304 bytes"), "{error}");

@@ -13,7 +13,9 @@ use common::{
     started_with,
 };
 use futures::future::BoxFuture;
-use ostraca_wasm::{Kind, Limits, StateError, StateSource, StopReason, Turn};
+use ostraca_wasm::{
+    GuestTurnOutput, InstanceLimits, MessageKind, StateError, StateSource, StopReason,
+};
 
 /// State as a store would give it, counting how often it is asked; none fails.
 struct Stored(Option<Vec<(&'static str, &'static str)>>, Arc<AtomicU32>);
@@ -34,7 +36,7 @@ impl StateSource for Stored {
     }
 }
 
-fn writes(turn: &Turn) -> Vec<(String, Option<String>)> {
+fn writes(turn: &GuestTurnOutput) -> Vec<(String, Option<String>)> {
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
     turn.writes.iter().map(|(key, value)| (text(key), value.as_ref().map(text))).collect()
 }
@@ -42,11 +44,12 @@ fn writes(turn: &Turn) -> Vec<(String, Option<String>)> {
 #[tokio::test]
 async fn a_counter_counts_and_each_turn_tells_what_it_wrote() {
     let host = host();
-    let program = prepare(&host, counter(), Limits::default());
+    let program = prepare(&host, counter(), InstanceLimits::default());
     let methods: Vec<_> =
         program.methods().iter().map(|method| (method.name.as_str(), method.kind)).collect();
     assert!(
-        methods.contains(&("add", Kind::Command)) && methods.contains(&("get", Kind::Query)),
+        methods.contains(&("add", MessageKind::Command))
+            && methods.contains(&("get", MessageKind::Query)),
         "{methods:?}"
     );
     let mut alice = started(&program, "alice").await;
@@ -62,7 +65,7 @@ async fn a_counter_counts_and_each_turn_tells_what_it_wrote() {
 #[tokio::test]
 async fn two_instances_of_one_program_share_nothing() {
     let host = host();
-    let program = prepare(&host, counter(), Limits::default());
+    let program = prepare(&host, counter(), InstanceLimits::default());
     let (mut alice, mut bob) = (started(&program, "alice").await, started(&program, "bob").await);
     send(&mut alice, "add", "2").await;
     assert_eq!(ok(&send(&mut bob, "add", "40").await), "40");
@@ -72,7 +75,7 @@ async fn two_instances_of_one_program_share_nothing() {
 #[tokio::test]
 async fn state_is_loaded_once_and_only_when_it_is_touched() {
     let host = host();
-    let program = prepare(&host, common::rubbish(), Limits::default());
+    let program = prepare(&host, common::rubbish(), InstanceLimits::default());
     let asked = Arc::new(AtomicU32::new(0));
     let mut entity =
         started_with(&program, "e", Box::new(Stored(Some(vec![("k", "v")]), asked.clone()))).await;
@@ -89,18 +92,18 @@ async fn state_is_loaded_once_and_only_when_it_is_touched() {
 #[tokio::test]
 async fn a_state_that_cannot_be_loaded_fails_the_turn_retryably() {
     let host = host();
-    let program = prepare(&host, common::rubbish(), Limits::default());
+    let program = prepare(&host, common::rubbish(), InstanceLimits::default());
     let mut entity = started_with(&program, "e", Box::new(Stored(None, Arc::default()))).await;
     let turn = send(&mut entity, "write-unlisted", "").await;
     let failure = failed(&turn);
     assert_eq!(failure.code, "state-unavailable");
-    assert!(failure.retryable() && failure.message.contains("the store is away"), "{failure}");
+    assert!(failure.is_retryable() && failure.message.contains("the store is away"), "{failure}");
 }
 
 #[tokio::test]
 async fn a_refusal_leaves_the_state_that_stood_when_the_turn_began() {
     let host = host();
-    let program = prepare(&host, account(), Limits::default());
+    let program = prepare(&host, account(), InstanceLimits::default());
     let mut entity = started(&program, "alice").await;
     let bytes = send(&mut entity, "deposit", "500").await.state_bytes;
     let turn = send(&mut entity, "withdraw", "900").await;
@@ -115,7 +118,7 @@ async fn a_refusal_leaves_the_state_that_stood_when_the_turn_began() {
 #[tokio::test]
 async fn the_sdks_refusals_have_the_reserved_codes() {
     let host = host();
-    let program = prepare(&host, counter(), Limits::default());
+    let program = prepare(&host, counter(), InstanceLimits::default());
     let mut entity = started(&program, "alice").await;
     assert_eq!(refused(&send(&mut entity, "nope", "").await).0, "unknown-method");
     assert_eq!(refused(&send(&mut entity, "add", "\"two\"").await).0, "invalid-arguments");
@@ -125,8 +128,8 @@ async fn the_sdks_refusals_have_the_reserved_codes() {
 #[tokio::test]
 async fn start_and_stop_are_turns_with_writes_of_their_own() {
     let host = host();
-    let program = prepare(&host, misbehaving(), Limits::default());
-    assert!(program.has_stop());
+    let program = prepare(&host, misbehaving(), InstanceLimits::default());
+    assert!(program.has_stop_hook());
     let mut entity = started(&program, "e").await;
     let turn = entity.stop(StopReason::HandedOff).await;
     let expected = vec![
@@ -139,7 +142,7 @@ async fn start_and_stop_are_turns_with_writes_of_their_own() {
 #[tokio::test]
 async fn a_guest_is_told_who_it_is_and_may_ask_to_be_dropped() {
     let host = host();
-    let program = prepare(&host, misbehaving(), Limits::default());
+    let program = prepare(&host, misbehaving(), InstanceLimits::default());
     let mut entity = started(&program, "e").await;
     let turn = ask(&mut entity, "who", "").await;
     assert_eq!(ok(&turn), "[\"guest\",\"e\",\"alice\",3,11]");
@@ -151,7 +154,7 @@ async fn a_guest_is_told_who_it_is_and_may_ask_to_be_dropped() {
 #[tokio::test]
 async fn values_outlive_an_instance_through_its_writes() {
     let host = host();
-    let program = prepare(&host, misbehaving(), Limits::default());
+    let program = prepare(&host, misbehaving(), InstanceLimits::default());
     let state = vec![("k", "41"), ("starts", "6")];
     let mut entity =
         started_with(&program, "e", Box::new(Stored(Some(state), Arc::default()))).await;

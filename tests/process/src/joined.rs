@@ -13,8 +13,9 @@ use std::sync::mpsc as queue;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use ostraca_wasm::{
-    Compiler, CompilerSettings, Host, Identity, Instance, Kind, Limits, MessageContext, NoState,
-    Program, Settings, Spec, StartReason, TurnResult,
+    CompilerProgram, CompilerSettings, EntityIdentity, Instance, InstanceLimits, InstanceSpec,
+    MessageContext, MessageKind, NoState, Program, RuntimeSettings, StartReason, TurnResult,
+    WasmRuntime,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -45,9 +46,11 @@ struct Commit {
 /// If it cannot listen, compile or open its store.
 #[allow(clippy::print_stdout, reason = "its address is what it prints")]
 pub async fn serve(dir: &Path, size: usize) -> Result<()> {
-    let compiler = CompilerSettings { program: Compiler::InProcess, ..CompilerSettings::default() };
-    let host = Host::new(&Settings { compiler, ..Settings::default() })?;
-    let program = host.prepare(std::fs::read(dir.join(COMPONENT))?, Limits::default()).await?;
+    let compiler =
+        CompilerSettings { program: CompilerProgram::InProcess, ..CompilerSettings::default() };
+    let host = WasmRuntime::new(&RuntimeSettings { compiler, ..RuntimeSettings::default() })?;
+    let program =
+        host.prepare(std::fs::read(dir.join(COMPONENT))?, InstanceLimits::default()).await?;
     let commits = committer(dir)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let workers: Result<Vec<_>> =
@@ -114,13 +117,14 @@ fn worker(
 }
 
 async fn start(program: &Arc<Program>, entity: u64) -> Result<Instance> {
-    let identity = Identity {
+    let identity = EntityIdentity {
         namespace: "default".into(),
         entity_type: "counter".into(),
         id: format!("joined-{entity}").as_str().into(),
         revision: 1,
     };
-    let mut instance = program.instantiate(Spec { identity, state: Box::new(NoState) }).await?;
+    let mut instance =
+        program.instantiate(InstanceSpec { identity, state: Box::new(NoState) }).await?;
     let started = instance.start(StartReason::FirstMessage).await;
     ensure!(matches!(started.result, TurnResult::Ok(_)), "start: {:?}", started.result);
     Ok(instance)
@@ -133,7 +137,7 @@ async fn turn(
     let context = MessageContext {
         session: entity.into(),
         sequence: 1,
-        kind: Kind::Command,
+        kind: MessageKind::Command,
         principal: "bench".into(),
         content_type: "application/json".into(),
         traceparent: "".into(),

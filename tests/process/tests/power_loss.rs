@@ -167,7 +167,7 @@ async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String
         return Err(format!("version {} where {version} was acknowledged", head.version));
     }
     let kind = ScanKind::State(entity);
-    let scan = Scan { shard, kind, after: None, limit: 10, limit_bytes: 10_000 };
+    let scan = Scan { shard, kind, after: None, max_records: 10, max_bytes: 10_000 };
     let page = store.scan(scan).await.map_err(|e| e.to_string())?;
     let state = page.records.iter().find_map(|record| match record {
         ScannedRecord::State(_, value) => serde_json::from_slice::<serde_json::Value>(value).ok(),

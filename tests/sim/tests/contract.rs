@@ -61,7 +61,7 @@ impl Shards {
         let shard = commit.claim.shard.clone();
         let head = check_record(&keys::head(&shard, &commit.entity), 0);
         let fits = commit.writes.iter().try_fold((), |(), write| {
-            let key = keys::record(&shard, &commit.entity, &write.key).0;
+            let key = keys::record_key(&shard, &commit.entity, &write.key).0;
             check_record(&key, write.value.as_ref().map_or(0, Bytes::len))
         });
         let by_one = commit.expected_version.checked_add(1) == Some(commit.head.version);
@@ -136,8 +136,9 @@ impl Shards {
             }
             bytes += key.len()
                 + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
-            if last.is_some() && (page.records.len() >= scan.limit || bytes > scan.limit_bytes) {
-                page.next = last;
+            if last.is_some() && (page.records.len() >= scan.max_records || bytes > scan.max_bytes)
+            {
+                page.next_cursor = last;
                 break;
             }
             page.records.push(record);
@@ -169,12 +170,12 @@ impl EntityStore for Simulated {
     fn identity(&self) -> StoreIdentity {
         let shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         StoreIdentity {
-            store: 1,
+            store_id: 1,
             cluster: conformance::CLUSTER,
             cluster_name: conformance::CLUSTER_NAME.into(),
-            opened: shards.opened + 1,
-            nonce: shards.opened,
-            sequence: shards.sequence,
+            open_count: shards.opened + 1,
+            open_nonce: shards.opened,
+            durable_sequence: shards.sequence,
         }
     }
 
@@ -182,7 +183,7 @@ impl EntityStore for Simulated {
         self.with(|shards| claims.into_iter().map(|claim| shards.claim(claim)).collect())
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         wanted: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
@@ -217,7 +218,7 @@ impl EntityStore for Simulated {
         })
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
         self.with(|shards| Ok(shards.blobs.get(&digest).cloned()))
     }
 }
@@ -225,5 +226,5 @@ impl EntityStore for Simulated {
 #[test]
 fn the_simulated_store_keeps_the_contract_of_every_store() {
     let factory = conformance::Factory::new(Simulated::default).reopening(Simulated::reopened);
-    conformance::entity_store(&factory);
+    conformance::check_entity_store(&factory);
 }

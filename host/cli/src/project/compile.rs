@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use ostraca_wasm::{Allocator, Host, Kind, Settings};
+use ostraca_wasm::{Allocator, MessageKind, RuntimeSettings, WasmRuntime};
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -192,19 +192,23 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
 
 /// What a node would say to it, before a node is asked.
 async fn check(project: &Project, component: &[u8]) -> Result<Built, Failure> {
-    let settings = Settings {
+    let settings = RuntimeSettings {
         allocator: Allocator::OnDemand,
-        max_live: Some(1),
-        max_memory: project.manifest.limits.memory.max(Settings::default().max_memory),
-        ..Settings::default()
+        max_live_instances: Some(1),
+        pooled_instance_memory: project
+            .manifest
+            .limits
+            .memory
+            .max(RuntimeSettings::default().pooled_instance_memory),
+        ..RuntimeSettings::default()
     };
     let limits = project.manifest.wasm_limits();
-    let host = Host::new(&settings).map_err(refused)?;
+    let host = WasmRuntime::new(&settings).map_err(refused)?;
     let program = host.prepare(component.to_vec(), limits).await.map_err(refused)?;
     let methods = program.methods().iter().map(|method| {
         let kind = match method.kind {
-            Kind::Command => "command",
-            Kind::Query => "query",
+            MessageKind::Command => "command",
+            MessageKind::Query => "query",
         };
         (method.name.clone(), kind)
     });

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::talk::ControlMessage;
+use super::control_message::ControlMessage;
 use crate::assign::InvalidMove;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::rows::{Member, Row, RowKey};

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::control_message::ControlMessage;
 use super::settings::LeaseSettings;
-use super::talk::ControlMessage;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::records::Claim;
 use crate::rows::{Member, Row, RowKey};

@@ -5,13 +5,13 @@
 //! it looks at what is and does what is missing, so that a lost message or a crash of somebody else needs
 //! no repair of its own.
 
+mod canonical;
+mod handlers;
 mod manager;
-mod member;
-mod relative;
+mod manager_silence;
+mod membership;
+mod observed;
 mod shards;
-mod told;
-mod unheard;
-mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Notice};
+use super::control_message::{ControlMessage, NodeReport, ReportedShard};
 use super::event::{Event, WriteError};
 use super::settings::{Mutation, Settings};
-use super::talk::{ControlMessage, NodeReport, ReportedShard};
 use crate::assign::{self, AllocationStrategy, MoveKind};
 use crate::codec::FORMAT;
 use crate::extensions::Extensions;
@@ -33,11 +33,11 @@ use crate::rows::{
     Roles, Row, RowKey, chunk_count, chunk_of, index_in_chunk, shard_at,
 };
 use crate::shard::StopReason;
+pub use canonical::Canonicalizer;
 use manager::Manager;
-use member::Membership;
-pub use relative::Canonicalizer;
+use membership::Membership;
+use observed::ObservedCluster;
 use shards::{HeldShard, Probation};
-use view::ObservedCluster;
 
 /// Who the node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,8 +252,8 @@ impl Machine {
     }
 
     /// What the driver's wall clock says, in milliseconds since 1970. Without it rows do not say it.
-    pub fn set_unix_ms(&mut self, wall: u64) {
-        self.wall = Some(wall);
+    pub fn set_unix_ms(&mut self, unix_ms: u64) {
+        self.wall = Some(unix_ms);
     }
 
     /// Its present life in the cluster, if it is registered.

@@ -4,12 +4,12 @@
 //! moves back. Any lane may be dropped at any time: the watermark then refuses what could be a copy of
 //! something that ran in it. `space` does that, and drops replies before their lanes.
 
-mod order;
+mod eviction;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::order::EvictionOrder;
+use self::eviction::EvictionOrder;
 use super::settings::{Mutation, Settings};
 use crate::codec;
 use crate::extensions::Extensions;
@@ -202,7 +202,7 @@ impl Lanes {
         let session = message.id.session;
         if !self.lanes.contains_key(&session) {
             self.make_room(now, settings);
-            let principal = order::principal_tag(&message.context.principal);
+            let principal = eviction::principal_tag(&message.context.principal);
             let newest_created = message.created_ms;
             self.inline.push(session);
             self.eviction_order.insert(principal, newest_created, session);

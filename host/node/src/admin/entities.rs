@@ -81,8 +81,8 @@ impl Desk {
                     shard: shard_key(ShardId(shard)),
                     kind: ScanKind::Heads,
                     after: after.take(),
-                    limit: PAGE.0.min(limit - page.len()),
-                    limit_bytes: PAGE.1,
+                    max_records: PAGE.0.min(limit - page.len()),
+                    max_bytes: PAGE.1,
                 };
                 let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
                 for record in found.records {
@@ -100,7 +100,7 @@ impl Desk {
                         ..EntityInfo::default()
                     });
                 }
-                after = found.next;
+                after = found.next_cursor;
                 if after.is_none() || page.len() >= limit {
                     break;
                 }
@@ -232,8 +232,8 @@ impl Desk {
                 shard: shard_key(shard),
                 kind: ScanKind::State(entity.clone()),
                 after,
-                limit: PAGE.0,
-                limit_bytes: PAGE.1,
+                max_records: PAGE.0,
+                max_bytes: PAGE.1,
             };
             let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
             for record in found.records {
@@ -246,7 +246,7 @@ impl Desk {
                     detail.keys.push(StateKey { key, size: value.len() as u64, value: shown });
                 }
             }
-            after = found.next;
+            after = found.next_cursor;
             if after.is_none() {
                 return Ok(());
             }

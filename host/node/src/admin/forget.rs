@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
-use ostraca_store::{Cas, Conflict};
+use ostraca_store::{CompareAndSet, CompareAndSetError};
 use ostraca_wire::proto::Forgotten;
 
 use super::*;
@@ -45,12 +45,16 @@ impl Desk {
             let row = Row::Node(NodeRow { status: NodeStatus::Left, draining: false, ..row });
             let value = rows::encode_core(&row)
                 .map_err(|error| problem(error.code(), error.to_string(), ""))?;
-            let cas = Cas { key: key.clone(), expected: Some(found.revision), value: Some(value) };
+            let cas = CompareAndSet {
+                key: key.clone(),
+                expected: Some(found.revision),
+                value: Some(value),
+            };
             match store.compare_and_set(cas).await {
                 Ok(_) => {}
                 // It came back, or somebody else forgot it.
-                Err(Conflict::Changed(_)) => continue,
-                Err(Conflict::Store(error)) => return Err(store_failed(&error)),
+                Err(CompareAndSetError::RevisionMismatch(_)) => continue,
+                Err(CompareAndSetError::Store(error)) => return Err(store_failed(&error)),
             }
             tracing::info!(node, "forgotten");
             // Whoever asks this node next is to find it done.

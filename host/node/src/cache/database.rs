@@ -5,8 +5,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use ostraca_core::ids::ClusterId;
-use ostraca_store::Row as Stored;
-use ostraca_store_sled::{FilesError, open_files};
+use ostraca_store::StoredRow as Stored;
+use ostraca_store_sled::{DatabaseOpenError, open_database};
 
 use super::Cached;
 use crate::rows;
@@ -39,8 +39,8 @@ pub(super) struct Database(sled::Db);
 impl Database {
     pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, Unopened> {
         let config = sled::Config::new().path(dir).cache_capacity(PAGES);
-        let database = Self(open_files(&config).map_err(|error| match error {
-            FilesError::InUse(error) => Unopened::InUse(error.to_string()),
+        let database = Self(open_database(&config).map_err(|error| match error {
+            DatabaseOpenError::InUse(error) => Unopened::InUse(error.to_string()),
             error => Unopened::Unfit(error.to_string()),
         })?);
         let about = [&[VERSION][..], &cluster.0.to_be_bytes()].concat();

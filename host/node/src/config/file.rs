@@ -328,10 +328,10 @@ impl Default for Store {
             retry: Duration::from_millis(node::Settings::default().store_retry_interval),
             witness: "witness".into(),
             cache_bytes: sled.cache_bytes,
-            flush_every: sled.flush_every,
+            flush_every: sled.flush_interval,
             queue_commits: small(sled.queue_commits),
             queue_bytes: sled.queue_bytes as u64,
-            queue_rows: small(sled.queue_rows),
+            queue_rows: small(sled.queue_metadata_ops),
             queue_reads: small(sled.queue_reads),
             batch_commits: small(sled.batch_commits),
             batch_bytes: sled.batch_bytes as u64,
@@ -339,9 +339,9 @@ impl Default for Store {
             head_cache: small(sled.head_cache),
             readers: small(sled.readers),
             low_water_bytes: sled.low_water_bytes,
-            low_water_every: sled.low_water_every,
-            watched_changes: small(sled.watched_changes),
-            watched_bytes: sled.watched_bytes as u64,
+            low_water_every: sled.low_water_check_interval,
+            watched_changes: small(sled.watch_history_changes),
+            watched_bytes: sled.watch_history_bytes as u64,
         }
     }
 }
@@ -352,10 +352,10 @@ impl Store {
             cluster: None,
             witness: Some(data.join(&self.witness)),
             cache_bytes: self.cache_bytes,
-            flush_every: self.flush_every,
+            flush_interval: self.flush_every,
             queue_commits: self.queue_commits as usize,
             queue_bytes: large(self.queue_bytes),
-            queue_rows: self.queue_rows as usize,
+            queue_metadata_ops: self.queue_rows as usize,
             queue_reads: self.queue_reads as usize,
             batch_commits: self.batch_commits as usize,
             batch_bytes: large(self.batch_bytes),
@@ -363,9 +363,9 @@ impl Store {
             head_cache: self.head_cache as usize,
             readers: self.readers as usize,
             low_water_bytes: self.low_water_bytes,
-            low_water_every: self.low_water_every,
-            watched_changes: self.watched_changes as usize,
-            watched_bytes: large(self.watched_bytes),
+            low_water_check_interval: self.low_water_every,
+            watch_history_changes: self.watched_changes as usize,
+            watch_history_bytes: large(self.watched_bytes),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ostraca_wasm::{CompilerSettings, ComponentLimits, Settings};
+use ostraca_wasm::{CompilerSettings, ComponentLimits, RuntimeSettings};
 use serde::{Deserialize, Serialize};
 
 use super::file::{large, small};
@@ -68,13 +68,13 @@ pub(super) enum Allocator {
 
 impl Default for Guests {
     fn default() -> Self {
-        let wasm = Settings::default();
+        let wasm = RuntimeSettings::default();
         Self {
             allocator: Allocator::Auto,
-            max_live: wasm.max_live,
-            max_memory: wasm.max_memory,
-            cache_limit: wasm.cache_limit,
-            tick: wasm.tick,
+            max_live: wasm.max_live_instances,
+            max_memory: wasm.pooled_instance_memory,
+            cache_limit: wasm.compile_cache_limit,
+            tick: wasm.tick_interval,
             component_limit: wasm.component_limit,
             wasm_stack: wasm.wasm_stack as u64,
             memory_ceiling: Ceilings::default().memory,
@@ -90,18 +90,18 @@ impl Guests {
         cache: PathBuf,
         components: &Components,
         compiler: &Compiler,
-    ) -> Settings {
-        Settings {
+    ) -> RuntimeSettings {
+        RuntimeSettings {
             allocator: match self.allocator {
                 Allocator::Auto => ostraca_wasm::Allocator::Auto,
                 Allocator::Pooling => ostraca_wasm::Allocator::Pooling,
                 Allocator::OnDemand => ostraca_wasm::Allocator::OnDemand,
             },
-            max_live: self.max_live,
-            max_memory: self.max_memory,
+            max_live_instances: self.max_live,
+            pooled_instance_memory: self.max_memory,
             cache_dir: Some(cache),
-            cache_limit: self.cache_limit,
-            tick: self.tick,
+            compile_cache_limit: self.cache_limit,
+            tick_interval: self.tick,
             component_limit: self.component_limit,
             wasm_stack: large(self.wasm_stack),
             component: components.limits(),
@@ -148,9 +148,9 @@ impl Default for Compiler {
         let settings = CompilerSettings::default();
         Self {
             program: None,
-            memory: settings.memory,
-            time: settings.time,
-            at_once: small(settings.at_once),
+            memory: settings.max_memory,
+            time: settings.timeout,
+            at_once: small(settings.max_concurrent),
         }
     }
 }
@@ -158,13 +158,13 @@ impl Default for Compiler {
 impl Compiler {
     fn settings(&self) -> CompilerSettings {
         CompilerSettings {
-            program: self
-                .program
-                .clone()
-                .map_or_else(ostraca_wasm::Compiler::default, ostraca_wasm::Compiler::Program),
-            memory: self.memory,
-            time: self.time,
-            at_once: self.at_once as usize,
+            program: self.program.clone().map_or_else(
+                ostraca_wasm::CompilerProgram::default,
+                ostraca_wasm::CompilerProgram::Executable,
+            ),
+            max_memory: self.memory,
+            timeout: self.time,
+            max_concurrent: self.at_once as usize,
         }
     }
 }

@@ -31,7 +31,7 @@ fn settings_without_a_default_are_in_the_default_text_as_comments() {
     });
     let text = uncommented.collect::<Vec<_>>().join("\n");
     let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
-    assert_eq!(config.wasm_settings().max_live, Some(8000));
+    assert_eq!(config.wasm_settings().max_live_instances, Some(8000));
     assert_eq!(config.expected_shards, Some(crate::init::DEFAULT_SHARDS));
     assert_eq!(config.expected_hash.as_deref(), Some(crate::ownership::HASH));
     assert_eq!(config.record, Some("dir/record".into()));
@@ -42,9 +42,9 @@ fn defaults_are_those_of_the_libraries() {
     let config = Config::parse("node = \"n\"", "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wire_limits(), ostraca_wire::Limits::default());
     assert_eq!(config.shard_settings(), ostraca_core::shard::Settings::default());
-    let wasm = ostraca_wasm::Settings {
+    let wasm = ostraca_wasm::RuntimeSettings {
         cache_dir: Some("dir/cache".into()),
-        ..ostraca_wasm::Settings::default()
+        ..ostraca_wasm::RuntimeSettings::default()
     };
     assert_eq!(format!("{:?}", config.wasm_settings()), format!("{wasm:?}"));
     let store = ostraca_store_sled::Options {

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
-use ostraca_store::{Cas, Conflict, RowEvent};
+use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent};
 
 use super::Input;
 use super::run::Running;
@@ -64,7 +64,7 @@ impl Running {
             let mut changes = store.watch("", revision);
             loop {
                 let event = changes.next().await;
-                let lost = event == RowEvent::Lost;
+                let lost = event == RowEvent::ResyncRequired;
                 if own.send(Input::Watched(watch, event)).is_err() || lost {
                     return;
                 }
@@ -118,17 +118,21 @@ impl Running {
                 return self.tasks.push(event.boxed());
             }
         };
-        let cas = Cas { key: rows::key_text(key), expected, value };
+        let cas = CompareAndSet { key: rows::key_text(key), expected, value };
         let asked = self.parts.rows.compare_and_set(cas);
         self.tasks.push(
             async move {
                 let result = asked.await.map_err(|conflict| match conflict {
-                    Conflict::Changed(None) => WriteError::Conflict(None),
-                    Conflict::Changed(Some(row)) => match rows::decode_core(&row) {
-                        Ok(Some((_, row, revision))) => WriteError::Conflict(Some((row, revision))),
-                        _ => WriteError::Unknown,
-                    },
-                    Conflict::Store(error) => {
+                    CompareAndSetError::RevisionMismatch(None) => WriteError::Conflict(None),
+                    CompareAndSetError::RevisionMismatch(Some(row)) => {
+                        match rows::decode_core(&row) {
+                            Ok(Some((_, row, revision))) => {
+                                WriteError::Conflict(Some((row, revision)))
+                            }
+                            _ => WriteError::Unknown,
+                        }
+                    }
+                    CompareAndSetError::Store(error) => {
                         tracing::debug!(%error, "a row's write has no answer");
                         WriteError::Unknown
                     }
@@ -140,7 +144,7 @@ impl Running {
     }
 
     pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
-        let asked = self.parts.entities.claims(shards.into_iter().map(shard_key).collect());
+        let asked = self.parts.entities.current_claims(shards.into_iter().map(shard_key).collect());
         self.tasks.push(
             async move { Event::ClaimsRead { request_id: number, claims: asked.await.ok() } }
                 .boxed(),
@@ -150,7 +154,7 @@ impl Running {
     /// Asks the entities' store for something small, to know whether it answers (R9).
     pub(super) fn ask_store(&mut self) {
         let sent = self.parts.clock.now().mono;
-        let asked = self.parts.entities.claims(vec![shard_key(ShardId(1))]);
+        let asked = self.parts.entities.current_claims(vec![shard_key(ShardId(1))]);
         self.tasks.push(
             async move {
                 match asked.await {

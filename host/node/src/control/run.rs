@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_core::node::{Action, Event};
-use ostraca_store::{Row, RowEvent};
+use ostraca_store::{RowEvent, StoredRow};
 use tokio::sync::mpsc;
 
 use super::talkers::Talkers;
@@ -97,7 +97,7 @@ impl Running {
             Input::Event(event) => self.tell(event),
             Input::Report(report) => self.report(report),
             Input::Watched(watch, _) if watch != self.watch => {}
-            Input::Watched(_, RowEvent::Lost) => self.tell(Event::WatchLost),
+            Input::Watched(_, RowEvent::ResyncRequired) => self.tell(Event::WatchLost),
             Input::Watched(_, RowEvent::Deleted { key, revision }) => {
                 self.parts.loader.gone(&key, revision);
             }
@@ -121,7 +121,7 @@ impl Running {
     }
 
     /// The cluster's format, which this program may not read, or its settings.
-    fn about_all(&mut self, row: &Row) {
+    fn about_all(&mut self, row: &StoredRow) {
         if row.key == rows::SETTINGS {
             match rows::decode::<SettingsRow>(row) {
                 Ok(row) => {

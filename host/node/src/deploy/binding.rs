@@ -4,7 +4,7 @@
 //! whenever a first entity comes, all of them agree in which shard it is.
 
 use ostraca_core::extensions::Extensions;
-use ostraca_store::{Cas, Conflict};
+use ostraca_store::{CompareAndSet, CompareAndSetError};
 
 use super::*;
 use crate::ownership::HASH;
@@ -33,14 +33,16 @@ impl Deployer {
     pub(super) async fn bind(&self, manifest: &Manifest) -> Result<(), Problem> {
         let key = rows::binding_key(&manifest.kind);
         let value = Some(rows::encode_value(&wanted(manifest)).map_err(store_problem)?);
-        let cas = Cas { key: key.clone(), expected: None, value };
+        let cas = CompareAndSet { key: key.clone(), expected: None, value };
         match self.cluster.compare_and_set(cas).await {
             Ok(_) => Ok(()),
-            Err(Conflict::Changed(Some(row))) => {
+            Err(CompareAndSetError::RevisionMismatch(Some(row))) => {
                 agrees(&rows::decode(&row).map_err(store_problem)?, manifest)
             }
-            Err(Conflict::Changed(None)) => Err(store_problem(NodeError::Conflict(key))),
-            Err(Conflict::Store(error)) => Err(store_problem(error.into())),
+            Err(CompareAndSetError::RevisionMismatch(None)) => {
+                Err(store_problem(NodeError::Conflict(key)))
+            }
+            Err(CompareAndSetError::Store(error)) => Err(store_problem(error.into())),
         }
     }
 }

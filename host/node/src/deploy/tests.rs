@@ -15,11 +15,11 @@ const MANIFEST: &str = "type = \"hollow\"\ncomponent = \"a.wasm\"\n";
 
 /// A node's part in a cluster that has this store.
 fn deployer(store: &Arc<MemoryStore>) -> Deployer {
-    let settings = ostraca_wasm::Settings {
+    let settings = ostraca_wasm::RuntimeSettings {
         allocator: ostraca_wasm::Allocator::OnDemand,
-        ..ostraca_wasm::Settings::default()
+        ..ostraca_wasm::RuntimeSettings::default()
     };
-    let wasm = ostraca_wasm::Host::new(&settings).expect("a host");
+    let wasm = ostraca_wasm::WasmRuntime::new(&settings).expect("a host");
     let types = Types::default();
     let loader = Loader::new(loader::Parts {
         types: types.clone(),
@@ -119,7 +119,7 @@ fn a_deploy_keeps_a_later_releases_fields_of_the_type() {
         ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");
     let first = next_row(None, MANIFEST.into(), [1; 32], 8, Vec::new());
     assert_eq!((first.revision, &first.extensions), (1, &Default::default()));
-    let found = Row { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };
+    let found = StoredRow { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };
     let row = TypeRow { revision: 3, extensions: noted.clone(), ..first };
     let next = next_row(Some(&Standing { found, row }), "other".into(), [2; 32], 9, Vec::new());
     assert_eq!((next.revision, next.extensions), (4, noted));

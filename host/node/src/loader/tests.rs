@@ -22,11 +22,11 @@ struct Bench {
 fn bench(hosting: bool) -> Bench {
     let (types, told) = (Types::default(), Arc::new(AtomicU64::new(0)));
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
-    let settings = ostraca_wasm::Settings {
+    let settings = ostraca_wasm::RuntimeSettings {
         allocator: ostraca_wasm::Allocator::OnDemand,
-        ..ostraca_wasm::Settings::default()
+        ..ostraca_wasm::RuntimeSettings::default()
     };
-    let wasm = hosting.then(|| ostraca_wasm::Host::new(&settings).expect("a host"));
+    let wasm = hosting.then(|| ostraca_wasm::WasmRuntime::new(&settings).expect("a host"));
     let tell = {
         let told = told.clone();
         Box::new(move |entry: &Arc<Type>| told.store(entry.revision, Ordering::SeqCst))
@@ -36,7 +36,7 @@ fn bench(hosting: bool) -> Bench {
     Bench { types, loader: Loader::new(parts), store, told }
 }
 
-fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> Row {
+fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> StoredRow {
     let standing = TypeRow {
         revision,
         manifest: format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n"),
@@ -50,7 +50,7 @@ fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> Row {
         extensions: Default::default(),
     };
     let value = rows::encode_value(&standing).expect("encodes");
-    Row { key: rows::type_key(name), revision: at, value }
+    StoredRow { key: rows::type_key(name), revision: at, value }
 }
 
 #[tokio::test]
@@ -84,10 +84,10 @@ async fn rows_and_components_of_no_use_are_shown_and_end_nothing() {
     let digest = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
     loader.row(row(1, "hollow", 1, digest));
     let garbage = Bytes::from_static(&[2, 255]);
-    loader.row(Row { key: rows::type_key("garbage"), revision: 2, value: garbage });
-    let stranger = Row { key: rows::type_key("stranger"), ..row(3, "hollow", 1, digest) };
+    loader.row(StoredRow { key: rows::type_key("garbage"), revision: 2, value: garbage });
+    let stranger = StoredRow { key: rows::type_key("stranger"), ..row(3, "hollow", 1, digest) };
     loader.row(stranger);
-    loader.row(Row { key: "types/elsewhere/x".into(), ..row(4, "hollow", 1, digest) });
+    loader.row(StoredRow { key: "types/elsewhere/x".into(), ..row(4, "hollow", 1, digest) });
     assert!(types.settled(LONG).await);
     let broken: Vec<_> = types.broken().into_iter().map(|(name, _)| name).collect();
     assert_eq!(broken, ["garbage".into(), "hollow".into(), Arc::<str>::from("stranger")]);

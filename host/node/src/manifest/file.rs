@@ -90,7 +90,7 @@ impl Default for File {
 
 impl Default for Limits {
     fn default() -> Self {
-        let wasm = ostraca_wasm::Limits::default();
+        let wasm = ostraca_wasm::InstanceLimits::default();
         Self {
             memory: wasm.memory,
             table_elements: u32::try_from(wasm.table_elements).unwrap_or(u32::MAX),
@@ -103,8 +103,8 @@ impl Default for Limits {
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
-            log_lines: wasm.log_lines,
-            log_line: wasm.log_line as u64,
+            log_lines: wasm.log_lines_per_second,
+            log_line: wasm.log_line_bytes as u64,
         }
     }
 }

@@ -9,7 +9,7 @@ fn refused(more: &str) -> ManifestError {
 #[test]
 fn two_lines_are_a_manifest_with_the_default_limits() {
     let manifest = Manifest::parse(SMALL, "entity.toml").expect("a manifest");
-    assert_eq!(manifest.wasm_limits(), ostraca_wasm::Limits::default());
+    assert_eq!(manifest.wasm_limits(), ostraca_wasm::InstanceLimits::default());
     assert_eq!((manifest.pool.as_str(), &manifest.shard_key), ("default", &ShardKeyRule::Id));
     assert_eq!((manifest.limits.message, manifest.limits.mailbox), (1 << 20, 1_000));
     assert_eq!(manifest.life, Life { idle: Duration::from_secs(120), remember: false });

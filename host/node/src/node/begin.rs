@@ -52,7 +52,7 @@ impl Node {
 
         let wasm = basis.wasm().await?;
         let hosting = roles.host.then(|| wasm.clone());
-        let workers = Workers::start(&basis, &stores, wasm.shape().max_live as usize)?;
+        let workers = Workers::start(&basis, &stores, wasm.status().max_live_instances as usize)?;
         let loader = basis.loader(&stores, hosting.clone(), workers.inputs());
         let gateway = basis.gateway(&network, &stores, &workers, &control, &mut tasks);
         workers.answer_to(&gateway);

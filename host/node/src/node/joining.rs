@@ -56,12 +56,12 @@ impl Stores {
         settings: ClusterSettings,
     ) -> (Self, Arc<Late>) {
         let identity = StoreIdentity {
-            store: 0,
+            store_id: 0,
             cluster,
             cluster_name: String::new(),
-            opened: 0,
-            nonce: 0,
-            sequence: 0,
+            open_count: 0,
+            open_nonce: 0,
+            durable_sequence: 0,
         };
         let late = Late::new(identity.clone(), clock);
         let PoolRow { shards, hash, .. } = pool;

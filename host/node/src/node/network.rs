@@ -80,7 +80,7 @@ impl Network {
         // Set here and nowhere else.
         let rows = ClusterServer::new(stores.rows.clone(), ServerOptions::default());
         let _ = self.peers.rows.set(rows);
-        self.facts.node.store = stores.found.identity.store;
+        self.facts.node.store = stores.found.identity.store_id;
         self.facts.shards = stores.found.shards;
         self.facts.hash.clone_from(&stores.found.hash);
         self.facts.addresses.clone_from(&self.addresses);
@@ -108,7 +108,7 @@ fn facts(basis: &Basis, own: Option<&Local>) -> Facts {
     let config = &basis.config;
     let node = NodeFacts {
         cluster: basis.cluster,
-        store: own.map_or(0, |own| own.found.identity.store),
+        store: own.map_or(0, |own| own.found.identity.store_id),
         node: basis.node.clone(),
         incarnation: Incarnation::default(),
     };

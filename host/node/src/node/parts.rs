@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_core::route::Router;
-use ostraca_wasm::Host;
+use ostraca_wasm::WasmRuntime;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
@@ -76,19 +76,19 @@ impl Basis {
     }
 
     /// What compiles components, and where the node is a host, runs them.
-    pub(super) async fn wasm(&self) -> Result<Host, NodeError> {
+    pub(super) async fn wasm(&self) -> Result<WasmRuntime, NodeError> {
         let mut settings = self.config.wasm_settings();
         if !self.config.roles().host {
             // It only checks what is deployed.
             settings.allocator = ostraca_wasm::Allocator::OnDemand;
         }
-        Ok(blocking(move || Host::new(&settings)).await??)
+        Ok(blocking(move || WasmRuntime::new(&settings)).await??)
     }
 
     pub(super) fn loader(
         &self,
         stores: &Stores,
-        wasm: Option<Host>,
+        wasm: Option<WasmRuntime>,
         workers: Vec<mpsc::UnboundedSender<Input>>,
     ) -> Loader {
         Loader::new(loader::Parts {
@@ -152,7 +152,7 @@ impl Basis {
         Machine::new(settings, name, self.config.strategy())
     }
 
-    pub(super) fn deployer(&self, stores: &Stores, wasm: Host, loader: Loader) -> Deployer {
+    pub(super) fn deployer(&self, stores: &Stores, wasm: WasmRuntime, loader: Loader) -> Deployer {
         Deployer {
             cluster: stores.rows.clone(),
             store: stores.entities.clone(),
@@ -169,7 +169,7 @@ impl Basis {
         network: &Network,
         stores: &Stores,
         gauges: Vec<Arc<Gauges>>,
-        wasm: Option<Host>,
+        wasm: Option<WasmRuntime>,
         view: watch::Receiver<Arc<View>>,
     ) -> Status {
         let entities = stores.entities.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use ostraca_store_peer::{Channel, Failure};
+use ostraca_store_peer::{Channel, ChannelError};
 use ostraca_wire::peer::calls::Calls;
 use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
 
@@ -33,7 +33,7 @@ struct Wire {
 }
 
 impl Channel for Wire {
-    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         self.calls.call(body).map(|answer| answer.map_err(failure)).boxed()
     }
 
@@ -58,13 +58,13 @@ impl Channel for Wire {
 }
 
 /// What is known of a call that has no answer: a mistake here would tell `not run` where a turn may have run.
-pub(super) fn failure(error: ostraca_wire::Error) -> Failure {
+pub(super) fn failure(error: ostraca_wire::Error) -> ChannelError {
     use ostraca_wire::Error;
     let why = error.to_string();
     match error {
-        Error::NotSent(_) | Error::Overloaded { .. } => Failure::NotSent(why),
-        Error::TooLarge { what: "a call", .. } => Failure::NotSent(why),
-        Error::TooLarge { .. } => Failure::AnswerTooLarge(why),
-        _ => Failure::Lost(why),
+        Error::NotSent(_) | Error::Overloaded { .. } => ChannelError::NotSent(why),
+        Error::TooLarge { what: "a call", .. } => ChannelError::NotSent(why),
+        Error::TooLarge { .. } => ChannelError::ResponseTooLarge(why),
+        _ => ChannelError::Disconnected(why),
     }
 }

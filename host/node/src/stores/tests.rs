@@ -5,8 +5,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
-use ostraca_store::{Cas, EntityStore, MemoryStore};
-use ostraca_store_peer::{ClusterServer, EntityServer, Failure, ServerOptions};
+use ostraca_store::{CompareAndSet, EntityStore, MemoryStore};
+use ostraca_store_peer::{ChannelError, ClusterServer, EntityServer, ServerOptions};
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::hello::NodeFacts;
@@ -152,7 +152,10 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
     };
     let value = rows::encode_core(&Row::Node(row)).expect("encodes");
     let key = rows::key_text(&RowKey::Node(name.into()));
-    store.compare_and_set(Cas { key, expected: None, value: Some(value) }).await.expect("written");
+    store
+        .compare_and_set(CompareAndSet { key, expected: None, value: Some(value) })
+        .await
+        .expect("written");
 }
 
 async fn join(config: &Config, from: &Running) -> Result<Remote, NodeError> {
@@ -174,9 +177,9 @@ async fn the_store_is_found_by_the_address_of_any_node_and_remembered() {
     let config = config(dir.path(), &[&other.address], "shards = 64");
     let remote = join(&config, &own).await.expect("joined");
     let Found { identity, shards, hash, time, .. } = &remote.found;
-    assert_eq!((identity.store, *shards, hash.as_str(), *time), (9, 64, HASH, 0));
+    assert_eq!((identity.store_id, *shards, hash.as_str(), *time), (9, 64, HASH, 0));
     let digest = remote.entity.put_blob(Bytes::from_static(b"component")).await.expect("put");
-    let found = store.blob(digest).await.expect("read");
+    let found = store.get_blob(digest).await.expect("read");
     assert_eq!(found.as_deref(), Some(&b"component"[..]));
     let row = remote.cluster.get("cluster").await.expect("read");
     assert_eq!(row, store.get("cluster").await.expect("read"));
@@ -220,7 +223,7 @@ async fn what_differs_is_refused_at_the_join_with_both_values() {
 /// Puts bytes in a row's place.
 async fn put(store: &MemoryStore, key: &str, value: &'static [u8]) {
     let expected = store.get(key).await.expect("read").map(|row| row.revision);
-    let cas = Cas { key: key.into(), expected, value: Some(Bytes::from_static(value)) };
+    let cas = CompareAndSet { key: key.into(), expected, value: Some(Bytes::from_static(value)) };
     store.compare_and_set(cas).await.expect("written");
 }
 
@@ -277,12 +280,12 @@ async fn a_node_that_does_not_know_where_the_store_is_is_named() {
 fn what_was_certainly_not_sent_is_told_apart_from_what_may_have_been_done() {
     use ostraca_wire::Error;
     let too_large = |what| Error::TooLarge { what, bytes: 2, limit: 1, setting: "peer_max_frame" };
-    assert!(matches!(failure(Error::NotSent("x".into())), Failure::NotSent(_)));
+    assert!(matches!(failure(Error::NotSent("x".into())), ChannelError::NotSent(_)));
     let overloaded = Error::Overloaded { what: "calls", limit: 1, setting: "peer_calls" };
-    assert!(matches!(failure(overloaded), Failure::NotSent(_)));
-    assert!(matches!(failure(too_large("a call")), Failure::NotSent(_)));
-    assert!(matches!(failure(too_large("an answer")), Failure::AnswerTooLarge(_)));
+    assert!(matches!(failure(overloaded), ChannelError::NotSent(_)));
+    assert!(matches!(failure(too_large("a call")), ChannelError::NotSent(_)));
+    assert!(matches!(failure(too_large("an answer")), ChannelError::ResponseTooLarge(_)));
     for in_doubt in [Error::Lost("x".into()), Error::Reset(ostraca_wire::code::Code::Done)] {
-        assert!(matches!(failure(in_doubt), Failure::Lost(_)));
+        assert!(matches!(failure(in_doubt), ChannelError::Disconnected(_)));
     }
 }

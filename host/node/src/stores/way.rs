@@ -10,7 +10,9 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::{NodeStatus, Row};
 use ostraca_store::ClusterStore;
-use ostraca_store_peer::{Channel, Connect, ConnectError, Known, Options, PeerClusterStore};
+use ostraca_store_peer::{
+    Channel, ClientOptions, Connect, ConnectError, PeerClusterStore, StoreVerifier,
+};
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use tokio::time::timeout;
 
@@ -183,9 +185,10 @@ async fn leads(link: &PeerLink, cluster: ClusterId) -> Result<Vec<String>, NodeE
         let link = link.clone();
         async move { open(link, Alpn::Control).await.map_err(|error| error.to_string()) }.boxed()
     };
-    let known = Known::open(cluster, None)?;
+    let known = StoreVerifier::open(cluster, None)?;
     // One question: nobody keeps the link up.
-    let (store, _driver) = PeerClusterStore::connect(again, known, Options::default()).await?;
+    let (store, _driver) =
+        PeerClusterStore::connect(again, known, ClientOptions::default()).await?;
     let (rows, _) = store.list("nodes/").await?;
     let mut leads = Vec::new();
     for row in &rows {

@@ -13,7 +13,9 @@ use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
 use ostraca_core::shard::{Action, StartReason, StopReason};
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
-use ostraca_wasm::{Identity, Instance, MessageContext, Spec, StateError, StateSource};
+use ostraca_wasm::{
+    EntityIdentity, Instance, InstanceSpec, MessageContext, StateError, StateSource,
+};
 
 use super::done::{Done, Ran, Started};
 use super::panics::{Panicked, contained};
@@ -156,7 +158,7 @@ impl Worker {
             shard: shard.clone(),
             entity: entity.clone(),
         };
-        let identity = Identity {
+        let identity = EntityIdentity {
             namespace: shard.namespace,
             entity_type: entity.entity_type.clone(),
             id: entity.id.clone(),
@@ -167,7 +169,7 @@ impl Worker {
             StartReason::Message => ostraca_wasm::StartReason::Message,
         };
         let starting = contained(&self.parts.stats, async move {
-            let spec = Spec { identity, state: Box::new(source) };
+            let spec = InstanceSpec { identity, state: Box::new(source) };
             match program.instantiate(spec).await {
                 Ok(mut instance) => {
                     let turn = instance.start(reason).await;
@@ -233,8 +235,8 @@ impl Worker {
             session: u128::from_be_bytes(message.id.session.0),
             sequence: message.id.sequence,
             kind: match message.kind {
-                MessageKind::Command => ostraca_wasm::Kind::Command,
-                MessageKind::Query => ostraca_wasm::Kind::Query,
+                MessageKind::Command => ostraca_wasm::MessageKind::Command,
+                MessageKind::Query => ostraca_wasm::MessageKind::Query,
             },
             principal: message.context.principal.clone(),
             content_type: message.context.content_type.clone(),
@@ -320,15 +322,15 @@ impl StateSource for Source {
                     shard: shard.clone(),
                     kind: ScanKind::State(entity.clone()),
                     after,
-                    limit: STATE_PAGE.0,
-                    limit_bytes: STATE_PAGE.1,
+                    max_records: STATE_PAGE.0,
+                    max_bytes: STATE_PAGE.1,
                 };
                 let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
                 state.extend(page.records.into_iter().filter_map(|record| match record {
                     ScannedRecord::State(key, value) => Some((key, value)),
                     ScannedRecord::Head(..) => None,
                 }));
-                after = page.next;
+                after = page.next_cursor;
                 if after.is_none() {
                     return Ok(state);
                 }

@@ -31,7 +31,7 @@ pub(super) enum Done {
 
 /// What became of a turn.
 pub(super) enum Ran {
-    Turn(ostraca_wasm::Turn),
+    Turn(ostraca_wasm::GuestTurnOutput),
     /// It did not start: its sender's budget has no room for a reply.
     Refused(Full),
 }
@@ -44,7 +44,7 @@ type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
 
 /// What became of an activation.
 pub(super) enum Started {
-    Yes(Box<Instance>, ostraca_wasm::Turn),
+    Yes(Box<Instance>, ostraca_wasm::GuestTurnOutput),
     No(ostraca_wasm::Error),
     NoType,
     Panicked(Panicked),
@@ -115,13 +115,13 @@ impl Worker {
                 ActivationOutcome::Started(self.turn(id, &entity, turn))
             }
             Started::No(error) => {
-                if !error.retryable() {
+                if !error.is_retryable() {
                     self.failed(id, &entity, error.code(), &error.to_string());
                 }
                 ActivationOutcome::Failed {
                     code: error.code().into(),
                     message: error.to_string(),
-                    retry_after: error.retryable().then_some(50),
+                    retry_after: error.is_retryable().then_some(50),
                 }
             }
             Started::Panicked(panicked) => ActivationOutcome::Failed {
@@ -190,7 +190,7 @@ impl Worker {
         }
     }
 
-    fn turn(&self, id: SlotId, entity: &Entity, turn: ostraca_wasm::Turn) -> TurnOutput {
+    fn turn(&self, id: SlotId, entity: &Entity, turn: ostraca_wasm::GuestTurnOutput) -> TurnOutput {
         let result = match turn.result {
             ostraca_wasm::TurnResult::Ok(body) => TurnResult::Replied(GuestReply::Result(body)),
             ostraca_wasm::TurnResult::Application { code, message } => {
@@ -206,10 +206,10 @@ impl Worker {
                     "a turn failed: {}",
                     failure.message
                 );
-                if !failure.retryable() {
+                if !failure.is_retryable() {
                     self.failed(id, entity, failure.code, &failure.message);
                 }
-                let retry_after = failure.retryable().then_some(20);
+                let retry_after = failure.is_retryable().then_some(20);
                 TurnResult::Failed {
                     code: failure.code.into(),
                     message: failure.message,

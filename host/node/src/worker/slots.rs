@@ -8,12 +8,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Machine, Phase};
-use ostraca_wasm::{Instance, Interrupt};
+use ostraca_wasm::{Instance, InterruptHandle};
 
 /// An instance, where the worker has it.
 pub(super) enum Live {
     Idle(Box<Instance>),
-    Busy(Interrupt),
+    Busy(InterruptHandle),
     /// Being made: nothing to interrupt yet.
     Starting,
 }

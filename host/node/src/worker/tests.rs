@@ -192,7 +192,7 @@ impl Hand {
 }
 
 /// The guest that misbehaves, with a minute for a turn.
-fn guest(host: &ostraca_wasm::Host) -> Arc<Type> {
+fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<Type> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a root");
     let target = "wasm32-unknown-unknown";
     let out = std::env::var_os("CARGO_TARGET_DIR")
@@ -210,9 +210,9 @@ fn guest(host: &ostraca_wasm::Host) -> Arc<Type> {
     assert!(built.success(), "the guest did not build");
     let module = std::fs::read(out.join(target).join("release/misbehaving.wasm")).expect("a file");
     let component = ostraca_wasm::encode(&module).expect("a component");
-    let limits = ostraca_wasm::Limits {
+    let limits = ostraca_wasm::InstanceLimits {
         turn_time: Duration::from_secs(60),
-        ..ostraca_wasm::Limits::default()
+        ..ostraca_wasm::InstanceLimits::default()
     };
     let program = host.prepare_blocking(&component, limits).expect("a program");
     let text = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
@@ -220,12 +220,16 @@ fn guest(host: &ostraca_wasm::Host) -> Arc<Type> {
     Arc::new(Type::new(1, manifest, &[], Some(program), [0; 32], 0))
 }
 
-fn host() -> ostraca_wasm::Host {
+fn host() -> ostraca_wasm::WasmRuntime {
     // The compiler is not what is tested here.
-    let program = ostraca_wasm::Compiler::InProcess;
+    let program = ostraca_wasm::CompilerProgram::InProcess;
     let compiler = ostraca_wasm::CompilerSettings { program, ..Default::default() };
-    let settings = ostraca_wasm::Settings { max_live: Some(10), compiler, ..Default::default() };
-    ostraca_wasm::Host::new(&settings).expect("a host")
+    let settings = ostraca_wasm::RuntimeSettings {
+        max_live_instances: Some(10),
+        compiler,
+        ..Default::default()
+    };
+    ostraca_wasm::WasmRuntime::new(&settings).expect("a host")
 }
 
 #[tokio::test]
@@ -303,12 +307,12 @@ async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
     assert_eq!(hand.worker.cap.granted(), 0, "its room is free");
     hand.stop(1, 1);
     assert_eq!(hand.reports(), ["serving 1 1"], "its instance is still there");
-    assert_eq!((hand.slots(), host.shape().live), (1, 1));
+    assert_eq!((hand.slots(), host.status().live_instances), (1, 1));
     // The next machine of the shard works beside what is left of the one before.
     hand.adopt(1, 2);
     hand.settle().await;
     assert_eq!(hand.reports().iter().filter(|report| *report == "stopped 1 1").count(), 1);
-    assert_eq!((hand.slots(), host.shape().live), (1, 0));
+    assert_eq!((hand.slots(), host.status().live_instances), (1, 0));
     let again = hand.send(1, "who");
     hand.settle().await;
     assert!(hand.answer(again).is_some_and(|(outcome, epoch)| outcome == "final" && epoch == 2));
@@ -325,7 +329,7 @@ async fn r9_a_worker_that_is_suspended_runs_nothing_in_a_shard_adopted_since() {
     hand.adopt(1, 1);
     let waits = hand.send(1, "who");
     hand.settle().await;
-    assert_eq!((hand.answer(waits), host.shape().live), (None, 0));
+    assert_eq!((hand.answer(waits), host.status().live_instances), (None, 0));
     let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
     assert!(!inside.live && inside.waiting == 1);
     assert!(hand.inspect(2).is_empty(), "of a shard that is not here nothing is said");

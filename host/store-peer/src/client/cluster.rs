@@ -5,20 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, Row, StoreError, StoreFuture, StoreIdentity, Watch,
+    ClusterStore, CompareAndSet, CompareAndSetError, StoreError, StoreFuture, StoreIdentity,
+    StoredRow, Watch,
 };
 
-use super::known::Known;
-use super::line::{Driver, Line};
+use super::reconnecting_link::{Driver, ReconnectingLink};
+use super::verifier::StoreVerifier;
 use super::watch::PeerWatch;
 use crate::channel::Connect;
 use crate::error::ConnectError;
-use crate::options::Options;
-use crate::protocol::{Answer, Request};
+use crate::options::ClientOptions;
+use crate::protocol::{Request, ResponseBody};
 
 /// The cluster's `ClusterStore`, carried by another node. Its futures may be awaited under any executor.
 pub struct PeerClusterStore {
-    line: Arc<Line>,
+    link: Arc<ReconnectingLink>,
     identity: StoreIdentity,
     watches: AtomicU64,
 }
@@ -36,45 +37,51 @@ impl PeerClusterStore {
     /// [`ConnectError`]; if it is retryable, the same may succeed later.
     pub async fn connect(
         connect: impl Connect,
-        known: Arc<Known>,
-        options: Options,
+        known: Arc<StoreVerifier>,
+        options: ClientOptions,
     ) -> Result<(Self, Driver), ConnectError> {
-        let (line, driver) = Line::connect(connect, known, options).await?;
+        let (line, driver) = ReconnectingLink::connect(connect, known, options).await?;
         let identity = line.identity()?;
-        Ok((Self { line: Arc::new(line), identity, watches: AtomicU64::new(0) }, driver))
+        Ok((Self { link: Arc::new(line), identity, watches: AtomicU64::new(0) }, driver))
     }
 }
 
 impl ClusterStore for PeerClusterStore {
     fn identity(&self) -> StoreIdentity {
-        self.line.identity().unwrap_or_else(|_| self.identity.clone())
+        self.link.identity().unwrap_or_else(|_| self.identity.clone())
     }
 
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
-        let answer = self.line.ask(&Request::Get(key.into()));
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
+        let answer = self.link.call(&Request::Get(key.into()));
         let answer = answer.map(|answer| match answer {
-            Ok(Answer::Get(row)) => row,
-            Ok(other) => Err(StoreError::Unavailable(Line::strange(&other))),
+            Ok(ResponseBody::Get(row)) => row,
+            Ok(other) => {
+                Err(StoreError::Unavailable(ReconnectingLink::unexpected_response(&other)))
+            }
             Err(failed) => Err(failed.into()),
         });
         answer.boxed()
     }
 
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
-        let answer = self.line.ask(&Request::List(prefix.into()));
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
+        let answer = self.link.call(&Request::List(prefix.into()));
         let answer = answer.map(|answer| match answer {
-            Ok(Answer::List(rows)) => rows,
-            Ok(other) => Err(StoreError::Unavailable(Line::strange(&other))),
+            Ok(ResponseBody::List(rows)) => rows,
+            Ok(other) => {
+                Err(StoreError::Unavailable(ReconnectingLink::unexpected_response(&other)))
+            }
             Err(failed) => Err(failed.into()),
         });
         answer.boxed()
     }
 
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
-        let answer = self.line.ask(&Request::Cas(cas));
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
+        let answer = self.link.call(&Request::CompareAndSet(cas));
         let answer = answer.map(|answer| match answer {
-            Ok(Answer::Cas(result)) => result,
-            Ok(other) => Err(StoreError::Unavailable(Line::strange(&other)).into()),
+            Ok(ResponseBody::CompareAndSet(result)) => result,
+            Ok(other) => {
+                Err(StoreError::Unavailable(ReconnectingLink::unexpected_response(&other)).into())
+            }
             Err(failed) => Err(StoreError::from(failed).into()),
         });
         answer.boxed()
@@ -82,6 +89,6 @@ impl ClusterStore for PeerClusterStore {
 
     fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
         let number = self.watches.fetch_add(1, Ordering::Relaxed);
-        Box::new(PeerWatch::new(self.line.clone(), number, prefix, revision))
+        Box::new(PeerWatch::new(self.link.clone(), number, prefix, revision))
     }
 }

@@ -14,16 +14,16 @@ use ostraca_store::entity::check_commit;
 use ostraca_store::{EntityStore, Page, Scan, StoreError, StoreFuture, StoreIdentity};
 use tokio::sync::Semaphore;
 
-use super::known::Known;
-use super::line::{Driver, Line};
+use super::reconnecting_link::{Driver, ReconnectingLink};
+use super::verifier::StoreVerifier;
 use crate::channel::Connect;
-use crate::error::{ConnectError, Failed};
-use crate::options::Options;
-use crate::protocol::{self, Answer, MAX_LOADS, Request};
+use crate::error::{ConnectError, RequestError};
+use crate::options::ClientOptions;
+use crate::protocol::{self, MAX_LOADS, Request, ResponseBody};
 
 /// The cluster's `EntityStore`, carried by another node. Its futures may be awaited under any executor.
 pub struct PeerEntityStore {
-    line: Arc<Line>,
+    link: Arc<ReconnectingLink>,
     identity: StoreIdentity,
     blobs: Arc<Semaphore>,
     uploads: AtomicU64,
@@ -42,26 +42,26 @@ impl PeerEntityStore {
     /// [`ConnectError`]; if it is retryable, the same may succeed later.
     pub async fn connect(
         connect: impl Connect,
-        known: Arc<Known>,
-        options: Options,
+        known: Arc<StoreVerifier>,
+        options: ClientOptions,
     ) -> Result<(Self, Driver), ConnectError> {
-        let blobs = Arc::new(Semaphore::new(options.blobs.max(1)));
-        let (line, driver) = Line::connect(connect, known, options).await?;
+        let blobs = Arc::new(Semaphore::new(options.max_concurrent_blobs.max(1)));
+        let (line, driver) = ReconnectingLink::connect(connect, known, options).await?;
         let identity = line.identity()?;
-        Ok((Self { line: Arc::new(line), identity, blobs, uploads: AtomicU64::new(0) }, driver))
+        Ok((Self { link: Arc::new(line), identity, blobs, uploads: AtomicU64::new(0) }, driver))
     }
 
     /// Sends turns, in as many calls as their bytes need.
     fn send(&self, turns: Vec<Commit>) -> Vec<BoxFuture<'static, Vec<CommitOutcome>>> {
         let count = turns.len();
         let request = Request::Commit(turns);
-        let (Some(most), Ok(body)) = (self.line.max_call(), protocol::encode(&request)) else {
+        let (Some(most), Ok(body)) = (self.link.max_call(), protocol::encode(&request)) else {
             // Without a link the answer is made without looking at the request.
-            return vec![self.committed(count, self.line.ask(&request))];
+            return vec![self.committed(count, self.link.call(&request))];
         };
         let bytes = body.len();
         if bytes <= most {
-            return vec![self.committed(count, self.line.send(body))];
+            return vec![self.committed(count, self.link.send(body))];
         }
         drop(body);
         let Request::Commit(mut turns) = request else { return Vec::new() };
@@ -85,23 +85,25 @@ impl PeerEntityStore {
         &self,
         entities: &[(ShardPath, Entity)],
     ) -> impl Future<Output = Vec<Result<LoadedEntity, StoreError>>> + Send + 'static + use<> {
-        let first = self.line.ask(&Request::Load(entities.to_vec()));
-        load_all(self.line.clone(), entities.to_vec(), first)
+        let first = self.link.call(&Request::Load(entities.to_vec()));
+        load_all(self.link.clone(), entities.to_vec(), first)
     }
 
     fn committed(
         &self,
         count: usize,
-        answer: BoxFuture<'static, Result<Answer, Failed>>,
+        answer: BoxFuture<'static, Result<ResponseBody, RequestError>>,
     ) -> BoxFuture<'static, Vec<CommitOutcome>> {
         let outcome = move |outcome: CommitOutcome| vec![outcome; count];
         let answer = answer.map(move |answer| match answer {
-            Ok(Answer::Commit(outcomes)) if outcomes.len() == count => outcomes,
-            Ok(other) => outcome(CommitOutcome::Unknown(Line::strange(&other))),
-            Err(Failed::NotDone(error)) => {
+            Ok(ResponseBody::Commit(outcomes)) if outcomes.len() == count => outcomes,
+            Ok(other) => {
+                outcome(CommitOutcome::Unknown(ReconnectingLink::unexpected_response(&other)))
+            }
+            Err(RequestError::NotExecuted(error)) => {
                 outcome(CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string())))
             }
-            Err(Failed::Unknown(why) | Failed::TooLarge(why)) => {
+            Err(RequestError::OutcomeUnknown(why) | RequestError::ResponseTooLarge(why)) => {
                 outcome(CommitOutcome::Unknown(why))
             }
         });
@@ -110,19 +112,19 @@ impl PeerEntityStore {
 }
 
 async fn load_all(
-    line: Arc<Line>,
+    line: Arc<ReconnectingLink>,
     entities: Vec<(ShardPath, Entity)>,
-    first: BoxFuture<'static, Result<Answer, Failed>>,
+    first: BoxFuture<'static, Result<ResponseBody, RequestError>>,
 ) -> Vec<Result<LoadedEntity, StoreError>> {
     let count = entities.len();
     match first.await {
-        Ok(Answer::Load(loaded)) if loaded.len() == count => loaded,
+        Ok(ResponseBody::Load(loaded)) if loaded.len() == count => loaded,
         // Together they are more than one frame: one by one.
-        Err(Failed::TooLarge(_)) if count > 1 => {
+        Err(RequestError::ResponseTooLarge(_)) if count > 1 => {
             let mut all = Vec::with_capacity(count);
             for entity in entities {
-                all.push(match line.ask(&Request::Load(vec![entity])).await {
-                    Ok(Answer::Load(mut loaded)) if loaded.len() == 1 => loaded.remove(0),
+                all.push(match line.call(&Request::Load(vec![entity])).await {
+                    Ok(ResponseBody::Load(mut loaded)) if loaded.len() == 1 => loaded.remove(0),
                     other => Err(no(other)),
                 });
             }
@@ -133,18 +135,18 @@ async fn load_all(
 }
 
 async fn scan_page(
-    line: Arc<Line>,
+    line: Arc<ReconnectingLink>,
     mut scan: Scan,
-    first: BoxFuture<'static, Result<Answer, Failed>>,
+    first: BoxFuture<'static, Result<ResponseBody, RequestError>>,
 ) -> Result<Page, StoreError> {
     let mut answer = first.await;
     loop {
         match answer {
-            Ok(Answer::Scan(page)) => return page,
+            Ok(ResponseBody::Scan(page)) => return page,
             // A page has what fits into a frame.
-            Err(Failed::TooLarge(_)) if scan.limit > 1 => {
-                scan.limit = (scan.limit / 8).clamp(1, 512);
-                answer = line.ask(&Request::Scan(scan.clone())).await;
+            Err(RequestError::ResponseTooLarge(_)) if scan.max_records > 1 => {
+                scan.max_records = (scan.max_records / 8).clamp(1, 512);
+                answer = line.call(&Request::Scan(scan.clone())).await;
             }
             other => return Err(no(other)),
         }
@@ -152,37 +154,37 @@ async fn scan_page(
 }
 
 /// Why there is no answer of the kind that was asked for.
-fn no(answer: Result<Answer, Failed>) -> StoreError {
+fn no(answer: Result<ResponseBody, RequestError>) -> StoreError {
     match answer {
-        Ok(other) => StoreError::Unavailable(Line::strange(&other)),
+        Ok(other) => StoreError::Unavailable(ReconnectingLink::unexpected_response(&other)),
         Err(failed) => failed.into(),
     }
 }
 
 impl EntityStore for PeerEntityStore {
     fn identity(&self) -> StoreIdentity {
-        self.line.identity().unwrap_or_else(|_| self.identity.clone())
+        self.link.identity().unwrap_or_else(|_| self.identity.clone())
     }
 
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
         let count = claims.len();
-        let answer = self.line.ask(&Request::Claim(claims));
+        let answer = self.link.call(&Request::Claim(claims));
         let answer = answer.map(move |answer| match answer {
-            Ok(Answer::Claim(outcomes)) if outcomes.len() == count => outcomes,
+            Ok(ResponseBody::Claim(outcomes)) if outcomes.len() == count => outcomes,
             other => vec![ClaimOutcome::Failed(no(other).to_string()); count],
         });
         answer.boxed()
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         let count = shards.len();
-        let answer = self.line.ask(&Request::Claims(shards));
+        let answer = self.link.call(&Request::CurrentClaims(shards));
         let answer = answer.map(move |answer| match answer {
-            Ok(Answer::Claims(Ok(claims))) if claims.len() == count => Ok(claims),
-            Ok(Answer::Claims(Err(error))) => Err(error),
+            Ok(ResponseBody::CurrentClaims(Ok(claims))) if claims.len() == count => Ok(claims),
+            Ok(ResponseBody::CurrentClaims(Err(error))) => Err(error),
             other => Err(no(other)),
         });
         answer.boxed()
@@ -205,32 +207,32 @@ impl EntityStore for PeerEntityStore {
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
-        let first = self.line.ask(&Request::Scan(scan.clone()));
-        scan_page(self.line.clone(), scan, first).boxed()
+        let first = self.link.call(&Request::Scan(scan.clone()));
+        scan_page(self.link.clone(), scan, first).boxed()
     }
 
     fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
-        let (line, blobs) = (self.line.clone(), self.blobs.clone());
+        let (line, blobs) = (self.link.clone(), self.blobs.clone());
         let upload = self.uploads.fetch_add(1, Ordering::Relaxed);
         let put = async move {
             let _turn = blobs.acquire_owned().map_err(closed).await?;
             let total = bytes.len() as u64;
-            let piece = line.shared.options.blob_piece.max(1);
+            let piece = line.shared.options.blob_fragment_bytes.max(1);
             let mut rest = bytes.clone();
             loop {
                 let offset = total - rest.len() as u64;
                 let bytes_now = rest.split_to(piece.min(rest.len()));
                 let request = Request::PutBlob { upload, total, offset, bytes: bytes_now };
-                match line.ask(&request).await {
-                    Ok(Answer::PutBlob(Ok(None))) if !rest.is_empty() => {}
-                    Ok(Answer::PutBlob(Ok(Some(digest)))) if rest.is_empty() => {
+                match line.call(&request).await {
+                    Ok(ResponseBody::PutBlob(Ok(None))) if !rest.is_empty() => {}
+                    Ok(ResponseBody::PutBlob(Ok(Some(digest)))) if rest.is_empty() => {
                         return if digest == *blake3::hash(&bytes).as_bytes() {
                             Ok(digest)
                         } else {
                             Err(StoreError::Corrupt("a blob was kept under another digest".into()))
                         };
                     }
-                    Ok(Answer::PutBlob(Err(error))) => return Err(error),
+                    Ok(ResponseBody::PutBlob(Err(error))) => return Err(error),
                     other => return Err(no(other)),
                 }
             }
@@ -238,16 +240,16 @@ impl EntityStore for PeerEntityStore {
         put.boxed()
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
-        let (line, blobs) = (self.line.clone(), self.blobs.clone());
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        let (line, blobs) = (self.link.clone(), self.blobs.clone());
         let get = async move {
             let _turn = blobs.acquire_owned().map_err(closed).await?;
-            let limit = line.shared.options.blob_piece.max(1) as u64;
+            let limit = line.shared.options.blob_fragment_bytes.max(1) as u64;
             let mut whole = BytesMut::new();
             loop {
                 let offset = whole.len() as u64;
-                match line.ask(&Request::Blob { digest, offset, limit }).await {
-                    Ok(Answer::Blob(Ok(Some((piece, total))))) => {
+                match line.call(&Request::GetBlob { digest, offset, max_bytes: limit }).await {
+                    Ok(ResponseBody::GetBlob(Ok(Some((piece, total))))) => {
                         whole.extend_from_slice(&piece);
                         if whole.len() as u64 >= total {
                             break;
@@ -257,8 +259,8 @@ impl EntityStore for PeerEntityStore {
                             return Err(StoreError::Unavailable(why.into()));
                         }
                     }
-                    Ok(Answer::Blob(Ok(None))) if whole.is_empty() => return Ok(None),
-                    Ok(Answer::Blob(Err(error))) => return Err(error),
+                    Ok(ResponseBody::GetBlob(Ok(None))) if whole.is_empty() => return Ok(None),
+                    Ok(ResponseBody::GetBlob(Err(error))) => return Err(error),
                     other => return Err(no(other)),
                 }
             }

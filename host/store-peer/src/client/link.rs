@@ -15,9 +15,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use tokio_util::sync::CancellationToken;
 
-use crate::channel::{Channel, Failure};
+use crate::channel::{Channel, ChannelError};
 
-pub(super) type Answered = Result<Bytes, Failure>;
+pub(super) type CallResult = Result<Bytes, ChannelError>;
 
 /// A link that can be used.
 pub(super) struct Link {
@@ -26,49 +26,49 @@ pub(super) struct Link {
     pub(super) channel: Box<dyn Channel>,
     /// Somebody saw that it is broken.
     pub(super) dead: CancellationToken,
-    waiting: Mutex<Waiting>,
+    in_flight: Mutex<InFlight>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct InFlight {
     last: u64,
     /// In the order in which they were made.
-    calls: BTreeMap<u64, Arc<Mutex<Call>>>,
+    calls: BTreeMap<u64, Arc<Mutex<InFlightCall>>>,
 }
 
-struct Call {
+struct InFlightCall {
     since: Instant,
     /// Until it has given its result.
-    answer: Option<BoxFuture<'static, Answered>>,
-    result: Option<Answered>,
+    answer: Option<BoxFuture<'static, CallResult>>,
+    result: Option<CallResult>,
     waker: Option<Waker>,
 }
 
 impl Link {
     pub(super) fn new(number: u64, channel: Box<dyn Channel>) -> Self {
         let (dead, waiting) = (CancellationToken::new(), Mutex::default());
-        Self { number, channel, dead, waiting }
+        Self { number, channel, dead, in_flight: waiting }
     }
 
     /// Sends a call.
-    pub(super) fn call(self: &Arc<Self>, body: Bytes) -> Answering {
+    pub(super) fn call(self: &Arc<Self>, body: Bytes) -> PendingCall {
         // A message bears the lowest version whose speakers understand it.
         let (needs, speaks) = (body.first().copied().map(u32::from), self.channel.version());
         let answer = match needs {
             Some(needs) if needs > speaks => {
                 let why = format!("a call of version {needs}; the store's node speaks {speaks}");
-                ready(Err(Failure::NotSent(why))).boxed()
+                ready(Err(ChannelError::NotSent(why))).boxed()
             }
             _ => self.channel.call(body),
         };
         let (answer, since) = (Some(answer), Instant::now());
-        let call = Arc::new(Mutex::new(Call { since, answer, result: None, waker: None }));
+        let call = Arc::new(Mutex::new(InFlightCall { since, answer, result: None, waker: None }));
         let mut waiting = self.waiting();
         waiting.last += 1;
         let number = waiting.last;
         waiting.calls.insert(number, call.clone());
         drop(waiting);
-        Answering { link: self.clone(), number, call }
+        PendingCall { link: self.clone(), number, call }
     }
 
     /// Ends each call that is without an answer for so long, by itself: the store may be slow, or the call. What
@@ -82,9 +82,9 @@ impl Link {
             if call.since.elapsed() < limit {
                 return expired;
             }
-            if !call.look() {
+            if !call.poll_result() {
                 let why = format!("no answer within {limit:?} (`call_timeout`)");
-                call.end(Err(Failure::TimedOut(why)));
+                call.end(Err(ChannelError::TimedOut(why)));
                 expired += 1;
             }
             drop(call);
@@ -92,14 +92,14 @@ impl Link {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Call {
+impl InFlightCall {
     /// Whether the result is there; the caller is woken as before.
-    fn look(&mut self) -> bool {
+    fn poll_result(&mut self) -> bool {
         if let Some(answer) = &mut self.answer {
             let waker = self.waker.as_ref().unwrap_or(Waker::noop());
             match answer.as_mut().poll(&mut Context::from_waker(waker)) {
@@ -110,7 +110,7 @@ impl Call {
         true
     }
 
-    fn end(&mut self, result: Answered) {
+    fn end(&mut self, result: CallResult) {
         self.result = Some(result);
         self.answer = None;
         if let Some(waker) = self.waker.take() {
@@ -119,27 +119,27 @@ impl Call {
     }
 }
 
-fn lock(call: &Mutex<Call>) -> MutexGuard<'_, Call> {
+fn lock(call: &Mutex<InFlightCall>) -> MutexGuard<'_, InFlightCall> {
     call.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for a call's result.
-pub(super) struct Answering {
+pub(super) struct PendingCall {
     pub(super) link: Arc<Link>,
     number: u64,
-    call: Arc<Mutex<Call>>,
+    call: Arc<Mutex<InFlightCall>>,
 }
 
-impl Future for Answering {
-    type Output = Answered;
+impl Future for PendingCall {
+    type Output = CallResult;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallResult> {
         let mut call = lock(&self.call);
         if let Some(result) = call.result.take() {
             return Poll::Ready(result);
         }
         let Some(answer) = &mut call.answer else {
-            return Poll::Ready(Err(Failure::Lost("it was answered before".into())));
+            return Poll::Ready(Err(ChannelError::Disconnected("it was answered before".into())));
         };
         match answer.as_mut().poll(context) {
             Poll::Ready(result) => {
@@ -156,7 +156,7 @@ impl Future for Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for PendingCall {
     /// Answered, or nobody wants to know.
     fn drop(&mut self) {
         self.link.waiting().calls.remove(&self.number);

@@ -10,50 +10,64 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_store::{RowEvent, Watch};
 
-use super::line::Line;
-use crate::error::Failed;
-use crate::protocol::{Answer, Request};
+use super::reconnecting_link::ReconnectingLink;
+use crate::error::RequestError;
+use crate::protocol::{Request, ResponseBody};
 
 pub(super) struct PeerWatch {
-    line: Arc<Line>,
-    number: u64,
+    link: Arc<ReconnectingLink>,
+    watch_id: u64,
     prefix: String,
     revision: u64,
     /// The link that knows of this watch.
-    link: Option<u64>,
+    link_number: Option<u64>,
     /// Cancelled waits go on here.
-    asked: Option<BoxFuture<'static, Result<Answer, Failed>>>,
+    asked: Option<BoxFuture<'static, Result<ResponseBody, RequestError>>>,
     events: VecDeque<RowEvent>,
     lost: bool,
 }
 
 impl PeerWatch {
-    pub(super) fn new(line: Arc<Line>, number: u64, prefix: &str, revision: u64) -> Self {
+    pub(super) fn new(
+        line: Arc<ReconnectingLink>,
+        number: u64,
+        prefix: &str,
+        revision: u64,
+    ) -> Self {
         let (prefix, events) = (prefix.into(), VecDeque::new());
-        Self { line, number, prefix, revision, link: None, asked: None, events, lost: false }
+        Self {
+            link: line,
+            watch_id: number,
+            prefix,
+            revision,
+            link_number: None,
+            asked: None,
+            events,
+            lost: false,
+        }
     }
 
     fn ask(&mut self) {
-        let options = &self.line.shared.options;
-        let hold = options.watch_hold.min(options.call_timeout / 2).as_millis();
+        let options = &self.link.shared.options;
+        let hold = options.watch_poll_timeout.min(options.call_timeout / 2).as_millis();
         let request = Request::Watch {
-            watch: self.number,
+            watch: self.watch_id,
             prefix: self.prefix.clone(),
             revision: self.revision,
-            hold: u64::try_from(hold).unwrap_or(u64::MAX),
+            poll_timeout_ms: u64::try_from(hold).unwrap_or(u64::MAX),
         };
-        let (link, answer) = self.line.ask_on(self.link, &request);
-        self.link = link;
+        let (link, answer) = self.link.call_on(self.link_number, &request);
+        self.link_number = link;
         self.asked = Some(answer);
     }
 
     async fn change(&mut self) -> RowEvent {
         loop {
             if self.lost {
-                return RowEvent::Lost;
+                return RowEvent::ResyncRequired;
             }
             if let Some(event) = self.events.pop_front() {
-                self.lost = event == RowEvent::Lost;
+                self.lost = event == RowEvent::ResyncRequired;
                 return event;
             }
             if self.asked.is_none() {
@@ -63,7 +77,7 @@ impl PeerWatch {
             let answer = asked.await;
             self.asked = None;
             match answer {
-                Ok(Answer::Watch(events)) => self.events.extend(events),
+                Ok(ResponseBody::Watch(events)) => self.events.extend(events),
                 _ => self.lost = true,
             }
         }
@@ -78,9 +92,9 @@ impl Watch for PeerWatch {
 
 impl Drop for PeerWatch {
     fn drop(&mut self) {
-        if self.link.is_some() {
+        if self.link_number.is_some() {
             // Nobody waits for the answer; with its link the watch is gone anyhow.
-            drop(self.line.ask_on(self.link, &Request::Unwatch(self.number)));
+            drop(self.link.call_on(self.link_number, &Request::CancelWatch(self.watch_id)));
         }
     }
 }

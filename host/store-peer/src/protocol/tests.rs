@@ -40,7 +40,7 @@ fn turn() -> Commit {
 const SHARD: [u8; 6] = [1, b'n', 1, b'p', 0xac, 2];
 const CLAIM: [u8; 14] = [1, 1, b'n', 1, b'p', 0xac, 2, 2, 1, b'a', 3, 4, 5, 0];
 
-fn golden<T: Message + PartialEq + std::fmt::Debug>(message: &T, parts: &[&[u8]]) {
+fn golden<T: WireMessage + PartialEq + std::fmt::Debug>(message: &T, parts: &[&[u8]]) {
     let bytes = [&[VERSION][..], &parts.concat(), &[0]].concat();
     assert_eq!(encode(message).unwrap(), bytes, "{message:?}");
     assert_eq!(decode::<T>(&bytes).unwrap(), *message);
@@ -53,7 +53,7 @@ fn the_bytes_of_requests_do_not_change() {
         &[&[0, 1, 0xac, 2, 2]],
     );
     golden(&Request::Claim(vec![claim()]), &[&[1, 1], &CLAIM]);
-    golden(&Request::Claims(vec![shard()]), &[&[2, 1], &SHARD]);
+    golden(&Request::CurrentClaims(vec![shard()]), &[&[2, 1], &SHARD]);
     let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let writes = [&[2, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0, 0]].concat();
     golden(
@@ -63,39 +63,45 @@ fn the_bytes_of_requests_do_not_change() {
     let entity = [1, b't', 1, b'i'];
     golden(&Request::Load(vec![(shard(), Entity::new("t", "i"))]), &[&[4, 1], &SHARD, &entity]);
     let heads =
-        Scan { shard: shard(), kind: ScanKind::Heads, after: None, limit: 300, limit_bytes: 4 };
+        Scan { shard: shard(), kind: ScanKind::Heads, after: None, max_records: 300, max_bytes: 4 };
     golden(&Request::Scan(heads.clone()), &[&[5], &SHARD, &[0, 0, 0xac, 2, 4]]);
     let kind = ScanKind::State(Entity::new("t", "i"));
     let state = Scan { kind, after: Some("k".into()), ..heads };
     golden(&Request::Scan(state), &[&[5], &SHARD, &[1], &entity, &[1, 1, b'k', 0xac, 2, 4]]);
     let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
     golden(&piece, &[&[6, 1, 0xac, 2, 2, 1, b'b']]);
-    golden(&Request::Blob { digest: [3; 32], offset: 1, limit: 2 }, &[&[7], &[3; 32], &[1, 2]]);
+    golden(
+        &Request::GetBlob { digest: [3; 32], offset: 1, max_bytes: 2 },
+        &[&[7], &[3; 32], &[1, 2]],
+    );
     golden(&Request::Get("k".into()), &[&[8, 1, b'k']]);
     golden(&Request::List("k".into()), &[&[9, 1, b'k']]);
-    let cas = Cas { key: "k".into(), expected: Some(300), value: Some("v".into()) };
-    golden(&Request::Cas(cas), &[&[10, 1, b'k', 1, 0xac, 2, 1, 1, b'v']]);
-    let watch = Request::Watch { watch: 1, prefix: "k".into(), revision: 300, hold: 2 };
+    let cas = CompareAndSet { key: "k".into(), expected: Some(300), value: Some("v".into()) };
+    golden(&Request::CompareAndSet(cas), &[&[10, 1, b'k', 1, 0xac, 2, 1, 1, b'v']]);
+    let watch = Request::Watch { watch: 1, prefix: "k".into(), revision: 300, poll_timeout_ms: 2 };
     golden(&watch, &[&[11, 1, 1, b'k', 0xac, 2, 2]]);
-    golden(&Request::Unwatch(1), &[&[12, 1]]);
+    golden(&Request::CancelWatch(1), &[&[12, 1]]);
     golden(&Request::Ping, &[&[13]]);
 }
 
 #[test]
 fn the_bytes_of_replies_do_not_change() {
-    let golden = |answer: Answer, bytes: &[&[u8]]| {
-        golden(&Reply { sequence: 300, answer }, &[&[0xac, 2], &bytes.concat()]);
+    let golden = |answer: ResponseBody, bytes: &[&[u8]]| {
+        golden(&Response { durable_sequence: 300, body: answer }, &[&[0xac, 2], &bytes.concat()]);
     };
     let identity = StoreIdentity {
-        store: 1,
+        store_id: 1,
         cluster: ClusterId(2),
         cluster_name: "c".into(),
-        opened: 3,
-        nonce: 4,
-        sequence: 5,
+        open_count: 3,
+        open_nonce: 4,
+        durable_sequence: 5,
     };
-    golden(Answer::Refused("r".into()), &[&[0, 1, b'r']]);
-    golden(Answer::Hello { identity, openings: vec![4] }, &[&[1, 1, 2, 1, b'c', 3, 4, 5, 1, 4]]);
+    golden(ResponseBody::Refused("r".into()), &[&[0, 1, b'r']]);
+    golden(
+        ResponseBody::Hello { identity, open_nonces: vec![4] },
+        &[&[1, 1, 2, 1, b'c', 3, 4, 5, 1, 4]],
+    );
     let standing = Box::new(claim());
     let outcomes = vec![
         ClaimOutcome::Granted,
@@ -103,8 +109,11 @@ fn the_bytes_of_replies_do_not_change() {
         ClaimOutcome::OtherCluster { store_cluster: ClusterId(2) },
         ClaimOutcome::Failed("f".into()),
     ];
-    golden(Answer::Claim(outcomes), &[&[2, 4, 0, 1], &CLAIM, &[2, 2, 3, 1, b'f']]);
-    golden(Answer::Claims(Ok(vec![Some(claim()), None])), &[&[3, 0, 2, 1], &CLAIM, &[0]]);
+    golden(ResponseBody::Claim(outcomes), &[&[2, 4, 0, 1], &CLAIM, &[2, 2, 3, 1, b'f']]);
+    golden(
+        ResponseBody::CurrentClaims(Ok(vec![Some(claim()), None])),
+        &[&[3, 0, 2, 1], &CLAIM, &[0]],
+    );
     let outcomes = vec![
         CommitOutcome::Committed,
         CommitOutcome::AlreadyCommitted,
@@ -115,7 +124,7 @@ fn the_bytes_of_replies_do_not_change() {
         CommitOutcome::Unknown("u".into()),
     ];
     let rest = [2, 1, 0xac, 2, 2, 2, 1, b'l', 2, 3, 1, b't', 3, 1, b'u'];
-    golden(Answer::Commit(outcomes), &[&[4, 7, 0, 1, 2, 0, 1], &CLAIM, &rest]);
+    golden(ResponseBody::Commit(outcomes), &[&[4, 7, 0, 1, 2, 0, 1], &CLAIM, &rest]);
     let lane = Lane {
         session: ScopedSessionId([9; 16]),
         last_sequence: 1,
@@ -129,47 +138,56 @@ fn the_bytes_of_replies_do_not_change() {
     let unavailable = Err(StoreError::Unavailable("u".into()));
     let lane = [&[9; 16][..], &[1, 2, 3, 4, 0, 0]].concat();
     golden(
-        Answer::Load(vec![Ok(loaded), unavailable]),
+        ResponseBody::Load(vec![Ok(loaded), unavailable]),
         &[&[5, 2, 0, 0, 1], &lane, &[1, 0, 1, b'u']],
     );
     let head = ScannedRecord::Head(Entity::new("t", "i"), Box::default());
     let records = vec![head, ScannedRecord::State("k".into(), "v".into())];
-    let page = Page { records, next: Some("k".into()) };
+    let page = Page { records, next_cursor: Some("k".into()) };
     let head = [&[0, 1, b't', 1, b'i'][..], &[0; 15]].concat();
-    golden(Answer::Scan(Ok(page)), &[&[6, 0, 2], &head, &[1, 1, b'k', 1, b'v', 1, 1, b'k']]);
-    golden(Answer::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
-    golden(Answer::Blob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);
-    let row = Row { key: "k".into(), revision: 300, value: "v".into() };
+    golden(ResponseBody::Scan(Ok(page)), &[&[6, 0, 2], &head, &[1, 1, b'k', 1, b'v', 1, 1, b'k']]);
+    golden(ResponseBody::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
+    golden(ResponseBody::GetBlob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);
+    let row = StoredRow { key: "k".into(), revision: 300, value: "v".into() };
     let row_bytes = [1, b'k', 0xac, 2, 1, b'v'];
-    golden(Answer::Get(Ok(Some(row.clone()))), &[&[9, 0, 1], &row_bytes]);
-    golden(Answer::List(Ok((vec![row.clone()], 300))), &[&[10, 0, 1], &row_bytes, &[0xac, 2]]);
-    golden(Answer::Cas(Ok(300)), &[&[11, 0, 0xac, 2]]);
-    golden(Answer::Cas(Err(Conflict::Changed(Some(row.clone())))), &[&[11, 1, 0, 1], &row_bytes]);
+    golden(ResponseBody::Get(Ok(Some(row.clone()))), &[&[9, 0, 1], &row_bytes]);
+    golden(
+        ResponseBody::List(Ok((vec![row.clone()], 300))),
+        &[&[10, 0, 1], &row_bytes, &[0xac, 2]],
+    );
+    golden(ResponseBody::CompareAndSet(Ok(300)), &[&[11, 0, 0xac, 2]]);
+    golden(
+        ResponseBody::CompareAndSet(Err(CompareAndSetError::RevisionMismatch(Some(row.clone())))),
+        &[&[11, 1, 0, 1], &row_bytes],
+    );
     for (number, error) in [
         (0, StoreError::Unavailable("e".into())),
         (1, StoreError::Stopped("e".into())),
         (2, StoreError::Corrupt("e".into())),
-        (3, StoreError::Limit("e".into())),
+        (3, StoreError::LimitExceeded("e".into())),
     ] {
-        golden(Answer::Cas(Err(Conflict::Store(error))), &[&[11, 1, 1, number, 1, b'e']]);
+        golden(
+            ResponseBody::CompareAndSet(Err(CompareAndSetError::Store(error))),
+            &[&[11, 1, 1, number, 1, b'e']],
+        );
     }
     let events = vec![
         RowEvent::Set(row),
         RowEvent::Deleted { key: "k".into(), revision: 300 },
-        RowEvent::Lost,
+        RowEvent::ResyncRequired,
     ];
-    golden(Answer::Watch(events), &[&[12, 3, 0], &row_bytes, &[1, 1, b'k', 0xac, 2, 2]]);
-    golden(Answer::Unwatch, &[&[13]]);
-    golden(Answer::Unsupported { call: 300 }, &[&[14, 0xac, 2]]);
-    golden(Answer::Ping, &[&[15]]);
+    golden(ResponseBody::Watch(events), &[&[12, 3, 0], &row_bytes, &[1, 1, b'k', 0xac, 2, 2]]);
+    golden(ResponseBody::CancelWatch, &[&[13]]);
+    golden(ResponseBody::Unsupported { call: 300 }, &[&[14, 0xac, 2]]);
+    golden(ResponseBody::Ping, &[&[15]]);
 }
 
 #[test]
 fn another_version_is_refused_by_name() {
-    let mut bytes = encode(&Request::Unwatch(1)).unwrap().to_vec();
+    let mut bytes = encode(&Request::CancelWatch(1)).unwrap().to_vec();
     bytes[0] = 9;
     let error = decode::<Request>(&bytes).unwrap_err();
-    assert_eq!(error, Unreadable::Version(9));
+    assert_eq!(error, DecodeError::UnsupportedVersion(9));
     assert!(
         error.to_string().contains("version 9") && error.to_string().contains("versions 2 to 2")
     );
@@ -178,16 +196,19 @@ fn another_version_is_refused_by_name() {
 #[test]
 fn rubbish_is_told_as_such() {
     let whole = encode(&Request::Commit(vec![turn()])).unwrap();
-    assert_eq!(decode::<Request>(b""), Err(Unreadable::Empty));
+    assert_eq!(decode::<Request>(b""), Err(DecodeError::Empty));
     for cut in 1..whole.len() {
-        assert!(matches!(decode::<Request>(&whole[..cut]), Err(Unreadable::Rubbish(_))), "{cut}");
+        assert!(
+            matches!(decode::<Request>(&whole[..cut]), Err(DecodeError::Malformed(_))),
+            "{cut}"
+        );
     }
     let longer = [&whole[..], &[0]].concat();
-    assert!(matches!(decode::<Request>(&longer), Err(Unreadable::Rubbish(_))));
-    assert!(matches!(decode::<Request>(&[VERSION, 200]), Err(Unreadable::Rubbish(_))));
+    assert!(matches!(decode::<Request>(&longer), Err(DecodeError::Malformed(_))));
+    assert!(matches!(decode::<Request>(&[VERSION, 200]), Err(DecodeError::Malformed(_))));
     // A length that no body has.
     let lies = [VERSION, COMMIT, 0xff, 0xff, 0xff, 0xff, 0x0f];
-    assert!(matches!(decode::<Request>(&lies), Err(Unreadable::Rubbish(_))));
+    assert!(matches!(decode::<Request>(&lies), Err(DecodeError::Malformed(_))));
 }
 
 #[test]
@@ -195,7 +216,7 @@ fn only_calls_that_carry_data_may_be_large() {
     let large = vec![(shard(), Entity::new("t", "i")); 100];
     let bytes = encode(&Request::Load(large)).unwrap();
     let error = decode_request(&bytes, 100).unwrap_err();
-    assert_eq!(error, Unreadable::TooLarge { bytes: bytes.len(), limit: 100 });
+    assert_eq!(error, DecodeError::TooLarge { bytes: bytes.len(), limit: 100 });
     assert!(error.to_string().contains("max_question"));
     let turns = encode(&Request::Commit(vec![turn(); 100])).unwrap();
     assert!(decode_request(&turns, 100).is_ok());
@@ -220,28 +241,28 @@ fn later(call: &impl Serialize, field: Option<u32>) -> Vec<u8> {
 #[test]
 fn a_later_releases_call_is_understood_or_refused_by_name() {
     let asked = |bytes: &[u8]| decode_request(bytes, 1_000);
-    let watch = Request::Unwatch(7);
+    let watch = Request::CancelWatch(7);
     assert_eq!(asked(&later(&watch, None)), Ok(watch.clone()));
     assert_eq!(asked(&later(&watch, Some(2))), Ok(watch.clone()));
     let error = asked(&later(&watch, Some(1))).expect_err("a required field");
     assert!(error.to_string().contains("field 1 of Request is required"), "{error}");
     // Whatever follows the number.
-    assert_eq!(asked(&later(&(CALLS, 1_u64), None)), Err(Unreadable::UnknownCall(CALLS)));
-    assert_eq!(asked(&later(&300_u32, None)), Err(Unreadable::UnknownCall(300)));
+    assert_eq!(asked(&later(&(CALLS, 1_u64), None)), Err(DecodeError::UnknownRequest(CALLS)));
+    assert_eq!(asked(&later(&300_u32, None)), Err(DecodeError::UnknownRequest(300)));
     // Of a known number, rubbish stays rubbish.
-    assert!(matches!(asked(&later(&(12_u32, "x"), None)), Err(Unreadable::Rubbish(_))));
+    assert!(matches!(asked(&later(&(12_u32, "x"), None)), Err(DecodeError::Malformed(_))));
     let last = encode(&Request::Ping).unwrap();
     assert_eq!(u32::from(last[1]), CALLS - 1, "the last kind that is known");
 }
 
 #[test]
 fn a_later_release_understands_this_ones_messages() {
-    let bytes = encode(&Request::Unwatch(7)).unwrap();
+    let bytes = encode(&Request::CancelWatch(7)).unwrap();
     let (asked, _): (Request, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
-    assert_eq!(asked, Request::Unwatch(7));
-    let reply = Reply { sequence: 9, answer: Answer::Unsupported { call: 13 } };
+    assert_eq!(asked, Request::CancelWatch(7));
+    let reply = Response { durable_sequence: 9, body: ResponseBody::Unsupported { call: 13 } };
     let bytes = encode(&reply).unwrap();
-    let (heard, _): (Reply, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
+    let (heard, _): (Response, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
     assert_eq!(heard, reply);
 }
 

@@ -11,13 +11,13 @@ use ostraca_store::{EntityStore, StoreError};
 use crate::options::ServerOptions;
 
 pub(super) struct Blobs {
-    pieces: Mutex<Pieces>,
+    transfers: Mutex<Transfers>,
     max_blob: usize,
     max_blobs: usize,
 }
 
 #[derive(Default)]
-struct Pieces {
+struct Transfers {
     incoming: VecDeque<Upload>,
     outgoing: VecDeque<([u8; 32], Bytes)>,
 }
@@ -30,12 +30,12 @@ struct Upload {
 
 impl Blobs {
     pub(super) fn new(options: &ServerOptions) -> Self {
-        let ServerOptions { max_blob, blobs, .. } = *options;
-        Self { pieces: Mutex::default(), max_blob, max_blobs: blobs.max(1) }
+        let ServerOptions { max_blob_bytes: max_blob, max_blob_transfers: blobs, .. } = *options;
+        Self { transfers: Mutex::default(), max_blob, max_blobs: blobs.max(1) }
     }
 
     /// Takes a piece; gives the whole with the last one.
-    pub(super) fn receive(
+    pub(super) fn receive_fragment(
         &self,
         number: u64,
         total: u64,
@@ -45,7 +45,7 @@ impl Blobs {
         if total > self.max_blob as u64 {
             let limit = self.max_blob;
             let why = format!("a blob of {total} bytes, where {limit} are taken (`max_blob`)");
-            return Err(StoreError::Limit(why));
+            return Err(StoreError::LimitExceeded(why));
         }
         let mut pieces = self.lock();
         let begun = pieces.incoming.iter().position(|upload| upload.number == number);
@@ -60,7 +60,9 @@ impl Blobs {
         };
         let has = upload.bytes.len() as u64;
         if has != offset || upload.total != total || piece.len() as u64 > total - has {
-            return Err(StoreError::Limit("a piece of a blob that does not belong there".into()));
+            return Err(StoreError::LimitExceeded(
+                "a piece of a blob that does not belong there".into(),
+            ));
         }
         upload.bytes.extend_from_slice(piece);
         if upload.bytes.len() as u64 == total {
@@ -74,7 +76,7 @@ impl Blobs {
     }
 
     /// A piece of a blob, and the size of the whole.
-    pub(super) fn piece(
+    pub(super) fn read_fragment(
         self: Arc<Self>,
         store: &Arc<dyn EntityStore>,
         digest: [u8; 32],
@@ -89,7 +91,7 @@ impl Blobs {
         Box::pin(async move {
             let whole = match kept {
                 Some(whole) => whole,
-                None => match store.blob(digest).await? {
+                None => match store.get_blob(digest).await? {
                     Some(whole) => whole,
                     None => return Ok(None),
                 },
@@ -110,8 +112,8 @@ impl Blobs {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Transfers> {
+        self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -121,17 +123,27 @@ mod tests {
 
     #[test]
     fn pieces_that_do_not_belong_are_refused() {
-        let blobs = Blobs::new(&ServerOptions { max_blob: 10, blobs: 1, ..Default::default() });
-        assert!(matches!(blobs.receive(1, 11, 0, b"a"), Err(StoreError::Limit(_))));
-        assert_eq!(blobs.receive(1, 4, 0, b"ab"), Ok(None));
+        let blobs = Blobs::new(&ServerOptions {
+            max_blob_bytes: 10,
+            max_blob_transfers: 1,
+            ..Default::default()
+        });
+        assert!(matches!(
+            blobs.receive_fragment(1, 11, 0, b"a"),
+            Err(StoreError::LimitExceeded(_))
+        ));
+        assert_eq!(blobs.receive_fragment(1, 4, 0, b"ab"), Ok(None));
         for (total, offset, piece) in [(4, 1, &b"c"[..]), (5, 2, b"c"), (4, 2, b"cde")] {
-            assert_eq!(blobs.receive(2, 4, 0, b"ab"), Ok(None));
-            assert!(matches!(blobs.receive(2, total, offset, piece), Err(StoreError::Limit(_))));
+            assert_eq!(blobs.receive_fragment(2, 4, 0, b"ab"), Ok(None));
+            assert!(matches!(
+                blobs.receive_fragment(2, total, offset, piece),
+                Err(StoreError::LimitExceeded(_))
+            ));
         }
-        assert_eq!(blobs.receive(3, 4, 0, b"ab"), Ok(None));
-        assert_eq!(blobs.receive(4, 4, 0, b"ef"), Ok(None));
-        assert!(matches!(blobs.receive(3, 4, 2, b"cd"), Err(StoreError::Unavailable(_))));
-        assert_eq!(blobs.receive(4, 4, 2, b"gh"), Ok(Some(Bytes::from_static(b"efgh"))));
-        assert_eq!(blobs.receive(5, 0, 0, b""), Ok(Some(Bytes::new())));
+        assert_eq!(blobs.receive_fragment(3, 4, 0, b"ab"), Ok(None));
+        assert_eq!(blobs.receive_fragment(4, 4, 0, b"ef"), Ok(None));
+        assert!(matches!(blobs.receive_fragment(3, 4, 2, b"cd"), Err(StoreError::Unavailable(_))));
+        assert_eq!(blobs.receive_fragment(4, 4, 2, b"gh"), Ok(Some(Bytes::from_static(b"efgh"))));
+        assert_eq!(blobs.receive_fragment(5, 0, 0, b""), Ok(Some(Bytes::new())));
     }
 }

@@ -8,11 +8,11 @@ use futures::future::{BoxFuture, ready};
 use ostraca_core::rows::Member;
 use ostraca_store::ClusterStore;
 
-use super::Entrance;
+use super::LinkSession;
 use super::fence::Fence;
 use super::watches::Watches;
 use crate::options::ServerOptions;
-use crate::protocol::{Answer, Request};
+use crate::protocol::{Request, ResponseBody};
 
 /// Serves one store to all nodes.
 pub struct ClusterServer {
@@ -38,14 +38,14 @@ impl ClusterServer {
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> ClusterLink {
         let watches = Arc::new(Watches::new(&self.options));
-        ClusterLink { server: self.clone(), entrance: Entrance::new(&peer.node), watches }
+        ClusterLink { server: self.clone(), entrance: LinkSession::new(&peer.node), watches }
     }
 }
 
 /// A link from one node. Its futures are to be awaited within a tokio runtime.
 pub struct ClusterLink {
     server: Arc<ClusterServer>,
-    entrance: Entrance,
+    entrance: LinkSession,
     watches: Arc<Watches>,
 }
 
@@ -60,30 +60,36 @@ impl ClusterLink {
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
         let Self { server, entrance, watches } = self;
         let store = server.store.clone();
-        let who = || (server.store.identity(), server.store.openings());
-        let sequence = move || store.identity().sequence;
-        let ask = |request| server.ask(request, watches);
+        let who = || (server.store.identity(), server.store.open_nonces());
+        let sequence = move || store.identity().durable_sequence;
+        let ask = |request| server.execute(request, watches);
         entrance.call(body, &server.fence, &server.options, who, sequence, ask)
     }
 }
 
 impl ClusterServer {
-    fn ask(&self, request: Request, watches: &Arc<Watches>) -> BoxFuture<'static, Answer> {
+    fn execute(
+        &self,
+        request: Request,
+        watches: &Arc<Watches>,
+    ) -> BoxFuture<'static, ResponseBody> {
         let store = &self.store;
         match request {
-            Request::Get(key) => store.get(&key).map(Answer::Get).boxed(),
-            Request::List(prefix) => store.list(&prefix).map(Answer::List).boxed(),
-            Request::Cas(cas) => store.compare_and_set(cas).map(Answer::Cas).boxed(),
-            Request::Watch { watch, prefix, revision, hold } => {
+            Request::Get(key) => store.get(&key).map(ResponseBody::Get).boxed(),
+            Request::List(prefix) => store.list(&prefix).map(ResponseBody::List).boxed(),
+            Request::CompareAndSet(cas) => {
+                store.compare_and_set(cas).map(ResponseBody::CompareAndSet).boxed()
+            }
+            Request::Watch { watch, prefix, revision, poll_timeout_ms: hold } => {
                 watches.clone().next(&**store, watch, &prefix, revision, hold)
             }
-            Request::Unwatch(watch) => {
+            Request::CancelWatch(watch) => {
                 watches.end(watch);
-                ready(Answer::Unwatch).boxed()
+                ready(ResponseBody::CancelWatch).boxed()
             }
             _ => {
                 let why = "entities are asked for on the bulk connection";
-                ready(Answer::Refused(why.into())).boxed()
+                ready(ResponseBody::Refused(why.into())).boxed()
             }
         }
     }

@@ -10,11 +10,11 @@ use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, Scan};
 
-use super::Entrance;
+use super::LinkSession;
 use super::blobs::Blobs;
 use super::fence::Fence;
 use crate::options::ServerOptions;
-use crate::protocol::{Answer, MAX_LOADS, Request};
+use crate::protocol::{MAX_LOADS, Request, ResponseBody};
 
 /// Serves one store to all nodes.
 pub struct EntityServer {
@@ -40,14 +40,14 @@ impl EntityServer {
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> EntityLink {
         let blobs = Arc::new(Blobs::new(&self.options));
-        EntityLink { server: self.clone(), entrance: Entrance::new(&peer.node), blobs }
+        EntityLink { server: self.clone(), entrance: LinkSession::new(&peer.node), blobs }
     }
 }
 
 /// A link from one node.
 pub struct EntityLink {
     server: Arc<EntityServer>,
-    entrance: Entrance,
+    entrance: LinkSession,
     blobs: Arc<Blobs>,
 }
 
@@ -62,68 +62,73 @@ impl EntityLink {
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
         let Self { server, entrance, blobs } = self;
         let (store, node) = (server.store.clone(), entrance.node.clone());
-        let who = || (server.store.identity(), server.store.openings());
-        let sequence = move || store.identity().sequence;
-        let ask = |request| server.ask(request, &node, blobs);
+        let who = || (server.store.identity(), server.store.open_nonces());
+        let sequence = move || store.identity().durable_sequence;
+        let ask = |request| server.execute(request, &node, blobs);
         entrance.call(body, &server.fence, &server.options, who, sequence, ask)
     }
 }
 
 impl EntityServer {
-    fn ask(
+    fn execute(
         &self,
         request: Request,
         node: &NodeId,
         blobs: &Arc<Blobs>,
-    ) -> BoxFuture<'static, Answer> {
+    ) -> BoxFuture<'static, ResponseBody> {
         let (store, options) = (&self.store, &self.options);
         match request {
             Request::Claim(claims) => {
                 let (own, foreign) = own(node, claims, |claim| claim);
                 let answer = store.claim(own);
                 let refusal = ClaimOutcome::Failed;
-                answer.map(move |it| Answer::Claim(merge(it, foreign, refusal))).boxed()
+                answer.map(move |it| ResponseBody::Claim(merge(it, foreign, refusal))).boxed()
             }
             Request::Commit(turns) => {
                 let (own, foreign) = own(node, turns, |turn| &turn.claim);
                 let answer = store.commit(own);
                 let refusal = |why| CommitOutcome::Refused(CommitRefusal::LimitReached(why));
-                answer.map(move |it| Answer::Commit(merge(it, foreign, refusal))).boxed()
+                answer.map(move |it| ResponseBody::Commit(merge(it, foreign, refusal))).boxed()
             }
-            Request::Claims(shards) => store.claims(shards).map(Answer::Claims).boxed(),
+            Request::CurrentClaims(shards) => {
+                store.current_claims(shards).map(ResponseBody::CurrentClaims).boxed()
+            }
             Request::Load(entities) if entities.len() > MAX_LOADS => {
                 let why = format!("a call loads at most {MAX_LOADS} entities");
-                ready(Answer::Refused(why)).boxed()
+                ready(ResponseBody::Refused(why)).boxed()
             }
-            Request::Load(entities) => store.load(entities).map(Answer::Load).boxed(),
+            Request::Load(entities) => store.load(entities).map(ResponseBody::Load).boxed(),
             Request::Scan(scan) => {
-                let limit = scan.limit.min(options.page_records);
-                let limit_bytes = scan.limit_bytes.min(options.page_bytes);
-                store.scan(Scan { limit, limit_bytes, ..scan }).map(Answer::Scan).boxed()
+                let limit = scan.max_records.min(options.max_page_records);
+                let limit_bytes = scan.max_bytes.min(options.max_page_bytes);
+                store
+                    .scan(Scan { max_records: limit, max_bytes: limit_bytes, ..scan })
+                    .map(ResponseBody::Scan)
+                    .boxed()
             }
             Request::PutBlob { upload, total, offset, bytes } => {
-                match blobs.receive(upload, total, offset, &bytes) {
+                match blobs.receive_fragment(upload, total, offset, &bytes) {
                     Ok(Some(whole)) => {
                         let kept = store.put_blob(whole);
-                        kept.map(|it| Answer::PutBlob(it.map(Some))).boxed()
+                        kept.map(|it| ResponseBody::PutBlob(it.map(Some))).boxed()
                     }
-                    Ok(None) => ready(Answer::PutBlob(Ok(None))).boxed(),
-                    Err(error) => ready(Answer::PutBlob(Err(error))).boxed(),
+                    Ok(None) => ready(ResponseBody::PutBlob(Ok(None))).boxed(),
+                    Err(error) => ready(ResponseBody::PutBlob(Err(error))).boxed(),
                 }
             }
-            Request::Blob { digest, offset, limit } => {
-                let piece = blobs.clone().piece(store, digest, offset, limit);
-                piece.map(Answer::Blob).boxed()
+            Request::GetBlob { digest, offset, max_bytes: limit } => {
+                let piece = blobs.clone().read_fragment(store, digest, offset, limit);
+                piece.map(ResponseBody::GetBlob).boxed()
             }
             Request::Hello(_)
             | Request::Ping
             | Request::Get(_)
             | Request::List(_)
-            | Request::Cas(_)
+            | Request::CompareAndSet(_)
             | Request::Watch { .. }
-            | Request::Unwatch(_) => {
+            | Request::CancelWatch(_) => {
                 let why = "rows are asked for on the control connection";
-                ready(Answer::Refused(why.into())).boxed()
+                ready(ResponseBody::Refused(why.into())).boxed()
             }
         }
     }

@@ -22,7 +22,7 @@ type Newest = Mutex<u64>;
 
 /// One link's pass.
 #[derive(Debug)]
-pub(super) struct Pass {
+pub(super) struct LinkPermit {
     link: u64,
     newest: Arc<Newest>,
 }
@@ -32,7 +32,7 @@ impl Fence {
     ///
     /// # Errors
     /// It is not the newest itself.
-    pub(super) fn enter(&self, node: &NodeId, hello: &Hello) -> Result<Pass, String> {
+    pub(super) fn enter(&self, node: &NodeId, hello: &Hello) -> Result<LinkPermit, String> {
         let mut clients = lock(&self.clients);
         clients.retain(|_, newest| newest.strong_count() > 0);
         let key = (node.clone(), hello.client);
@@ -49,11 +49,11 @@ impl Fence {
         }
         *now = hello.link;
         drop(now);
-        Ok(Pass { link: hello.link, newest })
+        Ok(LinkPermit { link: hello.link, newest })
     }
 }
 
-impl Pass {
+impl LinkPermit {
     /// Makes a call while no newer link can come in.
     ///
     /// # Errors

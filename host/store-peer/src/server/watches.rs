@@ -10,24 +10,29 @@ use ostraca_store::{ClusterStore, RowEvent, Watch};
 use tokio::time::timeout;
 
 use crate::options::ServerOptions;
-use crate::protocol::Answer;
+use crate::protocol::ResponseBody;
 
 pub(super) struct Watches {
     /// Nothing stands for a watch whose question is being answered.
     watches: Mutex<HashMap<u64, Option<Box<dyn Watch>>>>,
     max_watches: usize,
     max_events: usize,
-    max_hold: Duration,
+    max_poll_timeout: Duration,
 }
 
 impl Watches {
     pub(super) fn new(options: &ServerOptions) -> Self {
-        let ServerOptions { watches, watch_events, max_watch_hold, .. } = *options;
+        let ServerOptions {
+            max_watches: watches,
+            max_watch_events: watch_events,
+            max_watch_poll_timeout: max_watch_hold,
+            ..
+        } = *options;
         Self {
             watches: Mutex::default(),
             max_watches: watches,
             max_events: watch_events.max(1),
-            max_hold: max_watch_hold,
+            max_poll_timeout: max_watch_hold,
         }
     }
 
@@ -39,7 +44,7 @@ impl Watches {
         prefix: &str,
         revision: u64,
         hold: u64,
-    ) -> BoxFuture<'static, Answer> {
+    ) -> BoxFuture<'static, ResponseBody> {
         let taken = {
             let mut watches = self.lock();
             let room = watches.len() < self.max_watches;
@@ -54,25 +59,25 @@ impl Watches {
         };
         let mut watch = match taken {
             Ok(watch) => watch,
-            Err(why) => return ready(Answer::Refused(why.into())).boxed(),
+            Err(why) => return ready(ResponseBody::Refused(why.into())).boxed(),
         };
-        let hold = Duration::from_millis(hold).min(self.max_hold);
+        let hold = Duration::from_millis(hold).min(self.max_poll_timeout);
         let next = async move {
             let mut events = Vec::new();
             let mut event = timeout(hold, watch.next()).await.ok();
             while let Some(one) = event.take() {
-                let last = one == RowEvent::Lost || events.len() + 1 >= self.max_events;
+                let last = one == RowEvent::ResyncRequired || events.len() + 1 >= self.max_events;
                 events.push(one);
                 if !last {
                     event = watch.next().now_or_never();
                 }
             }
-            if events.last() == Some(&RowEvent::Lost) {
+            if events.last() == Some(&RowEvent::ResyncRequired) {
                 self.end(number);
             } else if let Some(place) = self.lock().get_mut(&number) {
                 *place = Some(watch);
             }
-            Answer::Watch(events)
+            ResponseBody::Watch(events)
         };
         next.boxed()
     }

@@ -19,8 +19,8 @@ use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, LoadedEntity,
 };
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, Page, Row, RowEvent, Scan, StoreError, StoreFuture,
-    StoreIdentity, Watch,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowEvent, Scan, StoreError,
+    StoreFuture, StoreIdentity, StoredRow, Watch,
 };
 
 const ROOM: u32 = 20;
@@ -127,7 +127,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
     }
 
     fn standing(&self, shards: Vec<ShardPath>) -> Result<Vec<Option<Claim>>, StoreError> {
-        again(|| sure(block_on(self.remote.claims(shards.clone()))))
+        again(|| sure(block_on(self.remote.current_claims(shards.clone()))))
     }
 
     fn load(&self, shard: &ShardPath, entity: &Entity) -> Result<LoadedEntity, StoreError> {
@@ -172,7 +172,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
         })
     }
 
-    fn cas(&self, cas: Cas) -> Result<u64, Conflict> {
+    fn cas(&self, cas: CompareAndSet) -> Result<u64, CompareAndSetError> {
         let mark = {
             let mut marks = self.marks.lock().unwrap();
             *marks += 1;
@@ -180,29 +180,31 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
         };
         let value =
             cas.value.map(|value| if value.len() > 100 { value } else { marked(mark, &value) });
-        let cas = Cas { value, ..cas };
+        let cas = CompareAndSet { value, ..cas };
         // Where the row was not as expected, a call in doubt has changed nothing: nobody else changes rows meanwhile.
         let before = again(|| sure(block_on(self.remote.get(&cas.key))));
         let expected = before.is_ok_and(|row| row.map(|row| row.revision) == cas.expected);
         let mut in_doubt = false;
         let result = again(|| match block_on(self.remote.compare_and_set(cas.clone())) {
-            Err(Conflict::Store(StoreError::Unavailable(_))) => {
+            Err(CompareAndSetError::Store(StoreError::Unavailable(_))) => {
                 in_doubt = expected;
                 None
             }
-            Err(Conflict::Changed(Some(row)))
+            Err(CompareAndSetError::RevisionMismatch(Some(row)))
                 if in_doubt && cas.value.as_ref() == Some(&row.value) =>
             {
                 Some(Ok(row.revision))
             }
-            Err(Conflict::Changed(None)) if in_doubt && cas.value.is_none() => {
+            Err(CompareAndSetError::RevisionMismatch(None)) if in_doubt && cas.value.is_none() => {
                 // Deleted at some revision; the list's is not before it.
                 Some(Ok(again(|| block_on(self.remote.list("")).ok()).1))
             }
             other => Some(other),
         });
         result.map_err(|conflict| match conflict {
-            Conflict::Changed(row) => Conflict::Changed(row.map(unmarked)),
+            CompareAndSetError::RevisionMismatch(row) => {
+                CompareAndSetError::RevisionMismatch(row.map(unmarked))
+            }
             other => other,
         })
     }
@@ -212,7 +214,7 @@ fn marked(mark: u64, value: &[u8]) -> Bytes {
     [MARK, &mark.to_be_bytes(), value].concat().into()
 }
 
-fn unmarked(mut row: Row) -> Row {
+fn unmarked(mut row: StoredRow) -> StoredRow {
     if row.value.starts_with(MARK) {
         row.value = row.value.slice(MARK.len() + 8..);
     }
@@ -228,7 +230,7 @@ impl<S: EntityStore + ClusterStore> EntityStore for Lasting<S> {
         self.run(move |worker| claims.iter().map(|claim| worker.claim(claim)).collect())
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
@@ -257,8 +259,8 @@ impl<S: EntityStore + ClusterStore> EntityStore for Lasting<S> {
         self.run(move |worker| again(|| sure(block_on(worker.remote.put_blob(bytes.clone())))))
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
-        self.run(move |worker| again(|| sure(block_on(worker.remote.blob(digest)))))
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.run(move |worker| again(|| sure(block_on(worker.remote.get_blob(digest)))))
     }
 }
 
@@ -267,14 +269,14 @@ impl<S: EntityStore + ClusterStore> ClusterStore for Lasting<S> {
         ClusterStore::identity(&*self.remote)
     }
 
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
         let key = key.to_owned();
         self.run(move |worker| {
             again(|| sure(block_on(worker.remote.get(&key)))).map(|row| row.map(unmarked))
         })
     }
 
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
         let prefix = prefix.to_owned();
         self.run(move |worker| {
             let listed = again(|| sure(block_on(worker.remote.list(&prefix))));
@@ -282,7 +284,7 @@ impl<S: EntityStore + ClusterStore> ClusterStore for Lasting<S> {
         })
     }
 
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
         // The suite's own limits are those of the value as it is given.
         if let Err(error) = cas.check() {
             return futures::future::ready(Err(error.into())).boxed();
@@ -311,7 +313,7 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
         async move {
             loop {
                 match self.watch.next().await {
-                    RowEvent::Lost if self.lost < 20 => {
+                    RowEvent::ResyncRequired if self.lost < 20 => {
                         self.lost += 1;
                         // With a link: a loss for want of one says nothing.
                         let until = Instant::now() + PATIENCE;
@@ -322,7 +324,7 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
                         self.watch = self.remote.watch(&self.prefix, self.revision);
                     }
                     event => {
-                        if let Some((_, revision)) = event.of() {
+                        if let Some((_, revision)) = event.key_and_revision() {
                             (self.revision, self.lost) = (revision, 0);
                         }
                         return match event {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_store_peer::{Channel, Connect, Failure};
+use ostraca_store_peer::{Channel, ChannelError, Connect};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -102,17 +102,17 @@ struct InProcess {
 }
 
 impl InProcess {
-    fn lost(&self) -> BoxFuture<'static, Result<Bytes, Failure>> {
+    fn lost(&self) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         self.weather.broken.fetch_add(1, Ordering::Relaxed);
         self.broken.cancel();
-        ready(Err(Failure::Lost("it broke".into()))).boxed()
+        ready(Err(ChannelError::Disconnected("it broke".into()))).boxed()
     }
 }
 
 impl Channel for InProcess {
-    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, Failure>> {
+    fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         if self.broken.is_cancelled() {
-            return ready(Err(Failure::NotSent("it is broken".into()))).boxed();
+            return ready(Err(ChannelError::NotSent("it is broken".into()))).boxed();
         }
         let weather = &self.weather;
         let breaks = weather.breaks.load(Ordering::Relaxed);
@@ -145,11 +145,11 @@ impl Channel for InProcess {
             self.runtime.spawn(async move { to.send(answer.await) });
         }
         let (broken, most) = (self.broken.clone(), weather.max_answer.load(Ordering::Relaxed));
-        let lost = Failure::Lost("it broke".into());
+        let lost = ChannelError::Disconnected("it broke".into());
         async move {
             match broken.run_until_cancelled(answered).await {
                 Some(Ok(answer)) if answer.len() > most => {
-                    Err(Failure::AnswerTooLarge(format!("{} bytes", answer.len())))
+                    Err(ChannelError::ResponseTooLarge(format!("{} bytes", answer.len())))
                 }
                 Some(Ok(answer)) => Ok(answer),
                 _ => Err(lost),

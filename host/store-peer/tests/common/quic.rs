@@ -13,7 +13,7 @@ use ostraca_store::conformance::CLUSTER;
 use ostraca_store::{ClusterStore, EntityStore};
 use ostraca_store_peer::wire::{serve_cluster, serve_entity};
 use ostraca_store_peer::{
-    Channel, ClusterServer, Connect, EntityServer, ServerOptions, WireChannel,
+    Channel, ClusterServer, Connect, EntityServer, QuicChannel, ServerOptions,
 };
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
@@ -122,7 +122,7 @@ impl Connect for Dial {
             let link = dialer.connect(to, alpn, Some("store".into())).await;
             let link = link.map_err(|error| error.to_string())?;
             let channel =
-                WireChannel::open(&link, kind).await.map_err(|error| error.to_string())?;
+                QuicChannel::open(&link, kind).await.map_err(|error| error.to_string())?;
             links.lock().unwrap().push(link);
             Ok(Box::new(channel) as Box<dyn Channel>)
         }

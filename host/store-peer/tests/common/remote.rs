@@ -9,12 +9,12 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
 use ostraca_store::conformance::CLUSTER;
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, Page, Row, Scan, StoreError, StoreFuture,
-    StoreIdentity, Watch,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, Scan, StoreError,
+    StoreFuture, StoreIdentity, StoredRow, Watch,
 };
 use ostraca_store_peer::{
-    ClusterServer, Connect, EntityServer, Known, Options, PeerClusterStore, PeerEntityStore,
-    ServerOptions,
+    ClientOptions, ClusterServer, Connect, EntityServer, PeerClusterStore, PeerEntityStore,
+    ServerOptions, StoreVerifier,
 };
 use tokio::runtime::Runtime;
 
@@ -26,7 +26,7 @@ pub(crate) struct Remote {
     pub(crate) a: PeerEntityStore,
     pub(crate) b: PeerEntityStore,
     pub(crate) rows: PeerClusterStore,
-    pub(crate) known: Arc<Known>,
+    pub(crate) known: Arc<StoreVerifier>,
     pub(crate) weather: Arc<Weather>,
     /// Of the rows.
     pub(crate) control: Arc<Weather>,
@@ -39,11 +39,11 @@ pub(crate) fn runtime() -> Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
-pub(crate) fn quick() -> Options {
-    Options {
+pub(crate) fn quick() -> ClientOptions {
+    ClientOptions {
         backoff: Duration::from_millis(1),
         max_backoff: Duration::from_millis(20),
-        ..Options::default()
+        ..ClientOptions::default()
     }
 }
 
@@ -59,7 +59,7 @@ impl Remote {
         entities: Arc<dyn EntityStore>,
         rows: Arc<dyn ClusterStore>,
         breaks: u64,
-        options: Options,
+        options: ClientOptions,
     ) -> Self {
         let runtime = runtime();
         let entity = EntityServer::new(entities, ServerOptions::default());
@@ -86,12 +86,12 @@ impl Remote {
     pub(crate) fn reach(
         [a, b]: [impl Connect; 2],
         rows: impl Connect,
-        options: Options,
+        options: ClientOptions,
         runtime: Runtime,
         [weather, control]: [Arc<Weather>; 2],
         backend: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let known = Known::open(CLUSTER, None).unwrap();
+        let known = StoreVerifier::open(CLUSTER, None).unwrap();
         let [a, b] = [a, b].map(|to| {
             let made = PeerEntityStore::connect(to, known.clone(), options.clone());
             let (store, driver) = runtime.block_on(made).unwrap();
@@ -149,11 +149,11 @@ impl EntityStore for Remote {
         self.of(claims.first()).claim(claims)
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
-        self.a.claims(shards)
+        self.a.current_claims(shards)
     }
 
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
@@ -175,8 +175,8 @@ impl EntityStore for Remote {
         self.a.put_blob(bytes).boxed()
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<bytes::Bytes>, StoreError>> {
-        self.a.blob(digest)
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<bytes::Bytes>, StoreError>> {
+        self.a.get_blob(digest)
     }
 }
 
@@ -185,15 +185,15 @@ impl ClusterStore for Remote {
         ClusterStore::identity(&self.rows)
     }
 
-    fn get(&self, key: &str) -> StoreFuture<Result<Option<Row>, StoreError>> {
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
         self.rows.get(key)
     }
 
-    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<Row>, u64), StoreError>> {
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
         self.rows.list(prefix)
     }
 
-    fn compare_and_set(&self, cas: Cas) -> StoreFuture<Result<u64, Conflict>> {
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
         self.rows.compare_and_set(cas)
     }
 

@@ -146,7 +146,7 @@ fn the_witness_tells_another_store_a_fork_and_a_store_that_went_back() {
     assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Committed]);
     block_on(store.refresh_witness()).unwrap();
     drop(store);
-    assert!(matches!(open(&copied), Err(OpenError::WentBack { .. })));
+    assert!(matches!(open(&copied), Err(OpenError::RolledBack { .. })));
 
     // The copy goes further than the store, by another way.
     let forked = blind(&copied);
@@ -166,7 +166,7 @@ fn the_witness_tells_another_store_a_fork_and_a_store_that_went_back() {
     assert!(matches!(open(&other), Err(OpenError::OtherStore { .. })));
     drop(open(&store_dir).expect("what was refused has not moved the witness"));
     fs::write(root.path().join("witness"), "ostraca witness 1\nrubbish\n").unwrap();
-    assert!(matches!(open(&store_dir), Err(OpenError::BadWitness(_))));
+    assert!(matches!(open(&store_dir), Err(OpenError::InvalidWitness(_))));
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn a_component_that_was_changed_on_disk_is_not_handed_out() {
     let digest = block_on(store.put_blob("component".into())).unwrap();
     let file = fs::read_dir(dir.path().join("components")).unwrap().next().unwrap().unwrap();
     fs::write(file.path(), "Component").unwrap();
-    assert!(block_on(store.blob(digest)).is_err());
+    assert!(block_on(store.get_blob(digest)).is_err());
     block_on(store.put_blob("component".into())).unwrap();
-    assert_eq!(block_on(store.blob(digest)).unwrap().unwrap(), "component");
+    assert_eq!(block_on(store.get_blob(digest)).unwrap().unwrap(), "component");
 }
 
 #[test]

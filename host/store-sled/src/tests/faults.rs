@@ -14,7 +14,8 @@ use futures::executor::block_on;
 use ostraca_core::ids::Entity;
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_store::{
-    Cas, ClusterStore, Conflict, EntityStore, RowEvent, Scan, ScanKind, StoreError, StoreFuture,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, RowEvent, Scan, ScanKind,
+    StoreError, StoreFuture,
 };
 
 use super::{claimed, create, shard, turn};
@@ -82,7 +83,7 @@ fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
     ends.send(true).unwrap();
     let claim = claimed(&store);
     begins.recv().unwrap();
-    let sequence = store.identity().sequence;
+    let sequence = store.identity().durable_sequence;
     let mut watch = store.watch("", sequence);
     let stopping = store.when_stopped();
 
@@ -90,7 +91,7 @@ fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
     begins.recv().unwrap();
     let loading = load(&store);
     let queued = store.commit(vec![turn(&claim, "b", 0)]);
-    let cas = Cas { key: "row".into(), expected: None, value: Some(Bytes::new()) };
+    let cas = CompareAndSet { key: "row".into(), expected: None, value: Some(Bytes::new()) };
     let queued_cas = store.compare_and_set(cas.clone());
     ends.send(false).unwrap();
 
@@ -109,21 +110,25 @@ fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
         );
     }
     for cas in [queued_cas, store.compare_and_set(cas)] {
-        assert!(matches!(block_on(cas), Err(Conflict::Store(StoreError::Stopped(_)))));
+        assert!(matches!(block_on(cas), Err(CompareAndSetError::Store(StoreError::Stopped(_)))));
     }
-    assert!(store.stopped().unwrap().contains("injected"));
+    assert!(store.stop_reason().unwrap().contains("injected"));
     assert!(is_stopped(block_on(load(&store)).remove(0).unwrap_err()));
-    assert!(is_stopped(block_on(store.claims(vec![shard()])).unwrap_err()));
+    assert!(is_stopped(block_on(store.current_claims(vec![shard()])).unwrap_err()));
     assert!(is_stopped(block_on(store.list("")).unwrap_err()));
     assert!(is_stopped(block_on(store.get("row")).unwrap_err()));
     let (kind, after) = (ScanKind::Heads, None);
-    let scan = Scan { shard: shard(), kind, after, limit: 1, limit_bytes: 1 };
+    let scan = Scan { shard: shard(), kind, after, max_records: 1, max_bytes: 1 };
     assert!(is_stopped(block_on(store.scan(scan)).unwrap_err()));
     assert!(is_stopped(block_on(store.put_blob(Bytes::new())).unwrap_err()));
     let outcome = block_on(store.claim(vec![(*claim).clone()])).remove(0);
     assert!(matches!(outcome, ClaimOutcome::Failed(_)));
-    assert_eq!(block_on(watch.next()), RowEvent::Lost, "a watcher learns that nothing comes");
-    assert_eq!(store.identity().sequence, sequence, "only the durable one");
+    assert_eq!(
+        block_on(watch.next()),
+        RowEvent::ResyncRequired,
+        "a watcher learns that nothing comes"
+    );
+    assert_eq!(store.identity().durable_sequence, sequence, "only the durable one");
 }
 
 #[test]
@@ -138,7 +143,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
     begins.recv().unwrap();
     let committing = store.commit(vec![turn(&claim, "a", 1)]);
     let claiming = store.claim(vec![Claim { number: 2, ..(*claim).clone() }]);
-    let cas = Cas { key: "row".into(), expected: None, value: Some(Bytes::new()) };
+    let cas = CompareAndSet { key: "row".into(), expected: None, value: Some(Bytes::new()) };
     let setting = store.compare_and_set(cas);
     ends.send(true).unwrap();
     assert_eq!(block_on(first), [CommitOutcome::Committed]);
@@ -155,7 +160,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
         other => panic!("{other:?}"),
     }
     match block_on(setting) {
-        Err(Conflict::Store(StoreError::Stopped(why))) => is_reason(&why),
+        Err(CompareAndSetError::Store(StoreError::Stopped(why))) => is_reason(&why),
         other => panic!("{other:?}"),
     }
 }
@@ -196,12 +201,12 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
     let dir = tempfile::tempdir().unwrap();
     drop(create(dir.path(), &Options::default()));
     let free = Arc::new(AtomicU64::new(1 << 30));
-    let options = Options { low_water_every: Duration::ZERO, ..Options::default() };
+    let options = Options { low_water_check_interval: Duration::ZERO, ..Options::default() };
     let store = open_on(dir.path(), &options, Arc::new(Filling(free.clone()))).unwrap();
     let claim = claimed(&store);
     let commit = |from| block_on(store.commit(vec![turn(&claim, "a", from)])).remove(0);
     assert_eq!(commit(0), CommitOutcome::Committed);
-    assert_eq!(store.low(), None);
+    assert_eq!(store.low_disk_reason(), None);
     free.store(options.low_water_bytes - 1, Ordering::Relaxed);
     match commit(1) {
         CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
@@ -209,16 +214,17 @@ fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(store.low().is_some_and(|why| why.contains("bytes of disk are free")));
+    assert!(store.low_disk_reason().is_some_and(|why| why.contains("bytes of disk are free")));
     match block_on(store.put_blob(Bytes::from_static(b"component"))) {
         Err(StoreError::Unavailable(why)) => assert!(why.contains("low_water_bytes"), "{why}"),
         other => panic!("{other:?}"),
     }
-    let lease = Cas { key: "lease".into(), expected: None, value: Some("renewed".into()) };
+    let lease =
+        CompareAndSet { key: "lease".into(), expected: None, value: Some("renewed".into()) };
     assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node keeps its lease");
     free.store(options.low_water_bytes, Ordering::Relaxed);
     assert_eq!(commit(1), CommitOutcome::Committed);
-    assert_eq!(store.low(), None);
+    assert_eq!(store.low_disk_reason(), None);
     assert!(block_on(store.put_blob(Bytes::from_static(b"component"))).is_ok());
 }
 
@@ -281,9 +287,9 @@ fn a_read_that_panics_stops_no_other_reads() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     for panics in 1..=10 {
-        let asked = store.read(crate::reads::Read::Panic, |_| ());
+        let asked = store.read(crate::read_queue::ReadOp::Panic, |_| ());
         block_on(asked);
-        let claims = store.claims(vec![shard()]);
+        let claims = store.current_claims(vec![shard()]);
         assert_eq!(block_on(claims), Ok(vec![None]));
         // It is counted a moment after its answer.
         for _ in 0..1_000 {

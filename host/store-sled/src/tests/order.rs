@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome};
-use ostraca_store::{Cas, ClusterStore, EntityStore, StoreFuture};
+use ostraca_store::{ClusterStore, CompareAndSet, EntityStore, StoreFuture};
 
 use super::faults::{answered, gated_with};
 use super::{claim, set, shard, turn};
@@ -19,8 +19,8 @@ fn of_shard(number: u32) -> Arc<Claim> {
     Arc::new(claim)
 }
 
-fn renewal(number: u64) -> Cas {
-    Cas { key: format!("lease-{number}"), expected: None, value: Some("renewed".into()) }
+fn renewal(number: u64) -> CompareAndSet {
+    CompareAndSet { key: format!("lease-{number}"), expected: None, value: Some("renewed".into()) }
 }
 
 /// Lets batches be written until the call is answered; gives how many.

@@ -5,13 +5,13 @@ use ostraca_core::records::CommitOutcome;
 use ostraca_store::EntityStore;
 
 use super::{claimed, create, set, turn};
-use crate::{Options, SledStore, open_files};
+use crate::{Options, SledStore, open_database};
 
 /// How many pieces the store in that directory holds.
 fn pieces(dir: &std::path::Path) -> usize {
     let config = sled::Config::new().path(dir.join("sled")).segment_size(1 << 20);
     // The store that was just closed keeps its lock for a moment.
-    let db = open_files(&config).unwrap();
+    let db = open_database(&config).unwrap();
     db.scan_prefix(b"K").inspect(|piece| assert!(piece.is_ok())).count()
 }
 

@@ -16,16 +16,16 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     claims_stand_over_a_reopening(factory);
 }
 
-fn standing(store: &impl EntityStore) -> Option<Claim> {
-    block_on(store.claims(vec![shard(1)])).unwrap().remove(0)
+fn current_claim(store: &impl EntityStore) -> Option<Claim> {
+    block_on(store.current_claims(vec![shard(1)])).unwrap().remove(0)
 }
 
 fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
-    assert_eq!(standing(store), None, "nobody claimed it yet");
+    assert_eq!(current_claim(store), None, "nobody claimed it yet");
     let first = claim_of(shard(1), 5, 2);
     assert_eq!(claim(store, &first), ClaimOutcome::Granted);
     assert_eq!(claim(store, &first), ClaimOutcome::Granted, "a claim is idempotent");
-    assert_eq!(standing(store), Some(first.clone()));
+    assert_eq!(current_claim(store), Some(first.clone()));
 
     let refused = [
         ("a lower epoch", claim_of(shard(1), 4, 9)),
@@ -43,20 +43,20 @@ fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
     for (why, other) in refused {
         let expected = ClaimOutcome::Refused { current: Box::new(first.clone()) };
         assert_eq!(claim(store, &other), expected, "{why}");
-        assert_eq!(standing(store), Some(first.clone()), "{why}: nothing changed");
+        assert_eq!(current_claim(store), Some(first.clone()), "{why}: nothing changed");
     }
 
     let next_number = claim_of(shard(1), 5, 3);
     assert_eq!(claim(store, &next_number), ClaimOutcome::Granted);
     let next_epoch = Claim { node: NodeId::from("b"), ..claim_of(shard(1), 6, 1) };
     assert_eq!(claim(store, &next_epoch), ClaimOutcome::Granted);
-    assert_eq!(standing(store), Some(next_epoch));
+    assert_eq!(current_claim(store), Some(next_epoch));
 }
 
 fn another_clusters_claim_is_refused_by_name(store: &impl EntityStore) {
     let foreign = Claim { cluster: ClusterId(1), ..claim_of(shard(1), 1, 1) };
     assert_eq!(claim(store, &foreign), ClaimOutcome::OtherCluster { store_cluster: CLUSTER });
-    assert_eq!(standing(store), None);
+    assert_eq!(current_claim(store), None);
     assert_eq!(store.identity().cluster, CLUSTER);
     assert_eq!(store.identity().cluster_name, super::CLUSTER_NAME);
 }
@@ -69,7 +69,7 @@ fn claims_are_answered_in_order_each_seeing_those_before(store: &impl EntityStor
         block_on(store.claim(asked)),
         [ClaimOutcome::Granted, ClaimOutcome::Granted, refused]
     );
-    let read = block_on(store.claims(vec![shard(1), shard(3), shard(2)])).unwrap();
+    let read = block_on(store.current_claims(vec![shard(1), shard(3), shard(2)])).unwrap();
     assert_eq!(read, [Some(high), None, Some(claim_of(shard(2), 1, 1))]);
     assert!(block_on(store.claim(vec![])).is_empty());
 }
@@ -87,7 +87,7 @@ fn shards_of_other_pools_and_namespaces_are_other_shards(store: &impl EntityStor
 fn claims_read_after_a_claim_was_made_show_it(store: &impl EntityStore) {
     let made = claim_of(shard(1), 1, 1);
     let claiming = store.claim(vec![made.clone()]);
-    assert_eq!(standing(store), Some(made), "R2: ordered after what was queued before");
+    assert_eq!(current_claim(store), Some(made), "R2: ordered after what was queued before");
     assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
 }
 
@@ -97,13 +97,13 @@ fn claims_stand_over_a_reopening<S: EntityStore>(factory: &Factory<S>) {
     assert_eq!(claim(&store, &made), ClaimOutcome::Granted);
     let before = store.identity();
     let Some(store) = factory.reopen(store) else { return };
-    assert_eq!(standing(&store), Some(made.clone()));
+    assert_eq!(current_claim(&store), Some(made.clone()));
     let expected = ClaimOutcome::Refused { current: Box::new(made) };
     assert_eq!(claim(&store, &claim_of(shard(1), 6, 1)), expected);
 
     let after = store.identity();
-    assert_eq!((after.store, after.cluster), (before.store, before.cluster));
-    assert!(after.opened > before.opened, "R5: each opening is counted");
-    assert_ne!(after.nonce, before.nonce, "R5: each opening has its nonce");
-    assert!(after.sequence >= before.sequence, "R5: the sequence never goes back");
+    assert_eq!((after.store_id, after.cluster), (before.store_id, before.cluster));
+    assert!(after.open_count > before.open_count, "R5: each opening is counted");
+    assert_ne!(after.open_nonce, before.open_nonce, "R5: each opening has its nonce");
+    assert!(after.durable_sequence >= before.durable_sequence, "R5: the sequence never goes back");
 }

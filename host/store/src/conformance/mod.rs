@@ -71,7 +71,7 @@ impl<S> Factory<S> {
 }
 
 /// Tries the whole contract of [`EntityStore`].
-pub fn entity_store<S: EntityStore>(factory: &Factory<S>) {
+pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     claims::check(factory);
     commits::check(factory);
     reads::check(factory);
@@ -81,7 +81,7 @@ pub fn entity_store<S: EntityStore>(factory: &Factory<S>) {
 
 /// Tries the whole contract of [`ClusterStore`]. After `forgets` more changes the backend no longer
 /// has an old one, so that a watch from before must be lost; 0 if it never forgets.
-pub fn cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
+pub fn check_cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
     rows::check(factory, forgets);
 }
 
@@ -180,7 +180,7 @@ fn version(store: &impl EntityStore, shard: &ShardPath, id: &str) -> u64 {
 }
 
 fn scan(shard: &ShardPath, kind: ScanKind) -> Scan {
-    Scan { shard: shard.clone(), kind, after: None, limit: 1000, limit_bytes: usize::MAX }
+    Scan { shard: shard.clone(), kind, after: None, max_records: 1000, max_bytes: usize::MAX }
 }
 
 /// Reads all pages.
@@ -188,7 +188,7 @@ fn scan_all(store: &impl EntityStore, mut scan: Scan) -> Vec<Page> {
     let mut pages = Vec::new();
     loop {
         let page = block_on(store.scan(scan.clone())).unwrap();
-        scan.after = page.next.clone();
+        scan.after = page.next_cursor.clone();
         pages.push(page);
         if scan.after.is_none() {
             return pages;

@@ -40,7 +40,7 @@ impl Random {
 
     fn commit(&mut self, model: &MemoryStore, number: u64) -> Commit {
         let one = shard(1 + self.below(2) as u32);
-        let standing = block_on(model.claims(vec![one.clone()])).unwrap().remove(0);
+        let standing = block_on(model.current_claims(vec![one.clone()])).unwrap().remove(0);
         let claim = match standing {
             Some(claim) if self.below(8) > 0 => claim,
             _ => self.claim(),
@@ -113,7 +113,11 @@ fn run<S: EntityStore>(factory: &Factory<S>, seed: u64) {
 fn compare(store: &impl EntityStore, model: &MemoryStore, at: &str) {
     for shard in [shard(1), shard(2)] {
         let shards = || vec![shard.clone()];
-        assert_eq!(block_on(store.claims(shards())), block_on(model.claims(shards())), "{at}");
+        assert_eq!(
+            block_on(store.current_claims(shards())),
+            block_on(model.current_claims(shards())),
+            "{at}"
+        );
         let entities = || IDS.map(|id| (shard.clone(), Entity::new("counter", id))).to_vec();
         let loaded = block_on(store.load(entities()));
         let expected = block_on(model.load(entities()));
@@ -126,7 +130,7 @@ fn compare(store: &impl EntityStore, model: &MemoryStore, at: &str) {
         }
         let entities = |heads: Vec<(Entity, _)>| heads.into_iter().map(|(entity, _)| entity);
         let mut by = scan(&shard, ScanKind::Heads);
-        by.limit = 2;
+        by.max_records = 2;
         assert!(entities(heads(store, by.clone())).eq(entities(heads(model, by))), "{at}");
     }
 }

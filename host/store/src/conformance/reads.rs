@@ -138,7 +138,7 @@ fn pages_keep_their_limits_and_lose_nothing(store: &impl EntityStore) {
         [(7, usize::MAX, 7), (1, usize::MAX, 1), (0, usize::MAX, 1), (1000, 0, 1), (1000, 700, 6)]
     {
         let mut by = scan(&shard(1), ScanKind::State(Entity::new("counter", "a")));
-        (by.limit, by.limit_bytes) = (limit, limit_bytes);
+        (by.max_records, by.max_bytes) = (limit, limit_bytes);
         let pages = scan_all(store, by);
         for page in &pages {
             let records = page.records.len();
@@ -173,7 +173,7 @@ fn heads_are_scanned_in_order_by_pages(store: &impl EntityStore) {
     done(store, turns);
     for limit in [1, 5, 100] {
         let mut by = scan(&shard(1), ScanKind::Heads);
-        by.limit = limit;
+        by.max_records = limit;
         let heads = heads(store, by);
         assert!(heads.iter().map(|(entity, _)| entity).eq(&entities), "{heads:?}");
         assert!(heads.iter().all(|(_, head)| head.version == 1));
@@ -188,14 +188,14 @@ fn blobs_are_kept_under_their_digest<S: EntityStore>(factory: &Factory<S>) {
         for _ in 0..2 {
             let digest = block_on(store.put_blob(blob.clone())).unwrap();
             assert_eq!(digest, *blake3::hash(blob).as_bytes());
-            assert_eq!(block_on(store.blob(digest)).unwrap().as_ref(), Some(blob));
+            assert_eq!(block_on(store.get_blob(digest)).unwrap().as_ref(), Some(blob));
         }
     }
-    assert_eq!(block_on(store.blob([0; 32])).unwrap(), None);
+    assert_eq!(block_on(store.get_blob([0; 32])).unwrap(), None);
     let Some(store) = factory.reopen(store) else { return };
     for blob in &blobs {
         let digest = *blake3::hash(blob).as_bytes();
-        assert_eq!(block_on(store.blob(digest)).unwrap().as_ref(), Some(blob));
+        assert_eq!(block_on(store.get_blob(digest)).unwrap().as_ref(), Some(blob));
     }
 }
 

@@ -6,7 +6,7 @@ use futures::future::{Either, select};
 
 use super::Factory;
 use crate::cluster::{MAX_ROW_KEY_BYTES, MAX_ROW_VALUE_BYTES};
-use crate::{Cas, ClusterStore, Conflict, Row, RowEvent, StoreError};
+use crate::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoreError, StoredRow};
 
 pub(super) fn check<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
     a_row_changes_only_if_it_is_as_expected(&factory.make());
@@ -26,33 +26,36 @@ fn cas(
     key: &str,
     expected: Option<u64>,
     value: Option<&'static str>,
-) -> Result<u64, Conflict> {
+) -> Result<u64, CompareAndSetError> {
     let value = value.map(Bytes::from);
-    block_on(store.compare_and_set(Cas { key: key.into(), expected, value }))
+    block_on(store.compare_and_set(CompareAndSet { key: key.into(), expected, value }))
 }
 
-fn get(store: &impl ClusterStore, key: &str) -> Option<Row> {
+fn get(store: &impl ClusterStore, key: &str) -> Option<StoredRow> {
     block_on(store.get(key)).unwrap()
 }
 
-fn row(key: &str, revision: u64, value: &'static str) -> Row {
-    Row { key: key.into(), revision, value: value.into() }
+fn row(key: &str, revision: u64, value: &'static str) -> StoredRow {
+    StoredRow { key: key.into(), revision, value: value.into() }
 }
 
 fn a_row_changes_only_if_it_is_as_expected(store: &impl ClusterStore) {
     assert_eq!(get(store, "a"), None);
-    assert_eq!(cas(store, "a", Some(1), Some("x")), Err(Conflict::Changed(None)));
-    assert_eq!(cas(store, "a", Some(1), None), Err(Conflict::Changed(None)));
+    assert_eq!(
+        cas(store, "a", Some(1), Some("x")),
+        Err(CompareAndSetError::RevisionMismatch(None))
+    );
+    assert_eq!(cas(store, "a", Some(1), None), Err(CompareAndSetError::RevisionMismatch(None)));
     let first = cas(store, "a", None, Some("1")).unwrap();
     assert_eq!(get(store, "a"), Some(row("a", first, "1")));
-    let is_first = Err(Conflict::Changed(Some(row("a", first, "1"))));
+    let is_first = Err(CompareAndSetError::RevisionMismatch(Some(row("a", first, "1"))));
     assert_eq!(cas(store, "a", None, Some("x")), is_first);
     assert_eq!(cas(store, "a", Some(first + 1), Some("x")), is_first);
     assert_eq!(cas(store, "a", None, None), is_first);
 
     let second = cas(store, "a", Some(first), Some("")).unwrap();
     assert!(second > first, "revisions rise");
-    let is_second = Err(Conflict::Changed(Some(row("a", second, ""))));
+    let is_second = Err(CompareAndSetError::RevisionMismatch(Some(row("a", second, ""))));
     assert_eq!(cas(store, "a", Some(first), Some("x")), is_second, "a revision is used once");
     let third = cas(store, "a", Some(second), None).unwrap();
     assert!(third > second);
@@ -64,7 +67,7 @@ fn a_row_made_again_has_another_revision(store: &impl ClusterStore) {
     cas(store, "a", Some(first), None).unwrap();
     let second = cas(store, "a", None, Some("1")).unwrap();
     assert!(second > first);
-    let is_second = Err(Conflict::Changed(Some(row("a", second, "1"))));
+    let is_second = Err(CompareAndSetError::RevisionMismatch(Some(row("a", second, "1"))));
     assert_eq!(cas(store, "a", Some(first), Some("x")), is_second);
 }
 
@@ -92,23 +95,24 @@ fn rows_are_listed_by_prefix_in_order(store: &impl ClusterStore) {
 fn keys_and_values_have_limits(store: &impl ClusterStore) {
     let limited = |key: String, size: usize| {
         let value = Some(vec![b'v'; size].into());
-        block_on(store.compare_and_set(Cas { key, expected: None, value }))
+        block_on(store.compare_and_set(CompareAndSet { key, expected: None, value }))
     };
-    let is_limit = |result| matches!(result, Err(Conflict::Store(StoreError::Limit(_))));
+    let is_limit =
+        |result| matches!(result, Err(CompareAndSetError::Store(StoreError::LimitExceeded(_))));
     assert!(is_limit(limited(String::new(), 1)));
     assert!(is_limit(limited("k".repeat(MAX_ROW_KEY_BYTES + 1), 1)));
     assert!(is_limit(limited("k".into(), MAX_ROW_VALUE_BYTES + 1)));
     for size in [0, 4090, 4100, MAX_ROW_VALUE_BYTES] {
         let key = format!("{size:0>width$}", width = MAX_ROW_KEY_BYTES);
         let revision = limited(key.clone(), size).unwrap();
-        let row = Row { key: key.clone(), revision, value: vec![b'v'; size].into() };
+        let row = StoredRow { key: key.clone(), revision, value: vec![b'v'; size].into() };
         assert!(get(store, &key) == Some(row), "a row of {size} bytes");
     }
     assert_eq!(block_on(store.list("0")).unwrap().0.len(), 4);
 }
 
 fn reads_come_after_writes_queued_before(store: &impl ClusterStore) {
-    let make = Cas { key: "a".into(), expected: None, value: Some("1".into()) };
+    let make = CompareAndSet { key: "a".into(), expected: None, value: Some("1".into()) };
     let writing = store.compare_and_set(make);
     let row = get(store, "a").expect("R2: ordered after what was queued before");
     let (rows, revision) = block_on(store.list("a")).unwrap();
@@ -164,9 +168,9 @@ fn a_watch_that_fell_behind_is_lost(store: &impl ClusterStore, forgets: usize) {
         revision = Some(cas(store, "a", revision, Some("v")).unwrap());
     }
     for (mut watch, other) in [(behind, "b1"), (store.watch("other", from), "b2")] {
-        assert_eq!(block_on(watch.next()), RowEvent::Lost);
+        assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired);
         cas(store, other, None, Some("x")).unwrap();
-        assert_eq!(block_on(watch.next()), RowEvent::Lost, "after lost only lost");
+        assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired, "after lost only lost");
     }
     let (_, now) = block_on(store.list("a")).unwrap();
     let mut anew = store.watch("a", now);
@@ -187,7 +191,11 @@ fn rows_are_there_after_a_reopening<S: ClusterStore>(factory: &Factory<S>) {
     let next = cas(&store, "kept", Some(kept), Some("3")).unwrap();
     assert!(next > deleted, "no revision is used twice");
     assert_eq!(block_on(watch.next()), RowEvent::Set(row("kept", next, "3")));
-    assert_eq!(block_on(store.watch("", 0).next()), RowEvent::Lost, "it forgot, and says so");
+    assert_eq!(
+        block_on(store.watch("", 0).next()),
+        RowEvent::ResyncRequired,
+        "it forgot, and says so"
+    );
 }
 
 fn of_rivals_one_wins(store: &impl ClusterStore) {

@@ -48,7 +48,7 @@ fn head() -> Head {
     }
 }
 
-fn standing() -> StandingClaim {
+fn standing() -> ClaimRecord {
     let claim = Claim {
         cluster: ClusterId(1),
         shard: ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(7) },
@@ -58,7 +58,7 @@ fn standing() -> StandingClaim {
         number: 5,
         extensions: Default::default(),
     };
-    StandingClaim { claim, reserved: 4096, extensions: Default::default() }
+    ClaimRecord { claim, reserved_sequence: 4096, extensions: Default::default() }
 }
 
 #[test]
@@ -93,19 +93,19 @@ fn the_bytes_of_a_claim_do_not_change() {
         1, 1, b'n', 1, b'p', 7, 2, 1, b'a', 3, 4, 5, 0, 0x80, 0x20, 0,
     ];
     assert_eq!(Codec::default().encode(b"k", &standing()).unwrap(), golden);
-    assert_eq!(Codec::default().decode::<StandingClaim>(b"k", &golden).unwrap(), standing());
+    assert_eq!(Codec::default().decode::<ClaimRecord>(b"k", &golden).unwrap(), standing());
 }
 
 #[test]
 fn the_bytes_of_state_do_not_change() {
-    let record = Codec::default().encode_bytes(Kind::State, b"k", &b"value"[..]);
+    let record = Codec::default().encode_bytes(RecordKind::State, b"k", &b"value"[..]);
     assert_eq!(record, b"\x03\x03\0\0\0value");
-    assert_eq!(Codec::default().decode_bytes(Kind::State, b"k", &record).unwrap(), "value");
+    assert_eq!(Codec::default().decode_bytes(RecordKind::State, b"k", &record).unwrap(), "value");
 }
 
 #[test]
 fn the_numbers_of_kinds_do_not_change() {
-    use Kind::*;
+    use RecordKind::*;
     let numbered = [
         (1, Claim),
         (2, Head),
@@ -116,13 +116,13 @@ fn the_numbers_of_kinds_do_not_change() {
         (7, Journal),
         (8, Remembered),
         (9, DeadLetter),
-        (10, Chunk),
+        (10, Fragment),
         (32, Row),
         (33, Meta),
     ];
     for number in 0..=u8::MAX {
         let kind = numbered.iter().find(|(n, _)| *n == number).map(|(_, kind)| *kind);
-        assert_eq!(Kind::of(number), kind);
+        assert_eq!(RecordKind::from_number(number), kind);
         assert!(kind.is_none_or(|kind| kind as u8 == number));
     }
 }
@@ -183,8 +183,8 @@ fn every_body_passes_the_seal_with_its_key() {
         }
     }
     let codec = Codec::new(Arc::new(Xor));
-    let record = codec.encode_bytes(Kind::State, b"\x01", &b"abc"[..]);
+    let record = codec.encode_bytes(RecordKind::State, b"\x01", &b"abc"[..]);
     assert_eq!(record, b"\x03\x03\0\x02\x01`cb");
-    assert_eq!(codec.decode_bytes(Kind::State, b"\x01", &record).unwrap(), "abc");
-    assert!(Codec::default().decode_bytes(Kind::State, b"\x01", &record).is_err());
+    assert_eq!(codec.decode_bytes(RecordKind::State, b"\x01", &record).unwrap(), "abc");
+    assert!(Codec::default().decode_bytes(RecordKind::State, b"\x01", &record).is_err());
 }

@@ -6,15 +6,15 @@ use std::io::{Read, Write};
 use rustix::process::{Resource, Rlimit};
 use wasmtime::Engine;
 
-use super::{Job, MISUSED, REFUSED};
-use crate::code::compatibility;
+use super::{CompileJob, MISUSED, REFUSED};
+use crate::codegen::compatibility;
 
 /// How much lower than the node's its priority is.
 const NICE: i32 = 10;
 
 /// Compiles what comes on standard input, and gives the exit code.
 pub(super) fn run(args: impl Iterator<Item = OsString>) -> i32 {
-    let (code, words) = match Job::read(args).and_then(|job| compile(&job)) {
+    let (code, words) = match CompileJob::read(args).and_then(|job| compile(&job)) {
         Ok(()) => return 0,
         Err(failed) => failed,
     };
@@ -29,13 +29,13 @@ fn misused(words: impl ToString) -> Failed {
     (MISUSED, words.to_string())
 }
 
-impl Job {
-    fn read(args: impl Iterator<Item = OsString>) -> Result<Job, Failed> {
+impl CompileJob {
+    fn read(args: impl Iterator<Item = OsString>) -> Result<CompileJob, Failed> {
         let args: Vec<_> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
         let [code, compatibility, memory, seconds] = &args[..] else {
             return Err(misused(format!("{} arguments are not four", args.len())));
         };
-        Ok(Job {
+        Ok(CompileJob {
             code: code.parse().map_err(misused)?,
             compatibility: compatibility.clone(),
             memory: memory.parse().map_err(misused)?,
@@ -44,7 +44,7 @@ impl Job {
     }
 }
 
-fn compile(job: &Job) -> Result<(), Failed> {
+fn compile(job: &CompileJob) -> Result<(), Failed> {
     confine(job).map_err(|error| misused(format!("limit the compiler: {error}")))?;
     let engine = Engine::new(&job.code.config()).map_err(|error| misused(format!("{error:#}")))?;
     if compatibility(&engine) != job.compatibility {
@@ -61,7 +61,7 @@ fn compile(job: &Job) -> Result<(), Failed> {
 }
 
 /// Takes from this process what a compilation does not need.
-fn confine(job: &Job) -> rustix::io::Result<()> {
+fn confine(job: &CompileJob) -> rustix::io::Result<()> {
     let limit = |resource, most: u64| {
         // Where the node itself is limited more, that stands.
         let stands = rustix::process::getrlimit(resource).maximum;

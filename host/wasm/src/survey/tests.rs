@@ -24,7 +24,7 @@ fn nested_instances_are_counted_each_time() {
     assert_eq!(found.core_instances, 1 << 26);
     let found = counts(&doubling(90)).unwrap();
     assert_eq!((found.core_instances, found.component_instances), (u64::MAX, u64::MAX));
-    let refused = found.check(&ComponentLimits::default(), &Limits::default()).unwrap_err();
+    let refused = found.check(&ComponentLimits::default(), &InstanceLimits::default()).unwrap_err();
     assert_eq!(refused.code(), "too-many-core-instances");
     assert!(refused.to_string().contains("core-instances in [components] allows 64"), "{refused}");
 }
@@ -126,7 +126,7 @@ fn each_count_has_its_own_limit() {
         types: 1,
         definitions: 1,
     };
-    let limits = Limits { memory: 1, table_elements: 1, ..Limits::default() };
+    let limits = InstanceLimits { memory: 1, table_elements: 1, ..InstanceLimits::default() };
     type More = fn(&mut Counts);
     let cases: [(More, &str); 9] = [
         (|it| it.core_instances = 2, "too-many-core-instances"),

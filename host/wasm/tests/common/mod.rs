@@ -10,8 +10,9 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use ostraca_wasm::{
-    Compiler, CompilerSettings, Failure, Host, Identity, Instance, Kind, Limits, MessageContext,
-    NoState, Program, Settings, Spec, StartReason, StateSource, Turn, TurnResult,
+    CompilerProgram, CompilerSettings, EntityIdentity, Failure, GuestTurnOutput, Instance,
+    InstanceLimits, InstanceSpec, MessageContext, MessageKind, NoState, Program, RuntimeSettings,
+    StartReason, StateSource, TurnResult, WasmRuntime,
 };
 
 /// `wasm32-unknown-unknown`, encoded by this crate.
@@ -74,33 +75,42 @@ fn install(target: &str) {
 }
 
 /// The defaults, with this crate's own compiler.
-pub(crate) fn settings() -> Settings {
-    let program = Compiler::Program(env!("CARGO_BIN_EXE_ostraca-compiler").into());
+pub(crate) fn settings() -> RuntimeSettings {
+    let program = CompilerProgram::Executable(env!("CARGO_BIN_EXE_ostraca-compiler").into());
     let compiler = CompilerSettings { program, ..CompilerSettings::default() };
-    Settings { compiler, ..Settings::default() }
+    RuntimeSettings { compiler, ..RuntimeSettings::default() }
 }
 
-pub(crate) fn host() -> Host {
-    Host::new(&Settings { max_live: Some(50), ..settings() }).unwrap()
+pub(crate) fn host() -> WasmRuntime {
+    WasmRuntime::new(&RuntimeSettings { max_live_instances: Some(50), ..settings() }).unwrap()
 }
 
-pub(crate) fn prepare(host: &Host, component: &[u8], limits: Limits) -> Arc<Program> {
+pub(crate) fn prepare(
+    host: &WasmRuntime,
+    component: &[u8],
+    limits: InstanceLimits,
+) -> Arc<Program> {
     host.prepare_blocking(component, limits).unwrap()
 }
 
-pub(crate) fn identity(id: &str) -> Identity {
-    Identity { namespace: "test".into(), entity_type: "guest".into(), id: id.into(), revision: 7 }
+pub(crate) fn identity(id: &str) -> EntityIdentity {
+    EntityIdentity {
+        namespace: "test".into(),
+        entity_type: "guest".into(),
+        id: id.into(),
+        revision: 7,
+    }
 }
 
 pub(crate) fn command() -> MessageContext {
-    context(Kind::Command)
+    context(MessageKind::Command)
 }
 
 pub(crate) fn query() -> MessageContext {
-    context(Kind::Query)
+    context(MessageKind::Query)
 }
 
-fn context(kind: Kind) -> MessageContext {
+fn context(kind: MessageKind) -> MessageContext {
     MessageContext {
         session: 0xfeed,
         sequence: 3,
@@ -123,35 +133,36 @@ pub(crate) async fn started_with(
     id: &str,
     state: Box<dyn StateSource>,
 ) -> Instance {
-    let mut instance = program.instantiate(Spec { identity: identity(id), state }).await.unwrap();
+    let mut instance =
+        program.instantiate(InstanceSpec { identity: identity(id), state }).await.unwrap();
     let turn = instance.start(StartReason::FirstMessage).await;
     assert!(matches!(turn.result, TurnResult::Ok(_)), "{turn:?}");
     instance
 }
 
-pub(crate) async fn send(instance: &mut Instance, method: &str, body: &str) -> Turn {
+pub(crate) async fn send(instance: &mut Instance, method: &str, body: &str) -> GuestTurnOutput {
     instance.message(command(), method, Bytes::copy_from_slice(body.as_bytes())).await
 }
 
-pub(crate) async fn ask(instance: &mut Instance, method: &str, body: &str) -> Turn {
+pub(crate) async fn ask(instance: &mut Instance, method: &str, body: &str) -> GuestTurnOutput {
     instance.message(query(), method, Bytes::copy_from_slice(body.as_bytes())).await
 }
 
-pub(crate) fn ok(turn: &Turn) -> &str {
+pub(crate) fn ok(turn: &GuestTurnOutput) -> &str {
     match &turn.result {
         TurnResult::Ok(reply) => std::str::from_utf8(reply).unwrap(),
         other => panic!("{other:?}"),
     }
 }
 
-pub(crate) fn failed(turn: &Turn) -> &Failure {
+pub(crate) fn failed(turn: &GuestTurnOutput) -> &Failure {
     match &turn.result {
         TurnResult::Failed(failure) => failure,
         other => panic!("{other:?}"),
     }
 }
 
-pub(crate) fn refused(turn: &Turn) -> (&str, &str) {
+pub(crate) fn refused(turn: &GuestTurnOutput) -> (&str, &str) {
     match &turn.result {
         TurnResult::Application { code, message } => (code, message),
         other => panic!("{other:?}"),

@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-use ostraca_sdk::{Error, StartReason, StopReason, context, entity, life, log, state};
+use ostraca_sdk::{Error, StartReason, StopReason, context, entity, lifecycle, log, state};
 
 /// A line break with a line that seems to be the node's, bytes that a terminal obeys, and marks of direction.
 const CONTROL: &str =
@@ -33,7 +33,7 @@ impl Misbehaving {
             return Err(Error::new("control-start", CONTROL));
         }
         if context::identity().id.starts_with("passivate-start") {
-            life::passivate();
+            lifecycle::passivate();
         }
         state::set("starts", &(state::get("starts").unwrap_or(0_u64) + 1));
         state::set("start-reason", &format!("{reason:?}"));
@@ -198,7 +198,7 @@ impl Misbehaving {
     /// Asks for passivation, and answers how often this entity was started.
     #[message]
     pub fn passivate(&mut self) -> u64 {
-        life::passivate();
+        lifecycle::passivate();
         state::get("starts").unwrap_or(0)
     }
 
@@ -206,7 +206,7 @@ impl Misbehaving {
     #[message]
     pub fn who(&self) -> (String, String, String, u64, u64) {
         let identity = context::identity();
-        let (principal, sequence, version) = context::message()
+        let (principal, sequence, version) = context::current_message()
             .map(|message| (message.principal, message.sequence, message.version))
             .unwrap_or_default();
         (identity.entity_type, identity.id, principal, sequence, version)

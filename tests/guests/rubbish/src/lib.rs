@@ -1,8 +1,8 @@
 //! A raw guest whose methods and replies are rubbish, as far as its id and the method's name ask for it. For tests of
 //! the host only.
 
-use ostraca_sdk::context::{self, Kind};
-use ostraca_sdk::raw::{Handler, Method, Refusal};
+use ostraca_sdk::context::{self, MessageKind};
+use ostraca_sdk::raw::{Handler, MessageError, Method};
 use ostraca_sdk::{StartReason, state};
 
 /// The handler.
@@ -14,11 +14,11 @@ impl Handler for Rubbish {
         let method =
             |name: &str, kind| Method { name: name.to_owned(), kind, summary: String::new() };
         vec![
-            method("bytes", Kind::Command),
-            method("echo", Kind::Query),
-            method("empty", Kind::Query),
-            method("code", Kind::Command),
-            method("write-unlisted", Kind::Command),
+            method("bytes", MessageKind::Command),
+            method("echo", MessageKind::Query),
+            method("empty", MessageKind::Query),
+            method("code", MessageKind::Command),
+            method("write-unlisted", MessageKind::Command),
         ]
     }
 
@@ -29,14 +29,14 @@ impl Handler for Rubbish {
         Ok(())
     }
 
-    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+    fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, MessageError> {
         match method.as_str() {
             // Neither UTF-8 nor JSON.
             "bytes" => Ok(vec![0xff, 0xfe, 0x00, b'{', 0xc3]),
             "echo" => Ok(body),
             "empty" => Ok(Vec::new()),
             // A code as long as the body, of which the contract takes 1 to 128 bytes.
-            "code" => Err(Refusal::Application {
+            "code" => Err(MessageError::Application {
                 code: "c".repeat(body.len()),
                 message: "m".repeat(body.len()),
             }),
@@ -44,7 +44,7 @@ impl Handler for Rubbish {
                 state::set_raw("a key with \u{7f}\u{0} and \u{10ffff}", &[0; 3]);
                 Ok(Vec::new())
             }
-            _ => Err(Refusal::UnknownMethod),
+            _ => Err(MessageError::UnknownMethod),
         }
     }
 }

@@ -5,10 +5,10 @@
 
 mod chunks;
 mod decide;
-mod handoffs;
+mod hand_offs;
 mod owners;
-mod past;
 pub(super) mod plan;
+mod pruning;
 mod step_down;
 
 use std::hash::{Hash, Hasher};
@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 use super::*;
 use crate::assign::InvalidMove;
 use chunks::ManagedChunk;
-use handoffs::HandOff;
+use hand_offs::HandOff;
 use owners::OwnerIndex;
 
 /// The work of one term.

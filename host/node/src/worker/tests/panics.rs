@@ -42,19 +42,19 @@ impl EntityStore for Panicking {
         EntityStore::identity(&self.store)
     }
 
-    fn openings(&self) -> Vec<u64> {
-        EntityStore::openings(&self.store)
+    fn open_nonces(&self) -> Vec<u64> {
+        EntityStore::open_nonces(&self.store)
     }
 
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
         self.through("claim", self.store.claim(claims))
     }
 
-    fn claims(
+    fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
-        self.store.claims(shards)
+        self.store.current_claims(shards)
     }
 
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
@@ -76,8 +76,8 @@ impl EntityStore for Panicking {
         self.store.put_blob(bytes)
     }
 
-    fn blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
-        self.store.blob(digest)
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.store.get_blob(digest)
     }
 }
 
@@ -122,7 +122,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
         hand.adopt(1, epoch + 1);
         hand.settle().await;
     }
-    assert_eq!(host.shape().live, 0, "no instance is left over");
+    assert_eq!(host.status().live_instances, 0, "no instance is left over");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What the manager decides, from sealed rows and nothing else.
 
-use super::handoffs::HandOffReason;
+use super::hand_offs::HandOffReason;
 use super::*;
 use crate::assign::{self, Move, MoveKind};
 

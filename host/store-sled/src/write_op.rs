@@ -6,15 +6,15 @@ use futures::channel::oneshot::{Receiver, Sender, channel};
 use ostraca_core::ids::ShardPath;
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal};
 use ostraca_store::entity::commit_bytes;
-use ostraca_store::{Cas, Conflict, StoreError};
+use ostraca_store::{CompareAndSet, CompareAndSetError, StoreError};
 
 use crate::records::INLINE_BYTES;
 
 /// One part of a call.
-pub(crate) enum Work {
-    Commit(Box<Commit>, Slot<CommitOutcome>),
-    Claim(Box<Claim>, Slot<ClaimOutcome>),
-    Cas(Cas, Sender<Result<u64, Conflict>>),
+pub(crate) enum WriteOp {
+    Commit(Box<Commit>, ReplySlot<CommitOutcome>),
+    Claim(Box<Claim>, ReplySlot<ClaimOutcome>),
+    CompareAndSet(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
 }
 
 /// What a part takes of the bounds.
@@ -26,7 +26,7 @@ pub(crate) struct Size {
     pub(crate) records: usize,
 }
 
-impl Work {
+impl WriteOp {
     pub(crate) fn size(&self) -> Size {
         match self {
             Self::Commit(commit, _) => {
@@ -36,16 +36,16 @@ impl Work {
                 let records = 1 + commit.writes.iter().map(pieces).sum::<usize>();
                 Size { commits: 1, bytes: commit_bytes(commit), records }
             }
-            Self::Claim(..) | Self::Cas(..) => Size { commits: 0, bytes: 0, records: 1 },
+            Self::Claim(..) | Self::CompareAndSet(..) => Size { commits: 0, bytes: 0, records: 1 },
         }
     }
 
     /// Whose order it keeps; a row's keep that of the rows.
-    pub(crate) fn shard(&self) -> Option<&ShardPath> {
+    pub(crate) fn ordering_key(&self) -> Option<&ShardPath> {
         match self {
             Self::Commit(commit, _) => Some(&commit.claim.shard),
             Self::Claim(claim, _) => Some(&claim.shard),
-            Self::Cas(..) => None,
+            Self::CompareAndSet(..) => None,
         }
     }
 
@@ -56,37 +56,39 @@ impl Work {
                 to.give(CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string())));
             }
             Self::Claim(_, to) => to.give(ClaimOutcome::Failed(error.to_string())),
-            Self::Cas(_, to) => drop(to.send(Err(Conflict::Store(error.clone())))),
+            Self::CompareAndSet(_, to) => {
+                drop(to.send(Err(CompareAndSetError::Store(error.clone()))))
+            }
         }
     }
 }
 
 /// A call of several parts: it is answered when all of them are.
-struct Call<T> {
+struct PendingCall<T> {
     answers: Vec<Option<T>>,
     left: usize,
     to: Option<Sender<Vec<T>>>,
 }
 
 /// Where a part's answer belongs. When all slots of a call are gone before they were filled, its caller learns it.
-pub(crate) struct Slot<T> {
-    call: Arc<Mutex<Call<T>>>,
+pub(crate) struct ReplySlot<T> {
+    call: Arc<Mutex<PendingCall<T>>>,
     place: usize,
 }
 
 /// The slots of a call of so many parts, and where their answers come out.
-pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = Slot<T>>, Receiver<Vec<T>>) {
+pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Receiver<Vec<T>>) {
     let (to, answer) = channel();
     let answers = std::iter::repeat_with(|| None).take(count).collect();
-    let mut call = Call { answers, left: count, to: Some(to) };
+    let mut call = PendingCall { answers, left: count, to: Some(to) };
     if count == 0 {
         call.finish();
     }
     let call = Arc::new(Mutex::new(call));
-    ((0..count).map(move |place| Slot { call: call.clone(), place }), answer)
+    ((0..count).map(move |place| ReplySlot { call: call.clone(), place }), answer)
 }
 
-impl<T> Slot<T> {
+impl<T> ReplySlot<T> {
     /// Answers the part; who does not wait any more is no error.
     pub(crate) fn give(self, answer: T) {
         let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +102,7 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T> Call<T> {
+impl<T> PendingCall<T> {
     fn finish(&mut self) {
         if let Some(to) = self.to.take() {
             drop(to.send(self.answers.drain(..).flatten().collect()));

@@ -9,25 +9,25 @@ use tokio::sync::Semaphore;
 use wasmtime::component::Component;
 
 use crate::cache::Cache;
-use crate::cancel::Cancel;
+use crate::cancel::CancelToken;
 use crate::compiler::Compiler;
-use crate::engine::{self, Room, Shape};
-use crate::program::{Compiled, Program};
+use crate::engine::{self, EngineContext, RuntimeStatus};
+use crate::program::{CompiledComponent, Program};
 use crate::survey::survey;
 use crate::ticker::Ticker;
-use crate::{Error, Limits, Settings, encode, world};
+use crate::{Error, InstanceLimits, RuntimeSettings, encode, world};
 
 /// Components whose methods are read at the same time. Their code runs then, each on a thread of its own.
 const READERS: usize = 4;
 
 /// A component's content hash: blake3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest([u8; 32]);
+pub struct ComponentDigest([u8; 32]);
 
-impl Digest {
+impl ComponentDigest {
     /// The digest of a component.
-    pub fn of(component: &[u8]) -> Digest {
-        Digest(*blake3::hash(component).as_bytes())
+    pub fn of(component: &[u8]) -> ComponentDigest {
+        ComponentDigest(*blake3::hash(component).as_bytes())
     }
 
     /// Its 32 bytes.
@@ -36,13 +36,13 @@ impl Digest {
     }
 }
 
-impl fmt::Display for Digest {
+impl fmt::Display for ComponentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for ComponentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -51,35 +51,35 @@ impl fmt::Debug for Digest {
 /// Compiles components and starts instances. Clones share everything; the ticking thread ends with the last clone,
 /// program and instance.
 #[derive(Clone)]
-pub struct Host(pub(crate) Arc<Inner>);
+pub struct WasmRuntime(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) ticker: Ticker,
-    pub(crate) settings: Settings,
-    shape: Shape,
-    main: Room,
-    large: OnceLock<Room>,
+    pub(crate) settings: RuntimeSettings,
+    shape: RuntimeStatus,
+    main: EngineContext,
+    large: OnceLock<EngineContext>,
     /// Held while the second engine is made.
     making_large: Mutex<()>,
     cache: Option<Cache>,
-    compiled: Mutex<HashMap<(Digest, bool), Weak<Compiled>>>,
+    compiled: Mutex<HashMap<(ComponentDigest, bool), Weak<CompiledComponent>>>,
     compiler: Compiler,
     readers: Semaphore,
     live: AtomicU32,
 }
 
-impl Host {
+impl WasmRuntime {
     /// Makes the engine and its pool, and starts the ticking thread. Takes about 20 ms for a pool of 8,000.
-    pub fn new(settings: &Settings) -> Result<Host, Error> {
+    pub fn new(settings: &RuntimeSettings) -> Result<WasmRuntime, Error> {
         let cache = settings
             .cache_dir
             .as_deref()
-            .map(|dir| Cache::open(dir, settings.cache_limit))
+            .map(|dir| Cache::open(dir, settings.compile_cache_limit))
             .transpose()?;
-        let (main, shape) = engine::main(settings)?;
-        let ticker = Ticker::start(settings.tick)?;
+        let (main, shape) = engine::main_engine(settings)?;
+        let ticker = Ticker::start(settings.tick_interval)?;
         ticker.add(&main.engine);
-        Ok(Host(Arc::new(Inner {
+        Ok(WasmRuntime(Arc::new(Inner {
             ticker,
             settings: settings.clone(),
             shape,
@@ -96,10 +96,14 @@ impl Host {
 
     /// Checks a component, compiles it in the compiler's process unless that was done before, and reads its methods. Waits
     /// on a thread of its own, and ends what it has begun if this future is dropped.
-    pub async fn prepare(&self, component: Vec<u8>, limits: Limits) -> Result<Arc<Program>, Error> {
+    pub async fn prepare(
+        &self,
+        component: Vec<u8>,
+        limits: InstanceLimits,
+    ) -> Result<Arc<Program>, Error> {
         let (answer, answered) = tokio::sync::oneshot::channel();
         let host = self.clone();
-        let cancel = Cancel::default();
+        let cancel = CancelToken::default();
         let _guard = cancel.on_drop();
         std::thread::Builder::new()
             .name("ostraca-compile".into())
@@ -107,23 +111,27 @@ impl Host {
                 // Nobody to answer means that nobody waits any more.
                 let _ = answer.send(host.0.prepare(&component, limits, &cancel));
             })
-            .map_err(|error| Error::Thread(error.to_string()))?;
-        answered.await.map_err(|_| Error::Thread("it ended early".into()))?
+            .map_err(|error| Error::ThreadFailed(error.to_string()))?;
+        answered.await.map_err(|_| Error::ThreadFailed("it ended early".into()))?
     }
 
     /// The same on the caller's thread, which must not be one that serves others.
     pub fn prepare_blocking(
         &self,
         component: &[u8],
-        limits: Limits,
+        limits: InstanceLimits,
     ) -> Result<Arc<Program>, Error> {
-        self.0.prepare(component, limits, &Cancel::default())
+        self.0.prepare(component, limits, &CancelToken::default())
     }
 
     /// What this host came to at start, and how many instances live now.
-    pub fn shape(&self) -> Shape {
+    pub fn status(&self) -> RuntimeStatus {
         let live = self.0.live.load(Relaxed);
-        Shape { live, large: self.0.large.get().is_some(), ..self.0.shape.clone() }
+        RuntimeStatus {
+            live_instances: live,
+            large: self.0.large.get().is_some(),
+            ..self.0.shape.clone()
+        }
     }
 }
 
@@ -131,8 +139,8 @@ impl Inner {
     fn prepare(
         self: &Arc<Self>,
         component: &[u8],
-        limits: Limits,
-        cancel: &Cancel,
+        limits: InstanceLimits,
+        cancel: &CancelToken,
     ) -> Result<Arc<Program>, Error> {
         let bytes = component.len() as u64;
         if bytes > self.settings.component_limit {
@@ -144,23 +152,23 @@ impl Inner {
         survey.counts.check(&self.settings.component, &limits)?;
         // By the counts: what does not fit into the pool is not compiled for it.
         let large = !self.shape.pool_fits(&survey.counts, &limits);
-        let digest = Digest::of(component);
+        let digest = ComponentDigest::of(component);
         let limits = Arc::new(limits);
-        let compiled = match self.known(digest, large) {
+        let compiled = match self.cached(digest, large) {
             Some(compiled) => compiled,
             None => {
                 let room = if large { self.large()? } else { &self.main };
                 let native = self.component(room, component, digest, cancel)?;
                 let exports = world::exports(&native, wasi)?;
                 let compiled =
-                    Compiled::new(self, room, &native, exports, digest, &limits, cancel)?;
+                    CompiledComponent::new(self, room, &native, exports, digest, &limits, cancel)?;
                 self.remember(digest, large, Arc::new(compiled))
             }
         };
         Ok(Arc::new(Program::new(self.clone(), compiled, limits)))
     }
 
-    fn known(&self, digest: Digest, large: bool) -> Option<Arc<Compiled>> {
+    fn cached(&self, digest: ComponentDigest, large: bool) -> Option<Arc<CompiledComponent>> {
         self.compiled
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -169,7 +177,12 @@ impl Inner {
     }
 
     /// Keeps a component that was compiled; if another thread was faster, its.
-    fn remember(&self, digest: Digest, large: bool, compiled: Arc<Compiled>) -> Arc<Compiled> {
+    fn remember(
+        &self,
+        digest: ComponentDigest,
+        large: bool,
+        compiled: Arc<CompiledComponent>,
+    ) -> Arc<CompiledComponent> {
         let mut all = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, compiled| compiled.strong_count() > 0);
         if let Some(known) = all.get(&(digest, large)).and_then(Weak::upgrade) {
@@ -186,12 +199,12 @@ impl Inner {
 
     fn component(
         &self,
-        room: &Room,
+        room: &EngineContext,
         bytes: &[u8],
-        digest: Digest,
-        cancel: &Cancel,
+        digest: ComponentDigest,
+        cancel: &CancelToken,
     ) -> Result<Component, Error> {
-        let Room { engine, code, .. } = room;
+        let EngineContext { engine, code, .. } = room;
         let kept = || self.cache.as_ref().and_then(|cache| cache.load(engine, &digest));
         if let Some(component) = kept() {
             return Ok(component);
@@ -209,42 +222,44 @@ impl Inner {
         // for an engine that it has found to be compatible with this one.
         #[allow(unsafe_code, reason = "wasmtime can take compiled code in no other way")]
         let loaded = unsafe { Component::deserialize(engine, &native) };
-        loaded.map_err(|error| Error::Compiler(format!("load the code that it made: {error:#}")))
+        loaded.map_err(|error| {
+            Error::CompilerUnavailable(format!("load the code that it made: {error:#}"))
+        })
     }
 
     /// The second engine; made at its first use.
-    fn large(&self) -> Result<&Room, Error> {
+    fn large(&self) -> Result<&EngineContext, Error> {
         let _making = self.making_large.lock().unwrap_or_else(PoisonError::into_inner);
         if self.large.get().is_none() {
-            let room = engine::large(&self.shape, &self.settings)?;
+            let room = engine::large_engine(&self.shape, &self.settings)?;
             self.ticker.add(&room.engine);
             return Ok(self.large.get_or_init(|| room));
         }
-        self.large.get().ok_or_else(|| Error::Engine("the second engine is gone".into()))
+        self.large.get().ok_or_else(|| Error::EngineFailed("the second engine is gone".into()))
     }
 
     /// A place for one more instance.
-    pub(crate) fn place(self: &Arc<Self>) -> Result<Place, Error> {
-        let limit = self.shape.max_live;
+    pub(crate) fn acquire_permit(self: &Arc<Self>) -> Result<InstancePermit, Error> {
+        let limit = self.shape.max_live_instances;
         let taken =
             self.live.fetch_update(Relaxed, Relaxed, |live| (live < limit).then_some(live + 1));
-        taken.map_err(|_| Error::NoRoom { limit })?;
-        Ok(Place(self.clone()))
+        taken.map_err(|_| Error::InstanceLimit { limit })?;
+        Ok(InstancePermit(self.clone()))
     }
 
     pub(crate) fn max_live(&self) -> u32 {
-        self.shape.max_live
+        self.shape.max_live_instances
     }
 
     pub(crate) fn tick(&self) -> std::time::Duration {
-        self.settings.tick
+        self.settings.tick_interval
     }
 }
 
 /// One of the `max_live` places; given back when dropped.
-pub(crate) struct Place(pub(crate) Arc<Inner>);
+pub(crate) struct InstancePermit(pub(crate) Arc<Inner>);
 
-impl Drop for Place {
+impl Drop for InstancePermit {
     fn drop(&mut self) {
         self.0.live.fetch_sub(1, Relaxed);
     }

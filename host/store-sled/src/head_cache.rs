@@ -6,32 +6,32 @@ use ostraca_core::ids::TurnId;
 
 /// What is known of an entity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct CachedHead {
     pub(crate) version: u64,
     pub(crate) turn: TurnId,
     /// Pieces of the head's own record.
-    pub(crate) pieces: u32,
+    pub(crate) fragment_count: u32,
     /// Whether a record of its state is in pieces; nothing: not looked.
-    pub(crate) state_in_pieces: Option<bool>,
+    pub(crate) state_fragmented: Option<bool>,
     /// The same of its lanes.
-    pub(crate) lanes_in_pieces: Option<bool>,
+    pub(crate) lanes_fragmented: Option<bool>,
 }
 
 /// Marks by the heads' keys. Two generations: what is used moves to the younger one, and when that has half of the
 /// room the older one is dropped. So what is in use stays, at no cost a use.
 #[derive(Debug, Default)]
-pub(crate) struct Heads {
-    young: HashMap<Vec<u8>, Mark>,
-    old: HashMap<Vec<u8>, Mark>,
+pub(crate) struct HeadCache {
+    young: HashMap<Vec<u8>, CachedHead>,
+    old: HashMap<Vec<u8>, CachedHead>,
     room: usize,
 }
 
-impl Heads {
+impl HeadCache {
     pub(crate) fn new(room: usize) -> Self {
         Self { room, ..Self::default() }
     }
 
-    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Mark> {
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<CachedHead> {
         if let Some(mark) = self.young.get(key) {
             return Some(*mark);
         }
@@ -40,7 +40,7 @@ impl Heads {
         Some(mark)
     }
 
-    pub(crate) fn insert(&mut self, key: Vec<u8>, mark: Mark) {
+    pub(crate) fn insert(&mut self, key: Vec<u8>, mark: CachedHead) {
         self.young.insert(key, mark);
     }
 
@@ -58,9 +58,9 @@ mod tests {
 
     #[test]
     fn heads_in_use_stay_and_others_make_room() {
-        let mut heads = Heads::new(100);
+        let mut heads = HeadCache::new(100);
         let key = |number: u32| number.to_be_bytes().to_vec();
-        let mark = |version| Mark { version, ..Mark::default() };
+        let mark = |version| CachedHead { version, ..CachedHead::default() };
         heads.insert(key(0), mark(7));
         for number in 1..1_000 {
             heads.insert(key(number), mark(1));

@@ -3,21 +3,21 @@
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
 
-use crate::entity::Entity;
+use crate::instance_data::InstanceData;
 use crate::program::METHODS_BYTES;
-use crate::text::told;
+use crate::text::sanitized;
 use crate::wasi::RESOURCES;
-use crate::{Failure, FailureKind, Limits};
+use crate::{Failure, FailureKind, InstanceLimits};
 
 /// Why the host ended a call into the guest. Raised by host functions and the meter, carried through wasmtime.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum HostTrap {
     #[error("the owner stopped the instance")]
     Interrupted,
     #[error("the time in the guest was used up")]
-    TimeLimit,
+    TimeLimitExceeded,
     #[error("{0} where nothing may be changed")]
-    QueryWrote(&'static str),
+    WriteInQuery(&'static str),
     #[error("the state would grow to {would} bytes, and its limit is {limit}")]
     StateTooLarge { would: u64, limit: u64 },
     #[error("the entity would have more keys than `keys` ({limit})")]
@@ -25,9 +25,9 @@ pub(crate) enum Fault {
     #[error("one turn would write more {what} than `{setting}` ({limit})")]
     TurnTooLarge { what: &'static str, setting: &'static str, limit: u64 },
     #[error("{0}")]
-    BadCall(String),
+    InvalidHostCall(String),
     #[error("{0}")]
-    State(String),
+    StateUnavailable(String),
 }
 
 /// What a guest said through `log.panicked` before it trapped.
@@ -51,7 +51,7 @@ impl Panic {
 
 /// Every failure is made here: its text may be a guest's, and goes to the log and to the caller.
 fn failure(code: &'static str, kind: FailureKind, message: String) -> Failure {
-    Failure { code, message: told(message), kind }
+    Failure { code, message: sanitized(message), kind }
 }
 
 pub(crate) fn limit(code: &'static str, message: String) -> Failure {
@@ -88,18 +88,18 @@ impl Stage {
     }
 }
 
-impl Fault {
-    pub(crate) fn failure(&self, stage: Stage, limits: &Limits) -> Failure {
+impl HostTrap {
+    pub(crate) fn to_failure(&self, stage: Stage, limits: &InstanceLimits) -> Failure {
         let message = format!("{self} (in {})", stage.name());
         match self {
-            Fault::Interrupted => host("interrupted", message),
-            Fault::State(_) => host("state-unavailable", message),
-            Fault::QueryWrote(_) => guest("query-wrote", message),
-            Fault::BadCall(_) => guest("bad-call", message),
-            Fault::StateTooLarge { .. } => limit("state-too-large", message),
-            Fault::TooManyKeys { .. } => limit("too-many-keys", message),
-            Fault::TurnTooLarge { .. } => limit("turn-too-large", message),
-            Fault::TimeLimit => match stage {
+            HostTrap::Interrupted => host("interrupted", message),
+            HostTrap::StateUnavailable(_) => host("state-unavailable", message),
+            HostTrap::WriteInQuery(_) => guest("query-wrote", message),
+            HostTrap::InvalidHostCall(_) => guest("bad-call", message),
+            HostTrap::StateTooLarge { .. } => limit("state-too-large", message),
+            HostTrap::TooManyKeys { .. } => limit("too-many-keys", message),
+            HostTrap::TurnTooLarge { .. } => limit("turn-too-large", message),
+            HostTrap::TimeLimitExceeded => match stage {
                 Stage::Message | Stage::Stop => {
                     let most = limits.turn_time.as_millis();
                     limit(
@@ -140,7 +140,7 @@ fn aborted(error: &wasmtime::Error, stage: Stage) -> bool {
 }
 
 /// What may have led to a failure, where it is not certain.
-fn denied(entity: &Entity) -> String {
+fn denied(entity: &InstanceData) -> String {
     match (entity.memory_denied, entity.table_denied) {
         (true, _) => format!("; it was denied memory beyond {} bytes before", entity.limits.memory),
         (_, true) => {
@@ -151,11 +151,11 @@ fn denied(entity: &Entity) -> String {
 }
 
 /// The failure that `error` stands for. Takes the guest's panic, and logs the backtrace, which callers do not get.
-pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity) -> Failure {
+pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut InstanceData) -> Failure {
     let limits = entity.limits.clone();
     let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
-    let failure = if let Some(fault) = error.downcast_ref::<Fault>() {
-        fault.failure(stage, &limits)
+    let failure = if let Some(fault) = error.downcast_ref::<HostTrap>() {
+        fault.to_failure(stage, &limits)
     } else if let Some(panic) = entity.panic.take() {
         let code = panic.code();
         let Panic { message, file, line } = panic;
@@ -188,7 +188,7 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Entity
             None if copies_too_much(error) => {
                 let (most, of) = match stage {
                     Stage::Methods => (METHODS_BYTES, "names and summaries of methods"),
-                    _ => (limits.most_passed(), "the largest of state, turn-bytes and reply"),
+                    _ => (limits.hostcall_fuel(), "the largest of state, turn-bytes and reply"),
                 };
                 let stage = stage.name();
                 let text =

@@ -15,7 +15,7 @@ const LARGE: usize = 30_000;
 const SMALL: usize = 10;
 
 struct Bench {
-    judge: Judge,
+    judge: BatchBuilder,
     db: sled::Db,
     /// The next turn of the entity `a`.
     from: u64,
@@ -62,14 +62,14 @@ impl Bench {
     }
 
     /// The full key of a record of the entity `a`.
-    fn key(&self, kind: Kind, last: &[u8]) -> Vec<u8> {
-        Beside::new(&turn(&claim(), "a", 0), kind).key(last)
+    fn key(&self, kind: RecordKind, last: &[u8]) -> Vec<u8> {
+        KeyPrefix::new(&turn(&claim(), "a", 0), kind).key(last)
     }
 }
 
-fn judge(db: &sled::Db, sequence: u64) -> Judge {
+fn judge(db: &sled::Db, sequence: u64) -> BatchBuilder {
     let records = Records { db: db.clone(), codec: Codec::default() };
-    Judge::new(records, CLUSTER, sequence, 100)
+    BatchBuilder::new(records, CLUSTER, sequence, 100)
 }
 
 fn state(size: usize) -> RecordWrite {
@@ -155,7 +155,7 @@ fn a_row_that_shrinks_leaves_no_piece() {
         // A new store, each time there is nothing of the row.
         let expected = (bench.from > 0).then(|| revision.get()).flatten();
         let size = if size == LARGE { MAX_ROW_VALUE_BYTES } else { size };
-        let cas = Cas { key: "row".into(), expected, value: Some(vec![7; size].into()) };
+        let cas = CompareAndSet { key: "row".into(), expected, value: Some(vec![7; size].into()) };
         revision.set(Some(bench.judge.compare_and_set(cas).unwrap()));
         bench.from += 1;
     });
@@ -166,7 +166,7 @@ fn without_pieces_no_record_is_looked_up() {
     let mut bench = Bench::new();
     let writes = || vec![state(SMALL), lane_beside(SMALL)];
     // Whoever looks fails over these: records that cannot be read, of an entity that is said to have pieces.
-    let keys = [bench.key(Kind::State, b"value"), bench.key(Kind::Lane, &[1; 16])];
+    let keys = [bench.key(RecordKind::State, b"value"), bench.key(RecordKind::Lane, &[1; 16])];
     let plant = |db: &sled::Db| {
         for key in &keys {
             db.insert(key, b"unreadable").unwrap();
@@ -174,13 +174,13 @@ fn without_pieces_no_record_is_looked_up() {
     };
     plant(&bench.db);
     for key in &keys {
-        bench.db.insert(piece_prefix(key), b"").unwrap();
+        bench.db.insert(fragment_prefix(key), b"").unwrap();
     }
     bench.turn(writes(), vec![]);
     bench.end();
     plant(&bench.db);
     bench.turn(writes(), vec![]);
-    assert!(bench.judge.beside.is_empty(), "nor remembered for the rest of the batch");
+    assert!(bench.judge.record_fragments.is_empty(), "nor remembered for the rest of the batch");
     bench.end();
     // They would have been found.
     bench.restart();

@@ -10,23 +10,23 @@ use ostraca_store::{StoreError, StoreIdentity};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::known::Known;
-use super::link::{Answering, Link};
-use crate::channel::{Connect, Failure};
-use crate::error::{ConnectError, Failed};
-use crate::options::Options;
-use crate::protocol::{self, Answer, Hello, Reply, Request};
+use super::link::{Link, PendingCall};
+use super::verifier::StoreVerifier;
+use crate::channel::{ChannelError, Connect};
+use crate::error::{ConnectError, RequestError};
+use crate::options::ClientOptions;
+use crate::protocol::{self, Hello, Request, Response, ResponseBody};
 
 /// The calling end of a line. The last one dropped ends its driver.
-pub(super) struct Line {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ReconnectingLink {
+    pub(super) shared: Arc<ClientContext>,
     _stop: DropGuard,
 }
 
-pub(super) struct Shared {
+pub(super) struct ClientContext {
     state: Mutex<State>,
-    pub(super) known: Arc<Known>,
-    pub(super) options: Options,
+    pub(super) verifier: Arc<StoreVerifier>,
+    pub(super) options: ClientOptions,
 }
 
 enum State {
@@ -38,7 +38,7 @@ enum State {
 /// links go over; it ends when the store that it belongs to is dropped. Should it end before, calls are
 /// answered as without a link once the present one breaks.
 pub struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<ClientContext>,
     connect: Box<dyn Connect>,
     stop: CancellationToken,
     client: u64,
@@ -52,20 +52,24 @@ impl std::fmt::Debug for Driver {
 }
 
 /// Why there is no link: `Err` in words, for good or for now.
-enum NoLink {
-    ForNow(String),
+enum ConnectFailure {
+    Transient(String),
     Refused(String),
 }
 
-impl Line {
+impl ReconnectingLink {
     /// Makes the first link.
     pub(super) async fn connect(
         connect: impl Connect,
-        known: Arc<Known>,
-        options: Options,
+        known: Arc<StoreVerifier>,
+        options: ClientOptions,
     ) -> Result<(Self, Driver), ConnectError> {
         let none = StoreError::Unavailable("there is no link yet".into());
-        let shared = Arc::new(Shared { state: Mutex::new(State::Down(none)), known, options });
+        let shared = Arc::new(ClientContext {
+            state: Mutex::new(State::Down(none)),
+            verifier: known,
+            options,
+        });
         let stop = CancellationToken::new();
         let mut driver = Driver {
             shared: shared.clone(),
@@ -77,34 +81,40 @@ impl Line {
         let line = Self { shared, _stop: stop.drop_guard() };
         match driver.link().await {
             Ok(link) => driver.shared.set(State::Up(link)),
-            Err(NoLink::ForNow(why)) => return Err(ConnectError::Unreachable(why)),
-            Err(NoLink::Refused(why)) => return Err(ConnectError::Refused(why)),
+            Err(ConnectFailure::Transient(why)) => return Err(ConnectError::Unreachable(why)),
+            Err(ConnectFailure::Refused(why)) => return Err(ConnectError::Refused(why)),
         }
         Ok((line, driver))
     }
 
     /// Asks: the call is sent when this returns.
-    pub(super) fn ask(&self, request: &Request) -> BoxFuture<'static, Result<Answer, Failed>> {
+    pub(super) fn call(
+        &self,
+        request: &Request,
+    ) -> BoxFuture<'static, Result<ResponseBody, RequestError>> {
         match protocol::encode(request) {
             Ok(body) => self.send(body),
-            Err(error) => ready(Err(Failed::NotDone(error))).boxed(),
+            Err(error) => ready(Err(RequestError::NotExecuted(error))).boxed(),
         }
     }
 
     /// Asks over that link, or over any; gives the link's number. Over another one it is not asked.
-    pub(super) fn ask_on(
+    pub(super) fn call_on(
         &self,
         link: Option<u64>,
         request: &Request,
-    ) -> (Option<u64>, BoxFuture<'static, Result<Answer, Failed>>) {
+    ) -> (Option<u64>, BoxFuture<'static, Result<ResponseBody, RequestError>>) {
         match protocol::encode(request) {
             Ok(body) => self.send_on(link, body),
-            Err(error) => (link, ready(Err(Failed::NotDone(error))).boxed()),
+            Err(error) => (link, ready(Err(RequestError::NotExecuted(error))).boxed()),
         }
     }
 
     /// Sends a call's bytes.
-    pub(super) fn send(&self, body: Bytes) -> BoxFuture<'static, Result<Answer, Failed>> {
+    pub(super) fn send(
+        &self,
+        body: Bytes,
+    ) -> BoxFuture<'static, Result<ResponseBody, RequestError>> {
         self.send_on(None, body).1
     }
 
@@ -112,7 +122,7 @@ impl Line {
         &self,
         only: Option<u64>,
         body: Bytes,
-    ) -> (Option<u64>, BoxFuture<'static, Result<Answer, Failed>>) {
+    ) -> (Option<u64>, BoxFuture<'static, Result<ResponseBody, RequestError>>) {
         // Under the lock, so that calls leave in the order in which they are made.
         let state = self.shared.state();
         let no = match &*state {
@@ -120,45 +130,52 @@ impl Line {
                 let answering = link.call(body);
                 drop(state);
                 let number = answering.link.number;
-                return (Some(number), self.answered(answering));
+                return (Some(number), self.await_response(answering));
             }
             State::Up(_) => StoreError::Unavailable("its link to the store broke".into()),
             State::Down(why) => why.clone(),
         };
-        (only, ready(Err(Failed::NotDone(no))).boxed())
+        (only, ready(Err(RequestError::NotExecuted(no))).boxed())
     }
 
-    fn answered(&self, answering: Answering) -> BoxFuture<'static, Result<Answer, Failed>> {
+    fn await_response(
+        &self,
+        answering: PendingCall,
+    ) -> BoxFuture<'static, Result<ResponseBody, RequestError>> {
         let shared = self.shared.clone();
         async move {
             let link = answering.link.clone();
             match answering.await {
-                Ok(bytes) => match protocol::decode::<Reply>(&bytes) {
-                    Ok(Reply { sequence, answer }) => {
-                        shared.known.saw(sequence);
+                Ok(bytes) => match protocol::decode::<Response>(&bytes) {
+                    Ok(Response { durable_sequence: sequence, body: answer }) => {
+                        shared.verifier.saw(sequence);
                         match answer {
-                            Answer::Refused(why) => {
-                                Err(Failed::NotDone(StoreError::Unavailable(why)))
+                            ResponseBody::Refused(why) => {
+                                Err(RequestError::NotExecuted(StoreError::Unavailable(why)))
                             }
-                            Answer::Unsupported { call } => {
-                                Err(Failed::NotDone(StoreError::Unavailable(unsupported(call))))
-                            }
+                            ResponseBody::Unsupported { call } => Err(RequestError::NotExecuted(
+                                StoreError::Unavailable(unsupported(call)),
+                            )),
                             answer => Ok(answer),
                         }
                     }
                     Err(error) => {
                         let why = format!("the store's answer is no answer: {error}");
                         shared.lost(&link, &why);
-                        Err(Failed::Unknown(why))
+                        Err(RequestError::OutcomeUnknown(why))
                     }
                 },
-                Err(Failure::NotSent(why)) => Err(Failed::NotDone(StoreError::Unavailable(why))),
-                Err(Failure::Lost(why)) => {
-                    shared.lost(&link, &why);
-                    Err(Failed::Unknown(why))
+                Err(ChannelError::NotSent(why)) => {
+                    Err(RequestError::NotExecuted(StoreError::Unavailable(why)))
                 }
-                Err(Failure::TimedOut(why)) => Err(Failed::Unknown(why)),
-                Err(Failure::AnswerTooLarge(why)) => Err(Failed::TooLarge(why)),
+                Err(ChannelError::Disconnected(why)) => {
+                    shared.lost(&link, &why);
+                    Err(RequestError::OutcomeUnknown(why))
+                }
+                Err(ChannelError::TimedOut(why)) => Err(RequestError::OutcomeUnknown(why)),
+                Err(ChannelError::ResponseTooLarge(why)) => {
+                    Err(RequestError::ResponseTooLarge(why))
+                }
             }
         }
         .boxed()
@@ -167,7 +184,7 @@ impl Line {
     /// Who the store is.
     pub(super) fn identity(&self) -> Result<StoreIdentity, ConnectError> {
         let nobody = || ConnectError::Unreachable("the store has not said who it is".into());
-        self.shared.known.identity().ok_or_else(nobody)
+        self.shared.verifier.identity().ok_or_else(nobody)
     }
 
     /// Bytes of the largest call; nothing without a link.
@@ -179,7 +196,7 @@ impl Line {
     }
 
     /// An answer that does not belong to its question.
-    pub(super) fn strange(answer: &Answer) -> String {
+    pub(super) fn unexpected_response(answer: &ResponseBody) -> String {
         format!("the store answered another question than was asked: {}", answer.subject())
     }
 }
@@ -189,7 +206,7 @@ fn unsupported(call: u32) -> String {
     format!("the store's node has an older release, without calls of kind {call}: update it first")
 }
 
-impl Shared {
+impl ClientContext {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +246,7 @@ impl Driver {
                 State::Down(_) => None,
             };
             if let Some(link) = up {
-                self.watch_over(&link).await;
+                self.supervise(&link).await;
             }
             let mut pause = self.shared.options.backoff;
             loop {
@@ -240,12 +257,12 @@ impl Driver {
                         self.shared.set(State::Up(link));
                         break;
                     }
-                    Err(NoLink::ForNow(why)) => {
+                    Err(ConnectFailure::Transient(why)) => {
                         tracing::debug!(%why, "the store is not reached");
                         StoreError::Unavailable(why)
                     }
-                    Err(NoLink::Refused(why)) => {
-                        if self.shared.known.refuse(&why) {
+                    Err(ConnectFailure::Refused(why)) => {
+                        if self.shared.verifier.record_refusal(&why) {
                             tracing::error!("the store is refused: {why}");
                         }
                         StoreError::Stopped(why)
@@ -259,7 +276,7 @@ impl Driver {
 
     /// Returns when the link is of no more use, and all its calls have ended. A slow call ends alone. Whether the
     /// link is to blame is asked of the other side, which answers a ping without the store.
-    async fn watch_over(&self, link: &Link) {
+    async fn supervise(&self, link: &Link) {
         let limit = self.shared.options.call_timeout;
         let every = (limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
         let mut closed = link.channel.closed();
@@ -274,7 +291,7 @@ impl Driver {
                 () = link.dead.cancelled() => break,
                 answer = &mut ping => {
                     (ping, asked) = (pending().boxed(), None);
-                    if let Err(Failure::Lost(why)) = answer {
+                    if let Err(ChannelError::Disconnected(why)) = answer {
                         self.shared.lost(link, &why);
                         break;
                     }
@@ -305,37 +322,45 @@ impl Driver {
     }
 
     /// One more link, greeted.
-    async fn link(&mut self) -> Result<Arc<Link>, NoLink> {
-        let Options { connect_timeout, call_timeout, .. } = self.shared.options;
+    async fn link(&mut self) -> Result<Arc<Link>, ConnectFailure> {
+        let ClientOptions { connect_timeout, call_timeout, .. } = self.shared.options;
         let channel = timeout(connect_timeout, self.connect.connect())
             .await
             .map_err(|_| {
-                NoLink::ForNow(format!("no link within {connect_timeout:?} (`connect_timeout`)"))
+                ConnectFailure::Transient(format!(
+                    "no link within {connect_timeout:?} (`connect_timeout`)"
+                ))
             })?
-            .map_err(NoLink::ForNow)?;
+            .map_err(ConnectFailure::Transient)?;
         self.links += 1;
-        let known = &self.shared.known;
-        let seen = known.seen();
+        let known = &self.shared.verifier;
+        let seen = known.witness();
         let hello = Hello { cluster: known.cluster(), client: self.client, link: self.links };
         let hello = protocol::encode(&Request::Hello(hello))
-            .map_err(|error| NoLink::ForNow(error.to_string()))?;
+            .map_err(|error| ConnectFailure::Transient(error.to_string()))?;
         let answer = timeout(call_timeout, channel.call(hello))
             .await
             .map_err(|_| {
-                NoLink::ForNow(format!("no hello within {call_timeout:?} (`call_timeout`)"))
+                ConnectFailure::Transient(format!(
+                    "no hello within {call_timeout:?} (`call_timeout`)"
+                ))
             })?
-            .map_err(|failure| NoLink::ForNow(failure.to_string()))?;
-        let Reply { answer, .. } =
-            protocol::decode(&answer).map_err(|error| NoLink::ForNow(error.to_string()))?;
+            .map_err(|failure| ConnectFailure::Transient(failure.to_string()))?;
+        let Response { body: answer, .. } = protocol::decode(&answer)
+            .map_err(|error| ConnectFailure::Transient(error.to_string()))?;
         let (identity, openings) = match answer {
-            Answer::Hello { identity, openings } => (identity, openings),
-            Answer::Refused(why) => return Err(NoLink::ForNow(why)),
-            other => return Err(NoLink::ForNow(Line::strange(&other))),
+            ResponseBody::Hello { identity, open_nonces: openings } => (identity, openings),
+            ResponseBody::Refused(why) => return Err(ConnectFailure::Transient(why)),
+            other => {
+                return Err(ConnectFailure::Transient(ReconnectingLink::unexpected_response(
+                    &other,
+                )));
+            }
         };
-        let news = known.meet(seen, identity, &openings).map_err(NoLink::Refused)?;
+        let news = known.verify(seen, identity, &openings).map_err(ConnectFailure::Refused)?;
         if news {
             let known = known.clone();
-            let written = tokio::task::spawn_blocking(move || known.refresh()).await;
+            let written = tokio::task::spawn_blocking(move || known.persist()).await;
             if let Ok(Err(error)) = written {
                 tracing::warn!(%error, "what is known of the store was not written down");
             }
@@ -350,7 +375,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_question_is_told_in_plain_words() {
-        let told = Line::strange(&Answer::Get(Ok(None)));
+        let told = ReconnectingLink::unexpected_response(&ResponseBody::Get(Ok(None)));
         assert_eq!(told, "the store answered another question than was asked: which row stands");
     }
 }

@@ -11,7 +11,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Why a database of sled's was not opened.
 #[derive(Debug, thiserror::Error)]
-pub enum FilesError {
+pub enum DatabaseOpenError {
     /// Somebody has it open, and still had after five seconds.
     #[error("{0}")]
     InUse(io::Error),
@@ -27,7 +27,7 @@ pub enum FilesError {
 ///
 /// # Errors
 /// [`FilesError`].
-pub fn open_files(config: &sled::Config) -> Result<sled::Db, FilesError> {
+pub fn open_database(config: &sled::Config) -> Result<sled::Db, DatabaseOpenError> {
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -35,15 +35,15 @@ pub fn open_files(config: &sled::Config) -> Result<sled::Db, FilesError> {
             Ok(Ok(db)) => return Ok(db),
             Ok(Err(sled::Error::Io(error))) => {
                 if !error.to_string().contains("could not acquire lock") {
-                    return Err(FilesError::Io(error));
+                    return Err(DatabaseOpenError::Io(error));
                 }
                 if attempt == LOCK_ATTEMPTS {
-                    return Err(FilesError::InUse(error));
+                    return Err(DatabaseOpenError::InUse(error));
                 }
                 thread::sleep(LOCK_PAUSE);
             }
-            Ok(Err(error)) => return Err(FilesError::Corrupt(error.to_string())),
-            Err(_) => return Err(FilesError::Corrupt("its recovery failed".into())),
+            Ok(Err(error)) => return Err(DatabaseOpenError::Corrupt(error.to_string())),
+            Err(_) => return Err(DatabaseOpenError::Corrupt("its recovery failed".into())),
         }
     }
 }

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ostraca_core::ids::ClusterId;
 use ostraca_store::StoreIdentity;
-use ostraca_store::witness::{Difference, Found, ReadError, Witness};
+use ostraca_store::witness::{ObservedStore, ReadError, Witness, WitnessMismatch};
 
 use crate::error::ConnectError;
 
 /// What is known of the store: one for all links of a process, and a file for its next life.
 #[derive(Debug)]
-pub struct Known {
+pub struct StoreVerifier {
     cluster: ClusterId,
     path: Option<PathBuf>,
-    met: Mutex<Met>,
+    verified: Mutex<Verified>,
     /// The highest sequence seen in any answer.
     sequence: AtomicU64,
     /// Why the store was refused when that was last said.
@@ -26,12 +26,12 @@ pub struct Known {
 }
 
 #[derive(Debug, Default)]
-struct Met {
+struct Verified {
     witness: Option<Witness>,
     identity: Option<StoreIdentity>,
 }
 
-impl Known {
+impl StoreVerifier {
     /// What a node of that cluster remembers in the file `path` from its former lives; without a path it
     /// remembers nothing beyond this process. Blocks.
     ///
@@ -41,14 +41,14 @@ impl Known {
         let witness = match &path {
             None => None,
             Some(path) => Witness::read(path).map_err(|error| match error {
-                ReadError::NoWitness => ConnectError::BadWitness(path.clone()),
+                ReadError::InvalidFormat => ConnectError::InvalidWitness(path.clone()),
                 ReadError::Io(source) => ConnectError::Io { path: path.clone(), source },
             })?,
         };
         let sequence = witness.map_or(0, |witness| witness.sequence);
-        let met = Mutex::new(Met { witness, identity: None });
+        let met = Mutex::new(Verified { witness, identity: None });
         let refused = Mutex::default();
-        Ok(Arc::new(Self { cluster, path, met, sequence: sequence.into(), refused }))
+        Ok(Arc::new(Self { cluster, path, verified: met, sequence: sequence.into(), refused }))
     }
 
     /// Writes the newest durable sequence to the file. To be called now and then: a store that goes back is
@@ -56,8 +56,8 @@ impl Known {
     ///
     /// # Errors
     /// [`ConnectError::Io`].
-    pub fn refresh(&self) -> Result<(), ConnectError> {
-        let (Some(path), Some(witness)) = (&self.path, self.seen()) else { return Ok(()) };
+    pub fn persist(&self) -> Result<(), ConnectError> {
+        let (Some(path), Some(witness)) = (&self.path, self.witness()) else { return Ok(()) };
         let written = witness.write(path);
         written.map_err(|source| ConnectError::Io { path: path.clone(), source })
     }
@@ -68,8 +68,8 @@ impl Known {
     }
 
     /// What a store that is asked from now on must not fall behind.
-    pub(crate) fn seen(&self) -> Option<Witness> {
-        let witness = self.met().witness?;
+    pub(crate) fn witness(&self) -> Option<Witness> {
+        let witness = self.lock_verified().witness?;
         let sequence = witness.sequence.max(self.sequence.load(Ordering::Acquire));
         Some(Witness { sequence, ..witness })
     }
@@ -84,7 +84,7 @@ impl Known {
     ///
     /// # Errors
     /// The store must not be used: in words, with what to do.
-    pub(crate) fn meet(
+    pub(crate) fn verify(
         &self,
         seen: Option<Witness>,
         identity: StoreIdentity,
@@ -96,33 +96,40 @@ impl Known {
                 identity.cluster, identity.cluster_name, self.cluster
             ));
         }
-        let StoreIdentity { store, opened, sequence, .. } = identity;
+        let StoreIdentity {
+            store_id: store, open_count: opened, durable_sequence: sequence, ..
+        } = identity;
         if let Some(seen) = seen {
-            let found = Found { store, opened, openings, sequence };
+            let found = ObservedStore {
+                store_id: store,
+                open_count: opened,
+                open_nonces: openings,
+                sequence,
+            };
             seen.check(found).map_err(|difference| self.advise(&difference))?;
         }
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.saw(sequence);
-        let mut met = self.met();
-        let fresh = Witness::of(&identity);
-        let witness = met.witness.map_or(fresh, |old| old.newer(fresh));
-        let news = met.witness.is_none_or(|old| old.opened != witness.opened);
+        let mut met = self.lock_verified();
+        let fresh = Witness::from_identity(&identity);
+        let witness = met.witness.map_or(fresh, |old| old.merge(fresh));
+        let news = met.witness.is_none_or(|old| old.open_count != witness.open_count);
         met.witness = Some(witness);
-        if met.identity.as_ref().is_none_or(|old| old.opened <= opened) {
+        if met.identity.as_ref().is_none_or(|old| old.open_count <= opened) {
             met.identity = Some(identity);
         }
         Ok(news)
     }
 
-    fn advise(&self, difference: &Difference) -> String {
+    fn advise(&self, difference: &WitnessMismatch) -> String {
         let accept = match &self.path {
             Some(path) => format!("remove the witness {} and restart this node", path.display()),
             None => "restart this node".into(),
         };
         let (what, do_it) = match difference {
-            Difference::Other { .. } => ("bring that one back", "accept this one"),
-            Difference::Forked { .. } => ("use the original", "accept what this copy lacks"),
-            Difference::WentBack { .. } => {
+            WitnessMismatch::DifferentStore { .. } => ("bring that one back", "accept this one"),
+            WitnessMismatch::Forked { .. } => ("use the original", "accept what this copy lacks"),
+            WitnessMismatch::RolledBack { .. } => {
                 ("acknowledged turns are missing: restore the newer copy", "accept their loss")
             }
         };
@@ -132,7 +139,7 @@ impl Known {
     }
 
     /// Whether it is news that the store is refused, and why: links try again for ever, several times a second.
-    pub(crate) fn refuse(&self, why: &str) -> bool {
+    pub(crate) fn record_refusal(&self, why: &str) -> bool {
         // The store's sequence stands in it, and rises.
         let why: String = why.chars().filter(|c| !c.is_ascii_digit()).collect();
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,13 +150,13 @@ impl Known {
 
     /// Who the store is. Nothing before the first hello.
     pub(crate) fn identity(&self) -> Option<StoreIdentity> {
-        let identity = self.met().identity.clone()?;
-        let sequence = identity.sequence.max(self.sequence.load(Ordering::Acquire));
-        Some(StoreIdentity { sequence, ..identity })
+        let identity = self.lock_verified().identity.clone()?;
+        let sequence = identity.durable_sequence.max(self.sequence.load(Ordering::Acquire));
+        Some(StoreIdentity { durable_sequence: sequence, ..identity })
     }
 
-    fn met(&self) -> MutexGuard<'_, Met> {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_verified(&self) -> MutexGuard<'_, Verified> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,23 +166,34 @@ mod tests {
 
     fn store(opened: u64, nonce: u64, sequence: u64) -> StoreIdentity {
         let (cluster, cluster_name) = (ClusterId(1), "one".into());
-        StoreIdentity { store: 7, cluster, cluster_name, opened, nonce, sequence }
+        StoreIdentity {
+            store_id: 7,
+            cluster,
+            cluster_name,
+            open_count: opened,
+            open_nonce: nonce,
+            durable_sequence: sequence,
+        }
     }
 
-    fn meet(known: &Known, identity: StoreIdentity, openings: &[u64]) -> Result<bool, String> {
-        known.meet(known.seen(), identity, openings)
+    fn meet(
+        known: &StoreVerifier,
+        identity: StoreIdentity,
+        openings: &[u64],
+    ) -> Result<bool, String> {
+        known.verify(known.witness(), identity, openings)
     }
 
     #[test]
     fn another_store_a_fork_and_one_that_went_back_are_refused_over_restarts_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("witness");
-        let known = Known::open(ClusterId(1), Some(path.clone())).unwrap();
+        let known = StoreVerifier::open(ClusterId(1), Some(path.clone())).unwrap();
         assert_eq!(meet(&known, store(1, 10, 5), &[10]), Ok(true));
         known.saw(9);
-        known.refresh().unwrap();
-        for known in [known, Known::open(ClusterId(1), Some(path.clone())).unwrap()] {
-            let other = StoreIdentity { store: 8, ..store(1, 10, 9) };
+        known.persist().unwrap();
+        for known in [known, StoreVerifier::open(ClusterId(1), Some(path.clone())).unwrap()] {
+            let other = StoreIdentity { store_id: 8, ..store(1, 10, 9) };
             for (identity, openings, says) in [
                 (other, vec![10], "another store"),
                 (store(1, 10, 8), vec![10], "went back"),
@@ -189,38 +207,39 @@ mod tests {
             assert_eq!(meet(&known, store(2, 20, 9), &[10, 20]), Ok(false));
         }
         std::fs::write(&path, "rubbish").unwrap();
-        let bad = Known::open(ClusterId(1), Some(path));
-        assert!(matches!(bad, Err(ConnectError::BadWitness(_))));
+        let bad = StoreVerifier::open(ClusterId(1), Some(path));
+        assert!(matches!(bad, Err(ConnectError::InvalidWitness(_))));
     }
 
     #[test]
     fn a_hello_is_compared_with_what_was_known_when_it_was_sent() {
-        let known = Known::open(ClusterId(1), None).unwrap();
-        let sent = known.seen();
+        let known = StoreVerifier::open(ClusterId(1), None).unwrap();
+        let sent = known.witness();
         meet(&known, store(1, 10, 50), &[10]).unwrap();
-        assert_eq!(known.meet(sent, store(1, 10, 49), &[10]), Ok(false), "it was asked before");
+        assert_eq!(known.verify(sent, store(1, 10, 49), &[10]), Ok(false), "it was asked before");
         assert!(meet(&known, store(1, 10, 49), &[10]).is_err());
-        assert_eq!(known.identity().unwrap().sequence, 50);
+        assert_eq!(known.identity().unwrap().durable_sequence, 50);
     }
 
     #[test]
     fn a_refusal_is_news_once_until_the_store_is_met_again() {
-        let known = Known::open(ClusterId(1), None).unwrap();
+        let known = StoreVerifier::open(ClusterId(1), None).unwrap();
         meet(&known, store(1, 10, 5), &[10]).unwrap();
         let older = meet(&known, store(1, 10, 4), &[10]).unwrap_err();
-        assert!(known.refuse(&older) && !known.refuse(&older));
+        assert!(known.record_refusal(&older) && !known.record_refusal(&older));
         let still = meet(&known, store(1, 10, 3), &[10]).unwrap_err();
         assert_ne!(older, still);
-        assert!(!known.refuse(&still), "only its sequence differs");
-        let other = meet(&known, StoreIdentity { store: 8, ..store(1, 10, 5) }, &[10]).unwrap_err();
-        assert!(known.refuse(&other));
+        assert!(!known.record_refusal(&still), "only its sequence differs");
+        let other =
+            meet(&known, StoreIdentity { store_id: 8, ..store(1, 10, 5) }, &[10]).unwrap_err();
+        assert!(known.record_refusal(&other));
         meet(&known, store(1, 10, 6), &[10]).unwrap();
-        assert!(known.refuse(&other));
+        assert!(known.record_refusal(&other));
     }
 
     #[test]
     fn another_clusters_store_is_refused_by_name() {
-        let known = Known::open(ClusterId(2), None).unwrap();
+        let known = StoreVerifier::open(ClusterId(2), None).unwrap();
         let why = meet(&known, store(1, 10, 5), &[10]).unwrap_err();
         assert!(why.contains("\"one\"") && why.contains(&ClusterId(2).to_string()), "{why}");
     }

@@ -11,45 +11,45 @@ use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, RecordKey,
 };
 use ostraca_store::entity::{check_commit, check_record};
-use ostraca_store::record::{Kind, StandingClaim};
-use ostraca_store::{Cas, Conflict, Row, RowEvent, StoreError, keys};
+use ostraca_store::record::{ClaimRecord, RecordKind};
+use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent, StoreError, StoredRow, keys};
 use sled::Batch;
 
-use crate::heads::{Heads, Mark};
-use crate::meta::{RowBody, SEQUENCE, Sequence};
-use crate::records::{Records, Table, piece_prefix, pieces, put, remove};
+use crate::head_cache::{CachedHead, HeadCache};
+use crate::meta::{RowBody, SEQUENCE, StoreSequence};
+use crate::records::{Records, Table, fragment_count, fragment_prefix, put, remove};
 
 /// How many commit sequences of a shard are spoken for at once: so often its claim record is written again.
 const SEQUENCES: u64 = 4096;
 
-pub(crate) struct Judge {
+pub(crate) struct BatchBuilder {
     records: Records,
     cluster: ClusterId,
     sequence: u64,
-    shards: HashMap<ShardPath, Shard>,
-    heads: Heads,
+    shards: HashMap<ShardPath, ShardClaim>,
+    heads: HeadCache,
     /// Pieces of the records beside heads that this batch writes, of entities that have any in pieces.
-    beside: HashMap<Vec<u8>, u32>,
-    rows: HashMap<String, Option<Row>>,
+    record_fragments: HashMap<Vec<u8>, u32>,
+    rows: HashMap<String, Option<StoredRow>>,
     batch: Batch,
     events: Vec<RowEvent>,
     /// Whether `batch` holds anything.
     wrote: bool,
 }
 
-struct Shard {
-    standing: StandingClaim,
+struct ShardClaim {
+    record: ClaimRecord,
     last: u64,
 }
 
 /// What a batch writes.
-pub(crate) struct Judged {
+pub(crate) struct PreparedBatch {
     pub(crate) batch: Batch,
     pub(crate) events: Vec<RowEvent>,
     pub(crate) sequence: u64,
 }
 
-impl Judge {
+impl BatchBuilder {
     pub(crate) fn new(
         records: Records,
         cluster: ClusterId,
@@ -61,8 +61,8 @@ impl Judge {
             cluster,
             sequence,
             shards: HashMap::new(),
-            heads: Heads::new(head_cache),
-            beside: HashMap::new(),
+            heads: HeadCache::new(head_cache),
+            record_fragments: HashMap::new(),
             rows: HashMap::new(),
             batch: Batch::default(),
             events: Vec::new(),
@@ -71,19 +71,19 @@ impl Judge {
     }
 
     /// Ends the batch; `None` if it writes nothing.
-    pub(crate) fn finish(&mut self) -> Result<Option<Judged>, StoreError> {
-        self.beside.clear();
+    pub(crate) fn finish(&mut self) -> Result<Option<PreparedBatch>, StoreError> {
+        self.record_fragments.clear();
         self.rows.clear();
         self.heads.age();
         if !std::mem::take(&mut self.wrote) {
             return Ok(None);
         }
         let key = Table::Meta.key(SEQUENCE);
-        let record = self.records.codec.encode(&key, &Sequence(self.sequence))?;
+        let record = self.records.codec.encode(&key, &StoreSequence(self.sequence))?;
         self.batch.insert(key, record);
         let batch = std::mem::take(&mut self.batch);
         let events = std::mem::take(&mut self.events);
-        Ok(Some(Judged { batch, events, sequence: self.sequence }))
+        Ok(Some(PreparedBatch { batch, events, sequence: self.sequence }))
     }
 
     pub(crate) fn claim(&mut self, claim: Claim) -> ClaimOutcome {
@@ -95,17 +95,20 @@ impl Judge {
         }
         match self.shard(&claim.shard) {
             Err(error) => return ClaimOutcome::Failed(error.to_string()),
-            Ok(Some(shard)) if !claim.supersedes(&shard.standing.claim) => {
-                return ClaimOutcome::Refused { current: Box::new(shard.standing.claim.clone()) };
+            Ok(Some(shard)) if !claim.supersedes(&shard.record.claim) => {
+                return ClaimOutcome::Refused { current: Box::new(shard.record.claim.clone()) };
             }
-            Ok(Some(shard)) if claim == shard.standing.claim => return ClaimOutcome::Granted,
+            Ok(Some(shard)) if claim == shard.record.claim => return ClaimOutcome::Granted,
             Ok(_) => {}
         }
         let old = self.shards.get(&claim.shard);
-        let (reserved, last) = old.map_or((0, 0), |old| (old.standing.reserved, old.last));
-        let extensions = old.map(|old| old.standing.extensions.clone()).unwrap_or_default();
-        let shard = Shard { standing: StandingClaim { claim, reserved, extensions }, last };
-        match self.stand(shard) {
+        let (reserved, last) = old.map_or((0, 0), |old| (old.record.reserved_sequence, old.last));
+        let extensions = old.map(|old| old.record.extensions.clone()).unwrap_or_default();
+        let shard = ShardClaim {
+            record: ClaimRecord { claim, reserved_sequence: reserved, extensions },
+            last,
+        };
+        match self.put_claim(shard) {
             Ok(()) => ClaimOutcome::Granted,
             Err(error) => ClaimOutcome::Failed(error.to_string()),
         }
@@ -124,12 +127,12 @@ impl Judge {
             return Ok(too_large(limit));
         }
         let head_key = Table::Entities.key(&key);
-        let mut mark = self.mark(&head_key)?;
+        let mut mark = self.cached_head(&head_key)?;
         if mark.version == commit.head.version && mark.version > 0 && mark.turn == commit.head.turn
         {
             return Ok(CommitOutcome::AlreadyCommitted);
         }
-        let standing = self.shard(&commit.claim.shard)?.map(|shard| &shard.standing.claim);
+        let standing = self.shard(&commit.claim.shard)?.map(|shard| &shard.record.claim);
         if standing != Some(&*commit.claim) {
             let standing = standing.cloned().map(Box::new);
             return Ok(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }));
@@ -147,13 +150,15 @@ impl Judge {
         if let Err(limit) = check_commit(&commit) {
             return Ok(too_large(limit));
         }
-        let mut state = Beside::new(&commit, Kind::State);
-        let mut lanes = Beside::new(&commit, Kind::Lane);
+        let mut state = KeyPrefix::new(&commit, RecordKind::State);
+        let mut lanes = KeyPrefix::new(&commit, RecordKind::Lane);
         let mut writes = Vec::with_capacity(commit.writes.len());
         for write in std::mem::take(&mut commit.writes) {
             let (beside, in_pieces, last) = match &write.key {
-                RecordKey::State(key) => (&mut state, &mut mark.state_in_pieces, &key[..]),
-                RecordKey::Lane(session) => (&mut lanes, &mut mark.lanes_in_pieces, &session.0[..]),
+                RecordKey::State(key) => (&mut state, &mut mark.state_fragmented, &key[..]),
+                RecordKey::Lane(session) => {
+                    (&mut lanes, &mut mark.lanes_fragmented, &session.0[..])
+                }
             };
             let key = beside.key(last);
             let value = write.value;
@@ -164,9 +169,9 @@ impl Judge {
             let kind = beside.kind;
             let in_pieces = match *in_pieces {
                 Some(known) => known,
-                None => *in_pieces.insert(self.records.has(&piece_prefix(&beside.prefix))?),
+                None => *in_pieces.insert(self.records.has(&fragment_prefix(&beside.prefix))?),
             };
-            let old = if in_pieces { self.pieces_beside(kind, &key)? } else { 0 };
+            let old = if in_pieces { self.record_fragment_count(kind, &key)? } else { 0 };
             writes.push((key, kind, value, old, in_pieces));
         }
         commit.head.commit_sequence = self.next_sequence(&commit.claim.shard)?;
@@ -178,7 +183,7 @@ impl Judge {
         // From here on nothing can fail: a commit is written whole or not at all.
         for (key, kind, value, mut old, in_pieces) in writes {
             // A key written twice in one commit has the pieces of its last value.
-            if let Some(pieces) = self.beside.get(&key) {
+            if let Some(pieces) = self.record_fragments.get(&key) {
                 old = *pieces;
             }
             let new = match value {
@@ -192,24 +197,27 @@ impl Judge {
                 }
             };
             if in_pieces || new > 0 {
-                self.beside.insert(key, new);
+                self.record_fragments.insert(key, new);
             }
             if new > 0 {
                 match kind {
-                    Kind::Lane => mark.lanes_in_pieces = Some(true),
-                    _ => mark.state_in_pieces = Some(true),
+                    RecordKind::Lane => mark.lanes_fragmented = Some(true),
+                    _ => mark.state_fragmented = Some(true),
                 }
             }
         }
-        let pieces = put(&mut self.batch, head_key.clone(), head, mark.pieces);
+        let pieces = put(&mut self.batch, head_key.clone(), head, mark.fragment_count);
         let Head { version, turn, .. } = commit.head;
-        self.heads.insert(head_key, Mark { version, turn, pieces, ..mark });
+        self.heads.insert(head_key, CachedHead { version, turn, fragment_count: pieces, ..mark });
         self.sequence += 1;
         self.wrote = true;
         Ok(CommitOutcome::Committed)
     }
 
-    pub(crate) fn compare_and_set(&mut self, cas: Cas) -> Result<u64, Conflict> {
+    pub(crate) fn compare_and_set(
+        &mut self,
+        cas: CompareAndSet,
+    ) -> Result<u64, CompareAndSetError> {
         cas.check()?;
         let key = Table::Rows.key(cas.key.as_bytes());
         let raw = self.records.raw(&key)?;
@@ -218,12 +226,12 @@ impl Judge {
             None => raw.as_ref().map(|raw| row(&self.records, &key, raw)).transpose()?,
         };
         if row.as_ref().map(|row| row.revision) != cas.expected {
-            return Err(Conflict::Changed(row));
+            return Err(CompareAndSetError::RevisionMismatch(row));
         }
         // Rows may be written more than once in a batch: the most pieces that one can have are removed.
         let old = match (&raw, self.rows.contains_key(&cas.key)) {
-            (_, true) => MOST_ROW_PIECES,
-            (Some(raw), false) => pieces(Kind::Row, raw)?,
+            (_, true) => MAX_ROW_FRAGMENTS,
+            (Some(raw), false) => fragment_count(RecordKind::Row, raw)?,
             (None, false) => 0,
         };
         let revision = self.sequence + 1;
@@ -231,7 +239,7 @@ impl Judge {
             let body = RowBody { revision, value: value.clone() };
             let record = self.records.codec.encode(&key, &body)?;
             put(&mut self.batch, key, record, old);
-            let row = Row { key: cas.key.clone(), revision, value };
+            let row = StoredRow { key: cas.key.clone(), revision, value };
             (Some(row.clone()), RowEvent::Set(row))
         } else {
             remove(&mut self.batch, key, old);
@@ -245,15 +253,15 @@ impl Judge {
     }
 
     /// The shard, if it was ever claimed.
-    fn shard(&mut self, key: &ShardPath) -> Result<Option<&Shard>, StoreError> {
+    fn shard(&mut self, key: &ShardPath) -> Result<Option<&ShardClaim>, StoreError> {
         if !self.shards.contains_key(key) {
             let claim_key = Table::Entities.key(&keys::claim(key));
-            let Some(standing) = self.records.get::<StandingClaim>(&claim_key)? else {
+            let Some(standing) = self.records.get::<ClaimRecord>(&claim_key)? else {
                 return Ok(None);
             };
             // Which of the reserved sequences were used is not known: go on behind them.
-            let last = standing.reserved;
-            self.shards.insert(key.clone(), Shard { standing, last });
+            let last = standing.reserved_sequence;
+            self.shards.insert(key.clone(), ShardClaim { record: standing, last });
         }
         Ok(self.shards.get(key))
     }
@@ -264,28 +272,28 @@ impl Judge {
             return Err(StoreError::Corrupt("a claim vanished".into()));
         };
         let next = shard.last + 1;
-        if next <= shard.standing.reserved {
+        if next <= shard.record.reserved_sequence {
             shard.last = next;
             return Ok(next);
         }
-        let mut standing = shard.standing.clone();
-        standing.reserved = next + SEQUENCES;
-        self.stand(Shard { standing, last: next })?;
+        let mut standing = shard.record.clone();
+        standing.reserved_sequence = next + SEQUENCES;
+        self.put_claim(ShardClaim { record: standing, last: next })?;
         Ok(next)
     }
 
     /// Adds the writing of a shard's claim to the batch.
-    fn stand(&mut self, shard: Shard) -> Result<(), StoreError> {
-        let key = Table::Entities.key(&keys::claim(&shard.standing.claim.shard));
-        let record = self.records.codec.encode(&key, &shard.standing)?;
+    fn put_claim(&mut self, shard: ShardClaim) -> Result<(), StoreError> {
+        let key = Table::Entities.key(&keys::claim(&shard.record.claim.shard));
+        let record = self.records.codec.encode(&key, &shard.record)?;
         put(&mut self.batch, key, record, 0);
-        self.shards.insert(shard.standing.claim.shard.clone(), shard);
+        self.shards.insert(shard.record.claim.shard.clone(), shard);
         self.sequence += 1;
         self.wrote = true;
         Ok(())
     }
 
-    fn mark(&mut self, key: &[u8]) -> Result<Mark, StoreError> {
+    fn cached_head(&mut self, key: &[u8]) -> Result<CachedHead, StoreError> {
         if let Some(mark) = self.heads.get(key) {
             return Ok(mark);
         }
@@ -293,30 +301,39 @@ impl Judge {
             // Without a head there is nothing beside it.
             let nothing = Some(false);
             let (state_in_pieces, lanes_in_pieces) = (nothing, nothing);
-            return Ok(Mark { state_in_pieces, lanes_in_pieces, ..Mark::default() });
+            return Ok(CachedHead {
+                state_fragmented: state_in_pieces,
+                lanes_fragmented: lanes_in_pieces,
+                ..CachedHead::default()
+            });
         };
         let head = self.records.decode::<Head>(key, &raw)?;
-        let pieces = pieces(Kind::Head, &raw)?;
-        Ok(Mark { version: head.version, turn: head.turn, pieces, ..Mark::default() })
+        let pieces = fragment_count(RecordKind::Head, &raw)?;
+        Ok(CachedHead {
+            version: head.version,
+            turn: head.turn,
+            fragment_count: pieces,
+            ..CachedHead::default()
+        })
     }
 
-    fn pieces_beside(&self, kind: Kind, key: &[u8]) -> Result<u32, StoreError> {
-        if let Some(count) = self.beside.get(key) {
+    fn record_fragment_count(&self, kind: RecordKind, key: &[u8]) -> Result<u32, StoreError> {
+        if let Some(count) = self.record_fragments.get(key) {
             return Ok(*count);
         }
-        self.records.raw(key)?.map_or(Ok(0), |raw| pieces(kind, &raw))
+        self.records.raw(key)?.map_or(Ok(0), |raw| fragment_count(kind, &raw))
     }
 }
 
 /// More pieces than the largest row has.
-const MOST_ROW_PIECES: u32 = 20;
+const MAX_ROW_FRAGMENTS: u32 = 20;
 
 /// The row that was read under `key`, the table's letter included.
-pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<Row, StoreError> {
+pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<StoredRow, StoreError> {
     let RowBody { revision, value } = records.decode(key, raw)?;
     let name = key.get(1..).map(|name| String::from_utf8(name.to_vec()));
     match name {
-        Some(Ok(key)) => Ok(Row { key, revision, value }),
+        Some(Ok(key)) => Ok(StoredRow { key, revision, value }),
         _ => Err(StoreError::Corrupt("a row's key is no text".into())),
     }
 }
@@ -326,14 +343,14 @@ fn too_large(why: String) -> CommitOutcome {
 }
 
 /// The keys of one kind of an entity's records.
-struct Beside {
-    kind: Kind,
+struct KeyPrefix {
+    kind: RecordKind,
     prefix: Vec<u8>,
 }
 
-impl Beside {
-    fn new(commit: &Commit, kind: Kind) -> Self {
-        let prefix = keys::of_entity(&commit.claim.shard, kind, &commit.entity);
+impl KeyPrefix {
+    fn new(commit: &Commit, kind: RecordKind) -> Self {
+        let prefix = keys::entity_prefix(&commit.claim.shard, kind, &commit.entity);
         Self { kind, prefix: Table::Entities.key(&prefix) }
     }
 

@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 use crate::disk::Disk;
 use crate::progress::Progress;
 
-pub(crate) struct Space {
+pub(crate) struct DiskSpaceMonitor {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) dir: PathBuf,
     pub(crate) low_water_bytes: u64,
     pub(crate) every: Duration,
-    pub(crate) looked: Mutex<Option<Instant>>,
+    pub(crate) last_check: Mutex<Option<Instant>>,
 }
 
-impl Space {
+impl DiskSpaceMonitor {
     /// Looks at the free disk, if it is time to, and notes what it sees in the progress.
-    pub(crate) fn look(&self) {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn check(&self) {
+        let mut looked = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.is_some_and(|looked| looked.elapsed() < self.every) {
             return;
         }
         *looked = Some(Instant::now());
-        let was_low = self.progress.low().is_some();
+        let was_low = self.progress.low_disk_reason().is_some();
         let low = match self.disk.free(&self.dir) {
             Ok(free) if free >= self.low_water_bytes => None,
             Ok(free) => Some(format!(
@@ -38,6 +38,6 @@ impl Space {
             None if was_low => tracing::info!("commits are taken again: there is disk space"),
             _ => {}
         }
-        self.progress.set_low(low);
+        self.progress.set_low_disk_reason(low);
     }
 }

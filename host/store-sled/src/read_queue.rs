@@ -8,59 +8,59 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use futures::channel::oneshot::Sender;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, LoadedEntity};
-use ostraca_store::{Page, Row, Scan, StoreError};
+use ostraca_store::{Page, Scan, StoreError, StoredRow};
 
-use crate::queue::After;
+use crate::write_queue::ReadDependency;
 
-pub(crate) type Listed = (Vec<Row>, u64);
+pub(crate) type RowList = (Vec<StoredRow>, u64);
 
 /// One read.
-pub(crate) enum Read {
+pub(crate) enum ReadOp {
     Claims(Vec<ShardPath>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
     Load(Vec<(ShardPath, Entity)>, Sender<Vec<Result<LoadedEntity, StoreError>>>),
     Scan(Scan, Sender<Result<Page, StoreError>>),
-    Get(String, Sender<Result<Option<Row>, StoreError>>),
-    List(String, Sender<Result<Listed, StoreError>>),
+    Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
+    List(String, Sender<Result<RowList, StoreError>>),
     /// A defect, for a test.
     #[cfg(test)]
     Panic(Sender<()>),
 }
 
-impl Read {
+impl ReadOp {
     fn is_of_rows(&self) -> bool {
         matches!(self, Self::Get(..) | Self::List(..))
     }
 
     /// Gives what the read comes after to `with`.
-    pub(crate) fn after<T>(&self, with: impl FnOnce(After<'_, '_>) -> T) -> T {
+    pub(crate) fn after<T>(&self, with: impl FnOnce(ReadDependency<'_, '_>) -> T) -> T {
         match self {
-            Self::Claims(shards, _) => with(After::Shards(&mut shards.iter())),
+            Self::Claims(shards, _) => with(ReadDependency::Shards(&mut shards.iter())),
             Self::Load(entities, _) => {
-                with(After::Shards(&mut entities.iter().map(|(shard, _)| shard)))
+                with(ReadDependency::Shards(&mut entities.iter().map(|(shard, _)| shard)))
             }
-            Self::Scan(scan, _) => with(After::Shards(&mut std::iter::once(&scan.shard))),
-            Self::Get(..) | Self::List(..) => with(After::Rows),
+            Self::Scan(scan, _) => with(ReadDependency::Shards(&mut std::iter::once(&scan.shard))),
+            Self::Get(..) | Self::List(..) => with(ReadDependency::Rows),
             #[cfg(test)]
-            Self::Panic(_) => with(After::Rows),
+            Self::Panic(_) => with(ReadDependency::Rows),
         }
     }
 }
 
 /// A read that waits for writes.
 #[derive(Default)]
-pub(crate) struct Parked {
+pub(crate) struct ParkedRead {
     left: AtomicUsize,
-    read: Mutex<Option<Read>>,
+    read: Mutex<Option<ReadOp>>,
 }
 
-impl Parked {
+impl ParkedRead {
     /// There is one more batch to wait for.
     pub(crate) fn wait(&self) {
         self.left.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Keeps the read, if there is anything to wait for.
-    pub(crate) fn keep(&self, read: Read) -> Option<Read> {
+    pub(crate) fn keep(&self, read: ReadOp) -> Option<ReadOp> {
         if self.left.load(Ordering::Relaxed) == 0 {
             return Some(read);
         }
@@ -69,7 +69,7 @@ impl Parked {
     }
 
     /// One thing less to wait for; gives the read after the last.
-    pub(crate) fn release(&self) -> Option<Read> {
+    pub(crate) fn release(&self) -> Option<ReadOp> {
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
@@ -78,24 +78,24 @@ impl Parked {
 }
 
 /// Reads that wait for a thread, and how many wait in all.
-pub(crate) struct Reads {
-    waiting: Mutex<Waiting>,
+pub(crate) struct ReadQueue {
+    state: Mutex<ReadQueueState>,
     arrived: Condvar,
     max: usize,
 }
 
 #[derive(Default)]
-struct Waiting {
-    rows: VecDeque<Read>,
-    entities: VecDeque<Read>,
+struct ReadQueueState {
+    rows: VecDeque<ReadOp>,
+    entities: VecDeque<ReadOp>,
     /// Parked ones included.
     count: usize,
     closed: bool,
 }
 
-impl Reads {
+impl ReadQueue {
     pub(crate) fn new(max: usize) -> Self {
-        Self { waiting: Mutex::default(), arrived: Condvar::new(), max: max.max(1) }
+        Self { state: Mutex::default(), arrived: Condvar::new(), max: max.max(1) }
     }
 
     /// Counts one more; false if there is no room.
@@ -107,7 +107,7 @@ impl Reads {
     }
 
     /// Hands counted ones to the threads.
-    pub(crate) fn push(&self, reads: impl IntoIterator<Item = Read>) {
+    pub(crate) fn push(&self, reads: impl IntoIterator<Item = ReadOp>) {
         let mut waiting = self.lock();
         let before = waiting.rows.len() + waiting.entities.len();
         for read in reads {
@@ -126,8 +126,8 @@ impl Reads {
     }
 
     /// Waits for reads and takes up to `most`; false once it is closed and empty.
-    pub(crate) fn take(&self, most: usize, into: &mut Vec<Read>) -> bool {
-        let idle = |waiting: &mut Waiting| {
+    pub(crate) fn take(&self, most: usize, into: &mut Vec<ReadOp>) -> bool {
+        let idle = |waiting: &mut ReadQueueState| {
             waiting.rows.is_empty() && waiting.entities.is_empty() && !waiting.closed
         };
         let waited = self.arrived.wait_while(self.lock(), idle);
@@ -147,7 +147,7 @@ impl Reads {
         self.arrived.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ReadQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use wasmtime::{Config, Engine};
 
 /// The part of an engine's settings that compiled code depends on. Whether there is a pool is not one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Code {
+pub(crate) struct CodegenConfig {
     /// Bytes of stack for the guest's calls.
     pub(crate) wasm_stack: usize,
     /// Bytes of stack for guest and host.
@@ -19,7 +19,7 @@ pub(crate) struct Code {
     pub(crate) growth: u64,
 }
 
-impl Code {
+impl CodegenConfig {
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::new();
         config
@@ -36,23 +36,23 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for CodegenConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},{},{},{}", self.wasm_stack, self.stack, self.reservation, self.growth)
     }
 }
 
-impl FromStr for Code {
+impl FromStr for CodegenConfig {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Code, String> {
+    fn from_str(text: &str) -> Result<CodegenConfig, String> {
         let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
         let wrong = || format!("{text:?} are not four numbers");
         let Ok([wasm_stack, stack, reservation, growth]) = numbers.as_deref() else {
             return Err(wrong());
         };
         let size = |number: &u64| usize::try_from(*number).map_err(|_| wrong());
-        Ok(Code {
+        Ok(CodegenConfig {
             wasm_stack: size(wasm_stack)?,
             stack: size(stack)?,
             reservation: *reservation,
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn settings_of_code_survive_the_command_line() {
-        let code = Code { wasm_stack: 1, stack: 2, reservation: 3, growth: u64::MAX };
+        let code = CodegenConfig { wasm_stack: 1, stack: 2, reservation: 3, growth: u64::MAX };
         assert_eq!(code.to_string().parse(), Ok(code));
         for wrong in ["", "1,2,3", "1,2,3,4,5", "1,2,x,4"] {
-            assert!(wrong.parse::<Code>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<CodegenConfig>().is_err(), "{wrong:?}");
         }
     }
 }

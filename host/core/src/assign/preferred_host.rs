@@ -52,9 +52,9 @@ impl AllocationStrategy for Rendezvous {
 
 fn allocate_to_preferred(
     view: &AllocationView,
-    home: impl Fn(ShardId) -> Option<usize>,
+    preferred_host: impl Fn(ShardId) -> Option<usize>,
 ) -> Vec<Move> {
-    view.unassigned().filter_map(|shard| Some(Move { shard, to: home(shard)? })).collect()
+    view.unassigned().filter_map(|shard| Some(Move { shard, to: preferred_host(shard)? })).collect()
 }
 
 fn rebalance(

@@ -4,34 +4,34 @@ use std::sync::Arc;
 
 use wasmtime::ResourceLimiter;
 
-use crate::fault::{Fault, Panic};
+use crate::host_trap::{HostTrap, Panic};
 use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
 use crate::wasi::Wasi;
-use crate::{Kind, Limits, MessageContext, StateSource};
+use crate::{InstanceLimits, MessageContext, MessageKind, StateSource};
 
 /// What the guest is being called for, hence what it may do.
 pub(crate) enum Phase {
     /// Between turns, in instantiation, or in `methods`: nothing may be changed.
-    Still,
+    NoTurn,
     /// Start or stop: a turn without a message.
     Hook,
     /// A message's turn.
     Message(Box<MessageContext>),
 }
 
-pub(crate) enum Durable {
+pub(crate) enum EntityState {
     /// Not accessed yet (E16).
-    Asleep(Box<dyn StateSource>),
-    Awake(State),
+    NotLoaded(Box<dyn StateSource>),
+    Loaded(State),
 }
 
-pub(crate) struct Entity {
-    pub(crate) limits: Arc<Limits>,
+pub(crate) struct InstanceData {
+    pub(crate) limits: Arc<InstanceLimits>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) log: Arc<GuestLog>,
-    pub(crate) durable: Durable,
+    pub(crate) state: EntityState,
     pub(crate) phase: Phase,
     pub(crate) passivate: bool,
     pub(crate) panic: Option<Panic>,
@@ -43,19 +43,19 @@ pub(crate) struct Entity {
     tables: usize,
 }
 
-impl Entity {
+impl InstanceData {
     pub(crate) fn new(
-        limits: Arc<Limits>,
+        limits: Arc<InstanceLimits>,
         meter: Arc<Meter>,
         log: Arc<GuestLog>,
         source: Box<dyn StateSource>,
-    ) -> Entity {
-        Entity {
+    ) -> InstanceData {
+        InstanceData {
             limits,
             meter,
             log,
-            durable: Durable::Asleep(source),
-            phase: Phase::Still,
+            state: EntityState::NotLoaded(source),
+            phase: Phase::NoTurn,
             passivate: false,
             panic: None,
             memory_denied: false,
@@ -67,24 +67,24 @@ impl Entity {
     }
 
     /// The state; none while it has not been loaded.
-    pub(crate) fn state(&mut self) -> Option<&mut State> {
-        match &mut self.durable {
-            Durable::Asleep(_) => None,
-            Durable::Awake(state) => Some(state),
+    pub(crate) fn loaded_state(&mut self) -> Option<&mut State> {
+        match &mut self.state {
+            EntityState::NotLoaded(_) => None,
+            EntityState::Loaded(state) => Some(state),
         }
     }
 
     /// Whether `what` may happen now.
-    pub(crate) fn may_write(&self, what: &'static str) -> Result<(), Fault> {
+    pub(crate) fn may_write(&self, what: &'static str) -> Result<(), HostTrap> {
         match &self.phase {
             Phase::Hook => Ok(()),
-            Phase::Message(message) if message.kind == Kind::Command => Ok(()),
-            _ => Err(Fault::QueryWrote(what)),
+            Phase::Message(message) if message.kind == MessageKind::Command => Ok(()),
+            _ => Err(HostTrap::WriteInQuery(what)),
         }
     }
 }
 
-impl ResourceLimiter for Entity {
+impl ResourceLimiter for InstanceData {
     fn memory_growing(
         &mut self,
         current: usize,

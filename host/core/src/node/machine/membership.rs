@@ -1,7 +1,7 @@
 //! Membership: registration, the lease, its lapse and its return, and the end of a life (R7 to R9).
 
-mod agreed;
 mod lapse;
+mod lease_change;
 mod leaving;
 mod renewal;
 

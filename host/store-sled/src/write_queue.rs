@@ -11,14 +11,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ostraca_core::ids::ShardPath;
 
 use crate::Options;
-use crate::reads::{Parked, Read};
-use crate::work::{Size, Work};
+use crate::read_queue::{ParkedRead, ReadOp};
+use crate::write_op::{Size, WriteOp};
 
 /// Sled records that a shard may add to a batch when it is its turn.
 const QUANTUM: usize = 64;
 
-pub(crate) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(crate) struct WriteQueue {
+    state: Mutex<QueueState>,
     arrived: Condvar,
     max_commits: usize,
     max_bytes: usize,
@@ -29,18 +29,18 @@ pub(crate) struct Queue {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueueState {
     rows: Flow,
     shards: HashMap<ShardPath, usize>,
     /// By their number in `shards`; those in `free` are unused.
     flows: Vec<Flow>,
     free: Vec<usize>,
     /// Flows that hold something, in the order of their turns.
-    turns: VecDeque<usize>,
+    active_flows: VecDeque<usize>,
     /// Flows of the batch that is being written.
     taken: Vec<usize>,
     /// Reads that wait until that batch is applied.
-    reads: Vec<Arc<Parked>>,
+    reads: Vec<Arc<ParkedRead>>,
     commits: usize,
     bytes: usize,
     calls: usize,
@@ -58,36 +58,36 @@ struct Flow {
 }
 
 struct Item {
-    work: Work,
+    work: WriteOp,
     size: Size,
     /// Reads that were asked for after this, and before the next one.
-    reads: Vec<Arc<Parked>>,
+    reads: Vec<Arc<ParkedRead>>,
 }
 
 /// How a flow's turn ended.
-enum Turn {
+enum FlowStop {
     /// Its credit or its calls are used up.
-    Over,
+    Exhausted,
     /// The batch has no room for its next call.
-    TooMuch,
+    DoesNotFit,
     /// The batch has no room for any.
     Full,
 }
 
 /// What a read comes after.
-pub(crate) enum After<'a, 'b> {
+pub(crate) enum ReadDependency<'a, 'b> {
     Rows,
     Shards(&'a mut dyn Iterator<Item = &'b ShardPath>),
 }
 
-impl Queue {
+impl WriteQueue {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
-            waiting: Mutex::default(),
+            state: Mutex::default(),
             arrived: Condvar::new(),
             max_commits: options.queue_commits,
             max_bytes: options.queue_bytes,
-            max_rows: options.queue_rows,
+            max_rows: options.queue_metadata_ops,
             batch_commits: options.batch_commits,
             batch_bytes: options.batch_bytes,
             batch_records: options.batch_records,
@@ -98,13 +98,13 @@ impl Queue {
     ///
     /// # Errors
     /// The parts, and why they may not wait.
-    pub(crate) fn push(&self, works: Vec<Work>) -> Result<(), (Vec<Work>, String)> {
+    pub(crate) fn push(&self, works: Vec<WriteOp>) -> Result<(), (Vec<WriteOp>, String)> {
         let (mut all, mut calls) = (Size::default(), 0);
-        let sizes: Vec<_> = works.iter().map(Work::size).collect();
+        let sizes: Vec<_> = works.iter().map(WriteOp::size).collect();
         for (work, size) in works.iter().zip(&sizes) {
             all.commits += size.commits;
             all.bytes += size.bytes;
-            calls += usize::from(!matches!(work, Work::Commit(..)));
+            calls += usize::from(!matches!(work, WriteOp::Commit(..)));
         }
         let mut waiting = self.lock();
         let full = if waiting.closed {
@@ -126,12 +126,12 @@ impl Queue {
         waiting.calls += calls;
         for (work, size) in works.into_iter().zip(sizes) {
             let item = |work| Item { work, size, reads: Vec::new() };
-            match work.shard() {
+            match work.ordering_key() {
                 None => waiting.rows.items.push_back(item(work)),
                 Some(shard) => {
                     let flow = waiting.flow(shard);
                     if waiting.flows[flow].items.is_empty() {
-                        waiting.turns.push_back(flow);
+                        waiting.active_flows.push_back(flow);
                     }
                     waiting.flows[flow].items.push_back(item(work));
                 }
@@ -143,13 +143,13 @@ impl Queue {
     }
 
     /// Keeps a read until all that is queued before it is applied; gives it back if that is so already.
-    pub(crate) fn park(&self, read: Read) -> Option<Read> {
+    pub(crate) fn park(&self, read: ReadOp) -> Option<ReadOp> {
         let mut waiting = self.lock();
-        let Waiting { rows, shards, flows, reads, .. } = &mut *waiting;
-        let parked = Arc::new(Parked::default());
+        let QueueState { rows, shards, flows, reads, .. } = &mut *waiting;
+        let parked = Arc::new(ParkedRead::default());
         read.after(|after| match after {
-            After::Rows => rows.park(&parked, reads),
-            After::Shards(of) => {
+            ReadDependency::Rows => rows.park(&parked, reads),
+            ReadDependency::Shards(of) => {
                 for shard in of {
                     if let Some(flow) = shards.get(shard) {
                         flows[*flow].park(&parked, reads);
@@ -163,10 +163,10 @@ impl Queue {
 
     /// Waits for calls and takes a batch of them into `batch`; gives about how many records they write. Nothing once
     /// the queue is closed and empty.
-    pub(crate) fn take(&self, batch: &mut Vec<Work>) -> Option<usize> {
+    pub(crate) fn take(&self, batch: &mut Vec<WriteOp>) -> Option<usize> {
         let waiting = self.lock();
-        let idle = |waiting: &mut Waiting| {
-            waiting.rows.items.is_empty() && waiting.turns.is_empty() && !waiting.closed
+        let idle = |waiting: &mut QueueState| {
+            waiting.rows.items.is_empty() && waiting.active_flows.is_empty() && !waiting.closed
         };
         let waited = self.arrived.wait_while(waiting, idle);
         let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
@@ -180,26 +180,26 @@ impl Queue {
         }
         let mut all = Size::default();
         let mut aside = Vec::new();
-        while let Some(number) = waiting.turns.pop_front() {
-            let ended = waiting.turn(number, batch, &mut all, |all, next| {
+        while let Some(number) = waiting.active_flows.pop_front() {
+            let ended = waiting.drain_flow(number, batch, &mut all, |all, next| {
                 if all.commits >= self.batch_commits
                     || all.bytes >= self.batch_bytes
                     || all.records >= self.batch_records
                 {
-                    Some(Turn::Full)
+                    Some(FlowStop::Full)
                 } else if all.records + next.records > self.batch_records {
-                    Some(Turn::TooMuch)
+                    Some(FlowStop::DoesNotFit)
                 } else {
                     None
                 }
             });
             match ended {
-                Turn::Over if waiting.flows[number].items.is_empty() => {}
-                Turn::Over => waiting.turns.push_back(number),
+                FlowStop::Exhausted if waiting.flows[number].items.is_empty() => {}
+                FlowStop::Exhausted => waiting.active_flows.push_back(number),
                 // Others may have less to write.
-                Turn::TooMuch => aside.push(number),
-                Turn::Full => {
-                    waiting.turns.push_front(number);
+                FlowStop::DoesNotFit => aside.push(number),
+                FlowStop::Full => {
+                    waiting.active_flows.push_front(number);
                     break;
                 }
             }
@@ -214,15 +214,15 @@ impl Queue {
             }
         }
         for number in aside.into_iter().rev() {
-            waiting.turns.push_front(number);
+            waiting.active_flows.push_front(number);
         }
         (!batch.is_empty()).then_some(all.records + batch.len())
     }
 
     /// The batch that was taken is applied, or never will be: gives the reads that may be served now.
-    pub(crate) fn applied(&self) -> Vec<Read> {
+    pub(crate) fn applied(&self) -> Vec<ReadOp> {
         let mut waiting = self.lock();
-        let Waiting { rows, shards, flows, free, taken, reads, .. } = &mut *waiting;
+        let QueueState { rows, shards, flows, free, taken, reads, .. } = &mut *waiting;
         rows.taken = false;
         for number in taken.drain(..) {
             let flow = &mut flows[number];
@@ -247,15 +247,15 @@ impl Queue {
     /// Takes no more calls and drops those that wait, which their callers learn.
     pub(crate) fn abandon(&self) {
         let mut waiting = self.lock();
-        *waiting = Waiting { closed: true, ..Waiting::default() };
+        *waiting = QueueState { closed: true, ..QueueState::default() };
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl QueueState {
     /// The number of a shard's flow, which is made if it has none.
     fn flow(&mut self, shard: &ShardPath) -> usize {
         if let Some(number) = self.shards.get(shard) {
@@ -271,13 +271,13 @@ impl Waiting {
     }
 
     /// One flow's turn to add to the batch.
-    fn turn(
+    fn drain_flow(
         &mut self,
         number: usize,
-        batch: &mut Vec<Work>,
+        batch: &mut Vec<WriteOp>,
         all: &mut Size,
-        no_room: impl Fn(&Size, &Size) -> Option<Turn>,
-    ) -> Turn {
+        no_room: impl Fn(&Size, &Size) -> Option<FlowStop>,
+    ) -> FlowStop {
         let mut flow = &mut self.flows[number];
         // A flow that found no room in the last batch has its credit still.
         let affordable =
@@ -295,11 +295,11 @@ impl Waiting {
         if flow.items.is_empty() {
             flow.credit = 0;
         }
-        Turn::Over
+        FlowStop::Exhausted
     }
 
     /// Moves a flow's next call into the batch.
-    fn give(&mut self, number: usize, batch: &mut Vec<Work>, all: &mut Size) {
+    fn give(&mut self, number: usize, batch: &mut Vec<WriteOp>, all: &mut Size) {
         let flow = &mut self.flows[number];
         let Some(Item { work, size, reads }) = flow.items.pop_front() else { return };
         flow.credit = flow.credit.saturating_sub(size.records);
@@ -319,7 +319,7 @@ impl Waiting {
 
 impl Flow {
     /// Makes a read wait for all that this flow holds.
-    fn park(&mut self, read: &Arc<Parked>, taken: &mut Vec<Arc<Parked>>) {
+    fn park(&mut self, read: &Arc<ParkedRead>, taken: &mut Vec<Arc<ParkedRead>>) {
         let reads = match self.items.back_mut() {
             Some(item) => &mut item.reads,
             None if self.taken => taken,

@@ -11,7 +11,7 @@ const LONG: usize = 1 << 20;
 const RECORD: usize = 4 << 10;
 
 /// A hold on what is applied. It sees no batch in part.
-pub(crate) struct Hold<'a> {
+pub(crate) struct ReadGuard<'a> {
     progress: &'a Progress,
     guard: Option<RwLockReadGuard<'a, ()>>,
     /// The last batch that is visible.
@@ -19,7 +19,7 @@ pub(crate) struct Hold<'a> {
     read: usize,
 }
 
-impl<'a> Hold<'a> {
+impl<'a> ReadGuard<'a> {
     pub(crate) fn new(progress: &'a Progress) -> Self {
         let guard = Some(progress.reading());
         Self { progress, guard, applied: progress.applied(), read: 0 }

@@ -15,12 +15,12 @@ use crate::{RowEvent, Watch};
 
 /// A bounded history of changes. Clones are handles to the same one.
 #[derive(Clone)]
-pub struct Changes(Arc<Mutex<History>>);
+pub struct ChangeHistory(Arc<Mutex<History>>);
 
 struct History {
     events: VecDeque<RowEvent>,
     /// Changes up to this revision are not held, or no longer.
-    forgotten: u64,
+    compacted_revision: u64,
     max_events: usize,
     bytes: usize,
     max_bytes: usize,
@@ -29,19 +29,19 @@ struct History {
     next_watch: u64,
 }
 
-impl fmt::Debug for Changes {
+impl fmt::Debug for ChangeHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Changes").finish_non_exhaustive()
     }
 }
 
-impl Changes {
+impl ChangeHistory {
     /// A history of what comes after `revision`, of at most so many events and bytes.
     #[must_use]
     pub fn new(revision: u64, max_events: usize, max_bytes: usize) -> Self {
         Self(Arc::new(Mutex::new(History {
             events: VecDeque::new(),
-            forgotten: revision,
+            compacted_revision: revision,
             max_events,
             bytes: 0,
             max_bytes,
@@ -61,7 +61,9 @@ impl Changes {
         while history.events.len() > history.max_events || history.bytes > history.max_bytes {
             let Some(event) = history.events.pop_front() else { break };
             history.bytes -= size(&event);
-            history.forgotten = event.of().map_or(history.forgotten, |(_, revision)| revision);
+            history.compacted_revision = event
+                .key_and_revision()
+                .map_or(history.compacted_revision, |(_, revision)| revision);
         }
         history.wake();
     }
@@ -84,8 +86,8 @@ impl Changes {
             changes: self.clone(),
             id,
             prefix: prefix.into(),
-            seen: revision,
-            lost: false,
+            last_revision: revision,
+            resync_required: false,
         })
     }
 
@@ -106,32 +108,33 @@ fn size(event: &RowEvent) -> usize {
     match event {
         RowEvent::Set(row) => 64 + row.key.len() + row.value.len(),
         RowEvent::Deleted { key, .. } => 64 + key.len(),
-        RowEvent::Lost => 64,
+        RowEvent::ResyncRequired => 64,
     }
 }
 
 struct Watcher {
-    changes: Changes,
+    changes: ChangeHistory,
     id: u64,
     prefix: String,
-    seen: u64,
-    lost: bool,
+    last_revision: u64,
+    resync_required: bool,
 }
 
 impl Watcher {
     fn poll(&mut self, context: &Context<'_>) -> Poll<RowEvent> {
         let mut history = self.changes.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.lost || history.closed || self.seen < history.forgotten {
-            self.lost = true;
-            return Poll::Ready(RowEvent::Lost);
+        if self.resync_required || history.closed || self.last_revision < history.compacted_revision
+        {
+            self.resync_required = true;
+            return Poll::Ready(RowEvent::ResyncRequired);
         }
-        let seen = self.seen;
-        let from = history
-            .events
-            .partition_point(|event| event.of().is_some_and(|(_, revision)| revision <= seen));
+        let seen = self.last_revision;
+        let from = history.events.partition_point(|event| {
+            event.key_and_revision().is_some_and(|(_, revision)| revision <= seen)
+        });
         for event in history.events.range(from..) {
-            let Some((key, revision)) = event.of() else { continue };
-            self.seen = revision;
+            let Some((key, revision)) = event.key_and_revision() else { continue };
+            self.last_revision = revision;
             if key.starts_with(&self.prefix) {
                 return Poll::Ready(event.clone());
             }

@@ -11,36 +11,36 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
 use futures::channel::oneshot::Sender;
-use ostraca_store::witness::{Witness, write_durably};
+use ostraca_store::witness::{Witness, write_file_atomically};
 use ostraca_store::{StoreError, StoreIdentity};
 
 use crate::dir::sync_dir;
+use crate::disk_space::DiskSpaceMonitor;
 use crate::progress::Progress;
-use crate::space::Space;
 
-pub(crate) enum Job {
+pub(crate) enum BlobJob {
     Put(Bytes, Sender<Result<[u8; 32], StoreError>>),
     Get([u8; 32], Sender<Result<Option<Bytes>, StoreError>>),
     Witness(Sender<Result<(), StoreError>>),
 }
 
-pub(crate) struct Files {
-    pub(crate) jobs: Receiver<Job>,
+pub(crate) struct BlobWorker {
+    pub(crate) jobs: Receiver<BlobJob>,
     pub(crate) folder: PathBuf,
     pub(crate) witness: Option<PathBuf>,
     pub(crate) identity: StoreIdentity,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) space: Arc<Space>,
+    pub(crate) space: Arc<DiskSpaceMonitor>,
 }
 
-impl Files {
+impl BlobWorker {
     /// Works until nobody can ask any more.
     pub(crate) fn run(self) {
         while let Ok(job) = self.jobs.recv() {
             match job {
-                Job::Put(bytes, to) => drop(to.send(self.put(&bytes))),
-                Job::Get(digest, to) => drop(to.send(self.get(&digest))),
-                Job::Witness(to) => drop(to.send(self.refresh_witness())),
+                BlobJob::Put(bytes, to) => drop(to.send(self.put(&bytes))),
+                BlobJob::Get(digest, to) => drop(to.send(self.get(&digest))),
+                BlobJob::Witness(to) => drop(to.send(self.refresh_witness())),
             }
         }
     }
@@ -54,11 +54,11 @@ impl Files {
             let synced = File::open(&path).and_then(|file| file.sync_all());
             synced.and_then(|()| sync_dir(&self.folder)).map_err(unavailable)?;
         } else {
-            self.space.look();
-            if let Some(why) = self.progress.low() {
+            self.space.check();
+            if let Some(why) = self.progress.low_disk_reason() {
                 return Err(StoreError::Unavailable(format!("the component is not kept: {why}")));
             }
-            write_durably(&path, bytes).map_err(unavailable)?;
+            write_file_atomically(&path, bytes).map_err(unavailable)?;
         }
         Ok(digest)
     }
@@ -79,8 +79,8 @@ impl Files {
     fn refresh_witness(&self) -> Result<(), StoreError> {
         let Some(path) = &self.witness else { return Ok(()) };
         let sequence = self.progress.sequence();
-        let identity = StoreIdentity { sequence, ..self.identity.clone() };
-        Witness::of(&identity).write(path).map_err(unavailable)
+        let identity = StoreIdentity { durable_sequence: sequence, ..self.identity.clone() };
+        Witness::from_identity(&identity).write(path).map_err(unavailable)
     }
 
     fn path(&self, digest: &[u8; 32]) -> PathBuf {
