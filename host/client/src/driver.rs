@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::proto::{Outcome, Problem, Reply};
+use ostraca_wire::proto::{self, Outcome, Problem};
 use ostraca_wire::{Error, problem, unreadable};
 use prost::Message as _;
 use tokio::sync::watch;
@@ -160,7 +160,7 @@ async fn exchange(
     }
     let now = Instant::now();
     while let Some(frame) = reader.buffered()? {
-        let reply = Reply::decode(frame).map_err(|e| {
+        let reply = proto::Reply::decode(frame).map_err(|e| {
             Error::Lost(format!("the node sent what is no reply: {}", unreadable(&e)))
         })?;
         shared.clock.hear(&reply);

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ostraca_wire::clock::since_boot;
-use ostraca_wire::proto::Reply;
+use ostraca_wire::proto;
 
 use crate::ledger::ClusterTime;
 
@@ -23,7 +23,7 @@ impl ClusterClock {
     }
 
     /// A refused stamp says which time would pass (R17).
-    pub(crate) fn hear(&self, reply: &Reply) {
+    pub(crate) fn hear(&self, reply: &proto::Reply) {
         // Nearly no reply says it.
         if reply.problem.is_some() {
             self.lock().hear(reply, since_boot());

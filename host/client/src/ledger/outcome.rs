@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ostraca_wire::proto::{Kind, Outcome, Problem, Reply};
+use ostraca_wire::proto::{self, Kind, Outcome, Problem};
 
 use super::{Ledger, Mutation, State};
 use crate::call::{Answer, CallError};
@@ -27,7 +27,7 @@ const OTHER_MESSAGE: &str = "id-reused";
 
 impl<W> Ledger<W> {
     /// Takes a reply. One to a message that has its outcome changes nothing.
-    pub fn reply(&mut self, reply: Reply, now: Instant) {
+    pub fn reply(&mut self, reply: proto::Reply, now: Instant) {
         let sequence = self.answered(&reply);
         let outcome = reply.outcome();
         self.note_speaker(&reply);
@@ -95,7 +95,7 @@ impl<W> Ledger<W> {
     }
 
     /// Whether an entity was reached, or the gateway speaks for itself.
-    fn note_speaker(&mut self, reply: &Reply) {
+    fn note_speaker(&mut self, reply: &proto::Reply) {
         let code = reply.problem.as_ref().map_or("", |said| &*said.code);
         let by_entity = is_final(reply.outcome());
         if !by_entity && BOUNCES.contains(&code) {
@@ -108,7 +108,7 @@ impl<W> Ledger<W> {
     }
 
     /// The message that a reply is to.
-    fn answered(&self, reply: &Reply) -> u64 {
+    fn answered(&self, reply: &proto::Reply) -> u64 {
         if self.off(Mutation::RepliesInOrder) {
             let mut in_flight = self.calls.iter().filter(|(_, call)| call.state == State::InFlight);
             return in_flight.next().map_or(reply.sequence, |(first, _)| *first);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_wire::proto::Reply;
+use ostraca_wire::proto;
 
 use super::stamp::time_said;
 
@@ -28,7 +28,7 @@ impl ClusterTime {
     }
 
     /// A refused stamp says which time would pass (R17).
-    pub fn hear(&mut self, reply: &Reply, local: Duration) {
+    pub fn hear(&mut self, reply: &proto::Reply, local: Duration) {
         let Some(problem) = &reply.problem else { return };
         match (problem.code.as_str(), time_said(problem)) {
             ("too-old", Some(time)) => self.at_least(time, local),

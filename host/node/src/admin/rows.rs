@@ -1,7 +1,7 @@
 //! Nodes and shards.
 
 use ostraca_core::rows::{NodeRow, NodeStatus};
-use ostraca_wire::proto::{NodeStanding, NodeState, Nodes, ShardInfo, ShardState};
+use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
 
 use super::*;
 use crate::clock::wall_millis;
@@ -86,12 +86,12 @@ fn names(row: &NodeRow) -> Vec<String> {
     .collect()
 }
 
-fn standing(row: &NodeRow) -> NodeStanding {
+fn standing(row: &NodeRow) -> proto::NodeStanding {
     match row.status {
-        NodeStatus::Live if row.is_draining_or_leaving() => NodeStanding::Draining,
-        NodeStatus::Live => NodeStanding::Live,
-        NodeStatus::Dead => NodeStanding::Dead,
-        NodeStatus::Left => NodeStanding::Stopped,
+        NodeStatus::Live if row.is_draining_or_leaving() => proto::NodeStanding::Draining,
+        NodeStatus::Live => proto::NodeStanding::Live,
+        NodeStatus::Dead => proto::NodeStanding::Dead,
+        NodeStatus::Left => proto::NodeStanding::Stopped,
     }
 }
 
