@@ -103,7 +103,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
 }
 
 #[test]
-fn the_wasi_target_gives_the_same_entity_directly() {
+fn the_wasip2_target_builds_the_same_entity_component() {
     for (name, expected) in [
         ("counter", set(&["methods", "handler"])),
         ("misbehaving", set(&["methods", "handler", "stop"])),
@@ -122,7 +122,7 @@ fn the_wasi_target_gives_the_same_entity_directly() {
 }
 
 #[test]
-fn a_component_fits_the_world_of_the_wit() {
+fn a_component_matches_its_wit_world() {
     let mut resolve = wit_parser::Resolve::default();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
     let (package, _) = resolve.push_path(&folder).unwrap();

@@ -112,7 +112,7 @@ fn refused(outcome: Result<Value, MessageError>) -> String {
 }
 
 #[test]
-fn arguments_come_by_name_and_a_single_one_also_bare() {
+fn arguments_are_named_and_a_single_one_may_be_bare() {
     assert_eq!(call::<Box_>("put", json!({"name": "a", "count": 1})), Ok(json!(1)));
     assert_eq!(call::<Box_>("put", json!({"count": 1, "note": ["x"], "name": "a"})), Ok(json!(2)));
     let item = json!({"name": "a", "count": 3});
@@ -192,7 +192,7 @@ fn arguments_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
-fn an_application_error_leaves_the_struct_and_the_store_as_the_turn_found_them() {
+fn an_application_error_changes_neither_struct_nor_store() {
     call::<Box_>("put_item", json!({"name": "a", "count": 3})).unwrap();
     let before = state::list_raw("", 10, None);
     let refused = call::<Box_>("spoil", ());
@@ -208,7 +208,7 @@ fn an_application_error_leaves_the_struct_and_the_store_as_the_turn_found_them()
 }
 
 #[test]
-fn a_panic_leaves_nothing_but_a_lost_instance() {
+fn a_panic_drops_the_instance_and_keeps_the_stored_state() {
     call::<Box_>("put_item", json!({"name": "a", "count": 3})).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| call::<Box_>("panic", ()))).is_err());
     assert!(!testing::has_live_instance::<Box_>());
@@ -224,7 +224,7 @@ fn a_query_that_writes_panics() {
 }
 
 #[test]
-fn hooks_run_once_an_instance_and_what_they_change_stays() {
+fn hooks_run_once_per_instance_and_their_changes_are_kept() {
     assert_eq!(call::<Box_>("starts", ()), Ok(json!(["FirstMessage"])));
     call::<Box_>("sleep", ()).unwrap();
     assert!(!testing::has_live_instance::<Box_>());
@@ -235,7 +235,7 @@ fn hooks_run_once_an_instance_and_what_they_change_stays() {
 }
 
 #[test]
-fn state_that_no_longer_fits_says_what_to_do() {
+fn undecodable_state_panics_with_advice_and_is_kept() {
     state::set_raw("state", br#"{"items":[]}"#);
     let panic = catch_unwind(AssertUnwindSafe(|| call::<Box_>("all", ()))).unwrap_err();
     let text = panic.downcast_ref::<String>().unwrap();
@@ -290,7 +290,7 @@ impl std::fmt::Display for Refused {
 }
 
 #[test]
-fn a_derived_error_has_its_variants_code_and_displays_message() {
+fn a_derived_error_has_the_code_and_text_of_its_variant() {
     let through = || -> Result<(), Error> { Err(Refused::TooHeavy { by: 3 })? };
     assert_eq!(through(), Err(Error::new("too-heavy", "too heavy by 3")));
     assert_eq!(Error::from(Refused::Gone(())), Error::new("gone-away", "gone"));

@@ -81,7 +81,7 @@ fn refused(method: &str, arguments: Value) -> String {
 }
 
 #[test]
-fn what_json_cannot_express_is_not_stored() {
+fn values_that_json_cannot_express_are_not_stored() {
     call::<Probe>("measure", json!({"place": "home", "divide": 41.0, "by": 2.0})).unwrap();
     for (divide, by) in [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)] {
         let text = refused("measure", json!({"place": "home", "divide": divide, "by": by}));
@@ -92,7 +92,7 @@ fn what_json_cannot_express_is_not_stored() {
 }
 
 #[test]
-fn what_would_not_decode_is_not_stored() {
+fn values_that_would_not_decode_are_not_stored() {
     call::<Probe>("measure", json!({"place": "home", "divide": 41.0, "by": 2.0})).unwrap();
     let text = refused("scale", json!(7));
     assert!(text.contains("missing field `scale`") && text.contains("#[serde(default)]"), "{text}");
@@ -117,7 +117,7 @@ fn a_stored_number_reads_back_exactly() {
 }
 
 #[test]
-fn a_key_takes_no_number_that_json_cannot_express() {
+fn a_key_refuses_numbers_that_json_cannot_express() {
     state::set("n", &1.5);
     for value in [f64::NAN, f64::INFINITY] {
         let panic = catch_unwind(|| state::set("n", &Some([value]))).unwrap_err();

@@ -92,7 +92,7 @@ fn parameters_are_owned_and_have_plain_names() {
 }
 
 #[test]
-fn hooks_have_one_shape_and_come_once() {
+fn hook_signatures_are_fixed_and_hooks_are_unique() {
     let hook =
         |hook: TokenStream| refused(quote!(impl Counter { #hook #[message] fn get(&self) {} }));
     assert!(
@@ -145,7 +145,7 @@ fn hooks_have_one_shape_and_come_once() {
 }
 
 #[test]
-fn the_block_is_an_inherent_one_with_messages() {
+fn the_macro_accepts_only_inherent_impls_with_messages() {
     assert!(
         refused(quote!(
             struct Counter;
@@ -165,7 +165,7 @@ fn the_block_is_an_inherent_one_with_messages() {
 }
 
 #[test]
-fn options_are_known_ones() {
+fn unknown_options_are_refused() {
     let block = quote!(impl Counter { #[message] fn get(&self) {} });
     assert!(refused_with(quote!(state = "events"), block.clone()).contains("\"keys\""));
     assert!(refused_with(quote!(stat = "keys"), block).contains("unknown option"));

@@ -48,7 +48,7 @@ pub(crate) struct Global {
     pub(crate) profile: Option<PathBuf>,
     /// How results and errors are printed
     #[arg(long, global = true, help_heading = GLOBAL, value_enum, default_value_t)]
-    pub(crate) output: Format,
+    pub(crate) output: OutputFormat,
     /// Log more on standard error: connections, and what is sent again; twice logs everything. --log and RUST_LOG win
     #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -58,7 +58,7 @@ pub(crate) struct Global {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// For people
     #[default]
     Table,
@@ -220,7 +220,7 @@ pub(crate) enum CaCommand {
 pub(crate) struct Issue {
     /// For whom
     #[arg(value_enum)]
-    pub(crate) role: Role,
+    pub(crate) kind: CertificateKind,
     /// Its name
     pub(crate) name: String,
     /// Where the authority is: the directory with ca.pem and ca.key
@@ -235,7 +235,7 @@ pub(crate) struct Issue {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Role {
+pub(crate) enum CertificateKind {
     /// Somebody who sends messages and deploys
     Client,
     /// A node of the cluster
@@ -273,7 +273,7 @@ pub(crate) struct Deploy {
 pub(crate) struct Methods {
     /// The entity type
     #[arg(value_name = "TYPE")]
-    pub(crate) kind: String,
+    pub(crate) entity_type: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -291,7 +291,7 @@ pub(crate) struct Send {
     pub(crate) id: Option<MessageId>,
     /// How long to wait for the outcome, connecting included
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
-    pub(crate) deadline: Duration,
+    pub(crate) timeout: Duration,
     /// Refuse to send it if the method is a query
     #[arg(long, conflicts_with = "query")]
     pub(crate) command: bool,
@@ -315,7 +315,7 @@ pub(crate) struct Tell {
     pub(crate) id: Option<MessageId>,
     /// How long to wait for the acknowledgement, connecting included
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
-    pub(crate) deadline: Duration,
+    pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, clap::Args)]

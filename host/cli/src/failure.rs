@@ -12,7 +12,7 @@ use ostraca_node::config::ConfigError;
 use ostraca_wasm::text::{printable, printable_lines};
 use serde_json::{Map, Value, json};
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 
 /// For whatever may be the cluster's doing.
 pub(crate) const STATUS: &str = "`ostraca status` says whether the cluster is well";
@@ -27,8 +27,8 @@ pub(crate) enum Exit {
     Application = 4,
     NotRun = 5,
     Unknown = 6,
-    Node = 7,
-    Unwell = 8,
+    NodeFailed = 7,
+    Unhealthy = 8,
     /// As a shell says it: 128 and SIGINT.
     Interrupted = 130,
 }
@@ -44,7 +44,7 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     code: Cow<'static, str>,
-    text: String,
+    message: String,
     help: Option<String>,
     details: Map<String, Value>,
     place: Option<Box<dyn Diagnostic + Send + Sync>>,
@@ -63,7 +63,7 @@ impl Failure {
             Cow::Owned(escaped) => escaped.into(),
         };
         let text = printable_lines(&text).into_owned();
-        Self { exit, code, text, help: None, details: Map::new(), place: None }
+        Self { exit, code, message: text, help: None, details: Map::new(), place: None }
     }
 
     pub(crate) fn usage(code: &'static str, text: impl Into<String>) -> Self {
@@ -118,10 +118,10 @@ impl Failure {
     }
 
     /// The whole error, as it goes to standard error.
-    pub(crate) fn render(&self, format: Format, colour: bool) -> String {
-        if format == Format::Json {
+    pub(crate) fn render(&self, format: OutputFormat, colour: bool) -> String {
+        if format == OutputFormat::Json {
             let error = json!({
-                "code": self.code, "message": self.text, "help": self.help,
+                "code": self.code, "message": self.message, "help": self.help,
                 "details": self.details, "exit": self.exit as u8,
             });
             return format!("{}\n", json!({ "error": error }));
@@ -132,14 +132,14 @@ impl Failure {
         let mut text = String::new();
         match handler.render_report(&mut text, self) {
             Ok(()) => text,
-            Err(_) => format!("{}: {}\n", self.code, self.text),
+            Err(_) => format!("{}: {}\n", self.code, self.message),
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.message)
     }
 }
 
@@ -172,7 +172,7 @@ impl From<ConfigError> for Failure {
 
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
-        let exit = if error.exit_code() == 2 { Exit::Usage } else { Exit::Node };
+        let exit = if error.exit_code() == 2 { Exit::Usage } else { Exit::NodeFailed };
         let help = error.help_text().unwrap_or_default();
         let failure = Self::new(exit, error.code(), error.to_string()).help(help);
         match error {
@@ -311,7 +311,9 @@ impl From<CallError> for Failure {
                 .help(help)
                 .details(details)
             }
-            CallError::Unanswered { id, why, message } => Self::unanswered(id, &why, &message),
+            CallError::Unanswered { id, cause: why, message } => {
+                Self::unanswered(id, &why, &message)
+            }
             CallError::Unknown { id, code, .. } => {
                 let help = match &*code {
                     "too-old" => {
@@ -388,11 +390,11 @@ mod tests {
         let (code, message, help) = (code.into(), message.into(), "".into());
         let details = BTreeMap::new();
         let error = CallError::NotRun { id, code, message, help, details, retry_after };
-        Failure::from(error).render(Format::Table, false)
+        Failure::from(error).render(OutputFormat::Table, false)
     }
 
     #[test]
-    fn what_may_be_the_clusters_doing_points_to_status() {
+    fn errors_that_the_cluster_may_cause_point_to_status() {
         for (code, retry_after) in [
             ("rebalancing", Some(Duration::ZERO)),
             ("store-unavailable", Some(Duration::from_millis(50))),
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_asks_for_the_time_is_told_that_there_is_none() {
+    fn a_guest_clock_panic_explains_that_guests_have_no_clock() {
         let text = "panicked at library/std/src/sys/time/unsupported.rs:13: time not implemented on this platform";
         assert!(not_run("panicked", text, None).contains("a guest has no clock"));
         assert!(!not_run("panicked", "oh no", None).contains("clock"));

@@ -6,7 +6,7 @@
 
 mod args;
 mod commands;
-mod dial;
+mod connection;
 mod failure;
 mod logging;
 mod output;

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_in_its_two_largest_units() {
+    fn a_duration_is_shown_in_its_two_largest_units() {
         for (ms, said) in [
             (0, "0 ms"),
             (999, "999 ms"),
@@ -157,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clocks_time_is_told_as_logs_have_it() {
+    fn a_wall_clock_time_is_shown_as_in_logs() {
         assert_eq!(wall(1_700_000_000_999), "2023-11-14T22:13:20Z");
         assert_eq!(wall(u64::MAX), format!("{} ms", u64::MAX));
     }
 
     #[test]
-    fn columns_are_aligned_and_end_without_spaces() {
+    fn columns_are_aligned_without_trailing_spaces() {
         let rows = vec![["counter".into(), "1".into()], ["a".into(), "12".into()]];
         assert_eq!(
             columns(["TYPE", "REVISION"], rows),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_or_hides_text_is_escaped_in_tables_and_json() {
+    fn control_characters_are_escaped_in_tables_and_json() {
         let rows = vec![["a\nb\u{1b}[2J\u{202e}".to_owned()]];
         assert_eq!(columns(["H"], rows), "H\na\\nb\\u{1b}[2J\\u{202e}");
         let value = serde_json::json!({ "k": "\u{1b}\u{9b}\u{202e}\u{e0041}\n" });

@@ -1,7 +1,7 @@
 //! Words for a shell, so that a printed command can be typed as it is.
 
 /// The word, in quotes if a shell would read it otherwise.
-pub(crate) fn word(text: &str) -> String {
+pub(crate) fn shell_quote(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./:@%+=,".contains(&b);
     if !text.is_empty() && text.bytes().all(plain) {
         return text.into();
@@ -14,10 +14,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_quoted_only_if_it_must_be() {
-        assert_eq!(word("counter/alice"), "counter/alice");
-        assert_eq!(word("{\"by\": 3}"), "'{\"by\": 3}'");
-        assert_eq!(word("it's"), r"'it'\''s'");
-        assert_eq!(word(""), "''");
+    fn a_shell_argument_is_quoted_only_when_necessary() {
+        assert_eq!(shell_quote("counter/alice"), "counter/alice");
+        assert_eq!(shell_quote("{\"by\": 3}"), "'{\"by\": 3}'");
+        assert_eq!(shell_quote("it's"), r"'it'\''s'");
+        assert_eq!(shell_quote(""), "''");
     }
 }

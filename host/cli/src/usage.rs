@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::failure::{Exit, Failure};
 
 /// Prints what clap has to say, be it help or a refusal, and gives the exit code.
@@ -11,7 +11,7 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
     let refused = error.use_stderr();
     if refused && wants_json(std::env::args_os().skip(1)) {
         let failure = failure(&error.render().to_string());
-        eprint!("{}", failure.render(Format::Json, false));
+        eprint!("{}", failure.render(OutputFormat::Json, false));
         return failure.exit.into();
     }
     // A reader that went away wanted no more.

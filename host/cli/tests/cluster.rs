@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use assert_cmd::Command;
 use ostraca_client::{
-    ClusterStatus, EntityDetail, EntityInfo, Event, Events, Move, NodeInfo, NodeStanding,
-    NodeState, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardState,
-    StateKey, Status, StatusProblem, Unanswered,
+    ClusterStatus, EntityDetail, EntityInfo, Event, Events, NodeInfo, NodeIssue, NodeState,
+    NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove,
+    ShardState, StateKey, Status, StatusProblem,
 };
 use ostraca_core::ids::{ClusterId, Incarnation};
-use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::Entities;
 use ostraca_wire::server::{
-    Admin, AdminAnswer, Part, Peer, Request, Server, Service, SessionInfo, growing,
+    AdminOperation, AdminOutput, AdminUpdate, ClientInfo, IncomingMessage, Server, Service,
+    SessionInfo, update_channel,
 };
 use ostraca_wire::{Limits, problem};
 use tempfile::TempDir;
@@ -27,30 +28,34 @@ use tokio::runtime::Runtime;
 struct Stage;
 
 impl Service for Stage {
-    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         batch.clear();
     }
 
-    async fn admin(&self, _: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
+    async fn handle_admin(
+        &self,
+        _: &Arc<ClientInfo>,
+        request: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
         let parts = match request {
-            Admin::Nodes => return Ok(AdminAnswer::Nodes(nodes())),
-            Admin::Shards => return Ok(AdminAnswer::Shards(shards())),
-            Admin::Entities(_) => return Ok(AdminAnswer::Entities(unanswered())),
-            Admin::Inspect(request) => {
-                return Ok(AdminAnswer::Entity(Box::new(detail(&request.id))));
+            AdminOperation::Nodes => return Ok(AdminOutput::Nodes(nodes())),
+            AdminOperation::Shards => return Ok(AdminOutput::Shards(shards())),
+            AdminOperation::Entities(_) => return Ok(AdminOutput::Entities(unanswered())),
+            AdminOperation::Inspect(request) => {
+                return Ok(AdminOutput::Entity(Box::new(detail(&request.id))));
             }
-            Admin::Plan => return Ok(AdminAnswer::Plan(plan())),
-            Admin::Status => return Ok(AdminAnswer::Status(Box::new(status()))),
-            Admin::Node => {
-                return Ok(AdminAnswer::Node(NodeInfo {
+            AdminOperation::RebalancePlan => return Ok(AdminOutput::RebalancePlan(plan())),
+            AdminOperation::Status => return Ok(AdminOutput::Status(Box::new(status()))),
+            AdminOperation::Node => {
+                return Ok(AdminOutput::Node(NodeInfo {
                     node: "n1".into(),
                     version: "0.1.0".into(),
                     ..NodeInfo::default()
                 }));
             }
-            Admin::Rebalance => [1, 2]
+            AdminOperation::Rebalance => [1, 2]
                 .map(|moved| {
-                    Ok(Part::Rebalance(RebalanceProgress {
+                    Ok(AdminUpdate::Rebalance(RebalanceProgress {
                         planned: 3,
                         moved,
                         in_flight: 2 - moved,
@@ -59,10 +64,12 @@ impl Service for Stage {
                     }))
                 })
                 .into(),
-            Admin::Events(request) => vec![Ok(Part::Events(events(request.since)))],
+            AdminOperation::Events(request) => {
+                vec![Ok(AdminUpdate::Events(events(request.from_sequence)))]
+            }
             _ => return Err(problem("unknown-request", "not on this stage")),
         };
-        let (sender, answer) = growing();
+        let (sender, answer) = update_channel();
         tokio::spawn(async move {
             for part in parts {
                 if sender.send(part).await.is_err() {
@@ -75,26 +82,26 @@ impl Service for Stage {
 }
 
 fn nodes() -> Nodes {
-    let node = |name: &str, standing: NodeStanding, shards| NodeState {
+    let node = |name: &str, standing: NodeStatus, shards| NodeState {
         name: name.into(),
         incarnation: "3-00000000deadbeef".into(),
         roles: vec!["manager".into(), "host".into(), "gateway".into()],
         addresses: vec![format!("10.0.0.{shards}:7411")],
-        standing: standing.into(),
+        status: standing.into(),
         version: "0.1.0".into(),
-        age_ms: 3_723_000,
+        registered_for_ms: 3_723_000,
         renewals: 4_964,
-        store_answers: name != "n2",
+        store_available: name != "n2",
         shards,
-        answering: name == "n1",
+        is_self: name == "n1",
         reachable: (name != "n1").then_some(name == "n3"),
-        since_wall_ms: 1_700_000_000_000,
+        registered_at_unix_ms: 1_700_000_000_000,
     };
     Nodes {
         nodes: vec![
-            node("n1", NodeStanding::Live, 84),
-            node("n2", NodeStanding::Draining, 40),
-            node("n3", NodeStanding::Dead, 4),
+            node("n1", NodeStatus::Live, 84),
+            node("n2", NodeStatus::Draining, 40),
+            node("n3", NodeStatus::Dead, 4),
         ],
         manager: "n1".into(),
         term: 5,
@@ -113,7 +120,7 @@ fn shards() -> Vec<ShardInfo> {
                 _ => ("", ShardState::Unassigned, ""),
             };
             let (owner, to) = (owner.into(), to.into());
-            ShardInfo { shard, epoch: 2, owner, state: state.into(), to }
+            ShardInfo { shard, epoch: 2, owner, state: state.into(), target_node: to }
         })
         .collect()
 }
@@ -128,11 +135,11 @@ fn unanswered() -> Entities {
         version: 20,
         revision: 1,
         state_bytes: 1_400,
-        live: None,
+        active: None,
         owner: node.clone(),
     };
-    let unanswered = vec![Unanswered { node, why: "n1 has no connection to it".into() }];
-    Entities { entities: vec![entity], unanswered, ..Entities::default() }
+    let unanswered = vec![NodeIssue { node, reason: "n1 has no connection to it".into() }];
+    Entities { entities: vec![entity], unresponsive_owners: unanswered, ..Entities::default() }
 }
 
 fn detail(id: &str) -> EntityDetail {
@@ -145,39 +152,39 @@ fn detail(id: &str) -> EntityDetail {
         exists: true,
         version: 12,
         revision: 2,
-        sequence: 8_191,
-        lanes: 3,
-        unsettled: 1,
+        last_commit_sequence: 8_191,
+        lane_count: 3,
+        unsettled_replies: 1,
         state_bytes: 2_048,
-        keys_total: 9,
+        key_count: 9,
         keys: vec![
             StateKey { key: "count".into(), size: 8, ..StateKey::default() },
             StateKey { key: "\u{1b}[31mred".into(), size: 2_040, ..StateKey::default() },
         ],
-        live: Some(true),
-        waiting: Some(2),
+        active: Some(true),
+        mailbox_length: Some(2),
         ..EntityDetail::default()
     }
 }
 
 fn plan() -> RebalancePlan {
-    let one = |shard, from: &str| Move { shard, from: from.into(), to: "n3".into() };
+    let one = |shard, from: &str| ShardMove { shard, from: from.into(), to: "n3".into() };
     RebalancePlan {
         moves: vec![one(1, "n1"), one(2, "n1"), one(85, "n2")],
-        held_up: "n2 was not heard of for 4 s".into(),
+        blocked_reason: "n2 was not heard of for 4 s".into(),
     }
 }
 
 fn events(since: u64) -> Events {
     let event = |sequence, time_ms, kind: &str, text: &str, shard| Event {
         sequence,
-        time_ms,
+        cluster_time_ms: time_ms,
         kind: kind.into(),
-        text: text.into(),
+        message: text.into(),
         node: "n2".into(),
         shard,
         epoch: u64::from(shard > 0) * 3,
-        wall_ms: 1_700_000_000_000 + time_ms,
+        unix_ms: 1_700_000_000_000 + time_ms,
         age_ms: 62_500 - time_ms,
     };
     Events {
@@ -186,29 +193,29 @@ fn events(since: u64) -> Events {
             event(8, 62_000, "shard-assigned", "shard 85 is n2's, epoch 3", 85),
         ],
         missed: 6 - since.min(6),
-        now_ms: 62_500,
+        cluster_time_ms: 62_500,
     }
 }
 
 fn status() -> Status {
     Status {
-        cluster: "0".repeat(32),
+        cluster_id: "0".repeat(32),
         node: "n1".into(),
         incarnation: "3-00000000deadbeef".into(),
         uptime_ms: 3_723_000,
         store: "sled at /var/lib/ostraca/store".into(),
-        numbers: [("turns".to_owned(), 3), ("queued".to_owned(), 0), ("types".to_owned(), 2)]
+        metrics: [("turns".to_owned(), 3), ("queued".to_owned(), 0), ("types".to_owned(), 2)]
             .into(),
-        texts: [("cluster_name".to_owned(), "demo".to_owned())].into(),
+        info: [("cluster_name".to_owned(), "demo".to_owned())].into(),
         problems: vec![StatusProblem {
             code: "node-dead".into(),
-            text: "1 node is dead: n3".into(),
+            message: "1 node is dead: n3".into(),
             help: "start it again; `ostraca nodes` shows where it was".into(),
         }],
-        overview: Some(ClusterStatus {
+        cluster_status: Some(ClusterStatus {
             manager: "n1".into(),
             term: 5,
-            manager_for_ms: 60_000,
+            term_age_ms: 60_000,
             nodes_live: 1,
             nodes_draining: 1,
             nodes_dead: 1,
@@ -217,9 +224,9 @@ fn status() -> Status {
             shards_unassigned: 6,
             shards_moving: 4,
             store_node: "n1".into(),
-            store_answers: true,
-            lease_age_ms: 400,
-            lease_ms: 3_000,
+            store_available: true,
+            since_renewal_ms: 400,
+            lease_duration_ms: 3_000,
         }),
     }
 }
@@ -234,9 +241,9 @@ impl Theatre {
     fn open() -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let ca = Ca::create(ClusterId(7)).expect("an authority");
-        let facts = NodeFacts {
+        let facts = NodeDescriptor {
             cluster: ca.cluster(),
-            store: 7,
+            store_id: 7,
             node: "n1".into(),
             incarnation: Incarnation { counter: 3, nonce: 2 },
         };
@@ -296,7 +303,7 @@ fn same(name: &str, text: &str) {
 }
 
 #[test]
-fn shards_that_move_and_shards_without_an_owner_are_shown() {
+fn moving_and_unowned_shards_are_shown() {
     let theatre = Theatre::open();
     let (code, map, _) = theatre.ostraca(&["shards"]);
     assert_eq!(code, 0);
@@ -318,12 +325,12 @@ fn nodes_and_events_of_every_kind_are_shown() {
 }
 
 #[test]
-fn a_cluster_that_is_not_well_is_exit_code_8() {
+fn an_unhealthy_cluster_is_exit_code_8() {
     Theatre::open().shows("status", 8, &["status"]);
 }
 
 #[test]
-fn an_entity_whose_owner_is_silent_is_shown_from_the_store() {
+fn entities_of_an_unresponsive_owner_come_from_the_store() {
     let theatre = Theatre::open();
     let words = &["entities", "--shard", "3"];
     let (code, out, err) = theatre.ostraca(words);
@@ -343,7 +350,7 @@ fn control_characters_in_keys_are_shown_as_escapes() {
 }
 
 #[test]
-fn a_rebalance_that_is_held_up_or_fails_in_part_says_so() {
+fn a_blocked_or_partly_failed_rebalance_is_reported() {
     let theatre = Theatre::open();
     theatre.shows("plan", 0, &["rebalance", "--dry-run"]);
     theatre.shows("rebalance", 0, &["rebalance"]);

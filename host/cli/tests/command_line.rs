@@ -71,7 +71,7 @@ impl Drop for Dev {
 }
 
 #[test]
-fn wrong_usage_is_json_where_json_is_asked_for() {
+fn usage_errors_are_json_when_json_is_requested() {
     let dir = tempfile::tempdir().expect("a directory");
     for words in [
         &["sendd"][..],
@@ -94,7 +94,7 @@ fn wrong_usage_is_json_where_json_is_asked_for() {
 }
 
 #[test]
-fn a_directory_is_taken_where_its_configuration_is_meant() {
+fn a_directory_argument_means_the_configuration_in_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     let made = ["init", "n1", "--listen", "127.0.0.1:0", "--shards", "1"];
@@ -111,7 +111,7 @@ fn a_directory_is_taken_where_its_configuration_is_meant() {
 }
 
 #[test]
-fn a_wrong_profile_is_a_wrong_input_file() {
+fn an_invalid_profile_is_an_input_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     std::fs::write(dir.join("bad.toml"), "addresses = 3").expect("written");
@@ -123,7 +123,7 @@ fn a_wrong_profile_is_a_wrong_input_file() {
 }
 
 #[test]
-fn a_deadline_counts_connecting() {
+fn the_deadline_includes_the_time_to_connect() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     let silent = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -140,7 +140,7 @@ fn a_deadline_counts_connecting() {
 }
 
 #[test]
-fn a_node_for_development_keeps_its_address() {
+fn a_dev_node_reuses_its_address_while_it_is_free() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     let first = Dev::start(dir, &[]);
@@ -163,7 +163,7 @@ fn a_node_for_development_keeps_its_address() {
 }
 
 #[test]
-fn a_profile_of_the_environment_wins_and_is_told_where_it_differs() {
+fn the_environment_profile_wins_and_a_difference_is_noted() {
     let (here, there) =
         (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let (here, there) = (here.path(), there.path());
@@ -215,7 +215,7 @@ fn verbose_logs_what_the_client_does() {
 }
 
 #[test]
-fn rebalance_and_its_dry_run_have_one_shape() {
+fn rebalance_and_its_dry_run_have_the_same_json_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Dev::start(dir.path(), &[]);
     let shape = |words: &[&str]| {

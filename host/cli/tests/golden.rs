@@ -41,17 +41,17 @@ fn all_are_refused(kind: &str, command: &[&str]) {
 }
 
 #[test]
-fn a_wrong_manifest_is_refused_with_its_line_marked() {
+fn an_invalid_manifest_is_refused_with_its_line_marked() {
     all_are_refused("manifest-", &["deploy"]);
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_with_its_line_marked() {
+fn an_invalid_configuration_is_refused_with_its_line_marked() {
     all_are_refused("config-", &["config", "check"]);
 }
 
 #[test]
-fn the_demos_configurations_are_good_and_fit_each_other() {
+fn the_demo_configurations_are_valid_and_consistent() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/demo");
     for name in ["n1", "n2", "n3"] {
         let file = demo.join(format!("{name}.toml"));
@@ -69,7 +69,7 @@ fn the_demos_configurations_are_good_and_fit_each_other() {
 }
 
 #[test]
-fn arguments_that_are_no_json_are_refused_with_their_place_marked() {
+fn invalid_json_arguments_are_refused_with_the_spot_marked() {
     for (name, json) in [
         ("json-ends-early", "{\"by\": 3"),
         ("json-bare-word", "hello"),
@@ -82,7 +82,7 @@ fn arguments_that_are_no_json_are_refused_with_their_place_marked() {
 }
 
 #[test]
-fn an_error_is_json_where_json_is_asked_for() {
+fn errors_are_json_when_json_is_requested() {
     let refused = ostraca()
         .args(["--output", "json", "deploy", "manifest-unknown-key.toml"])
         .assert()
@@ -92,7 +92,7 @@ fn an_error_is_json_where_json_is_asked_for() {
 }
 
 #[test]
-fn the_help_says_every_command_and_exit_code() {
+fn the_help_lists_every_command_and_exit_code() {
     for (name, words) in [
         ("help", &["--help"][..]),
         ("help-send", &["send", "--help"]),
@@ -112,7 +112,7 @@ fn the_help_says_every_command_and_exit_code() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_wrong_usage() {
+fn impossible_arguments_are_usage_errors() {
     let long = format!("counter/{}", "x".repeat(513));
     for words in [
         &["sendd"][..],
@@ -148,7 +148,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
 }
 
 #[test]
-fn each_shell_gets_a_script_that_knows_every_command() {
+fn completions_of_each_shell_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let shown = ostraca().args(["completions", shell]).assert().success();
         let script = String::from_utf8_lossy(&shown.get_output().stdout).into_owned();
@@ -159,7 +159,7 @@ fn each_shell_gets_a_script_that_knows_every_command() {
 }
 
 #[test]
-fn no_node_is_exit_code_3() {
+fn a_missing_profile_is_exit_code_3() {
     let empty = tempfile::tempdir().expect("a directory");
     let refused = ostraca().current_dir(empty.path()).arg("status").assert().code(3).stdout("");
     let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();

@@ -288,7 +288,7 @@ fn many_shards_are_one_line(events: &str, each: &str) {
 }
 
 #[test]
-fn a_second_node_joins_is_drained_dies_and_comes_back() {
+fn a_second_node_joins_drains_dies_and_returns() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     ok(dir, &["init", "n1", "--node", "n1", "--listen", "127.0.0.1:0", "--shards", "16"]);
@@ -338,7 +338,7 @@ fn a_second_node_joins_is_drained_dies_and_comes_back() {
 }
 
 #[test]
-fn a_node_that_was_made_runs_until_it_is_told_to_stop() {
+fn a_node_made_by_init_runs_until_it_is_stopped() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     ok(

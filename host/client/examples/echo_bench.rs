@@ -10,28 +10,30 @@ use std::time::{Duration, Instant};
 use ostraca_client::{Client, Entity, Problem, Profile};
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
-use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::identity::Ca;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
-use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
+use ostraca_wire::server::{
+    AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Server, Service, SessionInfo,
+};
 
 struct Echo;
 
 impl Service for Echo {
-    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         for request in batch.drain(..) {
             let body = request.envelope.body;
             let outcome = Outcome::Result.into();
-            request.ticket.answer(Reply { outcome, entity_version: 1, body, ..Reply::default() });
+            request.ticket.reply(Reply { outcome, entity_version: 1, body, ..Reply::default() });
         }
     }
 
-    fn admin(
+    fn handle_admin(
         &self,
-        _: &Arc<Peer>,
-        _: Admin,
-    ) -> impl Future<Output = Result<AdminAnswer, Problem>> + Send {
+        _: &Arc<ClientInfo>,
+        _: AdminOperation,
+    ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send {
         std::future::ready(Err(problem("unknown-request", "this node only echoes")))
     }
 }
@@ -45,9 +47,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (sessions, in_flight, seconds) = (argument(1, 8), argument(2, 64), argument(3, 3));
     let ca = Ca::create(ClusterId(rand::random()))?;
     let node = ca.issue_node("bench", &[])?;
-    let facts = NodeFacts {
+    let facts = NodeDescriptor {
         cluster: ca.cluster(),
-        store: 0,
+        store_id: 0,
         node: "bench".into(),
         incarnation: Incarnation::default(),
     };

@@ -14,11 +14,11 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    AdminRequest, ClusterRequest, ClusterState, Deploy, Deployed, Deployment, DeploymentsRequest,
-    DrainProgress, DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest,
-    ForgetRequest, Forgotten, InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest,
-    Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo,
-    ShardsRequest, Status, StatusRequest,
+    AdminRequest, ClusterConfig, ClusterConfigRequest, DeployRequest, DeployResult, Deployment,
+    DeploymentsRequest, DrainProgress, DrainRequest, Entities, EntitiesRequest, EntityDetail,
+    Events, EventsRequest, ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest,
+    NodeInfo, NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress,
+    RebalanceRequest, ShardInfo, ShardsRequest, Status, StatusRequest,
 };
 use tokio::time::timeout;
 
@@ -27,9 +27,9 @@ use exchange::{receive, unexpected, upload};
 pub use updates::{Update, Updates};
 
 /// For everything but a deploy.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a deploy: the upload, and the compilation on the node.
-const DEPLOY_PATIENCE: Duration = Duration::from_secs(180);
+const DEPLOY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -72,15 +72,15 @@ impl Client {
         manifest: &str,
         component: Bytes,
         expected_revision: Option<u64>,
-    ) -> Result<Deployed, AdminError> {
+    ) -> Result<DeployResult, AdminError> {
         let digest = blake3::hash(&component);
-        let request = Request::Deploy(Deploy {
+        let request = Request::Deploy(DeployRequest {
             manifest: manifest.into(),
             component_size: component.len() as u64,
             digest: Bytes::copy_from_slice(digest.as_bytes()),
             expected_revision,
         });
-        match self.ask(request, component, DEPLOY_PATIENCE).await?.pop() {
+        match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
             other => Err(unexpected(other)),
         }
@@ -94,7 +94,7 @@ impl Client {
     pub async fn deployments(&self) -> Result<Vec<Deployment>, AdminError> {
         let request = Request::Deployments(DeploymentsRequest {});
         let mut all = Vec::new();
-        for page in self.ask(request, Bytes::new(), PATIENCE).await? {
+        for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
             match page {
                 Response::Deployments(page) => all.extend(page.deployments),
                 other => return Err(unexpected(Some(other))),
@@ -108,9 +108,9 @@ impl Client {
     /// # Errors
     ///
     /// [`AdminError`].
-    pub async fn methods(&self, kind: &str) -> Result<Methods, AdminError> {
-        let request = Request::Methods(MethodsRequest { r#type: kind.into() });
-        match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
+    pub async fn methods(&self, entity_type: &str) -> Result<Methods, AdminError> {
+        let request = Request::Methods(MethodsRequest { r#type: entity_type.into() });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Methods(methods)) => Ok(methods),
             other => Err(unexpected(other)),
         }
@@ -123,7 +123,7 @@ impl Client {
     /// [`AdminError`].
     pub async fn status(&self) -> Result<Status, AdminError> {
         let request = Request::Status(StatusRequest {});
-        match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Status(status)) => Ok(status),
             other => Err(unexpected(other)),
         }
@@ -135,7 +135,11 @@ impl Client {
     ///
     /// [`AdminError`].
     pub async fn node(&self) -> Result<NodeInfo, AdminError> {
-        match self.ask(Request::Node(NodeRequest {}), Bytes::new(), PATIENCE).await?.pop() {
+        match self
+            .request(Request::Node(NodeRequest {}), Bytes::new(), REQUEST_TIMEOUT)
+            .await?
+            .pop()
+        {
             Some(Response::Node(node)) => Ok(node),
             other => Err(unexpected(other)),
         }
@@ -147,7 +151,11 @@ impl Client {
     ///
     /// [`AdminError`].
     pub async fn nodes(&self) -> Result<Nodes, AdminError> {
-        match self.ask(Request::Nodes(NodesRequest {}), Bytes::new(), PATIENCE).await?.pop() {
+        match self
+            .request(Request::Nodes(NodesRequest {}), Bytes::new(), REQUEST_TIMEOUT)
+            .await?
+            .pop()
+        {
             Some(Response::Nodes(nodes)) => Ok(nodes),
             other => Err(unexpected(other)),
         }
@@ -160,7 +168,9 @@ impl Client {
     /// [`AdminError`].
     pub async fn shards(&self) -> Result<Vec<ShardInfo>, AdminError> {
         let mut all = Vec::new();
-        for page in self.ask(Request::Shards(ShardsRequest {}), Bytes::new(), PATIENCE).await? {
+        for page in
+            self.request(Request::Shards(ShardsRequest {}), Bytes::new(), REQUEST_TIMEOUT).await?
+        {
             match page {
                 Response::Shards(page) => all.extend(page.shards),
                 other => return Err(unexpected(Some(other))),
@@ -175,7 +185,7 @@ impl Client {
     ///
     /// [`AdminError`].
     pub async fn entities(&self, request: EntitiesRequest) -> Result<Entities, AdminError> {
-        match self.ask(Request::Entities(request), Bytes::new(), PATIENCE).await?.pop() {
+        match self.request(Request::Entities(request), Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Entities(page)) => Ok(page),
             other => Err(unexpected(other)),
         }
@@ -190,7 +200,7 @@ impl Client {
     pub async fn inspect(&self, entity: &Entity, values: bool) -> Result<EntityDetail, AdminError> {
         let (r#type, id) = (entity.entity_type.to_string(), entity.id.to_string());
         let request = Request::Inspect(InspectRequest { r#type, id, values });
-        match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Entity(entity)) => Ok(entity),
             other => Err(unexpected(other)),
         }
@@ -216,9 +226,9 @@ impl Client {
     /// # Errors
     ///
     /// [`AdminError`].
-    pub async fn forget(&self, node: &str) -> Result<Forgotten, AdminError> {
+    pub async fn forget(&self, node: &str) -> Result<ForgetResult, AdminError> {
         let request = Request::Forget(ForgetRequest { node: node.into() });
-        match self.ask(request, Bytes::new(), PATIENCE).await?.pop() {
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Forgotten(forgotten)) => Ok(forgotten),
             other => Err(unexpected(other)),
         }
@@ -229,8 +239,11 @@ impl Client {
     /// # Errors
     ///
     /// [`AdminError`].
-    pub async fn cluster(&self, request: ClusterRequest) -> Result<ClusterState, AdminError> {
-        match self.ask(Request::Cluster(request), Bytes::new(), PATIENCE).await?.pop() {
+    pub async fn cluster(
+        &self,
+        request: ClusterConfigRequest,
+    ) -> Result<ClusterConfig, AdminError> {
+        match self.request(Request::Cluster(request), Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Cluster(state)) => Ok(state),
             other => Err(unexpected(other)),
         }
@@ -244,11 +257,11 @@ impl Client {
     pub async fn rebalance_plan(&self) -> Result<RebalancePlan, AdminError> {
         let request = Request::Rebalance(RebalanceRequest { dry_run: true });
         let mut plan = RebalancePlan::default();
-        for page in self.ask(request, Bytes::new(), PATIENCE).await? {
+        for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
             match page {
                 Response::Plan(page) => {
                     plan.moves.extend(page.moves);
-                    plan.held_up = page.held_up;
+                    plan.blocked_reason = page.blocked_reason;
                 }
                 other => return Err(unexpected(Some(other))),
             }
@@ -271,8 +284,12 @@ impl Client {
     /// # Errors
     ///
     /// [`AdminError`].
-    pub async fn events(&self, follow: bool, since: u64) -> Result<Updates<Events>, AdminError> {
-        self.follow(Request::Events(EventsRequest { follow, since })).await
+    pub async fn events(
+        &self,
+        follow: bool,
+        from_sequence: u64,
+    ) -> Result<Updates<Events>, AdminError> {
+        self.follow(Request::Events(EventsRequest { follow, from_sequence })).await
     }
 
     async fn follow<T: Update>(&self, request: Request) -> Result<Updates<T>, AdminError> {
@@ -282,20 +299,20 @@ impl Client {
             writer.finish();
             Ok(reader)
         };
-        let reader = self.patiently(PATIENCE, opening).await?;
+        let reader = self.with_timeout(REQUEST_TIMEOUT, opening).await?;
         Ok(Updates::new(reader))
     }
 
-    async fn ask(
+    async fn request(
         &self,
         request: Request,
         component: Bytes,
         patience: Duration,
     ) -> Result<Vec<Response>, AdminError> {
-        self.patiently(patience, self.exchange(request, component)).await
+        self.with_timeout(patience, self.exchange(request, component)).await
     }
 
-    async fn patiently<T>(
+    async fn with_timeout<T>(
         &self,
         patience: Duration,
         work: impl Future<Output = Result<T, AdminError>>,
@@ -303,7 +320,7 @@ impl Client {
         match timeout(patience, work).await {
             Ok(done) => done,
             Err(_) => {
-                let last = self.links.borrow().last.clone();
+                let last = self.connection.borrow().last.clone();
                 let last = last.map(|last| format!(" ({last})")).unwrap_or_default();
                 Err(AdminError::Connection(format!("no answer within {patience:?}{last}")))
             }
@@ -311,9 +328,9 @@ impl Client {
     }
 
     async fn open(&self, request: Request) -> Result<(FrameWriter, FrameReader), AdminError> {
-        let mut links = self.links.clone();
-        let link = match links.wait_for(|state| state.link.is_some()).await {
-            Ok(state) => state.link.clone(),
+        let mut links = self.connection.clone();
+        let link = match links.wait_for(|state| state.connection.is_some()).await {
+            Ok(state) => state.connection.clone(),
             Err(_) => None,
         };
         let link = link.ok_or_else(|| AdminError::Connection("the client was closed".into()))?;

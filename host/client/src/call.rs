@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca_wire::proto::{Kind, Problem};
+use ostraca_wire::proto::{MessageKind, Problem};
 
 /// The 16 bytes that a client chose for a session; written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,26 +42,26 @@ pub struct MessageId {
     /// The place in it, from 1.
     pub sequence: u64,
     /// When the message was made, in milliseconds of cluster time, from 1.
-    pub created: u64,
+    pub created_ms: u64,
 }
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}@{}", self.session, self.sequence, self.created)
+        write!(f, "{}-{}@{}", self.session, self.sequence, self.created_ms)
     }
 }
 
 /// A text that is no message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message id is 32 hexadecimal digits, a dash, a number from 1, an @ and a time from 1")]
-pub struct BadMessageId;
+pub struct InvalidMessageId;
 
 impl FromStr for MessageId {
-    type Err = BadMessageId;
+    type Err = InvalidMessageId;
 
-    fn from_str(text: &str) -> Result<Self, BadMessageId> {
-        let (session, numbers) = text.split_once('-').ok_or(BadMessageId)?;
-        let (sequence, created) = numbers.split_once('@').ok_or(BadMessageId)?;
+    fn from_str(text: &str) -> Result<Self, InvalidMessageId> {
+        let (session, numbers) = text.split_once('-').ok_or(InvalidMessageId)?;
+        let (sequence, created) = numbers.split_once('@').ok_or(InvalidMessageId)?;
         let digits = |s: &str, at_most: usize, allowed: fn(&u8) -> bool| {
             !s.is_empty() && s.len() <= at_most && s.as_bytes().iter().all(allowed)
         };
@@ -70,21 +70,21 @@ impl FromStr for MessageId {
             || !digits(sequence, 20, u8::is_ascii_digit)
             || !digits(created, 20, u8::is_ascii_digit)
         {
-            return Err(BadMessageId);
+            return Err(InvalidMessageId);
         }
-        let session = u128::from_str_radix(session, 16).map_err(|_| BadMessageId)?;
-        let sequence = sequence.parse().map_err(|_| BadMessageId)?;
-        let created = created.parse().map_err(|_| BadMessageId)?;
+        let session = u128::from_str_radix(session, 16).map_err(|_| InvalidMessageId)?;
+        let sequence = sequence.parse().map_err(|_| InvalidMessageId)?;
+        let created = created.parse().map_err(|_| InvalidMessageId)?;
         if sequence == 0 || created == 0 {
-            return Err(BadMessageId);
+            return Err(InvalidMessageId);
         }
-        Ok(Self { session: SessionId(session.to_be_bytes()), sequence, created })
+        Ok(Self { session: SessionId(session.to_be_bytes()), sequence, created_ms: created })
     }
 }
 
 /// A method's result. Final: every copy of the message is answered so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Reply {
     /// What the method returned.
     pub body: Bytes,
     /// What it is.
@@ -92,7 +92,7 @@ pub struct Answer {
     /// The entity's version after the turn, or the one that a query read.
     pub version: u64,
     /// The method's kind as its deployment declares it.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The message's id.
     pub id: MessageId,
 }
@@ -141,12 +141,12 @@ pub enum CallError {
         retry_after: Option<Duration>,
     },
     /// A query that was sent as one got no answer. It has no effect, whether it ran or not: asking again is safe.
-    #[error("the query was not answered: {why}: {message}")]
+    #[error("the query was not answered: {cause}: {message}")]
     Unanswered {
         /// The message's id.
         id: MessageId,
         /// Why there was no answer: a stable code.
-        why: Box<str>,
+        cause: Box<str>,
         /// The same for people.
         message: Box<str>,
     },
@@ -201,7 +201,7 @@ impl CallError {
     }
 
     pub(crate) fn unanswered(id: MessageId, problem: Problem) -> Self {
-        Self::Unanswered { id, why: problem.code.into(), message: problem.message.into() }
+        Self::Unanswered { id, cause: problem.code.into(), message: problem.message.into() }
     }
 
     pub(crate) fn unknown(id: MessageId, problem: Problem) -> Self {
@@ -214,14 +214,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_id_reads_back_as_it_is_written() {
-        let id = MessageId { session: SessionId([0xab; 16]), sequence: 42, created: 7 };
+    fn a_message_id_round_trips_through_its_text() {
+        let id = MessageId { session: SessionId([0xab; 16]), sequence: 42, created_ms: 7 };
         assert_eq!(id.to_string(), format!("{}-42@7", "ab".repeat(16)));
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in ["", "-", "ab-1@1", "00-0@1", "00-1@0", "00-1", "+0-1@1"]
             .map(|bad| bad.replace("00", &"0".repeat(32)))
         {
-            assert_eq!(bad.parse::<MessageId>(), Err(BadMessageId), "{bad:?}");
+            assert_eq!(bad.parse::<MessageId>(), Err(InvalidMessageId), "{bad:?}");
         }
     }
 }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_wire::dial::{Dialer, Link};
-use ostraca_wire::identity::{Identity, Trust};
+use ostraca_wire::dial::{ClientConnection, Dialer};
+use ostraca_wire::identity::{Identity, TrustRoot};
 use ostraca_wire::{Error, Limits};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
 use crate::call::SessionId;
+use crate::cluster_clock::ClusterClock;
 use crate::driver;
-use crate::leave::SharedPatience;
+use crate::gateway_switch::SharedSwitchTimer;
 use crate::profile::{Profile, ProfileError};
 use crate::session::{Session, Shared};
-use crate::stamp::ClusterClock;
 
 /// The first wait before connecting again; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ pub enum ConnectError {
     #[error(
         "no node answers at {addresses} ({last}): start one with `ostraca run` or `ostraca dev`, or correct the addresses in the profile"
     )]
-    NoNode {
+    NoNodeReachable {
         /// What was tried.
         addresses: String,
         /// What the last one said.
@@ -58,7 +58,7 @@ impl ConnectError {
         match self {
             Self::Profile(_) => "bad-profile",
             Self::Refused { error, .. } => error.code(),
-            Self::NoNode { .. } => "no-node",
+            Self::NoNodeReachable { .. } => "no-node",
         }
     }
 }
@@ -71,7 +71,7 @@ pub struct ConnectOptions {
     /// How long messages may only wait or bounce before the client tries another of the profile's addresses: its node may
     /// be cut off from the cluster. Between three and five quarters of it, so that not all clients leave at once; doubled
     /// up to 16 times while it does not help. Default 6 s, more than a fail-over takes.
-    pub leave_after: Duration,
+    pub stall_timeout: Duration,
     /// What this side takes; see [`Limits`]. Of them, `keep_alive` is 1 s and `idle_timeout` 5 s by default: a client that
     /// noticed a dead node later than the cluster does would be what its user waits for.
     pub limits: Limits,
@@ -82,13 +82,13 @@ impl Default for ConnectOptions {
         // A client takes whatever a node is set to send.
         let limits = Limits {
             max_frame: 64 << 20,
-            keep_alive: Duration::from_secs(1),
+            keep_alive_interval: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(5),
             ..Limits::default()
         };
         Self {
             connect_timeout: Duration::from_secs(3),
-            leave_after: Duration::from_secs(6),
+            stall_timeout: Duration::from_secs(6),
             limits,
         }
     }
@@ -96,8 +96,8 @@ impl Default for ConnectOptions {
 
 /// Whether there is a connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LinkState {
-    pub(crate) link: Option<Link>,
+pub(crate) struct ConnectionState {
+    pub(crate) connection: Option<ClientConnection>,
     /// Why there is none.
     pub(crate) last: Option<Arc<str>>,
 }
@@ -105,12 +105,12 @@ pub(crate) struct LinkState {
 /// A client of one cluster: a connection that is made again whenever it breaks, and sessions on it.
 pub struct Client {
     profile: Profile,
-    pub(crate) links: watch::Receiver<LinkState>,
+    pub(crate) connection: watch::Receiver<ConnectionState>,
     tasks: TaskTracker,
     cancel: CancellationToken,
     dialers: Dialers,
     clock: Arc<ClusterClock>,
-    patience: Arc<SharedPatience>,
+    switch_timer: Arc<SharedSwitchTimer>,
 }
 
 impl Client {
@@ -137,21 +137,29 @@ impl Client {
         let link = dialers.connect_any(&profile.addresses, None).await?;
         info!(node = %link.hello().node, address = %link.address(), "connected");
         let clock = Arc::new(ClusterClock::default());
-        clock.at_least(link.hello().cluster_ms);
-        let state = LinkState { link: Some(link), last: None };
+        clock.advance_to(link.hello().cluster_time_ms);
+        let state = ConnectionState { connection: Some(link), last: None };
         let (publish, links) = watch::channel(state);
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
-        let patience = Arc::new(SharedPatience::new(dialers.options.leave_after));
-        let keeper = Keeper {
+        let patience = Arc::new(SharedSwitchTimer::new(dialers.options.stall_timeout));
+        let keeper = ConnectionTask {
             dialers: dialers.clone(),
             addresses: profile.addresses.clone(),
             clock: Arc::clone(&clock),
-            patience: Arc::clone(&patience),
+            switch_timer: Arc::clone(&patience),
             publish,
         };
-        let keeper = keeper.keep(cancel.clone());
+        let keeper = keeper.run(cancel.clone());
         tasks.spawn(keeper);
-        Ok(Self { profile, links, tasks, cancel, dialers, clock, patience })
+        Ok(Self {
+            profile,
+            connection: links,
+            tasks,
+            cancel,
+            dialers,
+            clock,
+            switch_timer: patience,
+        })
     }
 
     /// A new session, with a random id.
@@ -172,8 +180,8 @@ impl Client {
         };
         let shared = Arc::new(Shared::new(id, next, namespace, Arc::clone(&self.clock)));
         let cancel = self.cancel.child_token();
-        let patience = Arc::clone(&self.patience);
-        let links = self.links.clone();
+        let patience = Arc::clone(&self.switch_timer);
+        let links = self.connection.clone();
         self.tasks.spawn(driver::drive(Arc::clone(&shared), next, links, patience, cancel));
         Session::new(shared)
     }
@@ -181,8 +189,8 @@ impl Client {
     /// The node that the client is connected to now, and where it is.
     #[must_use]
     pub fn connected_to(&self) -> Option<(String, SocketAddr)> {
-        let state = self.links.borrow();
-        state.link.as_ref().map(|link| (link.hello().node.clone(), link.address()))
+        let state = self.connection.borrow();
+        state.connection.as_ref().map(|link| (link.hello().node.clone(), link.address()))
     }
 
     /// Ends all sessions and closes the connection. Calls without an outcome end as `not-run` if they
@@ -204,28 +212,28 @@ impl Drop for Client {
 }
 
 /// Keeps a client's connection.
-struct Keeper {
+struct ConnectionTask {
     dialers: Dialers,
     addresses: Vec<String>,
     clock: Arc<ClusterClock>,
-    patience: Arc<SharedPatience>,
-    publish: watch::Sender<LinkState>,
+    switch_timer: Arc<SharedSwitchTimer>,
+    publish: watch::Sender<ConnectionState>,
 }
 
-impl Keeper {
+impl ConnectionTask {
     /// Keeps a connection until cancelled. Publishes each one, and `None` between them.
-    async fn keep(mut self, cancel: CancellationToken) {
+    async fn run(mut self, cancel: CancellationToken) {
         let mut wait = FIRST_WAIT;
         loop {
-            let link = self.publish.borrow().link.clone();
+            let link = self.publish.borrow().connection.clone();
             let last = match link {
                 Some(link) => {
                     let why = tokio::select! {
                         () = cancel.cancelled() => return,
-                        () = self.patience.lost.notified() => {
+                        () = self.switch_timer.switch_due.notified() => {
                             tokio::select! {
                                 () = cancel.cancelled() => return,
-                                () = self.leave(&link) => continue,
+                                () = self.switch_gateway(&link) => continue,
                             }
                         }
                         why = link.closed() => why,
@@ -251,7 +259,8 @@ impl Keeper {
                     }
                 }
             };
-            self.publish.send_replace(LinkState { link: None, last: Some(last.into()) });
+            self.publish
+                .send_replace(ConnectionState { connection: None, last: Some(last.into()) });
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(wait.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
@@ -260,14 +269,14 @@ impl Keeper {
         }
     }
 
-    fn connected(&self, link: Link) {
+    fn connected(&self, link: ClientConnection) {
         info!(node = %link.hello().node, address = %link.address(), "connected");
-        self.clock.at_least(link.hello().cluster_ms);
-        self.publish.send_replace(LinkState { link: Some(link), last: None });
+        self.clock.advance_to(link.hello().cluster_time_ms);
+        self.publish.send_replace(ConnectionState { connection: Some(link), last: None });
     }
 
     /// Goes to another node, if one takes this client; else stays.
-    async fn leave(&mut self, link: &Link) {
+    async fn switch_gateway(&mut self, link: &ClientConnection) {
         match self.dialers.connect_any(&self.addresses, Some(link.address())).await {
             Ok(other) => {
                 let (node, to) = (&link.hello().node, &other.hello().node);
@@ -284,7 +293,7 @@ impl Keeper {
 #[derive(Clone)]
 struct Dialers {
     identity: Identity,
-    trust: Trust,
+    trust: TrustRoot,
     options: ConnectOptions,
     v4: Option<Dialer>,
     v6: Option<Dialer>,
@@ -296,7 +305,7 @@ impl Dialers {
         &mut self,
         addresses: &[String],
         except: Option<SocketAddr>,
-    ) -> Result<Link, ConnectError> {
+    ) -> Result<ClientConnection, ConnectError> {
         let mut last = String::from("the profile names none");
         let mut refused = None;
         for address in addresses {
@@ -331,7 +340,8 @@ impl Dialers {
                 }
             }
         }
-        Err(refused.unwrap_or(ConnectError::NoNode { addresses: addresses.join(", "), last }))
+        Err(refused
+            .unwrap_or(ConnectError::NoNodeReachable { addresses: addresses.join(", "), last }))
     }
 
     fn dialer(&mut self, address: SocketAddr) -> Result<&Dialer, Error> {

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::{self, Outcome, Problem};
-use ostraca_wire::{Error, problem, unreadable};
+use ostraca_wire::{Error, decode_error_message, problem};
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::connect::LinkState;
-use crate::leave::SharedPatience;
-use crate::ledger::{Ledger, Window};
+use crate::connect::ConnectionState;
+use crate::gateway_switch::SharedSwitchTimer;
+use crate::ledger::{Ledger, SessionLimits};
 use crate::session::{Shared, Waiter};
 
 /// Bytes that are encoded ahead of what QUIC takes.
@@ -36,8 +36,8 @@ struct Stream {
 pub(crate) async fn drive(
     shared: Arc<Shared>,
     next: u64,
-    mut links: watch::Receiver<LinkState>,
-    patience: Arc<SharedPatience>,
+    mut links: watch::Receiver<ConnectionState>,
+    patience: Arc<SharedSwitchTimer>,
     cancel: CancellationToken,
 ) {
     let mut ledger = Ledger::new(shared.id, next, rand::random());
@@ -48,7 +48,7 @@ pub(crate) async fn drive(
         let now = Instant::now();
         let closed = take_calls(&shared, &mut ledger);
         if stream.is_none() {
-            ledger.set_absent(Some(not_connected(&links)));
+            ledger.set_not_connected(Some(not_connected(&links)));
         }
         ledger.tick(now);
         if let Some(stream) = &mut stream {
@@ -62,7 +62,7 @@ pub(crate) async fn drive(
         if closed && ledger.is_empty() {
             break;
         }
-        let stuck = stream.as_ref().and_then(|_| ledger.stuck());
+        let stuck = stream.as_ref().and_then(|_| ledger.stall());
         let ends = stuck.map(|stuck| patience.ends(stuck, now));
         let wake = ledger.next_wake().into_iter().chain(ends).min();
         let happened = tokio::select! {
@@ -76,8 +76,8 @@ pub(crate) async fn drive(
             }),
             opened = open(&shared, &mut links, not_before), if stream.is_none() => {
                 opened.map(|(opened, window)| {
-                    ledger.set_window(window);
-                    ledger.set_absent(None);
+                    ledger.set_limits(window);
+                    ledger.set_not_connected(None);
                     stream = Some(opened);
                 })
             }
@@ -90,9 +90,9 @@ pub(crate) async fn drive(
             reopen = (reopen * 2).min(REOPEN_LONGEST);
         }
     }
-    shared.inbox().intake.end();
+    shared.inbox().intake.close();
     take_calls(&shared, &mut ledger);
-    ledger.end_all(&problem("client-closed", "the client was closed"), Instant::now());
+    ledger.complete_all(&problem("client-closed", "the client was closed"), Instant::now());
     hand_out(&shared, &mut ledger);
     if let Some(mut stream) = stream {
         stream.writer.finish();
@@ -102,9 +102,9 @@ pub(crate) async fn drive(
 /// Moves new calls into the books; whether no handle is left.
 fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
     let mut inbox = shared.inbox();
-    let new = std::mem::take(&mut inbox.new);
+    let new = std::mem::take(&mut inbox.calls);
     let closed = inbox.closed;
-    inbox.intake.stamped(ledger.latest_stamp());
+    inbox.intake.stamped(ledger.highest_restamp());
     drop(inbox);
     for call in new {
         ledger.push(call.sequence, call.message, call.waiter);
@@ -115,7 +115,7 @@ fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
 /// Tells callers their outcomes.
 fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
     let (mut messages, mut bytes) = (0, 0);
-    for (waiter, outcome) in ledger.take_ended() {
+    for (waiter, outcome) in ledger.take_completed() {
         messages += 1;
         bytes += waiter.size;
         // A caller that is gone does not want it.
@@ -126,7 +126,7 @@ fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
     }
 }
 
-fn not_connected(links: &watch::Receiver<LinkState>) -> Problem {
+fn not_connected(links: &watch::Receiver<ConnectionState>) -> Problem {
     let last = links.borrow().last.clone();
     let mut absent = problem("not-connected", last.as_deref().unwrap_or("there is no connection"));
     absent.retryable = true;
@@ -146,7 +146,7 @@ async fn exchange(
     stream: &mut Option<Stream>,
     ledger: &mut Ledger<Waiter>,
     shared: &Shared,
-    patience: &SharedPatience,
+    patience: &SharedSwitchTimer,
 ) -> Result<bool, Error> {
     let Some(Stream { writer, reader }) = stream else {
         return std::future::pending().await;
@@ -156,45 +156,52 @@ async fn exchange(
         more = reader.fill() => more?,
     };
     if !more {
-        return Err(Error::Lost("the node ended the session's stream".into()));
+        return Err(Error::ConnectionLost("the node ended the session's stream".into()));
     }
     let now = Instant::now();
-    while let Some(frame) = reader.buffered()? {
+    while let Some(frame) = reader.next_buffered()? {
         let reply = proto::Reply::decode(frame).map_err(|e| {
-            Error::Lost(format!("the node sent what is no reply: {}", unreadable(&e)))
+            Error::ConnectionLost(format!(
+                "the node sent what is no reply: {}",
+                decode_error_message(&e)
+            ))
         })?;
-        shared.clock.hear(&reply);
-        if !matches!(reply.outcome(), Outcome::Result | Outcome::Error) {
+        shared.clock.observe_reply(&reply);
+        if !matches!(reply.outcome(), Outcome::Result | Outcome::ApplicationError) {
             let said = reply.problem.as_ref();
             let (code, text) = said.map_or(("", ""), |it| (&it.code, &it.message));
             info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "not answered: {text}");
         }
-        ledger.reply(reply, now);
+        ledger.on_reply(reply, now);
     }
-    patience.heard(ledger.is_answered(), now);
+    patience.record_replies(ledger.is_progressing(), now);
     Ok(true)
 }
 
 /// Opens the session's stream on the standing connection, or on the next one.
 async fn open(
     shared: &Shared,
-    links: &mut watch::Receiver<LinkState>,
+    links: &mut watch::Receiver<ConnectionState>,
     not_before: Instant,
-) -> Result<(Stream, Window), Error> {
+) -> Result<(Stream, SessionLimits), Error> {
     sleep_until(not_before.into()).await;
-    let link = match links.wait_for(|state| state.link.is_some()).await {
-        Ok(state) => state.link.clone(),
+    let link = match links.wait_for(|state| state.connection.is_some()).await {
+        Ok(state) => state.connection.clone(),
         // The client is closing; so is this task.
         Err(_) => None,
     };
     let Some(link) = link else { return std::future::pending().await };
     let (writer, reader) = link.session(shared.id.0).await?;
     let announced = link.node_limits();
-    let default = Window::default();
+    let default = SessionLimits::default();
     let or = |announced: u32, default: u32| if announced == 0 { default } else { announced };
-    let window = Window {
-        messages: or(announced.session_messages, default.messages),
-        bytes: if announced.session_bytes == 0 { default.bytes } else { announced.session_bytes },
+    let window = SessionLimits {
+        messages: or(announced.session_in_flight_messages, default.messages),
+        bytes: if announced.session_in_flight_bytes == 0 {
+            default.bytes
+        } else {
+            announced.session_in_flight_bytes
+        },
         max_message: or(announced.max_message, default.max_message),
         max_frame: or(announced.max_frame, default.max_frame),
     };

@@ -10,13 +10,13 @@
 //! arrived must not hold its successors), yet it holds `settled` down for a while, so that its
 //! recorded outcome can still be asked for under its id.
 
-mod intake;
-mod leave;
+mod admission;
+mod gateway_switch;
+mod jitter;
 mod mutation;
-mod noise;
 mod outcome;
+mod restamp;
 mod send;
-mod stamp;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,16 +26,16 @@ use ostraca_core::ids::Entity;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 
-use crate::call::{Answer, CallError, MessageId, SessionId};
-pub use intake::{Intake, Refused};
-pub use leave::{Patience, Stuck};
+use crate::call::{CallError, MessageId, Reply, SessionId};
+pub use admission::{AdmissionError, CallAdmission};
+pub use gateway_switch::{Stall, SwitchTimer};
+use jitter::JitterRng;
 pub use mutation::Mutation;
-use noise::Noise;
 pub use time::ClusterTime;
 
 /// What of a session may be in flight, as the node announced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct SessionLimits {
     /// Messages without a reply.
     pub messages: u32,
     /// Bytes of their envelopes.
@@ -46,7 +46,7 @@ pub struct Window {
     pub max_frame: u32,
 }
 
-impl Default for Window {
+impl Default for SessionLimits {
     fn default() -> Self {
         Self {
             messages: 256,
@@ -64,7 +64,7 @@ pub const DOUBT_MESSAGES: u64 = 1_024;
 
 /// A message as its caller gave it.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct OutgoingMessage {
     /// Whom it is for.
     pub entity: Entity,
     /// All but what the ledger fills in: sequence, after, settled, creation time, remaining time.
@@ -72,11 +72,11 @@ pub struct Message {
     /// When it was called.
     pub called: Instant,
     /// Its creation time, in milliseconds of cluster time: not lower than those of earlier messages (R17).
-    pub created: u64,
+    pub created_ms: u64,
     /// When its caller stops waiting (R22).
     pub deadline: Instant,
     /// It was sent in an earlier life of the session: in doubt from the start.
-    pub again: bool,
+    pub is_resend: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -86,12 +86,12 @@ enum State {
     /// Sent on the standing connection, without a reply.
     InFlight,
     /// Sent again at this time.
-    Waiting(Instant),
+    Backoff(Instant),
 }
 
 #[derive(Debug)]
-struct Call<W> {
-    message: Message,
+struct PendingCall<W> {
+    message: OutgoingMessage,
     waiter: W,
     state: State,
     in_doubt: bool,
@@ -101,7 +101,7 @@ struct Call<W> {
     /// Bytes it takes of the window while it is in flight.
     bytes: u64,
     /// The last that was heard of it.
-    heard: Option<Problem>,
+    last_problem: Option<Problem>,
 }
 
 /// The books. `W` is whatever the caller wants back with the outcome.
@@ -110,25 +110,25 @@ pub struct Ledger<W> {
     session: SessionId,
     /// Above every sequence so far.
     next: u64,
-    window: Window,
-    calls: BTreeMap<u64, Call<W>>,
+    limits: SessionLimits,
+    calls: BTreeMap<u64, PendingCall<W>>,
     by_entity: HashMap<Entity, BTreeSet<u64>>,
     ready: BTreeSet<u64>,
-    waiting: BTreeSet<(Instant, u64)>,
+    retry_at: BTreeSet<(Instant, u64)>,
     deadlines: BTreeSet<(Instant, u64)>,
     given_up: BTreeMap<u64, Instant>,
     /// In flight and given up: their replies still free the window.
-    ghosts: HashMap<u64, Vec<u64>>,
+    orphaned_copies: HashMap<u64, Vec<u64>>,
     messages_in_flight: u32,
     bytes_in_flight: u64,
-    ended: Vec<(W, Result<Answer, CallError>)>,
+    completed: Vec<(W, Result<Reply, CallError>)>,
     /// Since when messages are out and no entity was heard of.
-    stuck: Option<Stuck>,
+    stall: Option<Stall>,
     /// Why nothing can be sent now, if so.
-    absent: Option<Problem>,
+    not_connected: Option<Problem>,
     /// The highest stamp that was given anew.
-    latest: u64,
-    noise: Noise,
+    highest_restamp: u64,
+    noise: JitterRng,
     /// Rules that are switched off, to see the oracle fail. Empty in production.
     mutations: Vec<Mutation>,
 }
@@ -140,51 +140,51 @@ impl<W> Ledger<W> {
         Self {
             session,
             next: next.max(1),
-            window: Window::default(),
+            limits: SessionLimits::default(),
             calls: BTreeMap::new(),
             by_entity: HashMap::new(),
             ready: BTreeSet::new(),
-            waiting: BTreeSet::new(),
+            retry_at: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             given_up: BTreeMap::new(),
-            ghosts: HashMap::new(),
+            orphaned_copies: HashMap::new(),
             messages_in_flight: 0,
             bytes_in_flight: 0,
-            ended: Vec::new(),
-            stuck: None,
-            absent: None,
-            latest: 0,
-            noise: Noise::new(seed),
+            completed: Vec::new(),
+            stall: None,
+            not_connected: None,
+            highest_restamp: 0,
+            noise: JitterRng::new(seed),
             mutations: Vec::new(),
         }
     }
 
     /// What the node that is connected takes.
-    pub fn set_window(&mut self, window: Window) {
-        self.window = window;
+    pub fn set_limits(&mut self, window: SessionLimits) {
+        self.limits = window;
     }
 
     /// Says why nothing can be sent now, or that it can: what never left ends for that reason.
-    pub fn set_absent(&mut self, why: Option<Problem>) {
-        self.absent = why;
+    pub fn set_not_connected(&mut self, why: Option<Problem>) {
+        self.not_connected = why;
     }
 
     /// The highest stamp that was given anew: later messages must not bear a lower one.
     #[must_use]
-    pub fn latest_stamp(&self) -> u64 {
-        self.latest
+    pub fn highest_restamp(&self) -> u64 {
+        self.highest_restamp
     }
 
     /// Since when messages are out and no entity has answered one, if so.
     #[must_use]
-    pub fn stuck(&self) -> Option<Stuck> {
-        self.stuck.filter(|_| !self.calls.is_empty())
+    pub fn stall(&self) -> Option<Stall> {
+        self.stall.filter(|_| !self.calls.is_empty())
     }
 
     /// Whether an entity has answered since anything was sent: then nothing is stuck.
     #[must_use]
-    pub fn is_answered(&self) -> bool {
-        self.stuck.is_none()
+    pub fn is_progressing(&self) -> bool {
+        self.stall.is_none()
     }
 
     /// Whether every message has its outcome.
@@ -194,25 +194,25 @@ impl<W> Ledger<W> {
     }
 
     /// Takes a message under a sequence: one above all earlier ones, or one that is sent again.
-    pub fn push(&mut self, sequence: u64, mut message: Message, waiter: W) {
-        if !message.again {
+    pub fn push(&mut self, sequence: u64, mut message: OutgoingMessage, waiter: W) {
+        if !message.is_resend {
             // It was stamped before it came here; an earlier one may have been stamped anew since (R17).
-            message.created = message.created.max(self.latest);
+            message.created_ms = message.created_ms.max(self.highest_restamp);
         }
         if self.calls.contains_key(&sequence) {
             let text = "a message with this id is being sent already";
             let id = self.id(sequence);
             let error = CallError::not_run(id, problem("already-waiting", text));
-            self.ended.push((waiter, Err(error)));
+            self.completed.push((waiter, Err(error)));
             return;
         }
         self.next = self.next.max(sequence.saturating_add(1));
         self.given_up.remove(&sequence);
-        let in_doubt = message.again;
+        let in_doubt = message.is_resend;
         self.by_entity.entry(message.entity.clone()).or_default().insert(sequence);
         self.deadlines.insert((message.deadline, sequence));
         self.ready.insert(sequence);
-        let call = Call {
+        let call = PendingCall {
             message,
             waiter,
             state: State::Ready,
@@ -220,23 +220,23 @@ impl<W> Ledger<W> {
             restamp: None,
             attempts: 0,
             bytes: 0,
-            heard: None,
+            last_problem: None,
         };
         self.calls.insert(sequence, call);
     }
 
     /// The connection is gone: what was in flight is in doubt, and all is sent again, in order.
     pub fn connection_lost(&mut self) {
-        self.stuck = None;
+        self.stall = None;
         self.messages_in_flight = 0;
         self.bytes_in_flight = 0;
-        self.ghosts.clear();
-        self.waiting.clear();
-        let doubt = !self.off(Mutation::ForgetDoubt);
+        self.orphaned_copies.clear();
+        self.retry_at.clear();
+        let doubt = !self.has_mutation(Mutation::ForgetDoubt);
         for (sequence, call) in &mut self.calls {
             if call.state == State::InFlight {
                 call.in_doubt |= doubt;
-                call.heard =
+                call.last_problem =
                     Some(problem("connection-lost", "the connection broke before the reply"));
             }
             call.state = State::Ready;
@@ -246,18 +246,18 @@ impl<W> Ledger<W> {
 
     /// Lets time pass: waits end, deadlines end calls.
     pub fn tick(&mut self, now: Instant) {
-        while let Some(sequence) = pop_due(&mut self.waiting, now) {
+        while let Some(sequence) = pop_due(&mut self.retry_at, now) {
             if let Some(call) = self.calls.get_mut(&sequence) {
                 call.state = State::Ready;
                 self.ready.insert(sequence);
             }
         }
         while let Some(sequence) = pop_due(&mut self.deadlines, now) {
-            let heard = self.calls.get_mut(&sequence).and_then(|call| call.heard.take());
+            let heard = self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
             let why = heard
-                .or_else(|| self.absent.clone())
+                .or_else(|| self.not_connected.clone())
                 .unwrap_or_else(|| problem("deadline", "no reply within the deadline"));
-            self.end_without_answer(sequence, why, now);
+            self.complete_without_reply(sequence, why, now);
         }
         let next = self.next;
         self.given_up.retain(|sequence, since| {
@@ -266,9 +266,9 @@ impl<W> Ledger<W> {
     }
 
     /// Ends every call, as when the client closes.
-    pub fn end_all(&mut self, why: &Problem, now: Instant) {
+    pub fn complete_all(&mut self, why: &Problem, now: Instant) {
         while let Some((sequence, _)) = self.calls.first_key_value() {
-            self.end_without_answer(*sequence, why.clone(), now);
+            self.complete_without_reply(*sequence, why.clone(), now);
         }
     }
 
@@ -276,29 +276,29 @@ impl<W> Ledger<W> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(due, _)| *due);
-        match (first(&self.waiting), first(&self.deadlines)) {
+        match (first(&self.retry_at), first(&self.deadlines)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
     /// What ended since the last time.
-    pub fn take_ended(&mut self) -> std::vec::Drain<'_, (W, Result<Answer, CallError>)> {
-        self.ended.drain(..)
+    pub fn take_completed(&mut self) -> std::vec::Drain<'_, (W, Result<Reply, CallError>)> {
+        self.completed.drain(..)
     }
 
     /// Below this, all of the session's sequences are resolved (R17).
     #[must_use]
     pub fn settled(&self) -> u64 {
-        let unread = |_: &u64| !self.off(Mutation::SettleUnread);
+        let unread = |_: &u64| !self.has_mutation(Mutation::SettleUnreadReplies);
         let unresolved = self.calls.keys().next().copied().filter(unread);
         let given_up = self.given_up.first_key_value().map(|(sequence, _)| *sequence);
         self.next.min(unresolved.unwrap_or(u64::MAX)).min(given_up.unwrap_or(u64::MAX))
     }
 
     fn id(&self, sequence: u64) -> MessageId {
-        let created = self.calls.get(&sequence).map_or(0, |call| call.message.created);
-        MessageId { session: self.session, sequence, created }
+        let created = self.calls.get(&sequence).map_or(0, |call| call.message.created_ms);
+        MessageId { session: self.session, sequence, created_ms: created }
     }
 }
 

@@ -21,23 +21,23 @@
 
 mod admin;
 mod call;
+mod cluster_clock;
 mod connect;
 mod driver;
-mod leave;
+mod gateway_switch;
 pub mod ledger;
 mod profile;
 mod session;
-mod stamp;
 
 pub use admin::{AdminError, Update, Updates};
-pub use call::{Answer, CallError, MessageId, SessionId};
+pub use call::{CallError, MessageId, Reply, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_wire::proto::{
-    ClusterStatus, Deployed, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail,
-    EntityInfo, Event, Events, Forgotten, Kind, LastFailure, Method, Methods, Move, NodeInfo,
-    NodeStanding, NodeState, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo,
-    ShardState, StateKey, Status, StatusProblem, Unanswered,
+    ClusterStatus, DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest,
+    EntityDetail, EntityInfo, Event, Events, ForgetResult, LastFailure, MessageKind, Method,
+    Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
+    RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
 };
-pub use profile::{FoundProfile, Profile, ProfileError};
-pub use session::{Call, Options, Session};
+pub use profile::{LocatedProfile, Profile, ProfileError};
+pub use session::{Call, CallOptions, Session};

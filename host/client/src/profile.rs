@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ostraca_core::ids::ClusterId;
-use ostraca_wire::identity::{Identity, IdentityError, Trust};
-use ostraca_wire::private;
+use ostraca_wire::identity::{Identity, IdentityError, TrustRoot};
+use ostraca_wire::private_file;
 use serde::{Deserialize, Serialize};
 
 /// Names a profile's file.
@@ -83,31 +83,31 @@ pub enum ProfileError {
     Identity(#[from] IdentityError),
     /// Its parts belong to different clusters.
     #[error(
-        "the profile names cluster {named}, but its {what} is of cluster {found}: take a new profile from the cluster"
+        "the profile names cluster {expected}, but its {part} is of cluster {actual}: take a new profile from the cluster"
     )]
-    OtherCluster {
+    ClusterMismatch {
         /// What the profile says.
-        named: String,
+        expected: String,
         /// Which part.
-        what: &'static str,
+        part: &'static str,
         /// What that says.
-        found: ClusterId,
+        actual: ClusterId,
     },
 }
 
 /// A profile, and which file it was read from.
 #[derive(Clone, Debug)]
-pub struct FoundProfile {
+pub struct LocatedProfile {
     /// The profile.
     pub profile: Profile,
     /// Its file.
     pub path: PathBuf,
     /// The `.ostraca/profile.toml` of this folder or of one above, if `OSTRACA_PROFILE` won over it and it says
     /// something else: another cluster, other addresses or another certificate.
-    pub instead_of: Option<PathBuf>,
+    pub shadowed: Option<PathBuf>,
 }
 
-impl FoundProfile {
+impl LocatedProfile {
     fn differs(&self, other: &Path) -> bool {
         let what = |it: &Profile| {
             (it.cluster.clone(), it.addresses.clone(), it.namespace.clone(), it.certificate.clone())
@@ -146,10 +146,10 @@ impl Profile {
     /// # Errors
     ///
     /// As [`Profile::find`].
-    pub fn locate(path: Option<&Path>) -> Result<FoundProfile, ProfileError> {
+    pub fn locate(path: Option<&Path>) -> Result<LocatedProfile, ProfileError> {
         let found = |path: &Path, from: &'static str| {
             let profile = Self::read(path, from)?;
-            Ok(FoundProfile { profile, path: path.to_owned(), instead_of: None })
+            Ok(LocatedProfile { profile, path: path.to_owned(), shadowed: None })
         };
         if let Some(path) = path {
             return found(path, "");
@@ -158,7 +158,7 @@ impl Profile {
         let above = start.ancestors().map(|above| above.join(PLACE)).find(|path| path.is_file());
         if let Some(path) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
             let mut found = found(Path::new(&path), " (OSTRACA_PROFILE names it)")?;
-            found.instead_of = above.filter(|above| found.differs(above));
+            found.shadowed = above.filter(|above| found.differs(above));
             return Ok(found);
         }
         match above {
@@ -226,20 +226,20 @@ impl Profile {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory).map_err(failed)?;
         }
-        private::write(path, &text).map_err(failed)
+        private_file::write(path, &text).map_err(failed)
     }
 
     /// What the profile holds, checked to be of one cluster.
-    pub(crate) fn credentials(&self) -> Result<(Identity, Trust), ProfileError> {
-        let trust = Trust::from_pem(&self.ca)?;
+    pub(crate) fn credentials(&self) -> Result<(Identity, TrustRoot), ProfileError> {
+        let trust = TrustRoot::from_pem(&self.ca)?;
         let identity = Identity::from_pem(&self.certificate, &self.key)?;
         let parts = [("ca", trust.cluster), ("certificate", identity.principal().cluster)];
         for (what, found) in parts {
             if found.to_string() != self.cluster {
-                return Err(ProfileError::OtherCluster {
-                    named: self.cluster.clone(),
-                    what,
-                    found,
+                return Err(ProfileError::ClusterMismatch {
+                    expected: self.cluster.clone(),
+                    part: what,
+                    actual: found,
                 });
             }
         }

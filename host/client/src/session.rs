@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_core::ids::Entity;
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Envelope, Kind};
+use ostraca_wire::proto::{Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
 
-use crate::call::{Answer, CallError, MessageId, SessionId};
-use crate::ledger::{Intake, Message, Refused};
-use crate::stamp::ClusterClock;
+use crate::call::{CallError, MessageId, Reply, SessionId};
+use crate::cluster_clock::ClusterClock;
+use crate::ledger::{AdmissionError, CallAdmission, OutgoingMessage};
 
 /// What a call may say beside its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CallOptions {
     /// How long the caller waits (R22). Default 10 s.
-    pub deadline: Duration,
+    pub timeout: Duration,
     /// Command, query, or as the method declares it (the default).
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// What the body is. Default `application/json`.
     pub content_type: String,
     /// W3C trace context; default none.
@@ -33,18 +33,18 @@ pub struct Options {
     /// Sends again what was sent under this id of the session, with the same target, method and body, however long
     /// ago: it is answered with the recorded outcome, and run only if it never was. If the entity has forgotten the
     /// session since, it is told as unknown, with `too-old`. Default: a new message.
-    pub again: Option<MessageId>,
+    pub resend: Option<MessageId>,
 }
 
-impl Default for Options {
+impl Default for CallOptions {
     fn default() -> Self {
         Self {
-            deadline: Duration::from_secs(10),
-            kind: Kind::Unspecified,
+            timeout: Duration::from_secs(10),
+            kind: MessageKind::Unspecified,
             content_type: "application/json".into(),
             traceparent: String::new(),
             tracestate: String::new(),
-            again: None,
+            resend: None,
         }
     }
 }
@@ -87,19 +87,19 @@ impl Session {
 
     /// Sends a command; a method that is a query is refused.
     pub fn command(&self, entity: &Entity, method: &str, body: impl Into<Bytes>) -> Call {
-        let options = Options { kind: Kind::Command, ..Options::default() };
+        let options = CallOptions { kind: MessageKind::Command, ..CallOptions::default() };
         self.send(entity, method, body, &options)
     }
 
     /// Sends a query; a method that is a command is refused.
     pub fn query(&self, entity: &Entity, method: &str, body: impl Into<Bytes>) -> Call {
-        let options = Options { kind: Kind::Query, ..Options::default() };
+        let options = CallOptions { kind: MessageKind::Query, ..CallOptions::default() };
         self.send(entity, method, body, &options)
     }
 
     /// Sends a message of the kind that its method declares.
     pub fn call(&self, entity: &Entity, method: &str, body: impl Into<Bytes>) -> Call {
-        self.send(entity, method, body, &Options::default())
+        self.send(entity, method, body, &CallOptions::default())
     }
 
     /// Sends a message. It is on its way when this returns; the future only waits for the outcome.
@@ -108,13 +108,13 @@ impl Session {
         entity: &Entity,
         method: &str,
         body: impl Into<Bytes>,
-        options: &Options,
+        options: &CallOptions,
     ) -> Call {
         let shared = &self.handle.shared;
         let called = Instant::now();
         let body = body.into();
         let size = body.len();
-        let mut message = Message {
+        let mut message = OutgoingMessage {
             entity: entity.clone(),
             envelope: Envelope {
                 namespace: shared.namespace.clone(),
@@ -129,18 +129,18 @@ impl Session {
                 ..Envelope::default()
             },
             called,
-            created: 0,
+            created_ms: 0,
             // A deadline beyond what the clock can say is none to speak of: a year.
             deadline: called
-                .checked_add(options.deadline)
+                .checked_add(options.timeout)
                 .unwrap_or(called + Duration::from_secs(31_536_000)),
-            again: options.again.is_some(),
+            is_resend: options.resend.is_some(),
         };
         let (waiter, outcome) = oneshot::channel();
         let mut inbox = shared.inbox();
-        let id = match inbox.intake.take(options.again, shared.clock.now(), size) {
+        let id = match inbox.intake.admit(options.resend, shared.clock.now(), size) {
             Ok(id) => id,
-            Err(Refused { id, why }) => {
+            Err(AdmissionError { id, problem: why }) => {
                 drop(inbox);
                 // The receiver is in our hands: it cannot be gone.
                 let _ = waiter.send(Err(CallError::not_run(id, *why)));
@@ -148,9 +148,13 @@ impl Session {
             }
         };
         let sequence = id.sequence;
-        message.created = id.created;
-        let first = inbox.new.is_empty();
-        inbox.new.push_back(New { sequence, message, waiter: Waiter { outcome: waiter, size } });
+        message.created_ms = id.created_ms;
+        let first = inbox.calls.is_empty();
+        inbox.calls.push_back(QueuedCall {
+            sequence,
+            message,
+            waiter: Waiter { outcome: waiter, size },
+        });
         drop(inbox);
         if first {
             shared.called.notify_one();
@@ -165,7 +169,7 @@ impl Session {
 #[must_use = "the outcome says whether the message has run"]
 pub struct Call {
     id: MessageId,
-    outcome: oneshot::Receiver<Result<Answer, CallError>>,
+    outcome: oneshot::Receiver<Result<Reply, CallError>>,
 }
 
 impl Call {
@@ -177,7 +181,7 @@ impl Call {
 }
 
 impl Future for Call {
-    type Output = Result<Answer, CallError>;
+    type Output = Result<Reply, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.outcome).poll(context).map(|outcome| match outcome {
@@ -195,26 +199,26 @@ pub(crate) struct Shared {
     pub(crate) id: SessionId,
     pub(crate) namespace: String,
     pub(crate) clock: Arc<ClusterClock>,
-    inbox: Mutex<Inbox>,
+    inbox: Mutex<CallQueue>,
     /// Something is in the inbox, or it was closed.
     pub(crate) called: Notify,
 }
 
-pub(crate) struct Inbox {
-    pub(crate) intake: Intake,
-    pub(crate) new: VecDeque<New>,
+pub(crate) struct CallQueue {
+    pub(crate) intake: CallAdmission,
+    pub(crate) calls: VecDeque<QueuedCall>,
     /// No handle is left.
     pub(crate) closed: bool,
 }
 
-pub(crate) struct New {
+pub(crate) struct QueuedCall {
     pub(crate) sequence: u64,
-    pub(crate) message: Message,
+    pub(crate) message: OutgoingMessage,
     pub(crate) waiter: Waiter,
 }
 
 pub(crate) struct Waiter {
-    pub(crate) outcome: oneshot::Sender<Result<Answer, CallError>>,
+    pub(crate) outcome: oneshot::Sender<Result<Reply, CallError>>,
     pub(crate) size: usize,
 }
 
@@ -225,12 +229,12 @@ impl Shared {
         namespace: String,
         clock: Arc<ClusterClock>,
     ) -> Self {
-        let intake = Intake::new(id, next);
-        let inbox = Inbox { intake, new: VecDeque::new(), closed: false };
+        let intake = CallAdmission::new(id, next);
+        let inbox = CallQueue { intake, calls: VecDeque::new(), closed: false };
         Self { id, namespace, clock, inbox: Mutex::new(inbox), called: Notify::new() }
     }
 
-    pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    pub(crate) fn inbox(&self) -> MutexGuard<'_, CallQueue> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

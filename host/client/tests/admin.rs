@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use common::{Node, Running, authority, in_time};
 use ostraca_client::{
-    DrainProgress, EntitiesRequest, Event, Events, Move, RebalancePlan, ShardInfo,
+    DrainProgress, EntitiesRequest, Event, Events, RebalancePlan, ShardInfo, ShardMove,
 };
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Entities, Problem};
-use ostraca_wire::server::{Admin, AdminAnswer, Part, growing};
+use ostraca_wire::server::{AdminOperation, AdminOutput, AdminUpdate, update_channel};
 use tokio::sync::mpsc;
 
-type Sender = mpsc::Sender<Result<Part, Problem>>;
+type Sender = mpsc::Sender<Result<AdminUpdate, Problem>>;
 
 /// A node that hands out what it was asked to send, so that the test sends it.
 struct Stage {
@@ -31,20 +31,22 @@ impl Stage {
         let node = Node::with_admin(
             |_, _| {},
             move |request| match request {
-                Admin::Drain { .. } | Admin::Events(_) | Admin::Rebalance => {
-                    let (sender, answer) = growing();
+                AdminOperation::Drain { .. }
+                | AdminOperation::Events(_)
+                | AdminOperation::Rebalance => {
+                    let (sender, answer) = update_channel();
                     *kept.lock().expect("sender") = Some(sender);
                     Ok(answer)
                 }
-                Admin::Shards => Ok(AdminAnswer::Shards(
+                AdminOperation::Shards => Ok(AdminOutput::Shards(
                     (1..=600).map(|shard| ShardInfo { shard, ..ShardInfo::default() }).collect(),
                 )),
-                Admin::Plan => Ok(AdminAnswer::Plan(RebalancePlan {
-                    moves: vec![Move::default(); 300],
-                    held_up: "h".into(),
+                AdminOperation::RebalancePlan => Ok(AdminOutput::RebalancePlan(RebalancePlan {
+                    moves: vec![ShardMove::default(); 300],
+                    blocked_reason: "h".into(),
                 })),
-                Admin::Entities(request) => Ok(AdminAnswer::Entities(Entities {
-                    next: request.limit.to_string().into(),
+                AdminOperation::Entities(request) => Ok(AdminOutput::Entities(Entities {
+                    next_cursor: request.limit.to_string().into(),
                     ..Entities::default()
                 })),
                 _ => Err(problem("unknown-request", "not in this test")),
@@ -68,12 +70,12 @@ impl Stage {
     }
 }
 
-fn progress(left: u32) -> Part {
-    Part::Drain(DrainProgress { left, ..DrainProgress::default() })
+fn progress(left: u32) -> AdminUpdate {
+    AdminUpdate::Drain(DrainProgress { remaining: left, ..DrainProgress::default() })
 }
 
 #[tokio::test]
-async fn each_part_comes_as_it_is_made_and_the_end_is_told() {
+async fn updates_arrive_as_they_are_made_and_then_end() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
@@ -81,7 +83,7 @@ async fn each_part_comes_as_it_is_made_and_the_end_is_told() {
         let sender = stage.sender().await;
         for left in [2, 1, 0] {
             sender.send(Ok(progress(left))).await.expect("heard");
-            assert_eq!(updates.next().await.expect("a part").expect("one").left, left);
+            assert_eq!(updates.next().await.expect("a part").expect("one").remaining, left);
         }
         drop(sender);
         assert_eq!(updates.next().await.expect("the end"), None);
@@ -93,7 +95,7 @@ async fn each_part_comes_as_it_is_made_and_the_end_is_told() {
 }
 
 #[tokio::test]
-async fn a_problem_ends_a_growing_answer() {
+async fn a_problem_ends_a_streamed_response() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
@@ -112,14 +114,14 @@ async fn a_problem_ends_a_growing_answer() {
 }
 
 #[tokio::test]
-async fn the_node_learns_that_nobody_listens_any_more() {
+async fn the_node_notices_that_a_client_stopped_listening() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
         let mut updates = client.events(true, 0).await.expect("asked");
         let sender = stage.sender().await;
-        let page = Events { events: vec![Event::default()], missed: 1, now_ms: 2 };
-        sender.send(Ok(Part::Events(page.clone()))).await.expect("heard");
+        let page = Events { events: vec![Event::default()], missed: 1, cluster_time_ms: 2 };
+        sender.send(Ok(AdminUpdate::Events(page.clone()))).await.expect("heard");
         assert_eq!(updates.next().await.expect("a part"), Some(page));
         drop(updates);
         sender.closed().await;
@@ -130,7 +132,7 @@ async fn the_node_learns_that_nobody_listens_any_more() {
 }
 
 #[tokio::test]
-async fn a_node_that_stops_does_not_wait_for_those_who_follow() {
+async fn a_stopping_node_does_not_wait_for_event_followers() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
@@ -148,17 +150,17 @@ async fn a_node_that_stops_does_not_wait_for_those_who_follow() {
 }
 
 #[tokio::test]
-async fn long_lists_come_in_pages_and_limits_are_kept() {
+async fn long_lists_arrive_in_pages_within_their_limits() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
         let shards = client.shards().await.expect("shards");
         assert!(shards.iter().map(|it| it.shard).eq(1..=600));
         let plan = client.rebalance_plan().await.expect("a plan");
-        assert_eq!((plan.moves.len(), plan.held_up.as_str()), (300, "h"));
+        assert_eq!((plan.moves.len(), plan.blocked_reason.as_str()), (300, "h"));
         for (asked, given) in [(0, "100"), (7, "7"), (5_000, "1000")] {
             let request = EntitiesRequest { limit: asked, ..EntitiesRequest::default() };
-            assert_eq!(client.entities(request).await.expect("a page").next, given);
+            assert_eq!(client.entities(request).await.expect("a page").next_cursor, given);
         }
         client.close().await;
         stage.running.stop().await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Window};
+use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
@@ -10,12 +10,12 @@ use prost::Message as _;
 
 const DEADLINE: Duration = Duration::from_secs(100);
 
-fn message(body: usize, now: Instant) -> Message {
+fn message(body: usize, now: Instant) -> OutgoingMessage {
     let entity = Entity::new("counter", "a");
     let envelope =
         Envelope { id: entity.id.to_string(), body: vec![7; body].into(), ..Envelope::default() };
     let deadline = now + DEADLINE;
-    Message { entity, envelope, called: now, created: 100, deadline, again: false }
+    OutgoingMessage { entity, envelope, called: now, created_ms: 100, deadline, is_resend: false }
 }
 
 fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u64) -> Reply {
@@ -34,31 +34,31 @@ fn out(seed: u64, now: Instant) -> Ledger<u64> {
 }
 
 fn ended(ledger: &mut Ledger<u64>) -> Vec<u64> {
-    ledger.take_ended().map(|(waiter, _)| waiter).collect()
+    ledger.take_completed().map(|(waiter, _)| waiter).collect()
 }
 
 #[test]
-fn what_did_not_run_is_sent_again_if_it_is_retryable() {
+fn a_message_that_did_not_run_is_resent_if_retryable() {
     let now = Instant::now();
     for (retryable, after, again) in
         [(false, 0, false), (true, 0, true), (false, 1, true), (false, 500, true)]
     {
         let mut ledger = out(1, now);
-        ledger.reply(reply(1, Outcome::NotRun, retryable, after), now);
+        ledger.on_reply(reply(1, Outcome::NotRun, retryable, after), now);
         assert_eq!(ledger.next_wake().is_some() && !ledger.is_empty(), again, "{after}");
         assert_eq!(ended(&mut ledger).is_empty(), again);
     }
 }
 
 #[test]
-fn retry_waits_double_up_to_a_second_and_spread() {
+fn retry_delays_double_up_to_a_second_with_jitter() {
     let now = Instant::now();
     let mut shares = Vec::new();
     for seed in 1..200 {
         let mut ledger = out(seed, now);
         let mut at = now;
         for full in [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000] {
-            ledger.reply(reply(1, Outcome::NotRun, true, 0), at);
+            ledger.on_reply(reply(1, Outcome::NotRun, true, 0), at);
             let due = ledger.next_wake().expect("it waits");
             let (wait, full) = (due - at, Duration::from_millis(full));
             assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
@@ -67,7 +67,7 @@ fn retry_waits_double_up_to_a_second_and_spread() {
             ledger.tick(at);
             assert!(ledger.next_to_send(at).is_some());
         }
-        ledger.reply(reply(1, Outcome::NotRun, true, 5_000), at);
+        ledger.on_reply(reply(1, Outcome::NotRun, true, 5_000), at);
         assert_eq!(ledger.next_wake(), Some(at + Duration::from_secs(5)), "not before it is asked");
     }
     for tenth in 0..10 {
@@ -79,54 +79,54 @@ fn retry_waits_double_up_to_a_second_and_spread() {
 }
 
 #[test]
-fn a_body_and_a_message_may_be_as_large_as_the_node_says() {
+fn bodies_and_messages_may_be_as_large_as_the_node_allows() {
     let now = Instant::now();
-    let sent = |body: usize, window: Window| {
+    let sent = |body: usize, window: SessionLimits| {
         let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
-        ledger.set_window(window);
+        ledger.set_limits(window);
         ledger.push(1, message(body, now), 1_u64);
         let sent = ledger.next_to_send(now).is_some();
         assert_eq!(ended(&mut ledger).is_empty(), sent, "it goes, or ends");
         sent
     };
-    let bodies = Window { max_message: 1_000, ..Window::default() };
+    let bodies = SessionLimits { max_message: 1_000, ..SessionLimits::default() };
     assert_eq!(
         [999, 1_000, 1_001, 5_000].map(|body| sent(body, bodies)),
         [true, true, false, false]
     );
     // The envelope takes some bytes, and 64 are kept for what is filled in.
-    let frames = Window { max_frame: 1_000, ..Window::default() };
+    let frames = SessionLimits { max_frame: 1_000, ..SessionLimits::default() };
     let most = (0..1_000).rev().find(|body| sent(*body, frames)).expect("small ones go");
     assert!((900..=936).contains(&most), "{most}");
     assert!(!sent(most + 1, frames) && !sent(5_000, frames) && sent(0, frames));
-    let tight = Window { max_frame: 64, ..Window::default() };
+    let tight = SessionLimits { max_frame: 64, ..SessionLimits::default() };
     assert!(!sent(0, tight), "nothing is left for the message");
 }
 
 #[test]
-fn what_is_answered_makes_room_in_the_window() {
+fn a_reply_frees_room_in_the_window() {
     let now = Instant::now();
     let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
     // Full with any one message.
-    ledger.set_window(Window { bytes: 1, ..Window::default() });
+    ledger.set_limits(SessionLimits { bytes: 1, ..SessionLimits::default() });
     for sequence in 1..=3 {
         ledger.push(sequence, message(10, now), sequence);
     }
     for sequence in 1..=3 {
         assert_eq!(ledger.next_to_send(now).map(|sent| sent.sequence), Some(sequence));
         assert!(ledger.next_to_send(now).is_none(), "the window is full");
-        ledger.reply(reply(sequence, Outcome::Result, false, 0), now);
+        ledger.on_reply(reply(sequence, Outcome::Result, false, 0), now);
     }
 }
 
 #[test]
-fn a_message_of_just_the_size_of_a_frame_goes() {
+fn a_message_that_exactly_fills_a_frame_is_sent() {
     let now = Instant::now();
     let envelope = message(10, now).envelope;
     let most = u32::try_from(envelope.encoded_len()).expect("small") + 64;
     for (max_frame, goes) in [(most, true), (most - 1, false)] {
         let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
-        ledger.set_window(Window { max_frame, ..Window::default() });
+        ledger.set_limits(SessionLimits { max_frame, ..SessionLimits::default() });
         ledger.push(1, message(10, now), 1_u64);
         assert_eq!(ledger.next_to_send(now).is_some(), goes);
     }
@@ -142,26 +142,26 @@ fn too_old(sequence: u64, stamp: u64) -> Reply {
 }
 
 #[test]
-fn r17_only_a_later_stamp_is_taken() {
+fn r17_a_restamp_takes_only_a_later_time() {
     let now = Instant::now();
     for (stamp, again) in [(99, false), (100, false), (101, true)] {
         let mut ledger = out(1, now);
-        ledger.reply(too_old(1, stamp), now);
+        ledger.on_reply(too_old(1, stamp), now);
         assert_eq!(ended(&mut ledger).is_empty(), again, "{stamp}");
     }
 }
 
 #[test]
-fn r17_what_was_given_up_before_keeps_no_later_stamp_back() {
+fn r17_an_earlier_given_up_message_blocks_no_restamp() {
     let now = Instant::now();
     let mut ledger = out(1, now);
     ledger.connection_lost();
     let later = now + DEADLINE;
     ledger.tick(later);
     assert_eq!(ended(&mut ledger), [1], "given up");
-    ledger.push(2, Message { deadline: later + DEADLINE, ..message(10, later) }, 2);
+    ledger.push(2, OutgoingMessage { deadline: later + DEADLINE, ..message(10, later) }, 2);
     assert_eq!(ledger.next_to_send(later).map(|sent| sent.sequence), Some(2));
-    ledger.reply(too_old(2, 500), later);
+    ledger.on_reply(too_old(2, 500), later);
     let later = later + Duration::from_secs(1);
     ledger.tick(later);
     let sent = ledger.next_to_send(later).map(|sent| (sent.sequence, sent.created_ms));
@@ -169,37 +169,37 @@ fn r17_what_was_given_up_before_keeps_no_later_stamp_back() {
 }
 
 #[test]
-fn a_reply_to_a_copy_counts_only_if_it_is_final() {
+fn a_reply_to_an_earlier_copy_counts_only_if_final() {
     let now = Instant::now();
     let mut ledger = out(1, now);
     ledger.connection_lost();
-    ledger.reply(reply(1, Outcome::NotRun, false, 0), now);
+    ledger.on_reply(reply(1, Outcome::NotRun, false, 0), now);
     assert_eq!(ended(&mut ledger), [0_u64; 0], "of a copy that does not matter any more");
     assert!(!ledger.is_empty());
-    ledger.reply(reply(1, Outcome::Result, false, 0), now);
+    ledger.on_reply(reply(1, Outcome::Result, false, 0), now);
     assert_eq!(ended(&mut ledger), [1]);
     assert!(ledger.is_empty());
 }
 
 #[test]
-fn all_that_is_open_ends_when_the_client_closes() {
+fn closing_the_client_ends_all_pending_calls() {
     let now = Instant::now();
     let mut ledger = out(1, now);
     ledger.push(2, message(10, now), 2);
     assert!(!ledger.is_empty());
-    ledger.end_all(&problem("closed", "the client closes"), now);
+    ledger.complete_all(&problem("closed", "the client closes"), now);
     assert_eq!(ended(&mut ledger), [1, 2]);
     assert!(ledger.is_empty());
 }
 
 #[test]
-fn what_never_left_ends_for_the_reason_that_nothing_could() {
+fn an_unsent_message_ends_with_the_connection_problem() {
     let now = Instant::now();
     let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
     ledger.push(1, message(10, now), 1_u64);
-    ledger.set_absent(Some(problem("no-gateway", "nobody answers")));
+    ledger.set_not_connected(Some(problem("no-gateway", "nobody answers")));
     ledger.tick(now + DEADLINE);
-    let (_, outcome) = ledger.take_ended().next().expect("its deadline passed");
+    let (_, outcome) = ledger.take_completed().next().expect("its deadline passed");
     assert!(
         matches!(&outcome, Err(CallError::NotRun { code, .. }) if &**code == "no-gateway"),
         "{outcome:?}"
@@ -207,17 +207,17 @@ fn what_never_left_ends_for_the_reason_that_nothing_could() {
 }
 
 #[test]
-fn a_message_given_up_bounds_settled_for_a_while() {
+fn a_given_up_message_bounds_settled_by_time_and_count() {
     let now = Instant::now();
     let settled = |passed: Duration, pushed: u64| {
         let mut ledger = out(1, now);
         ledger.connection_lost();
         ledger.tick(now + DEADLINE);
         let at = now + DEADLINE + passed;
-        ledger.set_window(Window { messages: 10_000, ..Window::default() });
+        ledger.set_limits(SessionLimits { messages: 10_000, ..SessionLimits::default() });
         for sequence in 2..2 + pushed {
             let deadline = at + DEADLINE;
-            ledger.push(sequence, Message { deadline, ..message(1, at) }, sequence);
+            ledger.push(sequence, OutgoingMessage { deadline, ..message(1, at) }, sequence);
         }
         ledger.tick(at);
         ledger.next_to_send(at).expect("it goes").settled

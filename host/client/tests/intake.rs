@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_client::ledger::{ClusterTime, Intake};
+use ostraca_client::ledger::{CallAdmission, ClusterTime};
 use ostraca_client::{MessageId, SessionId};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
@@ -12,13 +12,13 @@ const SESSION: SessionId = SessionId([1; 16]);
 const MESSAGES: usize = 65_536;
 const BYTES: usize = 64 << 20;
 
-fn code(intake: &mut Intake, size: usize) -> Option<String> {
-    intake.take(None, 100, size).err().map(|refused| refused.why.code)
+fn code(intake: &mut CallAdmission, size: usize) -> Option<String> {
+    intake.admit(None, 100, size).err().map(|refused| refused.problem.code)
 }
 
 #[test]
-fn a_session_is_full_at_its_number_of_messages() {
-    let mut intake = Intake::new(SESSION, 1);
+fn a_session_is_full_at_its_message_limit() {
+    let mut intake = CallAdmission::new(SESSION, 1);
     for _ in 0..MESSAGES {
         assert_eq!(code(&mut intake, 0), None);
     }
@@ -29,8 +29,8 @@ fn a_session_is_full_at_its_number_of_messages() {
 }
 
 #[test]
-fn a_session_is_full_at_its_number_of_bytes() {
-    let mut intake = Intake::new(SESSION, 1);
+fn a_session_is_full_at_its_byte_limit() {
+    let mut intake = CallAdmission::new(SESSION, 1);
     assert_eq!(code(&mut intake, BYTES + 1).as_deref(), Some("session-full"));
     assert_eq!(code(&mut intake, BYTES), None);
     for size in [1, 2] {
@@ -42,20 +42,21 @@ fn a_session_is_full_at_its_number_of_bytes() {
 
 #[test]
 fn an_id_has_a_sequence_and_a_creation_time() {
-    let mut intake = Intake::new(SESSION, 1);
+    let mut intake = CallAdmission::new(SESSION, 1);
     for (sequence, created) in [(0, 5), (5, 0), (0, 0)] {
-        let id = MessageId { session: SESSION, sequence, created };
-        let refused = intake.take(Some(id), 100, 0).expect_err("no such id");
-        assert_eq!(refused.why.code, "bad-message");
+        let id = MessageId { session: SESSION, sequence, created_ms: created };
+        let refused = intake.admit(Some(id), 100, 0).expect_err("no such id");
+        assert_eq!(refused.problem.code, "bad-message");
     }
-    let id = MessageId { session: SESSION, sequence: 5, created: 5 };
-    assert_eq!(intake.take(Some(id), 100, 0), Ok(id));
+    let id = MessageId { session: SESSION, sequence: 5, created_ms: 5 };
+    assert_eq!(intake.admit(Some(id), 100, 0), Ok(id));
 }
 
 #[test]
-fn r17_creation_times_never_fall_within_a_session() {
-    let mut intake = Intake::new(SESSION, 1);
-    let created = |intake: &mut Intake, at| intake.take(None, at, 0).map(|id| id.created);
+fn r17_creation_times_never_decrease_within_a_session() {
+    let mut intake = CallAdmission::new(SESSION, 1);
+    let created =
+        |intake: &mut CallAdmission, at| intake.admit(None, at, 0).map(|id| id.created_ms);
     assert_eq!(created(&mut intake, 100), Ok(100));
     intake.stamped(500);
     assert_eq!(created(&mut intake, 200), Ok(500));
@@ -70,29 +71,29 @@ fn refused(code: &str, time: u64) -> Reply {
 }
 
 #[test]
-fn cluster_time_follows_who_knows_and_the_local_clock() {
+fn cluster_time_follows_known_times_and_the_local_clock() {
     let mut time = ClusterTime::default();
     let local = Duration::from_micros;
     assert_eq!(time.at(local(0)), 1);
-    time.at_least(100, local(0));
+    time.advance_to(100, local(0));
     assert_eq!((time.at(local(0)), time.at(local(10_000))), (100, 110));
-    time.at_least(50, local(0));
+    time.advance_to(50, local(0));
     assert_eq!(time.at(local(0)), 100, "it is later than that");
     // A time that is already known does not reset the reading: the half millisecond counts.
-    time.at_least(100, local(500));
+    time.advance_to(100, local(500));
     assert_eq!(time.at(local(1_000)), 101);
 }
 
 #[test]
-fn r17_a_refused_stamp_says_what_time_it_is() {
+fn r17_a_refused_creation_time_corrects_cluster_time() {
     let mut time = ClusterTime::default();
     let local = Duration::from_secs(1);
-    time.hear(&refused("too-old", 900), local);
+    time.observe_reply(&refused("too-old", 900), local);
     assert_eq!(time.at(local), 900);
-    time.hear(&refused("too-old", 800), local);
+    time.observe_reply(&refused("too-old", 800), local);
     assert_eq!(time.at(local), 900, "an earlier one is no news");
-    time.hear(&refused("stamped-ahead", 50), local);
+    time.observe_reply(&refused("stamped-ahead", 50), local);
     assert_eq!(time.at(local), 50, "this clock was ahead");
-    time.hear(&refused("overloaded", 5_000), local);
+    time.observe_reply(&refused("overloaded", 5_000), local);
     assert_eq!(time.at(local), 50);
 }

@@ -6,43 +6,43 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{Node, Running, authority, in_time, result};
-use ostraca_client::{Client, ConnectOptions, Entity, Options, Profile};
+use ostraca_client::{CallOptions, Client, ConnectOptions, Entity, Profile};
 use ostraca_wire::identity::Ca;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
-use ostraca_wire::server::{Request, Ticket};
+use ostraca_wire::server::{IncomingMessage, Ticket};
 
 async fn impatient(ca: &Ca, addresses: &[&Running], leave_after: Duration) -> Client {
     let identity = ca.issue_client("test").expect("identity");
     let addresses = addresses.iter().map(|node| node.address.clone()).collect();
     let profile = Profile::new(addresses, ca.certificate_pem(), &identity);
-    let options = ConnectOptions { leave_after, ..ConnectOptions::default() };
+    let options = ConnectOptions { stall_timeout: leave_after, ..ConnectOptions::default() };
     Client::connect_with(profile, options).await.expect("connect")
 }
 
-fn bounce(request: Request) {
+fn bounce(request: IncomingMessage) {
     let mut cut_off = problem("no-owner", "the shard has no live owner");
     cut_off.retryable = true;
     cut_off.retry_after_ms = 10;
-    request.ticket.answer(Reply {
+    request.ticket.reply(Reply {
         outcome: Outcome::NotRun.into(),
         problem: Some(cut_off),
         ..Reply::default()
     });
 }
 
-fn answer(request: Request) {
-    request.ticket.answer(result(1, request.envelope.body.clone()));
+fn answer(request: IncomingMessage) {
+    request.ticket.reply(result(1, request.envelope.body.clone()));
 }
 
 const SOON: Duration = Duration::from_millis(300);
 
-fn patient() -> Options {
-    Options { deadline: Duration::from_secs(25), ..Options::default() }
+fn patient() -> CallOptions {
+    CallOptions { timeout: Duration::from_secs(25), ..CallOptions::default() }
 }
 
 #[tokio::test]
-async fn a_client_leaves_a_gateway_that_bounces_everything() {
+async fn a_client_switches_from_a_gateway_that_rejects_everything() {
     in_time(async {
         let ca = authority();
         let cut_off = Running::start(&ca, &Node::new(|_, it| bounce(it)), "127.0.0.1:0");
@@ -61,7 +61,7 @@ async fn a_client_leaves_a_gateway_that_bounces_everything() {
 }
 
 #[tokio::test]
-async fn a_client_leaves_a_gateway_that_says_nothing() {
+async fn a_client_switches_from_a_silent_gateway() {
     in_time(async {
         let ca = authority();
         let held: Mutex<Vec<Ticket>> = Mutex::default();
@@ -80,7 +80,7 @@ async fn a_client_leaves_a_gateway_that_says_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_with_one_gateway_stays_and_goes_on() {
+async fn a_client_with_a_single_gateway_keeps_retrying_it() {
     in_time(async {
         let ca = authority();
         let bounces = Mutex::new(40);
@@ -110,10 +110,10 @@ async fn a_client_with_one_gateway_stays_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_slow_turn_beside_answered_messages_keeps_the_gateway() {
+async fn one_slow_turn_among_replies_causes_no_gateway_switch() {
     in_time(async {
         let ca = authority();
-        let slow: Mutex<Option<Request>> = Mutex::default();
+        let slow: Mutex<Option<IncomingMessage>> = Mutex::default();
         let node = Node::new(move |_, request| {
             let mut slow = slow.lock().expect("slow");
             match request.envelope.method.as_str() {

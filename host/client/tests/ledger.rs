@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{DOUBT_TIME, Ledger, Message, Stuck, Window};
+use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits, Stall};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Envelope, Kind, Outcome, Reply};
+use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Reply};
 use proptest::prelude::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-fn message(entity: &str, now: Instant) -> Message {
+fn message(entity: &str, now: Instant) -> OutgoingMessage {
     let entity = Entity::new("counter", entity);
     let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
     let deadline = now + DEADLINE;
-    Message { entity, envelope, called: now, created: 100, deadline, again: false }
+    OutgoingMessage { entity, envelope, called: now, created_ms: 100, deadline, is_resend: false }
 }
 
 fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
@@ -38,27 +38,27 @@ fn books() -> Ledger<u64> {
 }
 
 #[test]
-fn after_is_the_last_unresolved_to_the_entity_and_settled_the_first_unresolved_of_all() {
+fn after_is_per_entity_and_settled_is_per_session() {
     let (mut ledger, now) = (books(), Instant::now());
     for (sequence, entity) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         ledger.push(sequence, message(entity, now), sequence);
     }
     assert_eq!(sent(&mut ledger, now), [(1, 0, 1), (2, 0, 1), (3, 1, 1), (4, 2, 1)]);
-    ledger.reply(reply(1, Outcome::Result, "", false), now);
-    ledger.reply(reply(4, Outcome::Error, "refused", false), now);
+    ledger.on_reply(reply(1, Outcome::Result, "", false), now);
+    ledger.on_reply(reply(4, Outcome::ApplicationError, "refused", false), now);
     ledger.push(5, message("a", now), 5);
     ledger.push(6, message("b", now), 6);
     assert_eq!(sent(&mut ledger, now), [(5, 3, 2), (6, 2, 2)]);
 }
 
 #[test]
-fn after_a_broken_connection_all_goes_again_in_order_with_after_made_anew() {
+fn a_broken_connection_resends_all_in_order_with_new_after() {
     let (mut ledger, now) = (books(), Instant::now());
     for sequence in 1..=3 {
         ledger.push(sequence, message("a", now), sequence);
     }
     assert_eq!(sent(&mut ledger, now), [(1, 0, 1), (2, 1, 1), (3, 2, 1)]);
-    ledger.reply(reply(2, Outcome::Result, "", false), now);
+    ledger.on_reply(reply(2, Outcome::Result, "", false), now);
     ledger.connection_lost();
     let later = now + Duration::from_secs(2);
     let first = ledger.next_to_send(later).expect("first").clone();
@@ -85,162 +85,167 @@ fn stamps(ledger: &mut Ledger<u64>, now: Instant) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn r17_every_copy_bears_the_same_creation_time() {
+fn r17_every_copy_has_the_same_creation_time() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     assert_eq!(stamps(&mut ledger, now), [(1, 100)]);
     ledger.connection_lost();
     assert_eq!(stamps(&mut ledger, now + DEADLINE / 2), [(1, 100)]);
-    ledger.reply(reply(1, Outcome::Unknown, "store-unknown", true), now + DEADLINE / 2);
+    ledger.on_reply(reply(1, Outcome::Unknown, "store-unknown", true), now + DEADLINE / 2);
     assert_eq!(stamps(&mut ledger, now + DEADLINE * 3 / 4), [(1, 100)]);
 }
 
 #[test]
-fn r17_a_message_refused_by_its_stamp_is_stamped_anew() {
+fn r17_a_message_refused_as_too_old_is_restamped() {
     let (mut ledger, now) = (books(), Instant::now());
     for sequence in 1..=3 {
         let entity = if sequence == 2 { "b" } else { "a" };
         ledger.push(sequence, message(entity, now), sequence);
     }
     assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100), (3, 100)]);
-    ledger.reply(too_old(1, 500), now);
+    ledger.on_reply(too_old(1, 500), now);
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [], "3 may still run, with a lower stamp");
     assert_eq!(ledger.next_wake(), Some(later + Duration::from_millis(20)), "not at once");
-    ledger.reply(reply(3, Outcome::NotRun, "out-of-order", true), later);
+    ledger.on_reply(reply(3, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500), (3, 500)], "b is another entity");
-    assert_eq!(ledger.latest_stamp(), 500);
+    assert_eq!(ledger.highest_restamp(), 500);
 }
 
 #[test]
-fn r17_what_was_stamped_anew_is_sent_again_as_it_is() {
+fn r17_a_restamped_message_keeps_its_stamp_when_resent() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     stamps(&mut ledger, now);
-    ledger.reply(too_old(1, 500), now);
+    ledger.on_reply(too_old(1, 500), now);
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500)]);
     ledger.connection_lost();
     assert_eq!(stamps(&mut ledger, later), [(1, 500)], "in doubt, it keeps its stamp");
-    assert_eq!(ledger.take_ended().count(), 0);
+    assert_eq!(ledger.take_completed().count(), 0);
 }
 
 #[test]
-fn r17_each_message_gets_the_stamp_that_it_needs() {
+fn r17_each_message_is_restamped_with_its_own_required_time() {
     let (mut ledger, now) = (books(), Instant::now());
     for sequence in 1..=2 {
         ledger.push(sequence, message("a", now), sequence);
     }
     assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100)]);
-    ledger.reply(too_old(2, 700), now);
-    ledger.reply(too_old(1, 500), now);
+    ledger.on_reply(too_old(2, 700), now);
+    ledger.on_reply(too_old(1, 500), now);
     assert_eq!(stamps(&mut ledger, now + Duration::from_secs(1)), [(1, 500), (2, 700)]);
 }
 
 #[test]
-fn r17_a_message_in_doubt_is_never_stamped_anew() {
+fn r17_a_message_in_doubt_is_never_restamped() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     stamps(&mut ledger, now);
     ledger.connection_lost();
     stamps(&mut ledger, now);
-    ledger.reply(too_old(1, 500), now);
-    let (_, outcome) = ledger.take_ended().next().expect("ended at once");
+    ledger.on_reply(too_old(1, 500), now);
+    let (_, outcome) = ledger.take_completed().next().expect("ended at once");
     let Err(CallError::Unknown { id, code, .. }) = outcome else { panic!("{outcome:?}") };
-    assert_eq!((id.created, &*code), (100, "too-old"));
+    assert_eq!((id.created_ms, &*code), (100, "too-old"));
 }
 
 #[test]
-fn what_a_cut_off_gateway_may_say_is_no_word_of_an_entity() {
+fn refusals_by_the_gateway_itself_are_no_progress() {
     let (mut ledger, now) = (books(), Instant::now());
-    let stuck = |bounced| Some(Stuck { since: now, bounced });
+    let stuck = |bounced| Some(Stall { since: now, rejected_by_gateway: bounced });
     for sequence in 1..=3 {
         ledger.push(sequence, message("a", now), sequence);
     }
     sent(&mut ledger, now);
     // Its queue is full; a deadline passed in it.
-    ledger.reply(reply(1, Outcome::NotRun, "overloaded", true), now);
-    ledger.reply(reply(2, Outcome::Unknown, "deadline", true), now);
-    assert_eq!((ledger.stuck(), ledger.is_answered()), (stuck(false), false));
-    ledger.reply(reply(3, Outcome::NotRun, "no-owner", true), now);
-    assert_eq!(ledger.stuck(), stuck(true));
+    ledger.on_reply(reply(1, Outcome::NotRun, "overloaded", true), now);
+    ledger.on_reply(reply(2, Outcome::Unknown, "deadline", true), now);
+    assert_eq!((ledger.stall(), ledger.is_progressing()), (stuck(false), false));
+    ledger.on_reply(reply(3, Outcome::NotRun, "no-owner", true), now);
+    assert_eq!(ledger.stall(), stuck(true));
     let later = now + DEADLINE;
     ledger.tick(later);
-    ledger.reply(reply(3, Outcome::NotRun, "deadline", false), later);
-    assert_eq!((ledger.stuck(), ledger.is_answered()), (None, false), "nobody waits");
+    ledger.on_reply(reply(3, Outcome::NotRun, "deadline", false), later);
+    assert_eq!((ledger.stall(), ledger.is_progressing()), (None, false), "nobody waits");
     ledger.push(4, message("a", later), 4);
     sent(&mut ledger, later);
-    assert_eq!(ledger.stuck(), stuck(true));
-    ledger.reply(reply(4, Outcome::NotRun, "mailbox-full", true), later);
-    assert!(ledger.is_answered());
+    assert_eq!(ledger.stall(), stuck(true));
+    ledger.on_reply(reply(4, Outcome::NotRun, "mailbox-full", true), later);
+    assert!(ledger.is_progressing());
 }
 
 #[test]
-fn r17_a_query_in_doubt_holds_up_no_new_stamp() {
+fn r17_a_query_in_doubt_delays_no_restamp() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     let mut query = message("a", now);
-    query.envelope.kind = Kind::Query.into();
+    query.envelope.kind = MessageKind::Query.into();
     ledger.push(2, query, 2);
     assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100)]);
-    ledger.reply(too_old(1, 500), now);
+    ledger.on_reply(too_old(1, 500), now);
     ledger.connection_lost();
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500), (2, 100)], "each copy of 2 bears one stamp");
 }
 
 #[test]
-fn r17_a_message_takes_the_stamp_of_a_later_one_in_doubt() {
+fn r17_a_restamp_uses_the_time_of_a_later_message_in_doubt() {
     let (mut ledger, now) = (books(), Instant::now());
     for (sequence, created) in [(1, 100), (2, 100), (3, 300)] {
-        ledger.push(sequence, Message { created, ..message("a", now) }, sequence);
+        ledger.push(
+            sequence,
+            OutgoingMessage { created_ms: created, ..message("a", now) },
+            sequence,
+        );
     }
     assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100), (3, 300)]);
-    ledger.reply(too_old(1, 500), now);
-    ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), now);
+    ledger.on_reply(too_old(1, 500), now);
+    ledger.on_reply(reply(2, Outcome::NotRun, "out-of-order", true), now);
     ledger.connection_lost();
     let later = now + Duration::from_secs(1);
     // 3 waits for 1 at the entity: without this neither would ever run.
     assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300), (3, 300)]);
-    ledger.reply(too_old(1, 500), later);
-    ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
+    ledger.on_reply(too_old(1, 500), later);
+    ledger.on_reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
     // It did not do; but 3 keeps it, and so does 1.
     assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300)]);
-    ledger.reply(too_old(1, 500), later);
-    ledger.reply(too_old(3, 500), later);
-    ledger.reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
+    ledger.on_reply(too_old(1, 500), later);
+    ledger.on_reply(too_old(3, 500), later);
+    ledger.on_reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(2, 300)], "as 3 is given up, 1 ends");
-    let ended: Vec<_> = ledger.take_ended().collect();
+    let ended: Vec<_> = ledger.take_completed().collect();
     assert!(matches!(ended[0], (3, Err(CallError::Unknown { .. }))), "{ended:?}");
     assert!(matches!(ended[1], (1, Err(CallError::NotRun { .. }))), "{ended:?}");
 }
 
 #[test]
-fn r17_behind_a_later_one_given_up_a_message_ends_as_not_run() {
+fn r17_a_given_up_later_message_prevents_a_restamp() {
     let (mut ledger, now) = (books(), Instant::now());
-    ledger.push(1, Message { deadline: now + DEADLINE * 3, ..message("a", now) }, 1);
+    ledger.push(1, OutgoingMessage { deadline: now + DEADLINE * 3, ..message("a", now) }, 1);
     ledger.push(2, message("a", now), 2);
     stamps(&mut ledger, now);
     let later = now + DEADLINE;
     ledger.tick(later);
-    assert_eq!(ledger.take_ended().count(), 1, "2 is given up, and may run yet");
-    ledger.reply(too_old(1, 500), later);
+    assert_eq!(ledger.take_completed().count(), 1, "2 is given up, and may run yet");
+    ledger.on_reply(too_old(1, 500), later);
     assert_eq!(stamps(&mut ledger, later + Duration::from_secs(2)), []);
-    let (_, outcome) = ledger.take_ended().next().expect("ended");
+    let (_, outcome) = ledger.take_completed().next().expect("ended");
     assert!(matches!(outcome, Err(CallError::NotRun { .. })), "{outcome:?}");
 }
 
 #[test]
 fn r17_a_reply_that_is_no_longer_kept_is_final() {
     let (mut ledger, now) = (books(), Instant::now());
-    ledger.push(1, Message { again: true, ..message("a", now) }, 1);
+    ledger.push(1, OutgoingMessage { is_resend: true, ..message("a", now) }, 1);
     stamps(&mut ledger, now);
-    let ran = Reply { entity_version: 7, ..reply(1, Outcome::Ran, "reply-dropped", false) };
-    ledger.reply(ran, now);
-    let (_, outcome) = ledger.take_ended().next().expect("ended");
+    let ran =
+        Reply { entity_version: 7, ..reply(1, Outcome::ReplyDropped, "reply-dropped", false) };
+    ledger.on_reply(ran, now);
+    let (_, outcome) = ledger.take_completed().next().expect("ended");
     assert!(matches!(outcome, Err(CallError::ReplyDropped { version: 7, .. })), "{outcome:?}");
     assert_eq!(ledger.settled(), 2);
 }
@@ -252,51 +257,51 @@ fn not_run_is_no_proof_once_a_copy_is_in_doubt() {
     sent(&mut ledger, now);
     ledger.connection_lost();
     sent(&mut ledger, now);
-    ledger.reply(reply(1, Outcome::NotRun, "unknown-method", false), now);
-    assert_eq!(ledger.take_ended().count(), 0);
+    ledger.on_reply(reply(1, Outcome::NotRun, "unknown-method", false), now);
+    assert_eq!(ledger.take_completed().count(), 0);
     ledger.tick(now + DEADLINE);
-    let (_, outcome) = ledger.take_ended().next().expect("ended");
+    let (_, outcome) = ledger.take_completed().next().expect("ended");
     assert!(matches!(outcome, Err(CallError::Unknown { .. })), "{outcome:?}");
 }
 
 #[test]
-fn a_query_without_an_answer_is_never_in_doubt() {
+fn an_unanswered_query_is_never_in_doubt() {
     let (mut ledger, now) = (books(), Instant::now());
     let mut query = message("a", now);
-    query.envelope.kind = Kind::Query.into();
+    query.envelope.kind = MessageKind::Query.into();
     ledger.push(1, query, 1);
     sent(&mut ledger, now);
     ledger.tick(now + DEADLINE);
-    let error = ledger.take_ended().next().expect("ended").1.expect_err("no answer");
-    assert!(matches!(&error, CallError::Unanswered { why, .. } if &**why == "deadline"));
+    let error = ledger.take_completed().next().expect("ended").1.expect_err("no answer");
+    assert!(matches!(&error, CallError::Unanswered { cause, .. } if &**cause == "deadline"));
     assert_eq!(error.code(), "query-unanswered");
     // Nothing of it is recorded that anybody could ask for.
     assert_eq!(ledger.settled(), 2);
 }
 
 #[test]
-fn an_unknown_reply_puts_in_doubt_and_a_final_one_ends_it() {
+fn unknown_puts_a_message_in_doubt_until_a_final_reply() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     sent(&mut ledger, now);
-    ledger.reply(reply(1, Outcome::Unknown, "store-unknown", false), now);
+    ledger.on_reply(reply(1, Outcome::Unknown, "store-unknown", false), now);
     let due = ledger.next_wake().expect("sent again");
     ledger.tick(due);
     assert_eq!(sent(&mut ledger, due).len(), 1);
-    ledger.reply(reply(1, Outcome::Result, "", false), due);
-    assert!(ledger.take_ended().next().expect("ended").1.is_ok());
+    ledger.on_reply(reply(1, Outcome::Result, "", false), due);
+    assert!(ledger.take_completed().next().expect("ended").1.is_ok());
     assert!(ledger.is_empty());
 }
 
 #[test]
-fn a_message_that_never_left_or_was_refused_ends_as_not_run() {
+fn an_unsent_or_refused_message_ends_as_not_run() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     ledger.push(2, message("a", now), 2);
     assert_eq!(ledger.next_to_send(now).expect("first").sequence, 1);
-    ledger.reply(reply(1, Outcome::NotRun, "mailbox-full", true), now);
+    ledger.on_reply(reply(1, Outcome::NotRun, "mailbox-full", true), now);
     ledger.tick(now + DEADLINE);
-    let ended: Vec<_> = ledger.take_ended().collect();
+    let ended: Vec<_> = ledger.take_completed().collect();
     let codes: Vec<_> =
         ended.iter().map(|(_, outcome)| outcome.as_ref().expect_err("ended")).collect();
     assert!(codes.iter().all(|error| matches!(error, CallError::NotRun { .. })), "{codes:?}");
@@ -308,53 +313,53 @@ fn a_message_that_never_left_or_was_refused_ends_as_not_run() {
 }
 
 #[test]
-fn a_given_up_message_holds_settled_for_a_while_and_after_never() {
+fn a_given_up_message_delays_settled_but_not_after() {
     let (mut ledger, now) = (books(), Instant::now());
     ledger.push(1, message("a", now), 1);
     sent(&mut ledger, now);
     let later = now + DEADLINE;
     ledger.tick(later);
-    assert_eq!(ledger.take_ended().count(), 1);
+    assert_eq!(ledger.take_completed().count(), 1);
     ledger.push(2, message("a", later), 2);
     assert_eq!(sent(&mut ledger, later), [(2, 0, 1)]);
-    ledger.reply(reply(2, Outcome::Result, "", false), later);
+    ledger.on_reply(reply(2, Outcome::Result, "", false), later);
     ledger.tick(later + DOUBT_TIME);
     assert_eq!(ledger.settled(), 3);
 }
 
 #[test]
-fn superseded_ends_at_once_as_unknown_if_in_doubt_and_an_id_of_another_message_is_not_run() {
+fn superseded_in_doubt_is_unknown_and_id_reused_is_not_run() {
     let (mut ledger, now) = (books(), Instant::now());
     for sequence in [1, 2] {
-        let again = Message { again: true, ..message("a", now) };
+        let again = OutgoingMessage { is_resend: true, ..message("a", now) };
         ledger.push(sequence, again, sequence);
     }
     sent(&mut ledger, now);
-    ledger.reply(reply(1, Outcome::NotRun, "superseded", false), now);
-    ledger.reply(reply(2, Outcome::NotRun, "id-reused", false), now);
+    ledger.on_reply(reply(1, Outcome::NotRun, "superseded", false), now);
+    ledger.on_reply(reply(2, Outcome::NotRun, "id-reused", false), now);
     ledger.push(3, message("a", now), 3);
     sent(&mut ledger, now);
-    ledger.reply(reply(3, Outcome::NotRun, "superseded", false), now);
+    ledger.on_reply(reply(3, Outcome::NotRun, "superseded", false), now);
     let ended: Vec<_> =
-        ledger.take_ended().map(|(_, outcome)| outcome.expect_err("ended")).collect();
+        ledger.take_completed().map(|(_, outcome)| outcome.expect_err("ended")).collect();
     assert!(matches!(ended[0], CallError::Unknown { .. }), "{ended:?}");
     assert!(matches!(ended[1], CallError::NotRun { .. }), "{ended:?}");
     assert!(matches!(ended[2], CallError::NotRun { .. }), "{ended:?}");
 }
 
 #[test]
-fn the_window_holds_in_messages_and_bytes_and_counts_what_was_given_up() {
+fn the_window_counts_messages_that_were_given_up() {
     let (mut ledger, now) = (books(), Instant::now());
-    ledger.set_window(Window { messages: 2, ..Window::default() });
+    ledger.set_limits(SessionLimits { messages: 2, ..SessionLimits::default() });
     for sequence in 1..=4 {
         ledger.push(sequence, message("a", now), sequence);
     }
     assert_eq!(sent(&mut ledger, now).len(), 2);
-    let short = Message { deadline: now + DEADLINE * 2, ..message("a", now) };
+    let short = OutgoingMessage { deadline: now + DEADLINE * 2, ..message("a", now) };
     ledger.push(5, short, 5);
     ledger.tick(now + DEADLINE);
     assert_eq!(sent(&mut ledger, now + DEADLINE).len(), 0, "two are still in flight");
-    ledger.reply(reply(1, Outcome::Result, "", false), now + DEADLINE);
+    ledger.on_reply(reply(1, Outcome::Result, "", false), now + DEADLINE);
     assert_eq!(sent(&mut ledger, now + DEADLINE).len(), 1);
 }
 
@@ -382,9 +387,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_books_stay_right(steps in steps()) {
+    fn the_ledger_agrees_with_a_model_in_random_runs(steps in steps()) {
         let mut ledger = books();
-        ledger.set_window(Window { messages: 8, ..Window::default() });
+        ledger.set_limits(SessionLimits { messages: 8, ..SessionLimits::default() });
         let mut now = Instant::now();
         let mut next = 1;
         // The model: who is unresolved, in flight, and has ever had a copy whose fate is open.
@@ -407,7 +412,7 @@ proptest! {
                     let mut last = 0;
                     while let Some(envelope) = ledger.next_to_send(now).cloned() {
                         // One that cannot be stamped anew ends while others are sent.
-                        for (sequence, outcome) in ledger.take_ended() {
+                        for (sequence, outcome) in ledger.take_completed() {
                             unresolved.remove(&sequence);
                             over.push((sequence, outcome));
                         }
@@ -443,7 +448,7 @@ proptest! {
                     let sequence = flight.remove(which % flight.len());
                     let (outcome, code, retryable) = match how {
                         0 | 1 => (Outcome::Result, "", false),
-                        2 => (Outcome::Error, "refused", false),
+                        2 => (Outcome::ApplicationError, "refused", false),
                         3 => (Outcome::NotRun, "mailbox-full", true),
                         4 => (Outcome::NotRun, "unknown-method", false),
                         5 => (Outcome::Unknown, "store-unknown", true),
@@ -456,7 +461,7 @@ proptest! {
                         6 | 7 => too_old(sequence, 100 + 50 * sequence + u64::from(how)),
                         _ => reply(sequence, outcome, code, retryable),
                     };
-                    ledger.reply(answer, now);
+                    ledger.on_reply(answer, now);
                 }
                 Step::Reply(..) => {}
                 Step::Break => {
@@ -468,7 +473,7 @@ proptest! {
                     ledger.tick(now);
                 }
             }
-            over.extend(ledger.take_ended());
+            over.extend(ledger.take_completed());
             for (sequence, outcome) in over {
                 prop_assert!(ended.insert(sequence), "one outcome each");
                 unresolved.remove(&sequence);

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::{Node, Running, authority, client, in_time, result};
-use ostraca_client::{CallError, Entity, Kind, Options};
+use ostraca_client::{CallError, CallOptions, Entity, MessageKind};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
 
-fn options(deadline: Duration) -> Options {
-    Options { deadline, ..Options::default() }
+fn options(deadline: Duration) -> CallOptions {
+    CallOptions { timeout: deadline, ..CallOptions::default() }
 }
 
 #[tokio::test]
-async fn an_answer_carries_body_version_and_id() {
+async fn a_reply_carries_body_version_and_id() {
     in_time(async {
         let ca = authority();
         let node = Node::new(|_, request| {
             let body = request.envelope.body.clone();
-            request.ticket.answer(result(5, body));
+            request.ticket.reply(result(5, body));
         });
         let running = Running::start(&ca, &node, "127.0.0.1:0");
         let client = client(&ca, &running.address).await;
@@ -34,7 +34,7 @@ async fn an_answer_carries_body_version_and_id() {
         assert_eq!((answer.body.as_ref(), answer.version, answer.id), (&b"[1]"[..], 5, id));
         let seen = node.seen.lock().expect("seen")[0].clone();
         assert_eq!((seen.sequence, seen.after, seen.settled), (1, 0, 1));
-        assert_eq!(seen.kind(), Kind::Command);
+        assert_eq!(seen.kind(), MessageKind::Command);
         assert_eq!((seen.r#type.as_str(), seen.id.as_str()), ("counter", "alice"));
         assert!(seen.remaining_ms > 5_000 && seen.remaining_ms <= 10_000);
         assert_eq!(client.connected_to().expect("connected").0, "one");
@@ -45,7 +45,7 @@ async fn an_answer_carries_body_version_and_id() {
 }
 
 #[tokio::test]
-async fn messages_of_a_session_arrive_in_the_order_of_the_calls_and_replies_find_theirs() {
+async fn a_session_sends_in_call_order_and_matches_replies() {
     in_time(async {
         let ca = authority();
         // Answers in pairs, the later one first.
@@ -57,7 +57,7 @@ async fn messages_of_a_session_arrive_in_the_order_of_the_calls_and_replies_find
                 Some(first) => {
                     for request in [request, first] {
                         let body = request.envelope.body.clone();
-                        request.ticket.answer(result(1, body));
+                        request.ticket.reply(result(1, body));
                     }
                 }
             }
@@ -85,8 +85,8 @@ async fn an_application_error_is_final_and_not_sent_again() {
     in_time(async {
         let ca = authority();
         let node = Node::new(|_, request| {
-            request.ticket.answer(Reply {
-                outcome: Outcome::Error.into(),
+            request.ticket.reply(Reply {
+                outcome: Outcome::ApplicationError.into(),
                 problem: Some(problem("insufficient-funds", "only 3 left")),
                 entity_version: 9,
                 ..Reply::default()
@@ -109,7 +109,7 @@ async fn an_application_error_is_final_and_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_retryable_refusal_is_sent_again_under_the_same_id_and_another_is_not() {
+async fn only_a_retryable_refusal_is_resent_under_the_same_id() {
     in_time(async {
         let ca = authority();
         let tries = AtomicU64::new(0);
@@ -121,7 +121,7 @@ async fn a_retryable_refusal_is_sent_again_under_the_same_id_and_another_is_not(
                 full.retryable = true;
                 request.ticket.not_run(full);
             } else {
-                request.ticket.answer(result(1, ""));
+                request.ticket.reply(result(1, ""));
             }
         });
         let running = Running::start(&ca, &node, "127.0.0.1:0");
@@ -143,7 +143,7 @@ async fn a_retryable_refusal_is_sent_again_under_the_same_id_and_another_is_not(
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_waiting_as_unknown_and_a_late_copy_is_recognised() {
+async fn a_deadline_is_unknown_and_a_resend_gets_the_record() {
     in_time(async {
         let ca = authority();
         let silent = Mutex::new(Vec::new());
@@ -152,7 +152,7 @@ async fn a_deadline_ends_the_waiting_as_unknown_and_a_late_copy_is_recognised() 
             if silent.is_empty() {
                 silent.push(request.ticket);
             } else {
-                request.ticket.answer(result(1, "recorded"));
+                request.ticket.reply(result(1, "recorded"));
             }
         });
         let running = Running::start(&ca, &node, "127.0.0.1:0");
@@ -164,7 +164,7 @@ async fn a_deadline_ends_the_waiting_as_unknown_and_a_late_copy_is_recognised() 
         let error = session.send(&entity, "add", "[1]", &short).await.expect_err("no reply");
         assert!(began.elapsed() >= Duration::from_millis(100));
         let CallError::Unknown { id, .. } = error else { panic!("{error:?}") };
-        let again = Options { again: Some(id), ..Options::default() };
+        let again = CallOptions { resend: Some(id), ..CallOptions::default() };
         let answer = session.send(&entity, "add", "[1]", &again).await.expect("answer");
         assert_eq!((answer.id, answer.body.as_ref()), (id, &b"recorded"[..]));
         assert_eq!(session.next_sequence(), 2);
@@ -185,7 +185,7 @@ struct Records {
 }
 
 #[tokio::test]
-async fn ten_broken_connections_lose_and_double_and_reorder_nothing() {
+async fn broken_connections_lose_repeat_and_reorder_nothing() {
     const MESSAGES: u64 = 10_000;
     in_time(async {
         let ca = authority();
@@ -211,7 +211,7 @@ async fn ten_broken_connections_lose_and_double_and_reorder_nothing() {
                 }
             };
             drop(records);
-            request.ticket.answer(result(version, ""));
+            request.ticket.reply(result(version, ""));
         });
         let mut running = Running::start(&ca, &node, "127.0.0.1:0");
         let address = running.address.clone();
@@ -251,7 +251,7 @@ async fn a_dropped_call_is_still_sent_and_closing_ends_the_rest() {
         let tickets = Mutex::new(Vec::new());
         let node = Node::new(move |_, request| match request.envelope.method.as_str() {
             "hold" => tickets.lock().expect("tickets").push(request.ticket),
-            _ => request.ticket.answer(result(1, "")),
+            _ => request.ticket.reply(result(1, "")),
         });
         let running = Running::start(&ca, &node, "127.0.0.1:0");
         let client = client(&ca, &running.address).await;
@@ -273,10 +273,10 @@ async fn a_dropped_call_is_still_sent_and_closing_ends_the_rest() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_alone() {
+async fn an_oversized_message_is_refused_alone() {
     in_time(async {
         let ca = authority();
-        let node = Node::new(|_, request| request.ticket.answer(result(1, "")));
+        let node = Node::new(|_, request| request.ticket.reply(result(1, "")));
         let running = Running::start(&ca, &node, "127.0.0.1:0");
         let client = client(&ca, &running.address).await;
         let session = client.session();
@@ -299,7 +299,7 @@ async fn what_is_too_large_is_refused_alone() {
 }
 
 #[tokio::test]
-async fn without_a_node_a_call_ends_as_not_connected_and_one_in_flight_as_unknown() {
+async fn without_a_node_new_calls_fail_and_sent_ones_are_unknown() {
     in_time(async {
         let ca = authority();
         let tickets = Mutex::new(Vec::new());

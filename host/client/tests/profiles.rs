@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::{Node, Running, authority, in_time, result};
 use ostraca_client::{Client, ConnectError, ConnectOptions, Entity, Profile, ProfileError};
-use ostraca_wire::proto::{Deployed, Status};
-use ostraca_wire::server::{Admin, AdminAnswer};
+use ostraca_wire::proto::{DeployResult, Status};
+use ostraca_wire::server::{AdminOperation, AdminOutput};
 
 #[test]
-fn the_nearest_profile_upwards_is_found_and_its_absence_says_what_to_run() {
+fn the_nearest_profile_above_is_found_or_advice_is_given() {
     let home = tempfile::tempdir().expect("directory");
     let deep = home.path().join("a/b/c");
     std::fs::create_dir_all(&deep).expect("directories");
@@ -33,7 +33,7 @@ fn the_nearest_profile_upwards_is_found_and_its_absence_says_what_to_run() {
 }
 
 #[test]
-fn paths_in_a_profile_are_from_its_directory_and_unknown_keys_are_errors() {
+fn profile_paths_are_relative_and_unknown_keys_are_errors() {
     let home = tempfile::tempdir().expect("directory");
     let ca = authority();
     ca.save(home.path()).expect("saved");
@@ -64,7 +64,7 @@ async fn a_client_says_why_it_cannot_connect() {
         };
         let profile = Profile::new(vec![nobody.clone()], ca.certificate_pem(), &identity);
         let error = Client::connect_with(profile, options).await.err().expect("nobody");
-        assert!(matches!(error, ConnectError::NoNode { .. }));
+        assert!(matches!(error, ConnectError::NoNodeReachable { .. }));
         let text = error.to_string();
         assert!(text.contains(&nobody) && text.contains("ostraca dev"), "{text}");
 
@@ -72,7 +72,7 @@ async fn a_client_says_why_it_cannot_connect() {
         let error = Client::connect(mixed).await.err().expect("two clusters");
         assert_eq!(error.code(), "bad-profile");
 
-        let node = Node::new(|_, request| request.ticket.answer(result(1, "")));
+        let node = Node::new(|_, request| request.ticket.reply(result(1, "")));
         let running = Running::start(&other, &node, "127.0.0.1:0");
         let wrong = Profile::new(vec![running.address.clone()], ca.certificate_pem(), &identity);
         let error = Client::connect(wrong).await.err().expect("another cluster");
@@ -91,31 +91,31 @@ async fn a_client_says_why_it_cannot_connect() {
 }
 
 #[tokio::test]
-async fn admin_requests_are_answered_or_refused_with_the_nodes_own_words() {
+async fn admin_requests_get_a_response_or_the_nodes_problem() {
     in_time(async {
         let ca = authority();
         let node = Node::with_admin(
             |_, _| {},
             |request| match request {
-                Admin::Deploy(upload) => Ok(AdminAnswer::Deployed(Deployed {
+                AdminOperation::Deploy(upload) => Ok(AdminOutput::Deployed(DeployResult {
                     r#type: "counter".into(),
                     revision: 1,
                     digest: upload.digest.to_vec().into(),
                     unchanged: upload.expected_revision == Some(1),
-                    ..Deployed::default()
+                    ..DeployResult::default()
                 })),
-                Admin::Deployments => Ok(AdminAnswer::Deployments(Vec::new())),
-                Admin::Status => Ok(AdminAnswer::Status(Box::new(Status {
+                AdminOperation::Deployments => Ok(AdminOutput::Deployments(Vec::new())),
+                AdminOperation::Status => Ok(AdminOutput::Status(Box::new(Status {
                     node: "one".into(),
-                    numbers: [("turns".to_owned(), 3)].into(),
+                    metrics: [("turns".to_owned(), 3)].into(),
                     ..Status::default()
                 }))),
-                Admin::Methods(kind) => {
+                AdminOperation::Methods(kind) => {
                     let mut unknown = ostraca_wire::problem("unknown-type", format!("no {kind}"));
                     unknown.help = "did you mean counter?".into();
                     Err(unknown)
                 }
-                Admin::Node => Ok(AdminAnswer::Node(Default::default())),
+                AdminOperation::Node => Ok(AdminOutput::Node(Default::default())),
                 _ => Err(ostraca_wire::problem("unknown-request", "not in this test")),
             },
         );
@@ -130,7 +130,7 @@ async fn admin_requests_are_answered_or_refused_with_the_nodes_own_words() {
         let error = client.deploy("", large, None).await.expect_err("too large");
         assert_eq!(error.code(), "component-too-large");
         assert!(client.deployments().await.expect("none").is_empty());
-        assert_eq!(client.status().await.expect("status").numbers["turns"], 3);
+        assert_eq!(client.status().await.expect("status").metrics["turns"], 3);
         let error = client.methods("cuonter").await.expect_err("unknown");
         assert_eq!(error.code(), "unknown-type");
         client.node().await.expect("node");

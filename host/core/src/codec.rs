@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_out_of_range_is_refused_with_what_to_do() {
+    fn an_unsupported_format_is_refused_with_advice() {
         for known in OLDEST_FORMAT..=FORMAT {
             assert_eq!(check_format(known), Ok(()));
         }

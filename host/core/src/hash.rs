@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_key_is_read_as_it_is_written() {
+    fn a_shard_key_rule_round_trips_through_its_text() {
         for (text, rule) in [("id", ShardKeyRule::Id), ("until:/", ShardKeyRule::Until("/".into()))]
         {
             assert_eq!(ShardKeyRule::parse(text), Ok(rule.clone()));

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_written_as_operators_read_them() {
+    fn ids_are_displayed_as_operators_expect() {
         assert_eq!(ShardId(7).to_string(), "7");
         assert_eq!(ClusterId(255).to_string(), "000000000000000000000000000000ff");
         assert_eq!(format!("{:?}", ClusterId(255)), ClusterId(255).to_string());

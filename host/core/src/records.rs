@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn r1_a_claim_gives_way_to_later_epochs_and_its_owner() {
+    fn r1_a_claim_is_superseded_by_later_epochs_and_its_owner() {
         let standing = claim(5, "a", 1, 3);
         for (higher, number) in [(6, 0), (6, 3), (7, 9)] {
             assert!(claim(higher, "b", 2, number).supersedes(&standing));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answers_size_is_that_of_its_code_and_text() {
+    fn a_guest_reply_length_counts_its_code_and_text() {
         let error = GuestReply::Error { code: "full".into(), message: "no room".into() };
         assert_eq!(error.len(), 11);
         assert!(!error.is_empty());

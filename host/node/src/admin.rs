@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ostraca_core::ids::ShardId;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_wire::proto::Problem;
-use ostraca_wire::server::{Admin, AdminAnswer};
+use ostraca_wire::server::{AdminOperation, AdminOutput};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::control;
@@ -42,20 +42,20 @@ impl Desk {
         &self,
         gateway: &Arc<Gateway>,
         principal: &str,
-        request: Admin,
-    ) -> Result<AdminAnswer, Problem> {
+        request: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
         match request {
-            Admin::Status => Ok(AdminAnswer::Status(Box::new(self.status.now(gateway)))),
-            Admin::Nodes => Ok(AdminAnswer::Nodes(self.nodes(gateway))),
-            Admin::Shards => Ok(AdminAnswer::Shards(self.shards())),
-            Admin::Entities(request) => self.entities(gateway, request).await,
-            Admin::Inspect(request) => self.inspect(gateway, principal, request).await,
-            Admin::Drain { node, undo } => self.drain(&node, undo),
-            Admin::Forget { node } => self.forget(&node).await,
-            Admin::Cluster(request) => self.cluster(request).await,
-            Admin::Plan => self.plan().await,
-            Admin::Rebalance => self.rebalance().await,
-            Admin::Events(request) => Ok(self.events(request)),
+            AdminOperation::Status => Ok(AdminOutput::Status(Box::new(self.status.now(gateway)))),
+            AdminOperation::Nodes => Ok(AdminOutput::Nodes(self.nodes(gateway))),
+            AdminOperation::Shards => Ok(AdminOutput::Shards(self.shards())),
+            AdminOperation::Entities(request) => self.entities(gateway, request).await,
+            AdminOperation::Inspect(request) => self.inspect(gateway, principal, request).await,
+            AdminOperation::Drain { node, undo } => self.drain(&node, undo),
+            AdminOperation::Forget { node } => self.forget(&node).await,
+            AdminOperation::Cluster(request) => self.cluster(request).await,
+            AdminOperation::RebalancePlan => self.plan().await,
+            AdminOperation::Rebalance => self.rebalance().await,
+            AdminOperation::Events(request) => Ok(self.events(request)),
             _ => Err(problem("unknown-request", "this node does not know that request", "")),
         }
     }

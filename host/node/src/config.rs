@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::rows::Roles;
-use ostraca_wire::identity::{self, Identity, IdentityError, Trust};
+use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
 
 pub use agreed::ClusterSettings;
 pub use cluster::Role;
@@ -156,7 +156,7 @@ impl Config {
     ///
     /// # Errors
     /// [`NodeError::Identity`] names the file; [`NodeError::OtherIdentity`] whose certificate it is instead.
-    pub fn identity(&self) -> Result<(Trust, Identity), NodeError> {
+    pub fn identity(&self) -> Result<(TrustRoot, Identity), NodeError> {
         let files = &self.file.identity;
         let ca = self.data.join(&files.ca);
         let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
@@ -166,7 +166,7 @@ impl Config {
         })?;
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
-        let trust = Trust::from_pem(&pem)?;
+        let trust = TrustRoot::from_pem(&pem)?;
         // The first node has nobody who would refuse it for that; clients would, one by one.
         let now = std::time::SystemTime::now();
         trust.check_time(now)?;
@@ -174,7 +174,7 @@ impl Config {
         let found = identity.principal();
         // Who joins hears of a foreign authority from the other side; the first node has nobody to tell it.
         let foreign = self.roles().store && found.cluster != trust.cluster;
-        if found.role == identity::Role::Node && found.name == self.node && !foreign {
+        if found.kind == identity::PrincipalKind::Node && found.name == self.node && !foreign {
             return Ok((trust, identity));
         }
         let of = if foreign { format!(" of cluster {}", found.cluster) } else { String::new() };
@@ -228,7 +228,7 @@ impl Config {
     }
 
     /// How long messages may have.
-    pub(crate) fn deadlines(&self) -> ostraca_wire::envelope::Deadlines {
+    pub(crate) fn deadlines(&self) -> ostraca_wire::envelope::TimeoutLimits {
         self.file.gateway.deadlines()
     }
 

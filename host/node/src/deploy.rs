@@ -12,7 +12,7 @@ use std::time::Duration;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
-use ostraca_wire::proto::{Deployed, Problem};
+use ostraca_wire::proto::{DeployResult, Problem};
 use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
 
@@ -46,7 +46,7 @@ impl Deployer {
     ///
     /// # Errors
     /// A problem with its code; if it is retryable, the same deploy may succeed later, and does no harm if it had.
-    pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<Deployed, Problem> {
+    pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
             let text = format!("a manifest of {bytes} bytes; {MAX_MANIFEST_BYTES} are taken");
@@ -114,7 +114,7 @@ impl Deployer {
         let digest =
             self.store.put_blob(upload.component).await.map_err(|e| store_problem(e.into()))?;
         // Nothing more is held of what was uploaded: its sender's next deploy finds the place free.
-        drop(upload.place);
+        drop(upload.permit);
         if digest != upload.digest {
             let text = "the store keeps the component under another digest";
             return Err(problem("store-failed", text, "report it"));
@@ -181,7 +181,7 @@ impl Deployer {
         standing: &Standing,
         manifest: Manifest,
         upload: &Upload,
-    ) -> Result<Deployed, Problem> {
+    ) -> Result<DeployResult, Problem> {
         let Standing { found, row } = standing;
         // This node's watch may be behind.
         self.loader.row(found.clone());
@@ -203,7 +203,7 @@ impl Deployer {
         wanted: &TypeRow,
         manifest: Manifest,
         program: Arc<Program>,
-    ) -> Result<Deployed, Problem> {
+    ) -> Result<DeployResult, Problem> {
         let kind = manifest.kind.clone();
         let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
         let (Some(now), Some((row, _))) = (now, parsed) else {
@@ -290,9 +290,9 @@ fn says(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
     row.component == *component && row.manifest == manifest
 }
 
-fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Deployed {
+fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> DeployResult {
     let digest = digest.to_vec().into();
-    Deployed { r#type: kind.into(), revision, digest, unchanged, ..Deployed::default() }
+    DeployResult { r#type: kind.into(), revision, digest, unchanged, ..DeployResult::default() }
 }
 
 fn changed(kind: &str, stands: u64, expected: u64) -> Problem {

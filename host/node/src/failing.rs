@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entity_fails_until_its_next_good_turn() {
+    fn an_entity_counts_as_failing_until_a_turn_succeeds() {
         let failing = Failing::default();
         let shard = ShardId(7);
         failing.fine(shard, &entity("a"));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_go_with_their_shard_and_with_a_deployment() {
+    fn failures_are_cleared_with_their_shard_or_by_a_deploy() {
         let failing = Failing::default();
         for shard in 1..=2 {
             failing.failed(ShardId(shard), &entity("a"), "trap", "", 1);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_failures_are_remembered() {
+    fn the_number_of_remembered_failures_is_bounded() {
         let failing = Failing::default();
         for number in 0..KEPT + 10 {
             failing.failed(ShardId(1), &entity(&number.to_string()), "trap", "", 1);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_off_raise_keeps_older_nodes_out_and_resumes() {
+    async fn an_interrupted_raise_keeps_older_nodes_out_and_resumes() {
         let store = MemoryStore::new(1, ClusterId(1), "test");
         ownership::found(&store, 8, &ClusterSettings::default()).await.expect("founded");
         let (row, revision) =

@@ -19,9 +19,11 @@ use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats};
 use ostraca_core::rows::Member;
-use ostraca_wire::outcome::{doubtful, reply, verdict_of, verdict_on};
+use ostraca_wire::outcome::{
+    attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
+};
 use ostraca_wire::proto::Reply;
-use ostraca_wire::server::Request;
+use ostraca_wire::server::IncomingMessage;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
@@ -85,13 +87,13 @@ impl Gateway {
     }
 
     /// Takes messages of one session, in their order; those of types that are not known yet stay in the batch.
-    pub(crate) fn take(&self, session: ScopedSessionId, batch: &mut Vec<Request>) {
+    pub(crate) fn take(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.now();
         let now = self.now();
         let mut unknown = Vec::new();
         let mut parcels = Vec::with_capacity(batch.len());
         for mut request in batch.drain(..) {
-            self.opener.deadlines.bound(&mut request.envelope);
+            self.opener.deadlines.apply(&mut request.envelope);
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {
@@ -173,8 +175,11 @@ impl Gateway {
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         for (tag, reply) in batch.drain(..) {
-            let given = router.on_attempt_result(now, tag, verdict_of(&reply), &mut steps);
-            answers.extend(given.map(|(parcel, in_doubt)| (parcel, doubtful(reply, in_doubt))));
+            let given =
+                router.on_attempt_result(now, tag, attempt_result_for_reply(&reply), &mut steps);
+            answers.extend(
+                given.map(|(parcel, in_doubt)| (parcel, unknown_if_in_doubt(reply, in_doubt))),
+            );
         }
         drop(router);
         for (parcel, reply) in answers {
@@ -211,15 +216,18 @@ impl Answers for Gateway {
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         for Answered { tag, outcome, kind, epoch } in batch.drain(..) {
-            if let Some((parcel, in_doubt)) =
-                router.on_attempt_result(now, tag, verdict_on(&outcome, epoch), &mut steps)
-            {
+            if let Some((parcel, in_doubt)) = router.on_attempt_result(
+                now,
+                tag,
+                attempt_result_for_outcome(&outcome, epoch),
+                &mut steps,
+            ) {
                 answers.push((parcel, in_doubt, outcome, kind, epoch));
             }
         }
         drop(router);
         for (parcel, in_doubt, outcome, kind, epoch) in answers {
-            parcel.answer(doubtful(reply(outcome, kind, epoch), in_doubt));
+            parcel.answer(unknown_if_in_doubt(reply_for_outcome(outcome, kind, epoch), in_doubt));
         }
         self.carry_out(steps);
     }

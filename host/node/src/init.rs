@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_has_a_configuration_an_identity_and_a_store_of_one_cluster() {
+    fn init_creates_a_configuration_an_identity_and_a_store() {
         let dir = tempfile::tempdir().expect("a directory");
         let made = init(&dir.path().join("a/b"), &options()).expect("made");
         let config = Config::load(&made.config).expect("a configuration");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_joins_has_an_identity_of_the_cluster_and_no_store() {
+    fn join_creates_an_identity_of_the_cluster_and_no_store() {
         let dir = tempfile::tempdir().expect("a directory");
         let first = init(&dir.path().join("n1"), &options()).expect("made");
         let joining = |node: &str, roles: &[Role]| JoinOptions {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_certificate_of_somebody_else_is_refused_by_name() {
+    fn a_certificate_of_another_principal_is_refused_by_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let made = init(dir.path(), &options()).expect("made");
         let ca = Ca::load(&made.ca).expect("the authority");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_something_in_it_is_refused_and_left_alone() {
+    fn a_directory_that_is_not_empty_is_refused_untouched() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("mine"), "x").expect("written");
         let error = init(dir.path(), &options()).expect_err("refused");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_counts_that_cannot_be_are_refused_before_anything_is_made() {
+    fn invalid_names_and_counts_are_refused_before_any_write() {
         let dir = tempfile::tempdir().expect("a directory");
         let place = dir.path().join("node");
         for bad in [

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_name_is_known_again_and_a_strange_one_is_not() {
+    fn only_a_mistyped_name_gets_a_suggestion() {
         let known = ["idle", "remember"];
         assert_eq!(nearest("idel", known), Some("idle"));
         assert_eq!(nearest("rember", known), Some("remember"));

@@ -7,11 +7,11 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use ostraca_store_peer::{ClusterServer, EntityServer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::outcome::starting;
-use ostraca_wire::peer::messages::Messages;
-use ostraca_wire::peer::serve::serve_calls;
-use ostraca_wire::peer::{Alpn, PeerInfo, PeerService, StreamKind, look, messages};
-use ostraca_wire::server::Request;
+use ostraca_wire::outcome::node_starting;
+use ostraca_wire::peer::forwarding::ForwardedMessageHandler;
+use ostraca_wire::peer::rpc_server::serve_rpc;
+use ostraca_wire::peer::{Alpn, PeerInfo, PeerService, StreamKind, forwarding, inspect};
+use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Peers {
 pub(crate) struct Streams(pub(crate) Arc<Peers>);
 
 impl PeerService for Streams {
-    fn stream(
+    fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
         kind: StreamKind,
@@ -72,28 +72,29 @@ impl Streams {
         // Nothing is pushed: a watch is a call that waits.
         let (_, pushes) = mpsc::channel(1);
         match kind {
-            StreamKind::Messages { messages, bytes } => {
-                messages::serve(reader, writer, &peer, (messages, bytes), self).await
-            }
-            StreamKind::Store => {
+            StreamKind::Forwarding {
+                max_in_flight_messages: messages,
+                max_in_flight_bytes: bytes,
+            } => forwarding::serve(reader, writer, &peer, (messages, bytes), self).await,
+            StreamKind::EntityStore => {
                 let Some(server) = &self.0.entities else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
-                serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+                serve_rpc(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
-            StreamKind::Cluster => {
+            StreamKind::ClusterStore => {
                 let Some(server) = self.0.rows.get() else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
-                serve_calls(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+                serve_rpc(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
-            StreamKind::Look => {
+            StreamKind::Inspect => {
                 let gateway = self.0.gateway.get().cloned();
                 let look = move |question| {
                     let gateway = gateway.clone();
                     async move { gateway.as_ref()?.looked(question).await }.boxed()
                 };
-                look::serve(reader, writer, &peer, look).await
+                inspect::serve(reader, writer, &peer, look).await
             }
-            StreamKind::Talk => {
+            StreamKind::Control => {
                 let (node, heard) = (peer.member.node.clone(), self.0.heard.clone());
                 let hear = move |_, body: Bytes| {
                     match control::decode_message(&node, &body) {
@@ -102,7 +103,7 @@ impl Streams {
                     }
                     ready(Bytes::new()).boxed()
                 };
-                serve_calls(reader, writer, &peer, hear, pushes).await
+                serve_rpc(reader, writer, &peer, hear, pushes).await
             }
         }
     }
@@ -110,18 +111,18 @@ impl Streams {
 
 /// Other nodes read in a node's row whether the store is there; this one says it by ending the stream.
 fn no_store(mut reader: FrameReader, mut writer: FrameWriter) -> Result<(), ostraca_wire::Error> {
-    reader.stop(ostraca_wire::code::Code::UnexpectedFrame);
-    writer.reset(ostraca_wire::code::Code::UnexpectedFrame);
+    reader.stop(ostraca_wire::close_code::CloseCode::UnexpectedFrame);
+    writer.reset(ostraca_wire::close_code::CloseCode::UnexpectedFrame);
     Ok(())
 }
 
-impl Messages for Streams {
-    async fn messages(&self, _: &Arc<PeerInfo>, batch: &mut Vec<Request>) {
+impl ForwardedMessageHandler for Streams {
+    async fn handle_messages(&self, _: &Arc<PeerInfo>, batch: &mut Vec<IncomingMessage>) {
         match self.0.gateway.get() {
             Some(gateway) => gateway.take_passed_on(batch),
             None => {
                 for request in batch.drain(..) {
-                    request.ticket.not_run(starting());
+                    request.ticket.not_run(node_starting());
                 }
             }
         }

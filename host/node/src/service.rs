@@ -4,10 +4,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_core::message::{MessageKind, codes};
-use ostraca_wire::envelope::{self, Deployed, in_namespace};
-use ostraca_wire::outcome::{starting, wire_kind};
+use ostraca_wire::envelope::{self, TypeInfo, check_namespace};
+use ostraca_wire::outcome::{node_starting, wire_kind};
 use ostraca_wire::proto::{self, Envelope, Problem};
-use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Service, SessionInfo};
+use ostraca_wire::server::{
+    AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
+};
 
 use crate::admin::Desk;
 use crate::gateway::Gateway;
@@ -37,14 +39,14 @@ impl Door {
 }
 
 impl Service for Door {
-    fn cluster_ms(&self) -> u64 {
+    fn cluster_time_ms(&self) -> u64 {
         self.0.get().map_or(0, |open| open.gateway.clock.now().cluster_time.max(1))
     }
 
-    async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         let Some(Open { gateway, takes_messages, .. }) = self.0.get() else {
             for request in batch.drain(..) {
-                request.ticket.not_run(starting());
+                request.ticket.not_run(node_starting());
             }
             return;
         };
@@ -60,7 +62,7 @@ impl Service for Door {
         }
         for request in batch.iter_mut() {
             // The certificate says who it is.
-            request.envelope.principal = session.peer.principal.to_string();
+            request.envelope.principal = session.client.principal_name.to_string();
         }
         gateway.take(session.session, batch);
         if batch.is_empty() {
@@ -81,26 +83,30 @@ impl Service for Door {
         }
     }
 
-    async fn admin(&self, peer: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
-        let Some(Open { gateway, desk, .. }) = self.0.get() else { return Err(starting()) };
+    async fn handle_admin(
+        &self,
+        peer: &Arc<ClientInfo>,
+        request: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
+        let Some(Open { gateway, desk, .. }) = self.0.get() else { return Err(node_starting()) };
         match request {
-            Admin::Deploy(upload) => {
-                let deployed = desk.deployer.deploy(&peer.principal, upload).await?;
-                Ok(AdminAnswer::Deployed(desk.compiled(gateway, deployed).await))
+            AdminOperation::Deploy(upload) => {
+                let deployed = desk.deployer.deploy(&peer.principal_name, upload).await?;
+                Ok(AdminOutput::Deployed(desk.compiled(gateway, deployed).await))
             }
-            Admin::Deployments => {
+            AdminOperation::Deployments => {
                 let types = gateway.types.now();
                 let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
                 list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
-                Ok(AdminAnswer::Deployments(list))
+                Ok(AdminOutput::Deployments(list))
             }
-            Admin::Methods(name) => {
+            AdminOperation::Methods(name) => {
                 let entry = gateway.types.wait(&name, TYPE_WAIT).await;
                 let entry = entry.ok_or_else(|| unknown_type(&gateway.types.now(), &name))?;
-                Ok(AdminAnswer::Methods(methods(&entry)))
+                Ok(AdminOutput::Methods(methods(&entry)))
             }
-            Admin::Node => Ok(AdminAnswer::Node(desk.status.node())),
-            other => desk.answer(gateway, peer.principal.as_ref(), other).await,
+            AdminOperation::Node => Ok(AdminOutput::Node(desk.status.node())),
+            other => desk.answer(gateway, peer.principal_name.as_ref(), other).await,
         }
     }
 }
@@ -111,14 +117,14 @@ pub(crate) fn resolve<'a>(
     principal: &str,
     envelope: &Envelope,
 ) -> Result<(&'a Arc<Type>, Arc<str>, MessageKind), Problem> {
-    in_namespace(envelope)?;
+    check_namespace(envelope)?;
     let entry =
         types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
-    let (method, kind) = envelope::resolve(&**entry, principal, envelope)?;
+    let (method, kind) = envelope::resolve_method(&**entry, principal, envelope)?;
     Ok((entry, method, kind))
 }
 
-impl Deployed for Type {
+impl TypeInfo for Type {
     fn name(&self) -> &Arc<str> {
         &self.name
     }

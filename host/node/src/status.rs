@@ -38,7 +38,7 @@ impl Status {
     /// What the node is.
     pub(crate) fn node(&self) -> proto::NodeInfo {
         proto::NodeInfo {
-            cluster: (self.identity)().cluster.to_string(),
+            cluster_id: (self.identity)().cluster.to_string(),
             node: self.node.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             addresses: self.addresses.clone(),
@@ -61,7 +61,7 @@ impl Status {
         };
         let live = |row: &ostraca_core::rows::NodeRow| row.status == NodeStatus::Live;
         let mut cluster = proto::ClusterStatus {
-            manager_for_ms: now.saturating_sub(view.manager_since),
+            term_age_ms: now.saturating_sub(view.manager_since),
             nodes_live: count(|row| {
                 row.status == NodeStatus::Live && !row.is_draining_or_leaving()
             }),
@@ -70,9 +70,9 @@ impl Status {
             }),
             nodes_dead: count(|row| row.status == NodeStatus::Dead),
             shards: u32::try_from(view.shards.len()).unwrap_or(u32::MAX),
-            store_answers: lease_age < self.lease_now(),
-            lease_age_ms: lease_age,
-            lease_ms: self.lease_now(),
+            store_available: lease_age < self.lease_now(),
+            since_renewal_ms: lease_age,
+            lease_duration_ms: self.lease_now(),
             ..proto::ClusterStatus::default()
         };
         if let Some(manager) = view.manager.as_ref().filter(|row| view.alive(&row.holder)) {
@@ -190,7 +190,7 @@ impl Status {
         }
         let incarnation = view.member.as_ref().map(|member| member.incarnation).unwrap_or_default();
         proto::Status {
-            cluster: identity.cluster.to_string(),
+            cluster_id: identity.cluster.to_string(),
             node: self.node.to_string(),
             incarnation: format!("{}-{:016x}", incarnation.counter, incarnation.nonce),
             uptime_ms: self.clock.uptime(),
@@ -199,10 +199,10 @@ impl Status {
                 None if cluster.store_node.is_empty() => "another node's".into(),
                 None => format!("of node {}", cluster.store_node),
             },
-            numbers,
-            texts,
+            metrics: numbers,
+            info: texts,
             problems,
-            overview: Some(cluster),
+            cluster_status: Some(cluster),
         }
     }
 }

@@ -308,7 +308,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_type_that_comes_a_moment_later_is_waited_for_and_a_mistyped_one_only_once() {
+    async fn an_unknown_type_is_waited_for_only_once() {
         let types = Types::default();
         let waits = tokio::spawn({
             let types = types.clone();
@@ -330,7 +330,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_tells_what_is_being_loaded_from_what_is_broken() {
+    async fn a_host_distinguishes_loading_types_from_broken_ones() {
         let types = Types::default();
         let name: Arc<str> = "counter".into();
         types.put(Arc::new(known("counter", 1)));

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_copies_only_the_chunks_that_changed() {
+    fn a_view_copies_only_the_chunks_that_changed() {
         let (first, third, changed) = (chunk(1, 64), chunk(3, 10), chunk(4, 10));
         let rows = [(0, &first, 5), (2, &third, 5)];
         let before = Shards::of(rows.into_iter(), &Shards::default());

@@ -99,7 +99,7 @@ impl Back {
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Gateway { parcel, .. } => parcel.as_ref().is_some_and(Parcel::is_abandoned),
-            Self::Ticket(ticket) => ticket.is_abandoned(),
+            Self::Ticket(ticket) => ticket.is_closed(),
         }
     }
 }

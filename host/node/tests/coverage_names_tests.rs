@@ -15,7 +15,7 @@ fn read(folder: &Path, all: &mut String) {
 }
 
 #[test]
-fn every_test_that_the_coverage_names_exists() {
+fn every_test_named_in_the_coverage_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sources = String::new();
     for folder in ["host", "guest-sdk", "examples", "tests"] {

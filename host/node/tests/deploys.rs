@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{COUNTER, client, counter, make, start};
-use ostraca_client::{AdminError, Client, Deployed, Entity};
+use ostraca_client::{AdminError, Client, DeployResult, Entity};
 use ostraca_node::config::Role;
 use ostraca_node::{Initialised, JoinOptions, Node, join};
 
@@ -48,7 +48,7 @@ fn configure(home: &Path, more: &str) {
 }
 
 /// The one that lost is told so by name.
-fn won(done: Result<Deployed, AdminError>) -> Option<Deployed> {
+fn won(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     match done {
         Ok(done) => Some(done),
         Err(error) => {
@@ -73,7 +73,7 @@ async fn shows(client: &Client, revision: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_deploys_at_the_same_time_each_revision_is_won_by_one_and_all_nodes_end_with_the_last() {
+async fn each_revision_has_one_winner_among_concurrent_deploys() {
     let dir = tempfile::tempdir().expect("a folder");
     let made = make(&dir.path().join("n1"));
     let first = start(&dir.path().join("n1")).await;
@@ -134,7 +134,7 @@ fn bound(number: u32, key: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn r23_of_two_shard_keys_one_wins_whenever_the_first_entity_comes() {
+async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
     let dir = tempfile::tempdir().expect("a folder");
     let made = make(&dir.path().join("n1"));
     let first = start(&dir.path().join("n1")).await;
@@ -182,7 +182,7 @@ async fn r23_of_two_shard_keys_one_wins_whenever_the_first_entity_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deploy_that_changes_nothing_heeds_the_expected_revision() {
+async fn an_unchanged_deploy_checks_the_expected_revision() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
     let made = make(&home);
@@ -214,7 +214,7 @@ async fn a_deploy_that_changes_nothing_heeds_the_expected_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deploy_that_waits_for_hosts_keeps_no_place() {
+async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
     let made = make(&home);
@@ -238,7 +238,7 @@ async fn a_deploy_that_waits_for_hosts_keeps_no_place() {
     for (done, revision) in [(waited, 1), (next, 2)] {
         let done = done.expect("deployed");
         assert_eq!(done.revision, revision);
-        assert_eq!(done.waiting.iter().map(|it| &*it.node).collect::<Vec<_>>(), ["n2"]);
+        assert_eq!(done.pending_hosts.iter().map(|it| &*it.node).collect::<Vec<_>>(), ["n2"]);
     }
     admin.close().await;
     other.stop(GRACE).await;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ostraca_wire::code::Code;
+use ostraca_wire::close_code::CloseCode;
 
 /// What a code follows, directly or after white space.
 const MAKERS: [&str; 14] = [
@@ -110,7 +110,8 @@ fn codes_of(path: &Path, text: &str) -> BTreeSet<String> {
 #[test]
 fn every_code_has_its_row_and_every_row_its_code() {
     let documented = documented();
-    let mut codes: BTreeSet<String> = Code::ALL.iter().map(|code| code.name().to_owned()).collect();
+    let mut codes: BTreeSet<String> =
+        CloseCode::ALL.iter().map(|code| code.name().to_owned()).collect();
     let mut all = String::new();
     for (path, text) in sources() {
         codes.extend(codes_of(&path, &text));

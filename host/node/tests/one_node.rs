@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{COUNTER, counter, make};
-use ostraca_client::{CallError, Client, MessageId, Options};
+use ostraca_client::{CallError, CallOptions, Client, MessageId};
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_node::{Initialised, Node};
@@ -36,7 +36,7 @@ async fn stop(running: Running) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_counter_counts_and_remembers_over_a_restart() {
+async fn a_counter_keeps_its_value_across_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
@@ -94,7 +94,7 @@ async fn many_sessions_count_every_command_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn r17_a_message_sent_again_at_any_later_time_never_runs_twice() {
+async fn r17_a_message_resent_at_any_time_never_runs_twice() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
@@ -104,7 +104,7 @@ async fn r17_a_message_sent_again_at_any_later_time_never_runs_twice() {
     let alice = Entity::new("counter", "alice");
     let first = client.session().command(&alice, "add", "1").await.expect("added");
     let again = |id: MessageId| {
-        let options = Options { again: Some(id), ..Options::default() };
+        let options = CallOptions { resend: Some(id), ..CallOptions::default() };
         let session = client.session_with_id(id.session, id.sequence);
         async move { session.send(&alice_again(), "add", "1", &options).await }
     };
@@ -120,7 +120,14 @@ async fn r17_a_message_sent_again_at_any_later_time_never_runs_twice() {
     // What never arrived runs, under whatever id: here one above the watermark.
     let unsent = MessageId {
         sequence: 7,
-        created: client.session().command(&alice, "add", "1").await.expect("added").id.created + 1,
+        created_ms: client
+            .session()
+            .command(&alice, "add", "1")
+            .await
+            .expect("added")
+            .id
+            .created_ms
+            + 1,
         ..first.id
     };
     assert_eq!(again(unsent).await.expect("it never ran").version, 6);
@@ -133,7 +140,7 @@ fn alice_again() -> Entity {
 
 /// `ONE_SHOTS=1000000` measures it with the default bounds.
 #[tokio::test(flavor = "multi_thread")]
-async fn r17_an_entity_called_by_one_shot_sessions_goes_on_for_ever() {
+async fn r17_an_entity_serves_one_shot_sessions_without_end() {
     let many: Option<u64> = std::env::var("ONE_SHOTS").ok().and_then(|many| many.parse().ok());
     let calls = many.unwrap_or(2_000);
     let (lanes, bounds) = match many {
@@ -161,7 +168,7 @@ async fn r17_an_entity_called_by_one_shot_sessions_goes_on_for_ever() {
     println!("{calls} calls in {:?}; KiB resident by tenths: {resident:?}", began.elapsed());
     let detail = client.inspect(&hot, false).await.expect("inspected");
     assert_eq!(detail.version, calls);
-    assert!(detail.lanes <= lanes, "{} lanes", detail.lanes);
+    assert!(detail.lane_count <= lanes, "{} lanes", detail.lane_count);
     // From the second tenth on, where bounds are reached with the default ones as well.
     let grown = resident[resident.len() - 1].saturating_sub(resident[1]);
     assert!(grown < 128 << 10, "grown by {grown} KiB: {resident:?}");
@@ -175,14 +182,14 @@ fn resident_kib() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unknown_names_are_refused_with_what_is_known() {
+async fn unknown_names_are_refused_with_suggestions() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
     let running = start(&dir, &made).await;
     running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let session = running.client.session();
-    let not_run = |result: Result<_, CallError>| match result.map(|_: ostraca_client::Answer| ()) {
+    let not_run = |result: Result<_, CallError>| match result.map(|_: ostraca_client::Reply| ()) {
         Err(CallError::NotRun { code, help, .. }) => (code, help),
         other => panic!("not run, but {other:?}"),
     };
@@ -259,7 +266,7 @@ async fn r23_ids_with_one_prefix_share_a_shard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_with_too_little_room_refuses_turns_that_write_and_status_says_so() {
+async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
@@ -285,6 +292,6 @@ async fn a_disk_with_too_little_room_refuses_turns_that_write_and_status_says_so
     }
     let status = running.client.status().await.expect("a status");
     let low = status.problems.iter().find(|problem| problem.code == "store-low");
-    assert!(low.is_some_and(|it| it.text.contains("bytes of disk are free")), "{status:?}");
+    assert!(low.is_some_and(|it| it.message.contains("bytes of disk are free")), "{status:?}");
     stop(running).await;
 }

@@ -14,7 +14,7 @@ use ostraca_wire::dial::Dialer;
 use ostraca_wire::frame::put_frame;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::identity::Ca;
-use ostraca_wire::proto::{Envelope, Kind, Open, SessionOpen, open};
+use ostraca_wire::proto::{Envelope, MessageKind, Open, SessionOpen, open};
 use prost::Message;
 
 const HEAD: &str = "# A session's frames as a client sends them (>) and a real node answers (<), in hexadecimal: 4 bytes of length, then\n\
@@ -62,7 +62,7 @@ async fn say(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_node_says_what_the_example_shows() {
+async fn a_real_node_responds_as_the_example_shows() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
     let made = make(&home);
@@ -80,7 +80,7 @@ async fn a_real_node_says_what_the_example_shows() {
     let opened = framed(&Open { stream: Some(open::Stream::Session(session)) });
     let mut text =
         format!("{HEAD}\n# the stream's first frame: which session it is for\n> {opened}\n");
-    let command = Envelope { kind: Kind::Command.into(), ..message(1, "add", "1") };
+    let command = Envelope { kind: MessageKind::Command.into(), ..message(1, "add", "1") };
     say("a command, and its result", &command, &mut stream, &mut text).await;
     say("the same again: the recorded result", &command, &mut stream, &mut text).await;
     say("a query", &message(2, "get", ""), &mut stream, &mut text).await;

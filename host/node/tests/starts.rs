@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_client::{
-    AdminError, CallError, Client, Kind, NodeStanding, Options, Profile, StatusProblem,
+    AdminError, CallError, CallOptions, Client, MessageKind, NodeStatus, Profile, StatusProblem,
 };
 use ostraca_core::ids::Entity;
 use ostraca_node::config::{ClusterSettings, Role};
@@ -99,7 +99,7 @@ async fn lives(client: &Client, name: &str) {
         nodes
             .nodes
             .iter()
-            .any(|node| node.name == name && node.standing() == NodeStanding::Live)
+            .any(|node| node.name == name && node.status() == NodeStatus::Live)
             .then_some(())
     };
     comes_about(&format!("{name} lives"), live).await;
@@ -110,13 +110,13 @@ async fn time_of(client: &Client) -> u64 {
     let mut events = client.events(false, 0).await.expect("events");
     let mut time = 0;
     while let Some(page) = events.next().await.expect("events") {
-        time = page.now_ms;
+        time = page.cluster_time_ms;
     }
     time
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s9_2_a_node_is_reached_before_it_has_read_or_written_any_row() {
+async fn s9_2_a_starting_node_is_reachable_before_any_row_access() {
     let two = Two::prepare();
     // Somebody is at the store's address and says nothing, so the node can neither read rows nor register.
     let silent = UdpSocket::bind(&two.addresses[0]).expect("a socket");
@@ -129,8 +129,11 @@ async fn s9_2_a_node_is_reached_before_it_has_read_or_written_any_row() {
     let meanwhile = async {
         let connected = async || Client::connect(two.profile(1)).await.ok();
         let client = comes_about("the node can be reached", connected).await;
-        let options =
-            Options { deadline: Duration::from_secs(1), kind: Kind::Command, ..Options::default() };
+        let options = CallOptions {
+            timeout: Duration::from_secs(1),
+            kind: MessageKind::Command,
+            ..CallOptions::default()
+        };
         let entity = Entity::new("counter", "c");
         match client.session().send(&entity, "add", Bytes::from_static(b"1"), &options).await {
             Err(CallError::NotRun { code, .. }) => assert_eq!(&*code, "rebalancing"),
@@ -153,7 +156,7 @@ async fn s9_2_a_node_is_reached_before_it_has_read_or_written_any_row() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_once_it_is_back() {
+async fn r17_a_node_started_without_store_adopts_cluster_time() {
     let two = Two::prepare();
     let (first, second) = (two.start("n1").await, two.start("n2").await);
     second.stop(GRACE).await;
@@ -176,7 +179,7 @@ async fn r17_a_node_that_started_without_the_store_goes_by_the_clusters_time_onc
         let status = client.status().await.ok()?;
         status.problems.into_iter().find(|problem| problem.code == "lease-lapsed")
     });
-    let text = lapsed.await.text;
+    let text = lapsed.await.message;
     assert!(text.contains("has not been able to register since it started"), "{text}");
     let first = two.start("n1").await;
     lives(&client, "n2").await;
@@ -201,7 +204,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn r5_a_store_that_went_back_is_told_with_its_witness_and_holds_no_stop_up() {
+async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     let two = Two::prepare();
     let (home, copied) = (two.home("n1"), two.home("copy"));
     let (first, second) = (two.start("n1").await, two.start("n2").await);
@@ -240,14 +243,15 @@ async fn r5_a_store_that_went_back_is_told_with_its_witness_and_holds_no_stop_up
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_does_not_start_with_a_certificate_that_is_not_good_now() {
+async fn a_node_does_not_start_with_a_certificate_not_valid_now() {
     let two = Two::prepare();
     let home = two.home("n1");
     let ca = Ca::load(&two.made.ca).expect("the authority");
     let now = OffsetDateTime::now_utc();
     let (day, over) = (time::Duration::days(1), now - time::Duration::days(1));
     for (from, until) in [(over - day, over), (now + day, now + day * 2)] {
-        let identity = ca.issue(identity::Role::Node, "n1", &[], from, until).expect("issued");
+        let identity =
+            ca.issue(identity::PrincipalKind::Node, "n1", &[], from, until).expect("issued");
         identity.save(&home, "node").expect("saved");
         let error = Node::start(config(&home)).await.err().expect("refused");
         assert_eq!((error.code(), error.exit_code()), ("certificate-expired", 7));

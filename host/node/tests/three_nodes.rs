@@ -108,7 +108,7 @@ async fn expect_all(client: &Client, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leave() {
+async fn messages_run_once_while_nodes_join_drain_and_leave() {
     let cluster = Cluster::start().await;
     let one = cluster.client(&cluster.first).await;
     one.deploy(COUNTER, counter(), None).await.expect("deployed");
@@ -135,7 +135,7 @@ async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leav
         let mut drain = two.drain("n2", false).await.expect("a drain");
         while let Some(progress) = drain.next().await.expect("progress") {
             if progress.done {
-                assert_eq!(progress.left, 0);
+                assert_eq!(progress.remaining, 0);
                 break;
             }
         }
@@ -159,7 +159,7 @@ async fn what_is_sent_through_any_node_runs_once_while_nodes_join_drain_and_leav
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_does_what_its_roles_say_and_refuses_the_rest_by_name() {
+async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
     let cluster = Cluster::start().await;
     let one = cluster.client(&cluster.first).await;
     one.deploy(COUNTER, counter(), None).await.expect("deployed");

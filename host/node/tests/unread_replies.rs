@@ -15,7 +15,7 @@ use ostraca_core::ids::Entity;
 use ostraca_node::config::Role;
 use ostraca_node::{Initialised, JoinOptions, Node, join};
 use ostraca_wire::Limits;
-use ostraca_wire::dial::{Dialer, Link};
+use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
@@ -45,11 +45,14 @@ fn resident() -> u64 {
 }
 
 /// A connection of another principal than the operator's; with small windows, nothing is sent that is not read.
-async fn attacker(node: &Node, made: &Initialised) -> Link {
+async fn attacker(node: &Node, made: &Initialised) -> ClientConnection {
     let ca = Ca::load(&made.ca).expect("the authority");
     let (identity, trust) = (ca.issue_client("mallory").expect("identity"), ca.trust());
-    let limits =
-        Limits { stream_window: 16 << 10, connection_window: 64 << 10, ..Limits::default() };
+    let limits = Limits {
+        stream_receive_window: 16 << 10,
+        connection_receive_window: 64 << 10,
+        ..Limits::default()
+    };
     let trust = trust.expect("trust");
     let dialer = Dialer::new(Some(&identity), &trust, node.address(), limits).expect("dialer");
     dialer.connect(node.address()).await.expect("a connection")

@@ -13,7 +13,7 @@ use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEn
 use ostraca_store::{
     CompareAndSet, CompareAndSetError, Page, RowEvent, Scan, StoreError, StoreIdentity, StoredRow,
 };
-use ostraca_wire::peer::VERSIONS;
+use ostraca_wire::peer::PEER_PROTOCOL_VERSIONS;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -188,8 +188,8 @@ pub enum DecodeError {
     /// Another release speaks another version.
     #[error(
         "a store call of version {0}, where versions {min} to {max} are spoken: use one release on all nodes",
-        min = VERSIONS.start(),
-        max = VERSIONS.end()
+        min = PEER_PROTOCOL_VERSIONS.start(),
+        max = PEER_PROTOCOL_VERSIONS.end()
     )]
     UnsupportedVersion(u8),
     /// A later release has calls that this one does not know.
@@ -241,7 +241,7 @@ pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
 pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         None => Err(DecodeError::Empty),
-        Some((&version, body)) if VERSIONS.contains(&u32::from(version)) => {
+        Some((&version, body)) if PEER_PROTOCOL_VERSIONS.contains(&u32::from(version)) => {
             let decoded = codec::decode::<(T, Extensions<T>)>(body);
             let message = decoded.map(|(message, _)| message);
             message.map_err(|error| DecodeError::Malformed(error.to_string()))

@@ -7,8 +7,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_wire::Error;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::peer::calls::Calls;
-use ostraca_wire::peer::serve::serve_calls;
+use ostraca_wire::peer::rpc_client::RpcClient;
+use ostraca_wire::peer::rpc_server::serve_rpc;
 use ostraca_wire::peer::{PeerInfo, PeerLink, StreamKind};
 use tokio::sync::mpsc;
 
@@ -30,7 +30,7 @@ pub async fn serve_entity(
 ) -> Result<(), Error> {
     let mut link = server.link(&peer.member);
     let (_, no_events) = mpsc::channel(1);
-    serve_calls(reader, writer, peer, move |_, body| link.call(&body), no_events).await
+    serve_rpc(reader, writer, peer, move |_, body| link.call(&body), no_events).await
 }
 
 /// Serves a stream of the control connection to its end.
@@ -45,12 +45,12 @@ pub async fn serve_cluster(
 ) -> Result<(), Error> {
     let mut link = server.link(&peer.member);
     let (_, no_events) = mpsc::channel(1);
-    serve_calls(reader, writer, peer, move |_, body| link.call(&body), no_events).await
+    serve_rpc(reader, writer, peer, move |_, body| link.call(&body), no_events).await
 }
 
 /// A stream of calls over QUIC.
 pub struct QuicChannel {
-    calls: Mutex<Option<Arc<Calls>>>,
+    calls: Mutex<Option<Arc<RpcClient>>>,
     max_call: usize,
     _link: PeerLink,
 }
@@ -68,12 +68,12 @@ impl QuicChannel {
     /// # Errors
     /// How the connection ended.
     pub async fn open(link: &PeerLink, kind: StreamKind) -> Result<Self, Error> {
-        let calls = Mutex::new(Some(Arc::new(link.calls(kind).await?)));
-        let frame = usize::try_from(link.info.bounds.frame).unwrap_or(usize::MAX);
+        let calls = Mutex::new(Some(Arc::new(link.open_rpc(kind).await?)));
+        let frame = usize::try_from(link.info.limits.max_frame).unwrap_or(usize::MAX);
         Ok(Self { calls, max_call: frame.saturating_sub(HEAD), _link: link.clone() })
     }
 
-    fn calls(&self) -> Option<Arc<Calls>> {
+    fn calls(&self) -> Option<Arc<RpcClient>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -24,12 +24,12 @@ fn memory() -> Arc<MemoryStore> {
 }
 
 #[test]
-fn entities_are_kept_over_a_steady_link() {
+fn the_entity_store_contract_holds_over_a_steady_link() {
     conformance::check_entity_store(&Factory::new(|| Remote::new(&memory(), 0)));
 }
 
 #[test]
-fn rows_are_kept_over_a_steady_link() {
+fn the_cluster_store_contract_holds_over_a_steady_link() {
     conformance::check_cluster_store(&Factory::new(|| Remote::new(&memory(), 0)), 1025);
 }
 
@@ -49,7 +49,7 @@ impl Seen {
 }
 
 #[test]
-fn entities_are_kept_while_the_link_breaks_again_and_again() {
+fn the_entity_store_contract_holds_over_a_breaking_link() {
     let seen = Seen::default();
     let make = seen.clone();
     conformance::check_entity_store(&Factory::new(move || {
@@ -59,7 +59,7 @@ fn entities_are_kept_while_the_link_breaks_again_and_again() {
 }
 
 #[test]
-fn rows_are_kept_while_the_link_breaks_again_and_again() {
+fn the_cluster_store_contract_holds_over_a_breaking_link() {
     let seen = Seen::default();
     let make = seen.clone();
     let make = move || Lasting::new(make.of(Remote::new(&memory(), BREAKS)));
@@ -107,7 +107,7 @@ fn a_memory_store_keeps_both_contracts_over_quic() {
 }
 
 #[test]
-fn both_contracts_are_kept_over_quic_while_its_connections_break_again_and_again() {
+fn both_contracts_hold_over_quic_while_connections_break() {
     let seen = Seen::default();
     let make = seen.clone();
     // Shared by all stores of this test, which only makes them higher than they need be.

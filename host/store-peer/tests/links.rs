@@ -56,7 +56,7 @@ fn version(store: &impl EntityStore, id: &str) -> u64 {
 }
 
 #[test]
-fn a_commit_of_a_broken_link_never_takes_effect_after_the_next_link_was_greeted() {
+fn a_commit_of_an_old_link_has_no_effect_after_a_new_hello() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let first = claimed(&remote, 1);
@@ -81,7 +81,7 @@ fn a_commit_of_a_broken_link_never_takes_effect_after_the_next_link_was_greeted(
 }
 
 #[test]
-fn a_row_that_may_have_been_written_is_not_written_after_the_next_link_was_greeted() {
+fn a_row_write_of_an_old_link_is_lost_after_a_new_hello() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let make = CompareAndSet { key: "row".into(), expected: None, value: Some("late".into()) };
@@ -100,7 +100,7 @@ fn a_row_that_may_have_been_written_is_not_written_after_the_next_link_was_greet
 }
 
 #[test]
-fn without_a_link_calls_are_answered_at_once_and_nothing_is_in_doubt() {
+fn without_a_link_calls_fail_at_once_and_leave_no_doubt() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let claim = claimed(&remote, 1);
@@ -215,7 +215,7 @@ impl EntityStore for Stubborn {
 }
 
 #[test]
-fn a_slow_call_ends_alone_and_its_link_goes_on() {
+fn a_slow_call_times_out_alone_and_its_link_stays() {
     let store = memory();
     let stubborn = Arc::new(Stubborn { store: store.clone(), silent: false.into() });
     let options = ClientOptions { call_timeout: Duration::from_millis(200), ..quick() };
@@ -237,7 +237,7 @@ fn a_slow_call_ends_alone_and_its_link_goes_on() {
 }
 
 #[test]
-fn a_link_that_answers_no_ping_is_given_up() {
+fn a_link_that_answers_no_ping_is_closed() {
     let store = memory();
     let options = ClientOptions { call_timeout: Duration::from_millis(200), ..quick() };
     let remote = Remote::with(store.clone(), store.clone(), 0, options);
@@ -252,7 +252,7 @@ fn a_link_that_answers_no_ping_is_given_up() {
 }
 
 #[test]
-fn an_answer_that_nobody_has_looked_at_is_an_answer() {
+fn a_response_in_time_counts_even_if_it_is_polled_late() {
     let store = memory();
     let options = ClientOptions { call_timeout: Duration::from_millis(40), ..quick() };
     let remote = Remote::with(store.clone(), store.clone(), 0, options);
@@ -268,7 +268,7 @@ fn an_answer_that_nobody_has_looked_at_is_an_answer() {
 }
 
 #[test]
-fn a_watch_is_lost_with_its_link_and_a_list_gives_all_that_it_missed() {
+fn a_watch_is_lost_with_its_link_and_a_list_catches_up() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let set = |key: &str| {
@@ -292,7 +292,7 @@ fn a_watch_is_lost_with_its_link_and_a_list_gives_all_that_it_missed() {
 }
 
 #[test]
-fn a_watch_waits_longer_than_any_call_may() {
+fn a_watch_may_wait_longer_than_the_call_timeout() {
     let store = memory();
     let options = ClientOptions { call_timeout: Duration::from_millis(80), ..quick() };
     let remote = Remote::with(store.clone(), store.clone(), 0, options);
@@ -307,7 +307,7 @@ fn a_watch_waits_longer_than_any_call_may() {
 }
 
 #[test]
-fn what_is_too_large_for_one_call_goes_in_several_and_no_order_is_lost() {
+fn an_oversized_call_is_split_without_losing_order() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let claim = claimed(&remote, 1);

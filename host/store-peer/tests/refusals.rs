@@ -40,7 +40,7 @@ fn hello(cluster: ClusterId) -> Request {
 type Ask = Box<dyn FnMut(&[u8]) -> ResponseBody>;
 
 #[test]
-fn bad_input_is_answered_with_an_error_and_nothing_is_done() {
+fn bad_input_gets_an_error_and_has_no_effect() {
     let store = memory();
     let entities = EntityServer::new(store.clone(), ServerOptions::default());
     let rows = ClusterServer::new(store.clone(), ServerOptions::default());
@@ -102,7 +102,7 @@ fn a_node_may_write_in_its_own_name_only() {
 }
 
 #[test]
-fn watches_beyond_their_limit_are_lost_and_ended_ones_make_room() {
+fn watches_beyond_their_limit_are_lost_until_others_end() {
     let store = memory();
     let remote = Remote::new(&store, 0);
     let watching = |number: u64| {
@@ -174,7 +174,7 @@ fn says(store: &PeerEntityStore) -> Result<(), StoreError> {
 }
 
 #[test]
-fn another_store_is_refused_after_a_reconnect_and_the_right_one_is_taken_back() {
+fn a_swapped_store_is_refused_and_the_right_one_accepted() {
     let right = memory();
     let place = Place::new(right.clone());
     let store = place.reach(&known(None)).unwrap();
@@ -204,7 +204,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 }
 
 #[test]
-fn a_store_that_went_back_or_forked_is_refused_over_restarts_of_this_node() {
+fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     let root = tempfile::tempdir().unwrap();
     let [dir, old, witness] = ["store", "old", "witness"].map(|name| root.path().join(name));
     let options = Options::default();

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flushes_go_with_the_records_of_a_batch() {
+    fn flushes_grow_with_the_records_of_a_batch() {
         assert_eq!([0, 63, 64, 2_048, 2_111].map(flushes), [1, 1, 2, 33, 33]);
     }
 }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_in_use_stay_and_others_make_room() {
+    fn cached_heads_in_use_stay_and_others_are_evicted() {
         let mut heads = HeadCache::new(100);
         let key = |number: u32| number.to_be_bytes().to_vec();
         let mark = |version| CachedHead { version, ..CachedHead::default() };

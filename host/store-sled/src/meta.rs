@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn openings_are_told_apart_as_far_back_as_they_are_remembered() {
+    fn openings_are_distinguished_as_far_back_as_remembered() {
         let mut identity = IdentityRecord::new(ClusterId(1), "c");
         let given: Vec<_> = (0..200).map(|_| identity.record_opening()).collect();
         let IdentityRecord { store_id: store, open_count: opened, open_nonces: ref nonces, .. } =

@@ -31,7 +31,7 @@ fn turn(claim: &Arc<Claim>, from: u64) -> Commit {
 }
 
 #[test]
-fn what_a_batch_replaced_is_freed_after_it() {
+fn memory_replaced_by_a_batch_is_freed_after_it() {
     let dir = tempfile::tempdir().unwrap();
     // sled's own flushes free a little too.
     let options = Options { flush_interval: Duration::from_secs(3600), ..Options::default() };

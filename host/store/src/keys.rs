@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entity_is_read_back_from_its_key() {
+    fn an_entity_is_parsed_back_from_its_key() {
         let one = shard_key("n", "p", 7);
         for kind in NAMES {
             for id in NAMES {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_lie_by_due_time_and_outboxes_by_number() {
+    fn timers_sort_by_due_time_and_outboxes_by_number() {
         let one = shard_key("n", "p", 1);
         let (a, b) = (Entity::new("t", "a"), Entity::new("t", "b"));
         assert!(timer(&one, 255, &b, "z") < timer(&one, 256, &a, "a"), "of all entities");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_key_are_corrupt() {
+    fn bytes_that_are_not_a_key_are_corrupt() {
         for bytes in [&b""[..], b"a", b"a\0", b"a\0\x01b\0\0", b"\xfe\0\0a\0\0", b"a\0\0"] {
             assert!(matches!(parse_entity(bytes), Err(StoreError::Corrupt(_))), "{bytes:?}");
         }

@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_went_on_is_the_one_that_was_seen() {
+    fn a_store_that_advanced_is_accepted_as_the_same() {
         assert_eq!(found(3, &[30], 100), Ok(()));
         assert_eq!(found(3, &[10, 20, 30], 101), Ok(()));
         assert_eq!(found(5, &[30, 40, 50], 100), Ok(()));
     }
 
     #[test]
-    fn another_store_a_fork_and_a_store_that_went_back_are_told() {
+    fn another_store_a_fork_and_a_rollback_are_detected() {
         let other = SEEN.check(ObservedStore {
             store_id: 8,
             open_count: 3,

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cancelled_work_ends_though_nothing_wakes_it() {
+    fn cancelled_work_ends_even_if_nothing_wakes_it() {
         let cancel = CancelToken::default();
         assert_eq!(cancel.block_on(async { 7 }), Some(7));
         let guard = cancel.on_drop();

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_code_survive_the_command_line() {
+    fn codegen_settings_round_trip_through_the_command_line() {
         let code = CodegenConfig { wasm_stack: 1, stack: 2, reservation: 3, growth: u64::MAX };
         assert_eq!(code.to_string().parse(), Ok(code));
         for wrong in ["", "1,2,3", "1,2,3,4,5", "1,2,x,4"] {

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_set_and_does_not_fit_is_an_error_and_a_default_is_lowered() {
+    fn an_oversized_setting_is_an_error_and_a_default_is_lowered() {
         assert_eq!(max_live(&settings(None), Some(65_530)).unwrap(), DEFAULT_LIVE);
         assert_eq!(max_live(&settings(None), Some(22_192)).unwrap(), 2_000);
         assert_eq!(max_live(&settings(Some(2_000)), Some(22_192)).unwrap(), 2_000);

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_methods_that_cannot_be_used_is_refused_with_why() {
+    fn an_invalid_method_list_is_refused_with_the_reason() {
         let refused = |methods| check_methods(methods).unwrap_err().to_string();
         assert!(refused(vec![method("")]).contains("0 bytes"));
         assert!(refused(vec![method(&"m".repeat(129))]).contains("129 bytes"));

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_net_effect_of_a_turn_is_told() {
+    fn a_turn_reports_only_its_net_effect() {
         let mut state = state(&[("a", "1"), ("b", "2"), ("c", "3")]);
         state.set(key("new"), value("x"), &limits(1_000)).unwrap();
         assert!(state.delete(key("new"), &limits(1_000)).unwrap());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_shows_the_turns_own_writes_in_order_and_pages_through_all() {
+    fn a_listing_includes_the_turns_own_writes_in_order() {
         let mut state = state(&[("p/a", "1"), ("p/c", "3"), ("p/d", "4"), ("q", "0")]);
         state.set(key("p/b"), value("2"), &limits(1_000)).unwrap();
         state.set(key("p/d"), value("5"), &limits(1_000)).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_charged_for() {
+    fn each_key_has_a_fixed_charge() {
         let mut state = State::default();
         let limits = limits(3 * KEY_CHARGE);
         state.set(key("a"), value(""), &limits).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_a_limit_that_deleting_makes_room_under() {
+    fn deleting_keys_makes_room_under_the_key_limit() {
         let limits = InstanceLimits { keys: 2, ..limits(1_000) };
         let mut state = state(&[("a", ""), ("b", ""), ("c", "")]);
         assert!(matches!(
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_turn_writes_has_limits_of_its_own() {
+    fn the_writes_of_one_turn_have_their_own_limits() {
         let limits =
             InstanceLimits { turn_keys: 2, turn_bytes: 2 * KEY_CHARGE + 6, ..limits(10_000) };
         let mut state = state(&[("a", "1"), ("b", "2"), ("c", "3")]);

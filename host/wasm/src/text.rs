@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_or_hides_text_is_escaped() {
+    fn control_and_bidi_characters_are_escaped() {
         assert_eq!(printable("päcked 石 🎉 \\n"), "päcked 石 🎉 \\n");
         assert!(matches!(printable("plain"), Cow::Borrowed(_)));
         assert_eq!(printable("a\nb\rc\td"), "a\\nb\\rc\\td");
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_told_is_short_and_printable() {
+    fn reported_text_is_short_and_printable() {
         let told = sanitized("\u{1b}".repeat(16 << 20));
         assert!(told.len() <= TEXT_LIMIT && !told.contains('\u{1b}'), "{}", told.len());
         assert_eq!(printable_lines("a\nb\x1b\n"), "a\nb\\u{1b}\n");
     }
 
     #[test]
-    fn a_long_text_is_cut_at_a_character() {
+    fn a_long_text_is_cut_at_a_character_boundary() {
         assert_eq!(shortened("ö".repeat(2_048)).len(), TEXT_LIMIT);
         let cut = shortened("ö".repeat(8 << 20));
         assert!(cut.len() <= TEXT_LIMIT, "{}", cut.len());

@@ -58,7 +58,7 @@ async fn state_that_does_not_fit_has_codes_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_trap_is_told_with_its_export() {
+async fn a_trap_message_names_its_export() {
     let failure = attack(&program(&host()), "trap", "").await;
     assert_eq!((failure.code, failure.kind), ("trap", FailureKind::Guest));
     assert!(failure.message.starts_with("message "), "{failure}");
@@ -120,7 +120,7 @@ async fn memory_ends_at_its_limit() {
 }
 
 #[tokio::test]
-async fn a_type_with_more_memory_than_the_pool_runs_beside_it() {
+async fn a_type_with_more_memory_than_the_pool_runs_outside_it() {
     let host = host();
     let limits = InstanceLimits {
         memory: 64 << 20,
@@ -160,7 +160,7 @@ async fn state_ends_at_its_limit() {
 }
 
 #[tokio::test]
-async fn keys_of_an_entity_and_of_a_turn_end_at_their_limits() {
+async fn keys_per_entity_and_per_turn_are_limited() {
     let host = host();
     let failure = attack(&program(&host), "many_keys", r#"{"from":0,"keys":60000}"#).await;
     assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
@@ -183,7 +183,7 @@ async fn a_reply_ends_at_its_limit() {
 }
 
 #[tokio::test]
-async fn keys_and_pages_out_of_bounds_fail_with_a_word() {
+async fn keys_and_pages_out_of_bounds_fail_with_a_reason() {
     let host = host();
     for (method, body) in
         [("set_key_of", "0"), ("set_key_of", "513"), ("list", "0"), ("list", "1001")]
@@ -198,7 +198,7 @@ async fn keys_and_pages_out_of_bounds_fail_with_a_word() {
 }
 
 #[tokio::test]
-async fn logging_without_end_is_dropped_and_counted_and_fails_nothing() {
+async fn excess_log_lines_are_dropped_and_counted() {
     let host = host();
     let mut entity = started(&program(&host), "e").await;
     let turn = send(&mut entity, "log", r#"{"lines":1000,"bytes":10000}"#).await;
@@ -208,7 +208,7 @@ async fn logging_without_end_is_dropped_and_counted_and_fails_nothing() {
 }
 
 #[tokio::test]
-async fn a_start_that_refuses_or_a_stop_that_never_ends_fails_within_its_limit() {
+async fn a_failing_start_and_an_endless_stop_end_in_a_failure() {
     let host = host();
     let program = program(&host);
     let spec = InstanceSpec { identity: common::identity("no-start"), state: Box::new(NoState) };
@@ -221,7 +221,7 @@ async fn a_start_that_refuses_or_a_stop_that_never_ends_fails_within_its_limit()
 }
 
 #[tokio::test]
-async fn an_error_code_that_is_none_fails() {
+async fn an_error_code_of_invalid_length_fails_the_turn() {
     let host = host();
     let program = prepare(&host, rubbish(), InstanceLimits::default());
     for length in [0, 129] {
@@ -253,7 +253,7 @@ async fn a_running_turn_is_stopped_from_outside() {
 }
 
 #[tokio::test]
-async fn a_turn_given_up_half_way_poisons_its_instance_and_frees_its_place() {
+async fn an_abandoned_turn_poisons_its_instance_and_frees_its_slot() {
     let host = host();
     let limits =
         InstanceLimits { turn_time: Duration::from_secs(600), ..InstanceLimits::default() };
@@ -278,7 +278,7 @@ async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
 }
 
 #[tokio::test]
-async fn a_failures_text_ends_at_4_kib() {
+async fn the_text_of_a_failure_is_cut_at_4_kib() {
     let host = host();
     let limits = InstanceLimits {
         memory: 64 << 20,
@@ -297,7 +297,7 @@ async fn a_failures_text_ends_at_4_kib() {
 }
 
 #[tokio::test]
-async fn control_characters_are_escaped_in_failures_and_refused_in_codes() {
+async fn failures_escape_control_characters_and_codes_refuse_them() {
     let host = host();
     let program = program(&host);
     let forged = "a | 2026-01-01T00:00:00Z  INFO forged";

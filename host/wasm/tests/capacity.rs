@@ -42,7 +42,7 @@ async fn fill(allocator: Allocator, live: u32) {
 
 /// `LIVE=8000 cargo test -p ostraca-wasm --test capacity -- --nocapture` measures the default.
 #[tokio::test]
-async fn as_many_instances_live_as_was_said() {
+async fn as_many_instances_can_live_as_configured() {
     let live = std::env::var("LIVE").map_or(1_500, |live| live.parse().unwrap());
     fill(Allocator::Pooling, live).await;
     fill(Allocator::OnDemand, live).await;

@@ -61,7 +61,7 @@ fn imports_and_exports_are_refused_before_compiling() {
 }
 
 #[test]
-fn what_starts_beyond_its_memory_is_refused_before_compiling() {
+fn excess_initial_memory_is_refused_before_compiling() {
     let host = host(program("/nonexistent"));
     let component =
         with_nested("(component (core module $m (memory 1024)) (core instance (instantiate $m)))");
@@ -81,7 +81,7 @@ fn instances(count: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_component_of_64_core_instances_runs_in_the_pool_and_outside() {
+async fn components_of_64_instances_run_in_and_outside_the_pool() {
     let host = host(compiler());
     let own = (0..=64).find(|count| too_many(&instances(*count))).unwrap() - 1;
     let program = prepare(&host, &instances(own), InstanceLimits::default());
@@ -115,7 +115,7 @@ async fn a_component_of_two_memories_runs_outside_the_pool() {
 }
 
 #[test]
-fn a_limit_on_components_that_is_raised_lets_more_through() {
+fn a_raised_component_limit_admits_larger_components() {
     let component = ComponentLimits { core_instances: 200, ..ComponentLimits::default() };
     let settings = RuntimeSettings { component, max_live_instances: Some(5), ..common::settings() };
     let host = WasmRuntime::new(&settings).unwrap();
@@ -123,7 +123,7 @@ fn a_limit_on_components_that_is_raised_lets_more_through() {
 }
 
 #[tokio::test]
-async fn tables_grow_beyond_the_pools_places() {
+async fn tables_may_grow_beyond_the_slots_of_the_pool() {
     let host = host(compiler());
     let parts = "(func $start) (func $message
         (if (i32.eq (table.grow $table (ref.null func) (i32.const 30000)) (i32.const -1)) (then unreachable)))";
@@ -133,7 +133,7 @@ async fn tables_grow_beyond_the_pools_places() {
 }
 
 #[test]
-fn a_compilation_ends_at_its_time() {
+fn a_compilation_ends_at_its_time_limit() {
     let time = Duration::from_millis(500);
     let host = host(CompilerSettings { timeout: time, ..compiler() });
     let error = refusal(&host, &nested_loops(20_000));
@@ -142,7 +142,7 @@ fn a_compilation_ends_at_its_time() {
 }
 
 #[test]
-fn a_compilation_ends_at_its_memory() {
+fn a_compilation_ends_at_its_memory_limit() {
     for mib in [24, 40, 64, 96] {
         let host = host(CompilerSettings { max_memory: mib << 20, ..compiler() });
         let error = refusal(&host, &nested_loops(5_000));
@@ -152,13 +152,13 @@ fn a_compilation_ends_at_its_memory() {
 }
 
 #[test]
-fn the_least_memory_that_is_set_by_default_compiles_a_guest() {
+fn the_smallest_default_memory_compiles_a_guest() {
     let host = host(CompilerSettings { max_memory: 256 << 20, ..compiler() });
     prepare(&host, common::misbehaving(), InstanceLimits::default());
 }
 
 #[test]
-fn a_compiler_that_crashes_is_a_refusal() {
+fn a_compiler_crash_refuses_the_component() {
     let dir = tempfile::tempdir().unwrap();
     let script = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -183,7 +183,7 @@ fn a_compiler_that_crashes_is_a_refusal() {
 }
 
 #[test]
-fn a_program_that_is_no_compiler_says_what_to_do() {
+fn a_compiler_program_without_compiler_main_is_explained() {
     let host = host(CompilerSettings { program: CompilerProgram::CurrentExecutable, ..compiler() });
     let error = refusal(&host, counter());
     assert_eq!(error.code(), "no-compiler");
@@ -191,7 +191,7 @@ fn a_program_that_is_no_compiler_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_compilation_that_nobody_waits_for_makes_room() {
+async fn an_abandoned_compilation_makes_room_for_the_next() {
     let settings =
         CompilerSettings { timeout: Duration::from_secs(600), max_concurrent: 1, ..compiler() };
     let host = host(settings);

@@ -31,7 +31,7 @@ fn refusal(component: &[u8]) -> Error {
 }
 
 #[test]
-fn what_is_no_component_is_refused_by_name() {
+fn files_that_are_no_component_are_refused_by_kind() {
     assert_eq!(refusal(b"type = \"counter\"").code(), "not-wasm");
     assert_eq!(refusal(b"").code(), "not-wasm");
     let error = refusal(b"\0asm\x01\0\0\0");
@@ -127,7 +127,7 @@ async fn a_counter_built_for_wasi_runs_too() {
 }
 
 #[tokio::test]
-async fn a_full_house_is_told_and_a_dropped_instance_makes_room() {
+async fn a_full_runtime_refuses_until_an_instance_is_dropped() {
     for allocator in [Allocator::Pooling, Allocator::OnDemand] {
         let host = WasmRuntime::new(&RuntimeSettings {
             allocator,
@@ -149,7 +149,7 @@ async fn a_full_house_is_told_and_a_dropped_instance_makes_room() {
 }
 
 #[test]
-fn a_pool_that_cannot_be_had_fails_or_falls_back_as_was_set() {
+fn an_impossible_pool_fails_or_falls_back_as_configured() {
     // No machine has this much address space.
     let impossible = |allocator| RuntimeSettings {
         allocator,
@@ -182,7 +182,7 @@ fn with_cache(dir: &Path) -> WasmRuntime {
 }
 
 #[tokio::test]
-async fn a_compiled_component_is_kept_and_a_file_that_was_tampered_with_is_not_trusted() {
+async fn compiled_code_is_cached_and_tampered_files_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());
     let [file] = &cached(dir.path())[..] else { panic!("one file was expected") };
@@ -208,7 +208,7 @@ async fn a_compiled_component_is_kept_and_a_file_that_was_tampered_with_is_not_t
 }
 
 #[test]
-fn a_file_of_another_directory_is_not_trusted() {
+fn a_cache_file_of_another_directory_is_not_trusted() {
     let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     prepare(&with_cache(theirs.path()), counter(), InstanceLimits::default());
     let host = with_cache(ours.path());
@@ -237,7 +237,7 @@ fn a_cache_directory_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn deployments_of_one_component_share_its_code_and_keep_their_own_limits() {
+async fn deployments_share_code_and_keep_their_own_limits() {
     let host = host();
     let narrow =
         prepare(&host, misbehaving(), InstanceLimits { reply: 10, ..InstanceLimits::default() });

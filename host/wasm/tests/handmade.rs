@@ -13,7 +13,7 @@ use common::{failed, host, identity, misbehaving, ok, prepare, send, started};
 use ostraca_wasm::{FailureKind, InstanceLimits, InstanceSpec, LOG_TARGET, NoState, StartReason};
 
 #[tokio::test]
-async fn a_start_without_end_meets_the_activation_limit() {
+async fn an_endless_start_ends_at_the_activation_limit() {
     let host = host();
     let limits =
         InstanceLimits { activation_time: Duration::from_millis(20), ..InstanceLimits::default() };
@@ -29,7 +29,7 @@ async fn a_start_without_end_meets_the_activation_limit() {
 }
 
 #[test]
-fn an_instantiation_without_end_is_refused_at_deploy() {
+fn an_endless_instantiation_is_refused_at_deploy() {
     let limits =
         InstanceLimits { activation_time: Duration::from_millis(20), ..InstanceLimits::default() };
     let guest =
@@ -50,7 +50,7 @@ async fn tables_end_at_their_limit() {
 }
 
 #[tokio::test]
-async fn a_reply_that_points_nowhere_fails() {
+async fn a_reply_with_an_invalid_pointer_fails() {
     let host = host();
     // The list of the reply begins at the end of all addresses.
     let parts = "(func $start) (func $message
@@ -71,7 +71,7 @@ fn sleeper() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_guest_that_sleeps_through_wasi_meets_the_turn_limit() {
+async fn a_guest_that_sleeps_in_wasi_ends_at_the_turn_limit() {
     let host = host();
     let program = prepare(&host, &sleeper(), InstanceLimits::default());
     let turn = send(&mut started(&program, "e").await, "sleep", "").await;
@@ -127,7 +127,7 @@ async fn a_panic_is_one_log_entry_of_one_line() {
 }
 
 #[tokio::test]
-async fn a_guests_line_break_forges_no_line_of_the_log() {
+async fn a_line_break_of_a_guest_forges_no_log_line() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber =
@@ -144,7 +144,7 @@ async fn a_guests_line_break_forges_no_line_of_the_log() {
 }
 
 #[tokio::test]
-async fn standard_output_goes_to_the_log_line_by_line_under_the_entitys_name() {
+async fn standard_output_is_logged_by_line_with_the_entity_name() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber =
@@ -213,7 +213,7 @@ async fn wasi_handles_end_at_their_limit() {
 }
 
 #[test]
-fn names_and_summaries_of_methods_end_at_their_own_limit() {
+fn method_names_and_summaries_have_their_own_limit() {
     // 80 methods whose names are the same 60,000 bytes.
     let method = r"\00\10\00\00\60\ea\00\00\00\00\00\00\00\00\00\00\00\00\00\00".repeat(80);
     let parts = format!(

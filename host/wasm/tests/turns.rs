@@ -42,7 +42,7 @@ fn writes(turn: &GuestTurnOutput) -> Vec<(String, Option<String>)> {
 }
 
 #[tokio::test]
-async fn a_counter_counts_and_each_turn_tells_what_it_wrote() {
+async fn each_turn_of_a_counter_reports_its_writes() {
     let host = host();
     let program = prepare(&host, counter(), InstanceLimits::default());
     let methods: Vec<_> =
@@ -101,7 +101,7 @@ async fn a_state_that_cannot_be_loaded_fails_the_turn_retryably() {
 }
 
 #[tokio::test]
-async fn a_refusal_leaves_the_state_that_stood_when_the_turn_began() {
+async fn a_refusal_keeps_the_state_from_before_the_turn() {
     let host = host();
     let program = prepare(&host, account(), InstanceLimits::default());
     let mut entity = started(&program, "alice").await;
@@ -140,7 +140,7 @@ async fn start_and_stop_are_turns_with_writes_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_guest_is_told_who_it_is_and_may_ask_to_be_dropped() {
+async fn a_guest_knows_its_identity_and_may_ask_to_be_dropped() {
     let host = host();
     let program = prepare(&host, misbehaving(), InstanceLimits::default());
     let mut entity = started(&program, "e").await;

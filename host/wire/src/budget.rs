@@ -12,12 +12,12 @@
 //! budget with messages still has them answered, and no level ever holds more than twice its limit.
 
 mod account;
-mod places;
+mod permits;
 mod principals;
 
-pub(crate) use account::LinkBudget;
-pub use account::{Account, Charge, Full};
-pub use places::{NoPlace, Place};
+pub(crate) use account::ReplyBudget;
+pub use account::{Account, BudgetExceeded, Charge};
+pub use permits::{LimitReached, Permit};
 pub use principals::Budgets;
 
 /// Charged for each message beside its frame: what it costs in queues and tables, and a short reply.

@@ -11,9 +11,9 @@ use nix::time::{ClockId, clock_gettime};
 
 /// A moment on this machine's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(Duration);
+pub struct BootInstant(Duration);
 
-impl Moment {
+impl BootInstant {
     /// This moment.
     #[must_use]
     pub fn now() -> Self {
@@ -64,11 +64,11 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn r17_it_is_the_clock_that_counts_suspension() {
+    fn r17_the_clock_keeps_counting_while_suspended() {
         // A machine that was never suspended tells the same by the other one.
         assert_eq!(CLOCK, ClockId::CLOCK_BOOTTIME);
-        let (before, now, after) = (since_boot(), Moment::now(), since_boot());
+        let (before, now, after) = (since_boot(), BootInstant::now(), since_boot());
         assert!(before <= now.0 && now.0 <= after && before > Duration::ZERO);
-        assert_eq!(Moment(Duration::from_secs(1)).since(now), Duration::ZERO);
+        assert_eq!(BootInstant(Duration::from_secs(1)).since(now), Duration::ZERO);
     }
 }

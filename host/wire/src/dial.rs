@@ -8,10 +8,10 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::time::timeout;
 
-use crate::code::Code;
-use crate::error::{Error, unreadable};
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
-use crate::identity::{Identity, Trust};
+use crate::identity::{Identity, TrustRoot};
 use crate::limits::Limits;
 use crate::proto::{self, Hello, Open, SessionOpen, open};
 use crate::{ALPN_CLIENT, endpoint, hello, tls};
@@ -22,7 +22,7 @@ pub struct Dialer {
     endpoint: quinn::Endpoint,
     config: quinn::ClientConfig,
     limits: Limits,
-    trust: Trust,
+    trust: TrustRoot,
 }
 
 impl Dialer {
@@ -34,7 +34,7 @@ impl Dialer {
     /// [`Error::Identity`], [`Error::Bind`].
     pub fn new(
         identity: Option<&Identity>,
-        trust: &Trust,
+        trust: &TrustRoot,
         remote: SocketAddr,
         limits: Limits,
     ) -> Result<Self, Error> {
@@ -53,39 +53,39 @@ impl Dialer {
     ///
     /// [`Error::Untrusted`] and [`Error::Closed`] say why this node is of no use; [`Error::Lost`]
     /// that nobody answers.
-    pub async fn connect(&self, address: SocketAddr) -> Result<Link, Error> {
-        match timeout(self.limits.hello_deadline, self.handshake(address)).await {
+    pub async fn connect(&self, address: SocketAddr) -> Result<ClientConnection, Error> {
+        match timeout(self.limits.hello_timeout, self.handshake(address)).await {
             Ok(done) => done,
-            Err(_) => Err(Error::Lost(format!(
+            Err(_) => Err(Error::ConnectionLost(format!(
                 "no hello from {address} within {:?} (`hello_deadline`)",
-                self.limits.hello_deadline
+                self.limits.hello_timeout
             ))),
         }
     }
 
-    async fn handshake(&self, address: SocketAddr) -> Result<Link, Error> {
+    async fn handshake(&self, address: SocketAddr) -> Result<ClientConnection, Error> {
         let connection = self
             .endpoint
             .connect_with(self.config.clone(), address, tls::SERVER_NAME)
-            .map_err(|e| Error::Lost(e.to_string()))?
+            .map_err(|e| Error::ConnectionLost(e.to_string()))?
             .await?;
-        let own = hello::client(Some(self.trust.cluster), &self.limits);
+        let own = hello::client_hello(Some(self.trust.cluster), &self.limits);
         let open = Open { stream: Some(open::Stream::Hello(own)) };
-        let theirs = greet(&connection, &open, &self.limits).await?;
-        hello::agree(hello::PROTOCOL, Some(self.trust.cluster), &theirs)
+        let theirs = exchange_hello(&connection, &open, &self.limits).await?;
+        hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(self.trust.cluster), &theirs)
             .map_err(|(code, reason)| refuse(&connection, code, reason))?;
-        Ok(Link { connection, hello: theirs, limits: self.limits.clone() })
+        Ok(ClientConnection { connection, hello: theirs, limits: self.limits.clone() })
     }
 
     /// Closes all connections, and waits until the other sides know, at most a few round trips.
     pub async fn close(&self) {
-        self.endpoint.close(Code::Done.into(), b"");
+        self.endpoint.close(CloseCode::Done.into(), b"");
         self.endpoint.wait_idle().await;
     }
 }
 
 /// Says hello, and hears the other side's.
-pub(crate) async fn greet<M: Message>(
+pub(crate) async fn exchange_hello<M: Message>(
     connection: &quinn::Connection,
     own: &M,
     limits: &Limits,
@@ -95,32 +95,32 @@ pub(crate) async fn greet<M: Message>(
     writer.put(own);
     writer.flush().await?;
     writer.finish();
-    let mut reader = FrameReader::new(recv, limits.max_frame, limits.frame_deadline);
+    let mut reader = FrameReader::new(recv, limits.max_frame, limits.frame_timeout);
     // A stream that breaks because the connection did says less than the connection does.
     let frame = match reader.next().await {
         Ok(frame) => frame,
         Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
     };
-    let bad = |reason| refuse(connection, Code::BadHello, reason);
+    let bad = |reason| refuse(connection, CloseCode::InvalidHello, reason);
     let frame = frame.ok_or_else(|| bad("no hello came".into()))?;
-    Hello::decode(frame).map_err(|e| bad(format!("the hello is {}", unreadable(&e))))
+    Hello::decode(frame).map_err(|e| bad(format!("the hello is {}", decode_error_message(&e))))
 }
 
 /// Closes a connection with the reason, and gives the error that says so.
-pub(crate) fn refuse(connection: &quinn::Connection, code: Code, reason: String) -> Error {
+pub(crate) fn refuse(connection: &quinn::Connection, code: CloseCode, reason: String) -> Error {
     connection.close(code.into(), reason.as_bytes());
     Error::violation(code, reason)
 }
 
 /// A connection whose hellos fit.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct ClientConnection {
     connection: quinn::Connection,
     hello: Hello,
     limits: Limits,
 }
 
-impl Link {
+impl ClientConnection {
     /// What the node said of itself.
     #[must_use]
     pub fn hello(&self) -> &Hello {
@@ -146,7 +146,7 @@ impl Link {
 
     /// Closes the connection; what was not sent yet is not.
     pub fn close(&self) {
-        self.connection.close(Code::Done.into(), b"");
+        self.connection.close(CloseCode::Done.into(), b"");
     }
 
     /// Opens a stream for one session. Its first frame goes with the first flush.
@@ -175,6 +175,6 @@ impl Link {
         let (send, recv) = self.connection.open_bi().await?;
         let mut writer = FrameWriter::new(send);
         writer.put(&Open { stream: Some(stream) });
-        Ok((writer, FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline)))
+        Ok((writer, FrameReader::new(recv, self.limits.max_frame, self.limits.frame_timeout)))
     }
 }

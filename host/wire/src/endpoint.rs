@@ -171,8 +171,8 @@ pub fn peer_config(
     tls: rustls::ClientConfig,
     limits: &Limits,
 ) -> Result<quinn::ClientConfig, IdentityError> {
-    let (keep_alive, idle_timeout) = (limits.peers.keep_alive, limits.peers.idle_timeout);
-    client_config(tls, &Limits { keep_alive, idle_timeout, ..limits.clone() })
+    let (keep_alive, idle_timeout) = (limits.peers.keep_alive_interval, limits.peers.idle_timeout);
+    client_config(tls, &Limits { keep_alive_interval: keep_alive, idle_timeout, ..limits.clone() })
 }
 
 fn transport(limits: &Limits, streams: u32) -> TransportConfig {
@@ -182,11 +182,11 @@ fn transport(limits: &Limits, streams: u32) -> TransportConfig {
     config
         .max_concurrent_bidi_streams(VarInt::from_u32(streams))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .stream_receive_window(VarInt::from_u32(limits.stream_window))
-        .receive_window(VarInt::from_u32(limits.connection_window))
+        .stream_receive_window(VarInt::from_u32(limits.stream_receive_window))
+        .receive_window(VarInt::from_u32(limits.connection_receive_window))
         .send_window(limits.send_window)
         .datagram_receive_buffer_size(None)
-        .keep_alive_interval(Some(limits.keep_alive))
+        .keep_alive_interval(Some(limits.keep_alive_interval))
         .max_idle_timeout(Some(idle));
     config
 }

@@ -16,25 +16,25 @@ pub const NAMESPACE: &str = "default";
 
 /// How long messages may have, in milliseconds: no message is kept for ever because its sender forgot to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadlines {
+pub struct TimeoutLimits {
     /// Of a message that names none (`gateway.default-deadline`).
-    pub unless_named: u64,
+    pub default_ms: u64,
     /// The longest; more is cut to it (`gateway.max-deadline`).
-    pub longest: u64,
+    pub max_ms: u64,
 }
 
-impl Deadlines {
+impl TimeoutLimits {
     /// Sees to it that the message has a deadline, and none that is too long.
-    pub fn bound(&self, envelope: &mut Envelope) {
+    pub fn apply(&self, envelope: &mut Envelope) {
         envelope.remaining_ms = match envelope.remaining_ms {
-            0 => self.unless_named,
-            named => named.min(self.longest),
+            0 => self.default_ms,
+            named => named.min(self.max_ms),
         };
     }
 }
 
 /// What a deployed type says of messages to it.
-pub trait Deployed {
+pub trait TypeInfo {
     /// Its name.
     fn name(&self) -> &Arc<str>;
 
@@ -56,7 +56,7 @@ pub trait Deployed {
 /// # Errors
 ///
 /// The refusal.
-pub fn in_namespace(envelope: &Envelope) -> Result<(), Problem> {
+pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
     if matches!(envelope.namespace.as_str(), "" | NAMESPACE) {
         return Ok(());
     }
@@ -70,7 +70,7 @@ pub fn in_namespace(envelope: &Envelope) -> Result<(), Problem> {
 /// # Errors
 ///
 /// The refusal.
-pub fn resolve<T: Deployed>(
+pub fn resolve_method<T: TypeInfo>(
     entry: &T,
     principal: &str,
     envelope: &Envelope,
@@ -82,11 +82,12 @@ pub fn resolve<T: Deployed>(
     let Some((method, kind)) = entry.method(&envelope.method) else {
         return Err(entry.unknown_method(&envelope.method));
     };
-    let asked = proto::Kind::try_from(envelope.kind).unwrap_or(proto::Kind::Unspecified);
-    if asked != proto::Kind::Unspecified && asked != wire_kind(*kind) {
+    let asked =
+        proto::MessageKind::try_from(envelope.kind).unwrap_or(proto::MessageKind::Unspecified);
+    if asked != proto::MessageKind::Unspecified && asked != wire_kind(*kind) {
         return Err(Problem {
             help: "send it as what it is, or leave the kind open".into(),
-            ..problem("wrong-kind", format!("`{name}.{method}` is a {}", word(*kind)))
+            ..problem("wrong-kind", format!("`{name}.{method}` is a {}", kind_name(*kind)))
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
@@ -109,7 +110,7 @@ pub fn access_denied(name: &str, principal: &str) -> Problem {
     }
 }
 
-fn word(kind: MessageKind) -> &'static str {
+fn kind_name(kind: MessageKind) -> &'static str {
     match kind {
         MessageKind::Command => "command",
         MessageKind::Query => "query",
@@ -119,14 +120,20 @@ fn word(kind: MessageKind) -> &'static str {
 impl Envelope {
     /// When its sender stops waiting, on the clock that shows `now`, after the node has held it for so many milliseconds.
     #[must_use]
-    pub fn deadline(&self, now: u64, held: u64) -> Option<u64> {
-        let left = self.remaining_ms.saturating_sub(held);
+    pub fn deadline(&self, now: u64, elapsed_ms: u64) -> Option<u64> {
+        let left = self.remaining_ms.saturating_sub(elapsed_ms);
         (self.remaining_ms > 0).then(|| now.saturating_add(left))
     }
 
     /// The same as another node gets it: with what this one knows, and without the milliseconds that it was held.
     #[must_use]
-    pub fn passed_on(&self, session: ScopedSessionId, node: &str, epoch: Epoch, held: u64) -> Self {
+    pub fn to_forwarded(
+        &self,
+        session: ScopedSessionId,
+        node: &str,
+        epoch: Epoch,
+        held: u64,
+    ) -> Self {
         let mut envelope = self.clone();
         envelope.session = Bytes::copy_from_slice(&session.0);
         envelope.origin = node.to_owned();
@@ -141,7 +148,7 @@ impl Envelope {
 
     /// The message of the core, which came at `now` after the node had held it for so many milliseconds.
     #[must_use]
-    pub fn message(
+    pub fn to_message(
         &self,
         token: ReplyToken,
         session: ScopedSessionId,
@@ -174,10 +181,10 @@ mod tests {
 
     #[test]
     fn every_message_has_a_deadline_within_bounds() {
-        let deadlines = Deadlines { unless_named: 60, longest: 600 };
+        let deadlines = TimeoutLimits { default_ms: 60, max_ms: 600 };
         for (named, bounded) in [(0, 60), (1, 1), (600, 600), (601, 600), (u64::MAX, 600)] {
             let mut envelope = Envelope { remaining_ms: named, ..Envelope::default() };
-            deadlines.bound(&mut envelope);
+            deadlines.apply(&mut envelope);
             assert_eq!(envelope.remaining_ms, bounded, "{named}");
         }
     }

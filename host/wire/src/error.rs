@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::code::Code;
+use crate::close_code::CloseCode;
 use crate::frame::TooLarge;
 use crate::identity::IdentityError;
 use crate::proto::Problem;
@@ -37,12 +37,12 @@ pub enum Error {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The other side was refused, or refused this one, because of who it is. Trying again does not help.
-    #[error("{text}: {help}")]
-    Untrusted {
+    #[error("{message}: {help}")]
+    CertificateRejected {
         /// Stable: `no-certificate`, `unknown-authority`, `certificate-expired`, `not-a-node`, …
         code: &'static str,
         /// What happened.
-        text: String,
+        message: String,
         /// What to do.
         help: String,
     },
@@ -50,24 +50,24 @@ pub enum Error {
     #[error("connection closed by the other side: {code}: {reason}")]
     Closed {
         /// Which.
-        code: Code,
+        code: CloseCode,
         /// In words.
         reason: String,
     },
     /// The other side reset the stream, or asked to stop sending on it.
     #[error("stream reset by the other side: {0}")]
-    Reset(Code),
+    Reset(CloseCode),
     /// This side gave the stream up.
-    #[error("{code}: {text}")]
+    #[error("{code}: {message}")]
     Violation {
         /// With which code the stream is reset.
-        code: Code,
+        code: CloseCode,
         /// What the other side did.
-        text: String,
+        message: String,
     },
     /// The connection is gone: nobody answers, or the network failed. It may come back.
     #[error("connection lost: {0}")]
-    Lost(String),
+    ConnectionLost(String),
     /// The connection was gone before this was handed to it: the other side never hears of it.
     #[error("not sent: {0}")]
     NotSent(String),
@@ -101,9 +101,15 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Reset(_) | Self::NotSent(_) | Self::Overloaded { .. } => true,
+            Self::ConnectionLost(_)
+            | Self::Reset(_)
+            | Self::NotSent(_)
+            | Self::Overloaded { .. } => true,
             Self::Closed { code, .. } => {
-                matches!(code, Code::Done | Code::ShuttingDown | Code::TooManyConnections)
+                matches!(
+                    code,
+                    CloseCode::Done | CloseCode::ShuttingDown | CloseCode::TooManyConnections
+                )
             }
             _ => false,
         }
@@ -116,11 +122,11 @@ impl Error {
             Self::AddressInUse { .. } => "address-in-use",
             Self::Bind { .. } => "cannot-listen",
             Self::Identity(_) => "bad-identity",
-            Self::Untrusted { code, .. } => code,
+            Self::CertificateRejected { code, .. } => code,
             Self::Closed { code, .. } | Self::Reset(code) | Self::Violation { code, .. } => {
                 code.name()
             }
-            Self::Lost(_) => "connection-lost",
+            Self::ConnectionLost(_) => "connection-lost",
             Self::NotSent(_) => "not-sent",
             Self::Overloaded { .. } => "overloaded",
             Self::TooLarge { .. } => "frame-too-large",
@@ -128,21 +134,21 @@ impl Error {
     }
 
     /// With which code a stream is reset that ended like this.
-    pub(crate) fn reset_code(&self) -> Code {
+    pub(crate) fn close_code(&self) -> CloseCode {
         match self {
             Self::Violation { code, .. } => *code,
-            _ => Code::Done,
+            _ => CloseCode::Done,
         }
     }
 
-    pub(crate) fn violation(code: Code, text: impl Into<String>) -> Self {
-        Self::Violation { code, text: text.into() }
+    pub(crate) fn violation(code: CloseCode, text: impl Into<String>) -> Self {
+        Self::Violation { code, message: text.into() }
     }
 }
 
 impl From<TooLarge> for Error {
     fn from(error: TooLarge) -> Self {
-        Self::violation(Code::FrameTooLarge, format!("{error} (`max_frame`)"))
+        Self::violation(CloseCode::FrameTooLarge, format!("{error} (`max_frame`)"))
     }
 }
 
@@ -152,22 +158,25 @@ impl From<quinn::ConnectionError> for Error {
         match error {
             E::ApplicationClosed(close) => {
                 let reason = String::from_utf8_lossy(&close.reason).into_owned();
-                match Code::from_number(close.error_code.into_inner()) {
+                match CloseCode::from_number(close.error_code.into_inner()) {
                     Some(code) => Self::Closed { code, reason },
-                    None => Self::Lost(format!("closed with code {}: {reason}", close.error_code)),
+                    None => Self::ConnectionLost(format!(
+                        "closed with code {}: {reason}",
+                        close.error_code
+                    )),
                 }
             }
             E::ConnectionClosed(close) => {
                 let reason = String::from_utf8_lossy(&close.reason).into_owned();
                 crate::tls::refused_by_peer(u64::from(close.error_code))
-                    .unwrap_or(Self::Lost(format!("{}: {reason}", close.error_code)))
+                    .unwrap_or(Self::ConnectionLost(format!("{}: {reason}", close.error_code)))
             }
             E::TransportError(error) => {
                 crate::tls::refused_by_us(u64::from(error.code), &error.reason)
-                    .unwrap_or(Self::Lost(error.to_string()))
+                    .unwrap_or(Self::ConnectionLost(error.to_string()))
             }
-            E::TimedOut => Self::Lost("no answer in time".into()),
-            other => Self::Lost(other.to_string()),
+            E::TimedOut => Self::ConnectionLost("no answer in time".into()),
+            other => Self::ConnectionLost(other.to_string()),
         }
     }
 }
@@ -177,7 +186,7 @@ impl From<quinn::ReadError> for Error {
         match error {
             quinn::ReadError::Reset(number) => reset(number),
             quinn::ReadError::ConnectionLost(error) => error.into(),
-            other => Self::Lost(other.to_string()),
+            other => Self::ConnectionLost(other.to_string()),
         }
     }
 }
@@ -187,21 +196,21 @@ impl From<quinn::WriteError> for Error {
         match error {
             quinn::WriteError::Stopped(number) => reset(number),
             quinn::WriteError::ConnectionLost(error) => error.into(),
-            other => Self::Lost(other.to_string()),
+            other => Self::ConnectionLost(other.to_string()),
         }
     }
 }
 
 fn reset(number: quinn::VarInt) -> Error {
-    match Code::from_number(number.into_inner()) {
+    match CloseCode::from_number(number.into_inner()) {
         Some(code) => Error::Reset(code),
-        None => Error::Lost(format!("stream reset with code {number}")),
+        None => Error::ConnectionLost(format!("stream reset with code {number}")),
     }
 }
 
 /// Why bytes are no message of the protocol: without the words of the library that read them.
 #[must_use]
-pub fn unreadable(error: &prost::DecodeError) -> String {
+pub fn decode_error_message(error: &prost::DecodeError) -> String {
     let text = error.to_string().replace("r#", "");
     let what = text.strip_prefix("failed to decode Protobuf message: ").unwrap_or(&text);
     let what = what.replace("recursion limit reached", "nested too deep");
@@ -236,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_cut_to_what_is_taken() {
+    fn a_problem_is_cut_to_the_size_limit() {
         let mut long = problem("overloaded", "\u{e9}".repeat(1_000));
         long.retryable = true;
         long.details.insert("setting".into(), "x".into());

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_the_same_however_the_bytes_are_cut() {
+    fn frames_do_not_depend_on_how_the_bytes_are_split() {
         let bodies: Vec<Vec<u8>> =
             [0, 1, 3, 4, 5, 1_000, 20_000].iter().map(|n| vec![7_u8; *n]).collect();
         let stream: Vec<u8> = bodies.iter().flat_map(|b| frame(b)).collect();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_beyond_the_limit_is_refused_before_its_body_comes() {
+    fn a_length_over_the_limit_is_refused_before_its_body() {
         let mut buffer = FrameBuffer::new(100);
         buffer.push(&[0xff, 0xff, 0xff]);
         assert_eq!(buffer.next_frame(), Ok(None));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_within_the_limit_takes_no_memory_before_its_bytes_come() {
+    fn an_announced_length_allocates_no_memory_in_advance() {
         let mut buffer = FrameBuffer::new(u32::MAX);
         buffer.push(&[0x7f, 0xff, 0xff, 0xff, 1]);
         assert_eq!(buffer.next_frame(), Ok(None));

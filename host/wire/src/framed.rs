@@ -6,12 +6,12 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::code::Code;
+use crate::close_code::CloseCode;
 use crate::error::Error;
 use crate::frame::{FrameBuffer, put_frame};
 
 /// Chunks taken from QUIC at a time; a chunk is what one packet carried.
-const CHUNKS: usize = 32;
+const MAX_IO_SLICES: usize = 32;
 
 /// Bytes that go into one write, about.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
@@ -43,7 +43,7 @@ impl FrameReader {
     /// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            if let Some(frame) = self.buffered()? {
+            if let Some(frame) = self.next_buffered()? {
                 return Ok(Some(frame));
             }
             if !self.fill().await? {
@@ -57,7 +57,7 @@ impl FrameReader {
     /// # Errors
     ///
     /// [`Error::Violation`] if its length is beyond the limit.
-    pub fn buffered(&mut self) -> Result<Option<Bytes>, Error> {
+    pub fn next_buffered(&mut self) -> Result<Option<Bytes>, Error> {
         let frame = self.buffer.next_frame()?;
         if frame.is_some() {
             self.began = None;
@@ -78,20 +78,23 @@ impl FrameReader {
     ///
     /// As [`FrameReader::next`].
     pub async fn fill(&mut self) -> Result<bool, Error> {
-        let mut chunks = [const { Bytes::new() }; CHUNKS];
+        let mut chunks = [const { Bytes::new() }; MAX_IO_SLICES];
         let read = if self.buffer.is_within_frame() {
             let until = *self.began.get_or_insert_with(Instant::now) + self.deadline;
             timeout_at(until, self.stream.read_chunks(&mut chunks)).await.map_err(|_| {
                 let text =
                     format!("a frame was not whole after {:?} (`frame_deadline`)", self.deadline);
-                Error::violation(Code::FrameDeadline, text)
+                Error::violation(CloseCode::FrameTimeout, text)
             })?
         } else {
             self.stream.read_chunks(&mut chunks).await
         };
         let Some(count) = read? else {
             if self.buffer.is_within_frame() {
-                return Err(Error::violation(Code::HalfFrame, "the stream ended within a frame"));
+                return Err(Error::violation(
+                    CloseCode::TruncatedFrame,
+                    "the stream ended within a frame",
+                ));
             }
             return Ok(false);
         };
@@ -102,7 +105,7 @@ impl FrameReader {
     }
 
     /// Tells the other side not to send any more.
-    pub fn stop(&mut self, code: Code) {
+    pub fn stop(&mut self, code: CloseCode) {
         // An error says that the stream has ended already.
         let _ = self.stream.stop(code.into());
     }
@@ -173,7 +176,7 @@ impl FrameWriter {
         while !self.is_flushed() {
             timeout(deadline, self.write_some()).await.map_err(|_| {
                 let text = format!("no reply was taken for {deadline:?} (`reply_deadline`)");
-                Error::violation(Code::ReplyDeadline, text)
+                Error::violation(CloseCode::ReplyTimeout, text)
             })??;
         }
         Ok(())
@@ -186,7 +189,7 @@ impl FrameWriter {
     }
 
     /// Gives the stream up; what was not sent yet is not.
-    pub fn reset(&mut self, code: Code) {
+    pub fn reset(&mut self, code: CloseCode) {
         // An error says that the stream has ended already.
         let _ = self.stream.reset(code.into());
     }

@@ -2,18 +2,18 @@
 
 use bytes::Bytes;
 
-use crate::check;
 use crate::limits::Limits;
 use crate::proto::Envelope;
+use crate::validate;
 
 /// The message in a client's frame, if it is let in.
 #[must_use]
 pub fn client_message(frame: &Bytes, session: &[u8; 16], limits: &Limits) -> Option<Envelope> {
-    check::sent(frame, session, limits).ok()
+    validate::decode_client_message(frame, session, limits).ok()
 }
 
 /// The message in a peer's frame, with its tag, if it is let in.
 #[must_use]
 pub fn peer_message(frame: &Bytes, max_message: u32) -> Option<(u64, Envelope)> {
-    check::forwarded(frame, max_message).ok()
+    validate::decode_forwarded_message(frame, max_message).ok()
 }

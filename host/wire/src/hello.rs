@@ -4,16 +4,16 @@ use std::ops::RangeInclusive;
 
 use ostraca_core::ids::{ClusterId, Incarnation, NodeId};
 
-use crate::code::Code;
+use crate::close_code::CloseCode;
 use crate::limits::Limits;
 use crate::proto;
 
 /// The lowest version of the clients' protocol that this build speaks.
-pub const PROTOCOL_MIN: u32 = 1;
+pub const CLIENT_PROTOCOL_MIN: u32 = 1;
 /// The highest.
-pub const PROTOCOL_MAX: u32 = 1;
+pub const CLIENT_PROTOCOL_MAX: u32 = 1;
 /// Both.
-pub const PROTOCOL: RangeInclusive<u32> = PROTOCOL_MIN..=PROTOCOL_MAX;
+pub const CLIENT_PROTOCOL_VERSIONS: RangeInclusive<u32> = CLIENT_PROTOCOL_MIN..=CLIENT_PROTOCOL_MAX;
 /// What this build knows beyond the protocol version.
 pub const FEATURES: &[&str] = &[];
 /// What this build calls itself.
@@ -21,41 +21,41 @@ pub const SOFTWARE: &str = concat!("ostraca ", env!("CARGO_PKG_VERSION"));
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeFacts {
+pub struct NodeDescriptor {
     /// Its cluster.
     pub cluster: ClusterId,
     /// The identity of its `EntityStore` (R5).
-    pub store: u128,
+    pub store_id: u128,
     /// Its name.
     pub node: NodeId,
     /// Which life of it (R7).
     pub incarnation: Incarnation,
 }
 
-impl NodeFacts {
+impl NodeDescriptor {
     /// A node's hello.
     #[must_use]
     pub fn hello(&self, limits: &Limits) -> proto::Hello {
         proto::Hello {
             cluster_id: self.cluster.0.to_be_bytes().to_vec().into(),
-            store_id: self.store.to_be_bytes().to_vec().into(),
+            store_id: self.store_id.to_be_bytes().to_vec().into(),
             node: self.node.0.to_string(),
             incarnation: Some(proto::Incarnation {
                 counter: self.incarnation.counter,
                 nonce: self.incarnation.nonce,
             }),
-            ..client(None, limits)
+            ..client_hello(None, limits)
         }
     }
 }
 
 /// A client's hello. With a cluster, another cluster's node refuses.
 #[must_use]
-pub fn client(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello {
+pub fn client_hello(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello {
     proto::Hello {
         cluster_id: cluster.map(|c| c.0.to_be_bytes().to_vec()).unwrap_or_default().into(),
-        protocol_min: PROTOCOL_MIN,
-        protocol_max: PROTOCOL_MAX,
+        protocol_min: CLIENT_PROTOCOL_MIN,
+        protocol_max: CLIENT_PROTOCOL_MAX,
         features: FEATURES.iter().map(ToString::to_string).collect(),
         limits: Some(limits.announced()),
         software: SOFTWARE.into(),
@@ -68,11 +68,11 @@ pub fn client(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello {
 /// # Errors
 ///
 /// The first thing that does not fit: protocol version, required feature, cluster.
-pub fn agree(
+pub fn negotiate(
     versions: RangeInclusive<u32>,
     own: Option<ClusterId>,
     theirs: &proto::Hello,
-) -> Result<u32, (Code, String)> {
+) -> Result<u32, (CloseCode, String)> {
     let (min, max) = versions.into_inner();
     let version = max.min(theirs.protocol_max);
     if version < min.max(theirs.protocol_min) {
@@ -80,14 +80,17 @@ pub fn agree(
             "this side speaks protocol {min} to {max}, the other {} to {}",
             theirs.protocol_min, theirs.protocol_max
         );
-        return Err((Code::UnsupportedProtocol, text));
+        return Err((CloseCode::UnsupportedProtocol, text));
     }
     if let Some(feature) =
         theirs.required_features.iter().find(|name| !FEATURES.contains(&name.as_str()))
     {
         // The reason travels in one packet: a long name is cut.
         let name: String = feature.chars().take(100).collect();
-        return Err((Code::UnknownFeature, format!("feature {name:?} is required and not known")));
+        return Err((
+            CloseCode::UnknownFeature,
+            format!("feature {name:?} is required and not known"),
+        ));
     }
     let cluster = match theirs.cluster_id.len() {
         0 => None,
@@ -96,11 +99,11 @@ pub fn agree(
             bytes.copy_from_slice(&theirs.cluster_id);
             Some(ClusterId(u128::from_be_bytes(bytes)))
         }
-        other => return Err((Code::BadHello, format!("a cluster id of {other} bytes"))),
+        other => return Err((CloseCode::InvalidHello, format!("a cluster id of {other} bytes"))),
     };
     match (own, cluster) {
         (Some(own), Some(cluster)) if own != cluster => Err((
-            Code::OtherCluster,
+            CloseCode::ClusterMismatch,
             format!("this side is of cluster {own}, the other of cluster {cluster}"),
         )),
         _ => Ok(version),
@@ -112,38 +115,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_feature_is_ignored_and_an_unknown_required_one_is_refused_by_name() {
-        let mut hello = client(Some(ClusterId(1)), &Limits::default());
+    fn only_unknown_required_features_are_refused() {
+        let mut hello = client_hello(Some(ClusterId(1)), &Limits::default());
         hello.features.push("time-travel".into());
-        assert_eq!(agree(PROTOCOL, Some(ClusterId(1)), &hello), Ok(1));
+        assert_eq!(negotiate(CLIENT_PROTOCOL_VERSIONS, Some(ClusterId(1)), &hello), Ok(1));
         hello.required_features.push("time-travel".into());
-        let (code, reason) = agree(PROTOCOL, Some(ClusterId(1)), &hello).expect_err("refused");
-        assert_eq!(code, Code::UnknownFeature);
+        let (code, reason) =
+            negotiate(CLIENT_PROTOCOL_VERSIONS, Some(ClusterId(1)), &hello).expect_err("refused");
+        assert_eq!(code, CloseCode::UnknownFeature);
         assert!(reason.contains("time-travel"), "{reason}");
     }
 
     #[test]
-    fn versions_must_overlap_and_the_highest_common_one_is_spoken() {
-        let mut hello = client(None, &Limits::default());
+    fn versions_must_overlap_and_the_highest_common_one_is_used() {
+        let mut hello = client_hello(None, &Limits::default());
         hello.protocol_max = 9;
-        assert_eq!(agree(PROTOCOL, None, &hello), Ok(1));
+        assert_eq!(negotiate(CLIENT_PROTOCOL_VERSIONS, None, &hello), Ok(1));
         hello.protocol_min = 2;
         assert_eq!(
-            agree(PROTOCOL, None, &hello).expect_err("refused").0,
-            Code::UnsupportedProtocol
+            negotiate(CLIENT_PROTOCOL_VERSIONS, None, &hello).expect_err("refused").0,
+            CloseCode::UnsupportedProtocol
         );
         assert_eq!(
-            agree(PROTOCOL, None, &proto::Hello::default()).expect_err("refused").0,
-            Code::UnsupportedProtocol
+            negotiate(CLIENT_PROTOCOL_VERSIONS, None, &proto::Hello::default())
+                .expect_err("refused")
+                .0,
+            CloseCode::UnsupportedProtocol
         );
     }
 
     #[test]
     fn another_cluster_is_refused() {
-        let hello = client(Some(ClusterId(2)), &Limits::default());
+        let hello = client_hello(Some(ClusterId(2)), &Limits::default());
         assert_eq!(
-            agree(PROTOCOL, Some(ClusterId(1)), &hello).expect_err("refused").0,
-            Code::OtherCluster
+            negotiate(CLIENT_PROTOCOL_VERSIONS, Some(ClusterId(1)), &hello).expect_err("refused").0,
+            CloseCode::ClusterMismatch
         );
     }
 }

@@ -44,10 +44,10 @@ pub enum IdentityError {
     #[error("key is of no use: {0}")]
     Key(String),
     /// The certificate's time is over, or has not come yet.
-    #[error("the certificate of {whose} is good from {from} to {until}, and now is {now}")]
+    #[error("the certificate of {subject} is good from {from} to {until}, and now is {now}")]
     Expired {
         /// Whose.
-        whose: String,
+        subject: String,
         /// When it begins.
         from: String,
         /// When it ends.
@@ -67,15 +67,15 @@ pub enum IdentityError {
 
 /// What a certificate's holder may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum PrincipalKind {
     /// A node of the cluster.
     Node,
     /// A client; never taken for a node.
     Client,
 }
 
-impl Role {
-    fn word(self) -> &'static str {
+impl PrincipalKind {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Node => "node",
             Self::Client => "client",
@@ -89,14 +89,14 @@ pub struct Principal {
     /// Of which cluster.
     pub cluster: ClusterId,
     /// As what.
-    pub role: Role,
+    pub kind: PrincipalKind,
     /// Under which name.
     pub name: String,
 }
 
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.role.word(), self.name)
+        write!(f, "{}/{}", self.kind.as_str(), self.name)
     }
 }
 
@@ -117,12 +117,12 @@ impl Principal {
         let (cluster, rest) = split_cluster(uri)?;
         let (role, name) = rest.split_once('/')?;
         let role = match role {
-            "node" => Role::Node,
-            "client" => Role::Client,
+            "node" => PrincipalKind::Node,
+            "client" => PrincipalKind::Client,
             _ => return None,
         };
         check_name(name).ok()?;
-        Some(Self { cluster, role, name: name.into() })
+        Some(Self { cluster, kind: role, name: name.into() })
     }
 
     fn uri(&self) -> String {
@@ -165,7 +165,7 @@ impl Ca {
     ///
     /// [`IdentityError`] if either is not readable or not an authority's.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
-        let cluster = Trust::from_pem(certificate)?.cluster;
+        let cluster = TrustRoot::from_pem(certificate)?.cluster;
         let pair = KeyPair::from_pem(key).map_err(|e| IdentityError::Key(e.to_string()))?;
         let issuer = Issuer::from_ca_cert_pem(certificate, pair)?;
         Ok(Self { cluster, certificate: certificate.into(), key: key.into(), issuer })
@@ -209,8 +209,8 @@ impl Ca {
     /// # Errors
     ///
     /// None that [`Ca::from_pem`] would not have found.
-    pub fn trust(&self) -> Result<Trust, IdentityError> {
-        Trust::from_pem(&self.certificate)
+    pub fn trust(&self) -> Result<TrustRoot, IdentityError> {
+        TrustRoot::from_pem(&self.certificate)
     }
 
     /// A node's identity. `addresses` (host names or IP addresses) are for tools that look at
@@ -221,7 +221,7 @@ impl Ca {
     /// [`IdentityError::Name`], [`IdentityError::Make`].
     pub fn issue_node(&self, name: &str, addresses: &[String]) -> Result<Identity, IdentityError> {
         let now = OffsetDateTime::now_utc();
-        self.issue(Role::Node, name, addresses, now - Duration::hours(1), now + VALIDITY)
+        self.issue(PrincipalKind::Node, name, addresses, now - Duration::hours(1), now + VALIDITY)
     }
 
     /// A client's identity.
@@ -231,7 +231,7 @@ impl Ca {
     /// [`IdentityError::Name`], [`IdentityError::Make`].
     pub fn issue_client(&self, name: &str) -> Result<Identity, IdentityError> {
         let now = OffsetDateTime::now_utc();
-        self.issue(Role::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
+        self.issue(PrincipalKind::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
     }
 
     /// An identity that is good between two moments.
@@ -241,14 +241,14 @@ impl Ca {
     /// [`IdentityError::Name`], [`IdentityError::Make`].
     pub fn issue(
         &self,
-        role: Role,
+        role: PrincipalKind,
         name: &str,
         addresses: &[String],
         not_before: OffsetDateTime,
         not_after: OffsetDateTime,
     ) -> Result<Identity, IdentityError> {
         check_name(name)?;
-        let principal = Principal { cluster: self.cluster, role, name: name.into() };
+        let principal = Principal { cluster: self.cluster, kind: role, name: name.into() };
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(addresses.to_vec())?;
         params.distinguished_name.push(DnType::CommonName, principal.to_string());
@@ -256,10 +256,10 @@ impl Ca {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match role {
             // A node is a server, and a client of other nodes.
-            Role::Node => {
+            PrincipalKind::Node => {
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
             }
-            Role::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            PrincipalKind::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
         params.not_before = not_before;
@@ -354,13 +354,13 @@ impl Identity {
 
 /// The cluster that is trusted: its authority's certificate.
 #[derive(Clone, Debug)]
-pub struct Trust {
+pub struct TrustRoot {
     /// Which cluster.
     pub cluster: ClusterId,
     pub(crate) authority: CertificateDer<'static>,
 }
 
-impl Trust {
+impl TrustRoot {
     /// Reads it from the authority's PEM text.
     ///
     /// # Errors

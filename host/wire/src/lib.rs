@@ -11,14 +11,12 @@
 //! numbered messages, which outlives connections (R17). On a connection, each session has a stream.
 
 pub mod budget;
-pub mod check;
 pub mod clock;
-pub mod code;
+pub mod close_code;
 pub mod dial;
 pub mod endpoint;
 pub mod envelope;
 mod error;
-mod flow;
 pub mod frame;
 pub mod framed;
 #[cfg(feature = "fuzz")]
@@ -26,13 +24,15 @@ pub mod fuzz;
 pub mod hello;
 pub mod identity;
 pub mod limits;
+mod message_stream;
 pub mod outcome;
 pub mod peer;
-pub mod private;
+pub mod private_file;
 pub mod server;
 pub mod tls;
+pub mod validate;
 
-pub use error::{Error, problem, unreadable};
+pub use error::{Error, decode_error_message, problem};
 pub use limits::{Limits, PeerLimits};
 
 /// The messages of `host/wire/proto`, as prost makes them.

@@ -12,10 +12,10 @@ pub struct Limits {
     /// Bytes of a frame, checked before anything of it is kept. Default `max_message` and 64 KiB.
     pub max_frame: u32,
     /// Messages of a session without a reply. Default 256.
-    pub session_messages: u32,
+    pub session_in_flight_messages: u32,
     /// Bytes of a session's messages without a reply. Default 8 MiB. A session's reader goes on
     /// to the end of the message that passes it, so a session holds at most this and one frame.
-    pub session_bytes: u64,
+    pub session_in_flight_bytes: u64,
     /// Bytes of a connection: its messages without a reply, and replies that were not handed to QUIC. Default
     /// 32 MiB. Beyond it nothing more of the connection is read, and beyond as much of replies alone none is made.
     /// Memory: at worst twice this, and `send_window`. The next two are the same.
@@ -25,7 +25,7 @@ pub struct Limits {
     /// Bytes of all principals. Default 512 MiB.
     pub node_bytes: u64,
     /// How long a reply may wait for the other side to take any of it. Default 1 min.
-    pub reply_deadline: Duration,
+    pub reply_timeout: Duration,
     /// Streams of a connection. Default 100.
     pub max_streams: u32,
     /// Streams of a principal, on all of its connections. Default 5,000.
@@ -43,26 +43,26 @@ pub struct Limits {
     /// The same of a principal. Default 2.
     pub principal_uploads: usize,
     /// How long a deploy beyond those waits, unread, until one ends; then it is refused. Default 1 s.
-    pub upload_wait: Duration,
+    pub upload_queue_timeout: Duration,
     /// From one piece of a component to the next. Default 20 s.
-    pub chunk_deadline: Duration,
+    pub upload_fragment_timeout: Duration,
     /// From a deploy's request to the last piece of its component. Default 5 min.
-    pub upload_deadline: Duration,
+    pub upload_timeout: Duration,
     /// From the first packet to the end of the hello. Default 10 s.
-    pub hello_deadline: Duration,
+    pub hello_timeout: Duration,
     /// From a stream's opening to its first whole frame. Default 10 s.
-    pub open_deadline: Duration,
+    pub open_timeout: Duration,
     /// From a frame's first byte to its last. Default 20 s.
-    pub frame_deadline: Duration,
+    pub frame_timeout: Duration,
     /// Bytes that may wait unread on one stream. Default 2 MiB.
-    pub stream_window: u32,
+    pub stream_receive_window: u32,
     /// Bytes that may wait unread on one connection. Default 16 MiB.
-    pub connection_window: u32,
+    pub connection_receive_window: u32,
     /// Bytes that may wait unacknowledged at the sender, a connection. Default 16 MiB. A principal's further
     /// connections to a node have less, so that all of them stay within its budget.
     pub send_window: u64,
     /// Silence after which a keep-alive is sent. Default 5 s.
-    pub keep_alive: Duration,
+    pub keep_alive_interval: Duration,
     /// Silence after which a connection is given up. Default 30 s.
     pub idle_timeout: Duration,
     /// Bytes of the UDP socket's buffers, each way; the kernel may give less. Default 2 MiB.
@@ -78,22 +78,22 @@ pub struct PeerLimits {
     /// Memory: one frame a stream that is being received.
     pub max_frame: u32,
     /// Calls of a stream without an answer. Default 4,096.
-    pub calls: u32,
+    pub in_flight_requests: u32,
     /// Bytes of a stream's calls without an answer. Default 64 MiB. The frame that passes it is still
     /// taken, so a stream holds at most this and one frame of calls, at each side.
-    pub call_bytes: u64,
+    pub in_flight_request_bytes: u64,
     /// Events of a stream that may wait for whoever asked for them. Default 1,024. Beyond it the
     /// stream is not read. Memory: `max_frame` each at the very most; events are of rows, and small.
     pub pushes: usize,
     /// Messages of a stream without a reply. Default 8,192.
-    pub messages: u32,
+    pub in_flight_messages: u32,
     /// Bytes of a stream's messages without a reply, and of replies that wait on it. Default 64 MiB, and one frame,
     /// at each side. Principals share the replies' part.
-    pub message_bytes: u64,
+    pub in_flight_message_bytes: u64,
     /// Connections from nodes, beside the `max_connections` of clients. Default 128.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Silence after which a keep-alive is sent, by the node that dialled. Default 500 ms.
-    pub keep_alive: Duration,
+    pub keep_alive_interval: Duration,
     /// Silence after which a connection is given up, at both sides. Default 3 s.
     pub idle_timeout: Duration,
 }
@@ -102,13 +102,13 @@ impl Default for PeerLimits {
     fn default() -> Self {
         Self {
             max_frame: 20 << 20,
-            calls: 4_096,
-            call_bytes: 64 << 20,
+            in_flight_requests: 4_096,
+            in_flight_request_bytes: 64 << 20,
             pushes: 1_024,
-            messages: 8_192,
-            message_bytes: 64 << 20,
-            connections: 128,
-            keep_alive: Duration::from_millis(500),
+            in_flight_messages: 8_192,
+            in_flight_message_bytes: 64 << 20,
+            max_connections: 128,
+            keep_alive_interval: Duration::from_millis(500),
             idle_timeout: Duration::from_secs(3),
         }
     }
@@ -119,12 +119,12 @@ impl Default for Limits {
         Self {
             max_message: 1 << 20,
             max_frame: (1 << 20) + (64 << 10),
-            session_messages: 256,
-            session_bytes: 8 << 20,
+            session_in_flight_messages: 256,
+            session_in_flight_bytes: 8 << 20,
             connection_bytes: 32 << 20,
             principal_bytes: 128 << 20,
             node_bytes: 512 << 20,
-            reply_deadline: Duration::from_secs(60),
+            reply_timeout: Duration::from_secs(60),
             max_streams: 100,
             principal_streams: 5_000,
             max_connections: 1_000,
@@ -133,16 +133,16 @@ impl Default for Limits {
             max_component: 64 << 20,
             max_uploads: 4,
             principal_uploads: 2,
-            upload_wait: Duration::from_secs(1),
-            chunk_deadline: Duration::from_secs(20),
-            upload_deadline: Duration::from_secs(300),
-            hello_deadline: Duration::from_secs(10),
-            open_deadline: Duration::from_secs(10),
-            frame_deadline: Duration::from_secs(20),
-            stream_window: 2 << 20,
-            connection_window: 16 << 20,
+            upload_queue_timeout: Duration::from_secs(1),
+            upload_fragment_timeout: Duration::from_secs(20),
+            upload_timeout: Duration::from_secs(300),
+            hello_timeout: Duration::from_secs(10),
+            open_timeout: Duration::from_secs(10),
+            frame_timeout: Duration::from_secs(20),
+            stream_receive_window: 2 << 20,
+            connection_receive_window: 16 << 20,
             send_window: 16 << 20,
-            keep_alive: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(30),
             socket_buffer: 2 << 20,
             peers: PeerLimits::default(),
@@ -157,8 +157,8 @@ impl Limits {
         proto::Limits {
             max_frame: self.max_frame,
             max_message: self.max_message,
-            session_messages: self.session_messages,
-            session_bytes: self.session_bytes,
+            session_in_flight_messages: self.session_in_flight_messages,
+            session_in_flight_bytes: self.session_in_flight_bytes,
             max_streams: self.max_streams,
             max_component: self.max_component,
             ..proto::Limits::default()
@@ -172,10 +172,10 @@ impl Limits {
             max_frame: self.peers.max_frame,
             max_message: self.max_message,
             max_streams: self.max_streams,
-            peer_calls: self.peers.calls,
-            peer_call_bytes: self.peers.call_bytes,
-            peer_messages: self.peers.messages,
-            peer_message_bytes: self.peers.message_bytes,
+            peer_in_flight_requests: self.peers.in_flight_requests,
+            peer_in_flight_request_bytes: self.peers.in_flight_request_bytes,
+            peer_in_flight_messages: self.peers.in_flight_messages,
+            peer_in_flight_message_bytes: self.peers.in_flight_message_bytes,
             ..proto::Limits::default()
         }
     }

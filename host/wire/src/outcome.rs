@@ -18,10 +18,10 @@ const CREATED_MS: &str = "created_ms";
 
 /// The kind, as the wire has it.
 #[must_use]
-pub fn wire_kind(kind: MessageKind) -> proto::Kind {
+pub fn wire_kind(kind: MessageKind) -> proto::MessageKind {
     match kind {
-        MessageKind::Command => proto::Kind::Command,
-        MessageKind::Query => proto::Kind::Query,
+        MessageKind::Command => proto::MessageKind::Command,
+        MessageKind::Query => proto::MessageKind::Query,
     }
 }
 
@@ -45,7 +45,7 @@ fn details(hint: Option<&OwnerHint>, stamp: Option<u64>) -> BTreeMap<String, Str
 
 /// A message's end, as it goes over the wire.
 #[must_use]
-pub fn reply(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> Reply {
+pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> Reply {
     let kind = wire_kind(kind).into();
     let base = Reply { epoch: epoch.0, kind, ..Reply::default() };
     match outcome {
@@ -53,13 +53,13 @@ pub fn reply(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> Reply {
             Reply { outcome: proto::Outcome::Result.into(), entity_version: version, body, ..base }
         }
         Outcome::Final { reply: GuestReply::Error { code, message }, version } => Reply {
-            outcome: proto::Outcome::Error.into(),
+            outcome: proto::Outcome::ApplicationError.into(),
             entity_version: version,
             problem: Some(Problem { code, message, ..Problem::default() }),
             ..base
         },
         Outcome::Final { reply: GuestReply::Dropped, version } => Reply {
-            outcome: proto::Outcome::Ran.into(),
+            outcome: proto::Outcome::ReplyDropped.into(),
             entity_version: version,
             problem: Some(Problem {
                 help: "read the entity's state, if it matters what was answered".into(),
@@ -99,7 +99,7 @@ pub fn reply(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> Reply {
 
 /// A refusal by the router, as a reply.
 #[must_use]
-pub fn refused_by(refusal: Refusal) -> Reply {
+pub fn reply_for_refusal(refusal: Refusal) -> Reply {
     let Refusal { code, message, retry_after, in_doubt } = refusal;
     let outcome = Outcome::NotRun {
         code: code.into(),
@@ -108,12 +108,12 @@ pub fn refused_by(refusal: Refusal) -> Reply {
         owner_hint: None,
         suggested_created_ms: None,
     };
-    doubtful(reply(outcome, MessageKind::Command, Epoch(0)), in_doubt)
+    unknown_if_in_doubt(reply_for_outcome(outcome, MessageKind::Command, Epoch(0)), in_doubt)
 }
 
 /// An answer that this copy did not run says nothing of a former one that may have (R16).
 #[must_use]
-pub fn doubtful(reply: Reply, in_doubt: bool) -> Reply {
+pub fn unknown_if_in_doubt(reply: Reply, in_doubt: bool) -> Reply {
     if !in_doubt || reply.outcome() != proto::Outcome::NotRun {
         return reply;
     }
@@ -137,7 +137,7 @@ pub fn not_run(problem: Problem) -> Reply {
 
 /// What an answer of a worker of this node means for the route.
 #[must_use]
-pub fn verdict_on(outcome: &Outcome, epoch: Epoch) -> AttemptResult {
+pub fn attempt_result_for_outcome(outcome: &Outcome, epoch: Epoch) -> AttemptResult {
     match outcome {
         Outcome::NotRun { code, owner_hint: hint, .. } if *code == codes::NOT_OWNER => {
             let hint = hint.as_deref();
@@ -151,7 +151,7 @@ pub fn verdict_on(outcome: &Outcome, epoch: Epoch) -> AttemptResult {
 
 /// What another node's reply means for the route.
 #[must_use]
-pub fn verdict_of(reply: &Reply) -> AttemptResult {
+pub fn attempt_result_for_reply(reply: &Reply) -> AttemptResult {
     let Some(problem) = &reply.problem else { return AttemptResult::Answered };
     if reply.outcome() != proto::Outcome::NotRun {
         return AttemptResult::Answered;
@@ -175,13 +175,13 @@ pub fn verdict_of(reply: &Reply) -> AttemptResult {
 
 /// The answer while a node starts.
 #[must_use]
-pub fn starting() -> Problem {
+pub fn node_starting() -> Problem {
     let help = "send it again, or to another node".into();
-    Problem { help, ..bounced(codes::REBALANCING, "the node is starting") }
+    Problem { help, ..retryable_problem(codes::REBALANCING, "the node is starting") }
 }
 
 /// A refusal that the sender's node acts on.
 #[must_use]
-pub fn bounced(code: &str, message: &str) -> Problem {
+pub fn retryable_problem(code: &str, message: &str) -> Problem {
     Problem { retryable: true, retry_after_ms: 100, ..problem(code, message) }
 }

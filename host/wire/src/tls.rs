@@ -17,7 +17,7 @@ use rustls::{
 };
 
 use crate::error::Error;
-use crate::identity::{Identity, IdentityError, Principal, Role, Trust};
+use crate::identity::{Identity, IdentityError, Principal, PrincipalKind, TrustRoot};
 
 /// What a client asks TLS for; certificates carry no host names, so it is the same everywhere.
 pub const SERVER_NAME: &str = "ostraca";
@@ -30,7 +30,7 @@ pub const SERVER_NAME: &str = "ostraca";
 /// [`IdentityError`] if key and certificate do not fit.
 pub fn server(
     identity: &Identity,
-    trust: &Trust,
+    trust: &TrustRoot,
     alpns: &[&[u8]],
 ) -> Result<rustls::ServerConfig, IdentityError> {
     let provider = provider();
@@ -57,7 +57,7 @@ pub fn server(
 /// [`IdentityError`] if key and certificate do not fit.
 pub fn client(
     identity: Option<&Identity>,
-    trust: &Trust,
+    trust: &TrustRoot,
     alpn: &[u8],
 ) -> Result<rustls::ClientConfig, IdentityError> {
     let provider = provider();
@@ -104,14 +104,14 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn roots(trust: &Trust) -> Result<RootCertStore, IdentityError> {
+fn roots(trust: &TrustRoot) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
     roots.add(trust.authority.clone()).map_err(|e| IdentityError::Certificate(e.to_string()))?;
     Ok(roots)
 }
 
 /// What the chain does not say: the holder's name belongs to the trusted cluster.
-fn named(certificate: &CertificateDer<'_>, trust: &Trust) -> Result<Principal, rustls::Error> {
+fn named(certificate: &CertificateDer<'_>, trust: &TrustRoot) -> Result<Principal, rustls::Error> {
     let principal = Principal::of(certificate).map_err(other)?;
     if principal.cluster != trust.cluster {
         let cluster = principal.cluster;
@@ -121,25 +121,27 @@ fn named(certificate: &CertificateDer<'_>, trust: &Trust) -> Result<Principal, r
 }
 
 fn other(error: IdentityError) -> rustls::Error {
-    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Told(error)))))
+    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(
+        DisplayAsDebug(error),
+    ))))
 }
 
 /// An error of ours within one of rustls, which shows it by its `Debug`: as it is told.
-struct Told(IdentityError);
+struct DisplayAsDebug(IdentityError);
 
-impl fmt::Debug for Told {
+impl fmt::Debug for DisplayAsDebug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for DisplayAsDebug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for DisplayAsDebug {}
 
 /// What rustls says of a certificate, without its own words round ours.
 fn plain(reason: &str) -> &str {
@@ -151,7 +153,7 @@ fn plain(reason: &str) -> &str {
 #[derive(Debug)]
 struct ClientVerifier {
     inner: Arc<dyn ClientCertVerifier>,
-    trust: Trust,
+    trust: TrustRoot,
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -196,7 +198,7 @@ impl ClientCertVerifier for ClientVerifier {
 #[derive(Debug)]
 struct NodeVerifier {
     roots: RootCertStore,
-    trust: Trust,
+    trust: TrustRoot,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -217,9 +219,9 @@ impl ServerCertVerifier for NodeVerifier {
             now,
             self.algorithms.all,
         )?;
-        match named(end_entity, &self.trust)?.role {
-            Role::Node => Ok(ServerCertVerified::assertion()),
-            Role::Client => {
+        match named(end_entity, &self.trust)?.kind {
+            PrincipalKind::Node => Ok(ServerCertVerified::assertion()),
+            PrincipalKind::Client => {
                 Err(other(IdentityError::Certificate("it is a client's, not a node's".into())))
             }
         }
@@ -259,7 +261,7 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
     let (code, text, help) = match number {
         0x2 => {
             return Some(Error::Closed {
-                code: crate::code::Code::TooManyConnections,
+                code: crate::close_code::CloseCode::TooManyConnections,
                 reason: "the node takes no more connections now (`max_connections`)".into(),
             });
         }
@@ -280,7 +282,7 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
         ),
         _ => return None,
     };
-    Some(Error::Untrusted { code, text: text.into(), help: help.into() })
+    Some(Error::CertificateRejected { code, message: text.into(), help: help.into() })
 }
 
 /// This side ended the handshake, because of what the other one showed.
@@ -300,7 +302,7 @@ pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
         _ => return None,
     };
     let text = format!("the node's certificate is refused ({})", plain(reason));
-    Some(Error::Untrusted { code, text, help: help.into() })
+    Some(Error::CertificateRejected { code, message: text, help: help.into() })
 }
 
 #[cfg(test)]
@@ -308,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_certificate_is_told_in_our_words() {
+    fn certificate_errors_are_shown_without_tls_jargon() {
         let error = other(IdentityError::Certificate("it names cluster 7".into())).to_string();
         let ours = IdentityError::Certificate("it names cluster 7".into()).to_string();
         assert_eq!(plain(&error), ours);

@@ -6,20 +6,20 @@ mod common;
 use std::time::Duration;
 
 use common::{Node, envelope, frame, framed, in_time, nested, next, one, session_open};
-use ostraca_wire::code::Code;
+use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::framed::FrameReader;
 use ostraca_wire::hello;
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::{
-    AdminRequest, AdminResponse, Chunk, Deploy, Envelope, Open, Outcome, SessionOpen,
-    admin_response, open,
+    AdminRequest, AdminResponse, ComponentFragment, DeployRequest, Envelope, Open, Outcome,
+    SessionOpen, admin_response, open,
 };
 use ostraca_wire::{Error, Limits};
 use prost::Message;
 
 /// Sends bytes on a stream of a greeted connection; with which code the node resets it.
-async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<Code> {
+async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<CloseCode> {
     let (_endpoint, connection) = node.greeted().await;
     let (mut send, mut recv) = connection.open_bi().await.expect("stream");
     send.write_all(bytes).await.expect("write");
@@ -28,7 +28,7 @@ async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<Code> {
     }
     let code = match recv.read_to_end(1 << 20).await {
         Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => {
-            Code::from_number(code.into_inner())
+            CloseCode::from_number(code.into_inner())
         }
         other => panic!("no reset: {other:?}"),
     };
@@ -42,7 +42,7 @@ async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<Code> {
 }
 
 #[tokio::test]
-async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
+async fn a_malformed_stream_is_reset_alone_with_a_stable_code() {
     in_time(async {
         let node = Node::start();
         let with = |more: &[u8]| [session_open(), more.to_vec()].concat();
@@ -50,21 +50,21 @@ async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
         let short = Open {
             stream: Some(open::Stream::Session(SessionOpen { session: vec![1; 15].into() })),
         };
-        let second = hello::client(None, &Limits::default());
+        let second = hello::client_hello(None, &Limits::default());
         let second = Open { stream: Some(open::Stream::Hello(second)) };
-        let cases: [(&str, Vec<u8>, bool, Code); 12] = [
-            ("4 GiB at once", vec![0xff; 4], false, Code::FrameTooLarge),
-            ("4 GiB later", with(&[0xff; 5]), false, Code::FrameTooLarge),
-            ("one too many", with(&12_001_u32.to_be_bytes()), false, Code::FrameTooLarge),
-            ("garbage", b"\0\0\0\x05GET /".to_vec(), false, Code::BadFrame),
-            ("garbage later", with(b"\0\0\0\x05GET /"), false, Code::BadFrame),
-            ("no sequence", with(&no_sequence), false, Code::BadFrame),
-            ("empty frame", with(&[0; 4]), false, Code::BadFrame),
-            ("half a frame, ended", with(&[0, 0, 0, 9, 1]), true, Code::HalfFrame),
-            ("half a frame, left", with(&[0, 0, 0, 9, 1]), false, Code::FrameDeadline),
-            ("an empty stream", Vec::new(), true, Code::HalfFrame),
-            ("a short session id", frame(&short), false, Code::UnexpectedFrame),
-            ("a second hello", frame(&second), false, Code::UnexpectedFrame),
+        let cases: [(&str, Vec<u8>, bool, CloseCode); 12] = [
+            ("4 GiB at once", vec![0xff; 4], false, CloseCode::FrameTooLarge),
+            ("4 GiB later", with(&[0xff; 5]), false, CloseCode::FrameTooLarge),
+            ("one too many", with(&12_001_u32.to_be_bytes()), false, CloseCode::FrameTooLarge),
+            ("garbage", b"\0\0\0\x05GET /".to_vec(), false, CloseCode::InvalidFrame),
+            ("garbage later", with(b"\0\0\0\x05GET /"), false, CloseCode::InvalidFrame),
+            ("no sequence", with(&no_sequence), false, CloseCode::InvalidFrame),
+            ("empty frame", with(&[0; 4]), false, CloseCode::InvalidFrame),
+            ("half a frame, ended", with(&[0, 0, 0, 9, 1]), true, CloseCode::TruncatedFrame),
+            ("half a frame, left", with(&[0, 0, 0, 9, 1]), false, CloseCode::FrameTimeout),
+            ("an empty stream", Vec::new(), true, CloseCode::TruncatedFrame),
+            ("a short session id", frame(&short), false, CloseCode::UnexpectedFrame),
+            ("a second hello", frame(&second), false, CloseCode::UnexpectedFrame),
         ];
         for (what, bytes, finish, code) in cases {
             assert_eq!(reset_after(&node, &bytes, finish).await, Some(code), "{what}");
@@ -76,7 +76,7 @@ async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
 }
 
 #[tokio::test]
-async fn streams_opened_and_left_end_at_their_deadline_and_hold_nobody_up() {
+async fn abandoned_streams_end_at_their_deadline_and_block_no_one() {
     in_time(async {
         let node = Node::start();
         let (_endpoint, connection) = node.greeted().await;
@@ -91,8 +91,8 @@ async fn streams_opened_and_left_end_at_their_deadline_and_hold_nobody_up() {
         for (_send, mut recv) in left {
             match recv.read_to_end(10).await {
                 Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => {
-                    let code = Code::from_number(code.into_inner());
-                    let deadlines = [Some(Code::OpenDeadline), Some(Code::FrameDeadline)];
+                    let code = CloseCode::from_number(code.into_inner());
+                    let deadlines = [Some(CloseCode::OpenTimeout), Some(CloseCode::FrameTimeout)];
                     assert!(deadlines.contains(&code), "{code:?}");
                 }
                 other => panic!("no reset: {other:?}"),
@@ -105,7 +105,7 @@ async fn streams_opened_and_left_end_at_their_deadline_and_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_good_hello_is_closed_with_the_reason() {
+async fn a_connection_without_a_valid_hello_is_closed_with_why() {
     in_time(async {
         let node = Node::start();
         let closed = async |first: Option<Vec<u8>>| {
@@ -119,21 +119,21 @@ async fn a_connection_without_a_good_hello_is_closed_with_the_reason() {
                 other => panic!("{other:?}"),
             }
         };
-        let own = || hello::client(Some(node.ca.cluster()), &Limits::default());
+        let own = || hello::client_hello(Some(node.ca.cluster()), &Limits::default());
         let open = |hello| Some(frame(&Open { stream: Some(open::Stream::Hello(hello)) }));
-        assert_eq!(closed(None).await.0, Code::HelloDeadline);
-        assert_eq!(closed(Some(vec![0xff; 100])).await.0, Code::FrameTooLarge);
-        assert_eq!(closed(Some(session_open())).await.0, Code::BadHello);
+        assert_eq!(closed(None).await.0, CloseCode::HelloTimeout);
+        assert_eq!(closed(Some(vec![0xff; 100])).await.0, CloseCode::FrameTooLarge);
+        assert_eq!(closed(Some(session_open())).await.0, CloseCode::InvalidHello);
         let mut newer = own();
         (newer.protocol_min, newer.protocol_max) = (2, 3);
-        assert_eq!(closed(open(newer)).await.0, Code::UnsupportedProtocol);
+        assert_eq!(closed(open(newer)).await.0, CloseCode::UnsupportedProtocol);
         let mut other = own();
         other.cluster_id = vec![0; 16].into();
-        assert_eq!(closed(open(other)).await.0, Code::OtherCluster);
+        assert_eq!(closed(open(other)).await.0, CloseCode::ClusterMismatch);
         let mut demanding = own();
         demanding.required_features.push("time-travel".into());
         let (code, reason) = closed(open(demanding)).await;
-        assert_eq!(code, Code::UnknownFeature);
+        assert_eq!(code, CloseCode::UnknownFeature);
         assert!(reason.contains("time-travel"), "{reason}");
         node.answers().await;
         node.stop().await;
@@ -142,7 +142,7 @@ async fn a_connection_without_a_good_hello_is_closed_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_bad_message_is_refused_alone_and_its_session_goes_on() {
+async fn a_bad_message_is_refused_alone_and_its_session_continues() {
     in_time(async {
         let node = Node::start();
         let link = node.link().await;
@@ -250,25 +250,29 @@ async fn a_session_beyond_its_window_is_not_read_and_others_are() {
     .await;
 }
 
-async fn deploy(node: &Node, deploy: Deploy, chunks: &[Vec<u8>]) -> Result<AdminResponse, Error> {
+async fn deploy(
+    node: &Node,
+    deploy: DeployRequest,
+    chunks: &[Vec<u8>],
+) -> Result<AdminResponse, Error> {
     let request = AdminRequest { request: Some(Request::Deploy(deploy)) };
     let (mut writer, mut reader) = node.link().await.admin(request).await?;
     for data in chunks {
-        writer.put(&Chunk { data: data.clone().into() });
+        writer.put(&ComponentFragment { data: data.clone().into() });
     }
     // Refused uploads are not read to their end.
     let _ = writer.flush().await;
     writer.finish();
-    let frame = reader.next().await?.ok_or_else(|| Error::Lost("no answer".into()))?;
+    let frame = reader.next().await?.ok_or_else(|| Error::ConnectionLost("no answer".into()))?;
     Ok(AdminResponse::decode(frame).expect("response"))
 }
 
 #[tokio::test]
-async fn a_component_comes_whole_with_its_digest_or_not_at_all() {
+async fn a_component_is_accepted_only_whole_with_its_digest() {
     in_time(async {
         let node = Node::start();
         let component = vec![42_u8; 30_000];
-        let good = Deploy {
+        let good = DeployRequest {
             manifest: "counter".into(),
             component_size: 30_000,
             digest: blake3::hash(&component).as_bytes().to_vec().into(),
@@ -284,13 +288,13 @@ async fn a_component_comes_whole_with_its_digest_or_not_at_all() {
             Some(admin_response::Response::Problem(problem)) => problem.code,
             other => panic!("{other:?}"),
         };
-        let large = Deploy { component_size: 1 << 40, ..good.clone() };
+        let large = DeployRequest { component_size: 1 << 40, ..good.clone() };
         assert_eq!(code(deploy(&node, large, &[]).await.expect("answer")), "component-too-large");
-        let other = Deploy { digest: vec![0; 32].into(), ..good.clone() };
+        let other = DeployRequest { digest: vec![0; 32].into(), ..good.clone() };
         assert_eq!(code(deploy(&node, other, &chunks).await.expect("answer")), "bad-digest");
         let error = deploy(&node, good.clone(), &chunks[..2]).await.expect_err("half");
         assert_eq!(error.code(), "half-frame");
-        let error = deploy(&node, Deploy { component_size: 5, ..good }, &chunks).await;
+        let error = deploy(&node, DeployRequest { component_size: 5, ..good }, &chunks).await;
         assert_eq!(error.expect_err("too many bytes").code(), "unexpected-frame");
         node.answers().await;
         node.stop().await;
@@ -299,7 +303,7 @@ async fn a_component_comes_whole_with_its_digest_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn long_answers_come_in_pages() {
+async fn long_responses_arrive_in_pages() {
     in_time(async {
         let node = Node::start();
         let request = Request::Deployments(Default::default());
@@ -332,7 +336,7 @@ async fn a_port_in_use_is_named_with_its_setting() {
 }
 
 #[tokio::test]
-async fn a_stopping_node_answers_what_it_took_and_says_why_it_closes() {
+async fn a_stopping_node_finishes_messages_and_says_why_it_closes() {
     in_time(async {
         let node = Node::start();
         let link = node.link().await;
@@ -356,7 +360,7 @@ async fn a_stopping_node_answers_what_it_took_and_says_why_it_closes() {
             let reply = next(&mut reader).await.expect("the reply of what was taken");
             assert_eq!(reply.sequence, 1);
             match link.closed().await {
-                Error::Closed { code, .. } => assert_eq!(code, Code::ShuttingDown),
+                Error::Closed { code, .. } => assert_eq!(code, CloseCode::ShuttingDown),
                 other => panic!("{other:?}"),
             }
         };
@@ -367,7 +371,7 @@ async fn a_stopping_node_answers_what_it_took_and_says_why_it_closes() {
 }
 
 #[tokio::test]
-async fn answers_fit_the_frames_that_a_client_takes() {
+async fn responses_fit_the_frame_limit_of_the_client() {
     in_time(async {
         let node = Node::start();
         let narrow = async |max_frame: u32| {
@@ -404,7 +408,7 @@ async fn answers_fit_the_frames_that_a_client_takes() {
         assert_eq!(code(asked(Request::Methods(Default::default())).await), "bad-request");
         assert_eq!(code(asked(Request::Status(Default::default())).await), "reply-too-large");
         match narrow(1_000).await {
-            Err(Error::Closed { code: Code::BadHello, reason }) => {
+            Err(Error::Closed { code: CloseCode::InvalidHello, reason }) => {
                 assert!(reason.contains("max_frame"), "{reason}");
             }
             other => panic!("{:?}", other.err()),
@@ -415,7 +419,7 @@ async fn answers_fit_the_frames_that_a_client_takes() {
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_field_in_the_protocols_words() {
+async fn a_refusal_names_the_field_as_the_protocol_does() {
     in_time(async {
         let node = Node::start();
         let (_endpoint, connection) = node.greeted().await;

@@ -5,12 +5,12 @@ mod common;
 use std::time::Duration;
 
 use common::{Node, envelope, in_time, limits, next, one};
-use ostraca_wire::code::Code;
-use ostraca_wire::dial::Link;
+use ostraca_wire::close_code::CloseCode;
+use ostraca_wire::dial::ClientConnection;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::{
-    AdminRequest, AdminResponse, Chunk, Deploy, Outcome, Problem, admin_response,
+    AdminRequest, AdminResponse, ComponentFragment, DeployRequest, Outcome, Problem, admin_response,
 };
 use ostraca_wire::{Error, Limits};
 use prost::Message;
@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 
 /// Sends as many messages on a stream of its own; replies are not read.
 async fn flood(
-    link: &Link,
+    link: &ClientConnection,
     session: u8,
     count: u64,
     method: &str,
@@ -50,7 +50,7 @@ async fn unread_replies_stay_within_the_budget() {
         let node = Node::start_with(Limits {
             connection_bytes: MIB,
             principal_bytes: 4 * MIB,
-            reply_deadline: Duration::from_millis(200),
+            reply_timeout: Duration::from_millis(200),
             ..limits()
         });
         let link = node.narrow_link_of("mallory").await;
@@ -59,17 +59,17 @@ async fn unread_replies_stay_within_the_budget() {
         for session in 0..24 {
             // 614 MB of replies in all.
             streams.push(flood(&link, session, 256, "big", b"100000").await);
-            most = most.max(node.server.held_bytes());
+            most = most.max(node.server.charged_bytes());
         }
-        until("replies wait", || node.server.held_bytes() >= MIB).await;
+        until("replies wait", || node.server.charged_bytes() >= MIB).await;
         for _ in 0..50 {
-            most = most.max(node.server.held_bytes());
+            most = most.max(node.server.charged_bytes());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(most < 4 * MIB, "{most} bytes were held");
         node.answers().await;
         // Whoever takes nothing of them is given up, and all of it is free again.
-        until("the streams end", || node.server.held_bytes() == 0).await;
+        until("the streams end", || node.server.charged_bytes() == 0).await;
         let (_, mut reader) = streams.pop().expect("a stream");
         let ended = loop {
             match next(&mut reader).await {
@@ -77,7 +77,7 @@ async fn unread_replies_stay_within_the_budget() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(ended, Error::Reset(Code::ReplyDeadline)), "{ended:?}");
+        assert!(matches!(ended, Error::Reset(CloseCode::ReplyTimeout)), "{ended:?}");
         node.answers().await;
         node.stop().await;
     })
@@ -85,7 +85,7 @@ async fn unread_replies_stay_within_the_budget() {
 }
 
 #[tokio::test]
-async fn a_reply_without_room_is_told_by_name() {
+async fn a_dropped_reply_names_the_limit_that_was_reached() {
     in_time(async {
         let node = Node::start_with(Limits { connection_bytes: MIB, ..limits() });
         for (method, given_up) in [("big", Outcome::NotRun), ("large", Outcome::Unknown)] {
@@ -160,7 +160,7 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
             }
             links.push(link);
         }
-        until("both budgets are full", || node.server.held_bytes() >= 200 * KIB).await;
+        until("both budgets are full", || node.server.charged_bytes() >= 200 * KIB).await;
         let link = node.link_of("mallory").await;
         let refused = one(&link, "echo", b"x").await.expect("a reply");
         let problem = refused.problem.clone().expect("a problem");
@@ -172,7 +172,7 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
         // As some are answered, others come.
         let free = || {
             node.echo.held.lock().expect("held").clear();
-            node.server.held_bytes() == 0
+            node.server.charged_bytes() == 0
         };
         until("it is free", free).await;
         let reply = one(&link, "echo", b"x").await.expect("a reply");
@@ -183,14 +183,14 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn large_frames_cannot_hold_each_other_up() {
+async fn large_frames_cannot_block_each_other() {
     in_time(async {
         // Less than what the streams have begun: each waits for its whole frame, and gets it.
         let node = Node::start_with(Limits {
             connection_bytes: 2 * MIB,
             max_message: 1 << 20,
             max_frame: (1 << 20) + 1_000,
-            frame_deadline: Duration::from_secs(15),
+            frame_timeout: Duration::from_secs(15),
             ..limits()
         });
         let link = node.link_of("alice").await;
@@ -211,7 +211,7 @@ async fn large_frames_cannot_hold_each_other_up() {
 }
 
 #[tokio::test]
-async fn places_are_shared_among_principals() {
+async fn connections_and_streams_are_shared_among_principals() {
     in_time(async {
         let node = Node::start_with(Limits {
             max_connections: 8,
@@ -226,7 +226,7 @@ async fn places_are_shared_among_principals() {
         }
         // Two places are left, for others than mallory.
         match node.try_link_of("mallory").await {
-            Err(Error::Closed { code: Code::TooManyConnections, reason }) => {
+            Err(Error::Closed { code: CloseCode::TooManyConnections, reason }) => {
                 assert!(reason.contains("reserved_connections"), "{reason}");
             }
             other => panic!("{:?}", other.err()),
@@ -245,7 +245,7 @@ async fn places_are_shared_among_principals() {
             streams.push((writer, reader));
         }
         let refused = one(other, "echo", b"x").await.expect_err("no place");
-        assert!(matches!(refused, Error::Reset(Code::TooManyStreams)), "{refused:?}");
+        assert!(matches!(refused, Error::Reset(CloseCode::TooManyStreams)), "{refused:?}");
         assert_eq!(one(&operator, "echo", b"x").await.expect("a reply").body, "x");
         node.stop().await;
     })
@@ -253,18 +253,18 @@ async fn places_are_shared_among_principals() {
 }
 
 /// Begins a deploy of ten bytes, of which one is sent.
-async fn begin(link: &Link) -> (FrameWriter, FrameReader) {
+async fn begin(link: &ClientConnection) -> (FrameWriter, FrameReader) {
     let (component_size, digest) = (10, vec![0; 32].into());
-    let deploy = Deploy { component_size, digest, ..Deploy::default() };
+    let deploy = DeployRequest { component_size, digest, ..DeployRequest::default() };
     let request = AdminRequest { request: Some(Request::Deploy(deploy)) };
     let (mut writer, reader) = link.admin(request).await.expect("stream");
-    writer.put(&Chunk { data: vec![1].into() });
+    writer.put(&ComponentFragment { data: vec![1].into() });
     writer.flush().await.expect("sent");
     (writer, reader)
 }
 
 async fn answer(reader: &mut FrameReader) -> Result<AdminResponse, Error> {
-    let frame = reader.next().await?.ok_or_else(|| Error::Lost("no answer".into()))?;
+    let frame = reader.next().await?.ok_or_else(|| Error::ConnectionLost("no answer".into()))?;
     Ok(AdminResponse::decode(frame).expect("an answer"))
 }
 
@@ -280,18 +280,18 @@ async fn refusal(reader: &mut FrameReader) -> Problem {
 }
 
 #[tokio::test]
-async fn a_deploy_waits_for_a_place() {
+async fn a_deploy_waits_for_an_upload_permit() {
     in_time(async {
-        let upload_wait = Duration::from_secs(60);
-        let node = Node::start_with(Limits { upload_wait, ..one_upload() });
+        let upload_queue_timeout = Duration::from_secs(60);
+        let node = Node::start_with(Limits { upload_queue_timeout, ..one_upload() });
         let link = node.link().await;
         let (mut first, mut first_answer) = begin(&link).await;
         let (mut second, mut second_answer) = begin(&link).await;
-        second.put(&Chunk { data: vec![1; 9].into() });
+        second.put(&ComponentFragment { data: vec![1; 9].into() });
         second.flush().await.expect("sent");
         let early = tokio::time::timeout(Duration::from_millis(200), answer(&mut second_answer));
         assert!(early.await.is_err(), "the first has the place");
-        first.put(&Chunk { data: vec![1; 9].into() });
+        first.put(&ComponentFragment { data: vec![1; 9].into() });
         first.flush().await.expect("sent");
         for reader in [&mut first_answer, &mut second_answer] {
             assert_eq!(refusal(reader).await.code, "bad-digest");
@@ -302,11 +302,11 @@ async fn a_deploy_waits_for_a_place() {
 }
 
 #[tokio::test]
-async fn a_stalled_upload_ends_and_has_one_place() {
+async fn a_stalled_upload_times_out_and_uses_one_permit() {
     in_time(async {
-        let chunk_deadline = Duration::from_secs(2);
+        let upload_fragment_timeout = Duration::from_secs(2);
         let places = Limits { max_uploads: 2, principal_uploads: 1, ..limits() };
-        let node = Node::start_with(Limits { chunk_deadline, ..places });
+        let node = Node::start_with(Limits { upload_fragment_timeout, ..places });
         let mallory = node.link_of("mallory").await;
         let (_first, mut stalled) = begin(&mallory).await;
         let (_second, mut refused) = begin(&mallory).await;
@@ -317,24 +317,25 @@ async fn a_stalled_upload_ends_and_has_one_place() {
         // The other place is others'.
         let alice = node.link().await;
         let (mut writer, mut reader) = begin(&alice).await;
-        writer.put(&Chunk { data: vec![1; 9].into() });
+        writer.put(&ComponentFragment { data: vec![1; 9].into() });
         writer.flush().await.expect("sent");
         assert_eq!(refusal(&mut reader).await.code, "bad-digest");
         let ended = answer(&mut stalled).await.expect_err("it stalled");
-        assert!(matches!(ended, Error::Reset(Code::UploadDeadline)), "{ended:?}");
+        assert!(matches!(ended, Error::Reset(CloseCode::UploadTimeout)), "{ended:?}");
         node.stop().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answered_deploy_has_given_its_place_back() {
+async fn an_answered_deploy_has_returned_its_permit() {
     in_time(async {
-        let node = Node::start_with(Limits { upload_wait: Duration::ZERO, ..one_upload() });
+        let node =
+            Node::start_with(Limits { upload_queue_timeout: Duration::ZERO, ..one_upload() });
         let link = node.link().await;
         for round in 0..3_000 {
             let (mut writer, mut reader) = begin(&link).await;
-            writer.put(&Chunk { data: vec![1; 9].into() });
+            writer.put(&ComponentFragment { data: vec![1; 9].into() });
             writer.flush().await.expect("sent");
             let problem = refusal(&mut reader).await;
             assert_eq!(problem.code, "bad-digest", "round {round}: {}", problem.message);
@@ -345,15 +346,17 @@ async fn an_answered_deploy_has_given_its_place_back() {
 }
 
 #[tokio::test]
-async fn an_upload_that_was_given_up_keeps_no_place() {
+async fn a_deploy_that_waits_after_its_upload_keeps_no_permit() {
     in_time(async {
-        let node = Node::start_with(Limits { upload_wait: Duration::ZERO, ..one_upload() });
+        let node =
+            Node::start_with(Limits { upload_queue_timeout: Duration::ZERO, ..one_upload() });
         let link = node.link().await;
         let mut waiting = Vec::new();
         // What is left of each deploy waits; what was uploaded is gone.
         for manifest in ["wait", "wait", "wait", ""] {
             let (manifest, digest) = (manifest.into(), blake3::hash(b"").as_bytes().to_vec());
-            let deploy = Deploy { manifest, digest: digest.into(), ..Deploy::default() };
+            let deploy =
+                DeployRequest { manifest, digest: digest.into(), ..DeployRequest::default() };
             let request = AdminRequest { request: Some(Request::Deploy(deploy)) };
             let (mut writer, reader) = link.admin(request).await.expect("stream");
             writer.flush().await.expect("sent");
@@ -372,17 +375,17 @@ async fn an_upload_that_was_given_up_keeps_no_place() {
 }
 
 #[tokio::test]
-async fn an_upload_that_trickles_ends() {
+async fn a_trickling_upload_ends_at_its_deadline() {
     in_time(async {
-        let upload_deadline = Duration::from_secs(1);
-        let node = Node::start_with(Limits { upload_deadline, ..limits() });
+        let upload_timeout = Duration::from_secs(1);
+        let node = Node::start_with(Limits { upload_timeout, ..limits() });
         let link = node.link().await;
         let (mut writer, mut reader) = begin(&link).await;
         let trickle = async {
             // Each piece comes in time; all of them do not.
             for _ in 0..8 {
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                writer.put(&Chunk { data: vec![1].into() });
+                writer.put(&ComponentFragment { data: vec![1].into() });
                 if writer.flush().await.is_err() {
                     return;
                 }
@@ -390,7 +393,7 @@ async fn an_upload_that_trickles_ends() {
         };
         let (ended, ()) = tokio::join!(answer(&mut reader), trickle);
         let ended = ended.expect_err("it trickled");
-        assert!(matches!(ended, Error::Reset(Code::UploadDeadline)), "{ended:?}");
+        assert!(matches!(ended, Error::Reset(CloseCode::UploadTimeout)), "{ended:?}");
         node.stop().await;
     })
     .await;

@@ -37,7 +37,7 @@ fn envelope() {
         sequence: 5,
         after: 4,
         settled: 3,
-        kind: Kind::Query.into(),
+        kind: MessageKind::Query.into(),
         remaining_ms: 10,
         hops: 11,
         principal: "p".into(),
@@ -68,7 +68,7 @@ fn reply() {
         problem: Some(some_problem()),
         epoch: 4,
         entity_version: 6,
-        kind: Kind::Command.into(),
+        kind: MessageKind::Command.into(),
         content_type: "z".into(),
         flags: 8,
         body: Bytes::from_static(b"!"),
@@ -95,14 +95,14 @@ fn hello() {
         limits: Some(Limits {
             max_frame: 1,
             max_message: 2,
-            session_messages: 3,
-            session_bytes: 4,
+            session_in_flight_messages: 3,
+            session_in_flight_bytes: 4,
             max_streams: 5,
             max_component: 6,
-            peer_calls: 7,
-            peer_call_bytes: 8,
-            peer_messages: 9,
-            peer_message_bytes: 10,
+            peer_in_flight_requests: 7,
+            peer_in_flight_request_bytes: 8,
+            peer_in_flight_messages: 9,
+            peer_in_flight_message_bytes: 10,
         }),
         software: "s".into(),
         roles: vec!["store".into()],
@@ -110,7 +110,7 @@ fn hello() {
         hash: "h".into(),
         addresses: vec!["a".into()],
         format: 15,
-        cluster_ms: 16,
+        cluster_time_ms: 16,
     };
     let golden = format!(
         "0a10{}1210{}1a016e220b080311040000000000000028013002\
@@ -127,7 +127,7 @@ fn streams_and_admin_requests() {
     let session = SessionOpen { session: Bytes::from_static(&[9; 16]) };
     let open = Open { stream: Some(open::Stream::Session(session)) };
     same(&open, &format!("12120a10{}", "09".repeat(16)));
-    let deploy = Deploy {
+    let deploy = DeployRequest {
         manifest: "m".into(),
         component_size: 3,
         digest: Bytes::from_static(&[8; 32]),
@@ -135,7 +135,7 @@ fn streams_and_admin_requests() {
     };
     let request = AdminRequest { request: Some(admin_request::Request::Deploy(deploy)) };
     same(&request, &format!("0a290a016d10031a20{}2000", "08".repeat(32)));
-    same(&Chunk { data: Bytes::from_static(b"abc") }, "0a03616263");
+    same(&ComponentFragment { data: Bytes::from_static(b"abc") }, "0a03616263");
     for (request, golden) in [
         (admin_request::Request::Deployments(DeploymentsRequest {}), "1200"),
         (admin_request::Request::Methods(MethodsRequest { r#type: "t".into() }), "1a030a0174"),
@@ -155,13 +155,13 @@ fn admin_responses() {
         &wrap(Response::Problem(some_problem())),
         &format!("080112{:02x}{problem}", problem.len() / 2),
     );
-    let deployed = Deployed {
+    let deployed = DeployResult {
         r#type: "t".into(),
         revision: 2,
         digest: Bytes::from_static(b"d"),
         unchanged: true,
-        failed: vec![Unanswered { node: "n".into(), why: "w".into() }],
-        waiting: vec![Unanswered { node: "m".into(), why: "l".into() }],
+        failed_hosts: vec![NodeIssue { node: "n".into(), reason: "w".into() }],
+        pending_hosts: vec![NodeIssue { node: "m".into(), reason: "l".into() }],
     };
     same(
         &wrap(Response::Deployed(deployed)),
@@ -183,19 +183,23 @@ fn admin_responses() {
     let methods = Methods {
         r#type: "t".into(),
         revision: 1,
-        methods: vec![Method { name: "m".into(), kind: Kind::Command.into(), summary: "s".into() }],
+        methods: vec![Method {
+            name: "m".into(),
+            kind: MessageKind::Command.into(),
+            summary: "s".into(),
+        }],
     };
     same(&wrap(Response::Methods(methods)), "08012a0f0a017410011a080a016d10011a0173");
     let status = Status {
-        cluster: "c".into(),
+        cluster_id: "c".into(),
         node: "n".into(),
         incarnation: "i".into(),
         uptime_ms: 4,
         store: "s".into(),
-        numbers: [("a".to_owned(), 1)].into(),
-        texts: [("b".to_owned(), "t".to_owned())].into(),
-        problems: vec![StatusProblem { code: "x".into(), text: "y".into(), help: "z".into() }],
-        overview: None,
+        metrics: [("a".to_owned(), 1)].into(),
+        info: [("b".to_owned(), "t".to_owned())].into(),
+        problems: vec![StatusProblem { code: "x".into(), message: "y".into(), help: "z".into() }],
+        cluster_status: None,
     };
     same(
         &wrap(Response::Status(status)),
@@ -203,7 +207,7 @@ fn admin_responses() {
          0a01781201791a017a",
     );
     let node = NodeInfo {
-        cluster: "c".into(),
+        cluster_id: "c".into(),
         node: "n".into(),
         version: "v".into(),
         addresses: vec!["a".into()],
@@ -216,28 +220,34 @@ fn streams_between_nodes_and_what_goes_over_them() {
     use peer_open::Stream;
     let open = |stream| PeerOpen { stream: Some(stream) };
     same(&open(Stream::Hello(Hello { shards: 1, ..Hello::default() })), "0a026001");
-    same(&open(Stream::Messages(MessagesOpen { messages: 1, bytes: 2 })), "120408011002");
-    same(&open(Stream::Store(StoreOpen {})), "1a00");
-    same(&open(Stream::Cluster(ClusterOpen {})), "2200");
-    same(&open(Stream::Talk(TalkOpen {})), "2a00");
-    same(&open(Stream::Look(LookOpen {})), "3200");
+    same(
+        &open(Stream::Forwarding(ForwardingOpen {
+            max_in_flight_messages: 1,
+            max_in_flight_bytes: 2,
+        })),
+        "120408011002",
+    );
+    same(&open(Stream::EntityStore(EntityStoreOpen {})), "1a00");
+    same(&open(Stream::ClusterStore(ClusterStoreOpen {})), "2200");
+    same(&open(Stream::Control(ControlOpen {})), "2a00");
+    same(&open(Stream::Inspect(InspectOpen {})), "3200");
     let envelope = Envelope { sequence: 5, ..Envelope::default() };
-    same(&Forward { tag: 1, envelope: Some(envelope) }, "080112022805");
+    same(&ForwardedMessage { tag: 1, envelope: Some(envelope) }, "080112022805");
     let reply = Reply { sequence: 5, ..Reply::default() };
-    same(&Forwarded { tag: 1, reply: Some(reply) }, "080112020805");
-    same(&Call { tag: 1, body: Bytes::from_static(b"abc") }, "08011203616263");
-    let answer = Answer { tag: 1, body: Bytes::from_static(b"abc"), too_large: 3 };
+    same(&ForwardedReply { tag: 1, reply: Some(reply) }, "080112020805");
+    same(&RpcRequest { tag: 1, body: Bytes::from_static(b"abc") }, "08011203616263");
+    let answer = RpcResponse { tag: 1, body: Bytes::from_static(b"abc"), omitted_size: 3 };
     same(&answer, "080112036162631803");
-    let entity = LookEntity { r#type: "t".into(), id: "i".into() };
-    let shards = vec![LookShard { shard: 1, entities: vec![entity] }];
-    let look = Look { shards, types: vec!["t".into()] };
+    let entity = InspectEntity { r#type: "t".into(), id: "i".into() };
+    let shards = vec![InspectShard { shard: 1, entities: vec![entity] }];
+    let look = PeerInspectRequest { shards, types: vec!["t".into()] };
     same(&look, "0a0a080112060a0174120169120174");
     let (code, message) = ("c".into(), "m".into());
-    let failure = Some(LastFailure { code, message, wall_ms: 3, in_a_row: 4 });
-    let entity = LookedEntity { live: true, waiting: 2, failure };
-    let shards = vec![LookedShard { held: true, entities: vec![entity] }];
-    let types = vec![LookedType { revision: 1, broken_revision: 2, broken: "w".into() }];
-    let looked = Looked { shards, types };
+    let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
+    let entity = InspectedEntity { active: true, mailbox_length: 2, last_failure: failure };
+    let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
+    let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason: "w".into() }];
+    let looked = PeerInspectResponse { shards, types };
     same(&looked, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
 }
 
@@ -249,7 +259,7 @@ fn the_example_of_the_documentation() {
         id: "alice".into(),
         sequence: 1,
         settled: 1,
-        kind: Kind::Command.into(),
+        kind: MessageKind::Command.into(),
         remaining_ms: 10_000,
         content_type: "application/json".into(),
         method: "add".into(),
@@ -268,7 +278,7 @@ fn the_example_of_the_documentation() {
         outcome: Outcome::Result.into(),
         epoch: 1,
         entity_version: 1,
-        kind: Kind::Command.into(),
+        kind: MessageKind::Command.into(),
         body: Bytes::from_static(b"1"),
         ..Reply::default()
     };

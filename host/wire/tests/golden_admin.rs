@@ -16,11 +16,15 @@ fn same<M: Message + Default + PartialEq + Debug>(message: &M, golden: &str) {
 #[test]
 fn requests_about_the_cluster() {
     use admin_request::Request;
-    let entities =
-        EntitiesRequest { r#type: "t".into(), shard: 2, limit: 3, after: Bytes::from_static(b"a") };
+    let entities = EntitiesRequest {
+        r#type: "t".into(),
+        shard: 2,
+        limit: 3,
+        cursor: Bytes::from_static(b"a"),
+    };
     let inspect = InspectRequest { r#type: "t".into(), id: "i".into(), values: true };
     let set = vec![ClusterSetting { name: "n".into(), value: "v".into() }];
-    let cluster = ClusterRequest { set, raise_format: true };
+    let cluster = ClusterConfigRequest { changes: set, upgrade_format: true };
     for (request, golden) in [
         (Request::Nodes(NodesRequest {}), "3200"),
         (Request::Shards(ShardsRequest {}), "3a00"),
@@ -28,7 +32,7 @@ fn requests_about_the_cluster() {
         (Request::Inspect(inspect), "4a080a01741201691801"),
         (Request::Drain(DrainRequest { node: "n".into(), undo: true }), "52050a016e1001"),
         (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
-        (Request::Events(EventsRequest { follow: true, since: 2 }), "620408011002"),
+        (Request::Events(EventsRequest { follow: true, from_sequence: 2 }), "620408011002"),
         (Request::Forget(ForgetRequest { node: "n".into() }), "6a030a016e"),
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
     ] {
@@ -37,29 +41,29 @@ fn requests_about_the_cluster() {
 }
 
 #[test]
-fn answers_about_the_cluster() {
+fn responses_about_the_cluster() {
     use admin_response::Response;
     let node = NodeState {
         name: "n".into(),
         incarnation: "i".into(),
         roles: vec!["r".into()],
         addresses: vec!["a".into()],
-        standing: NodeStanding::Stopped.into(),
+        status: NodeStatus::Left.into(),
         version: "v".into(),
-        age_ms: 7,
+        registered_for_ms: 7,
         renewals: 8,
-        store_answers: true,
+        store_available: true,
         shards: 10,
-        answering: true,
+        is_self: true,
         reachable: Some(false),
-        since_wall_ms: 13,
+        registered_at_unix_ms: 13,
     };
     let shard = ShardInfo {
         shard: 1,
         epoch: 2,
         owner: "o".into(),
         state: ShardState::Moving.into(),
-        to: "t".into(),
+        target_node: "t".into(),
     };
     let entity = EntityInfo {
         r#type: "t".into(),
@@ -68,10 +72,10 @@ fn answers_about_the_cluster() {
         version: 4,
         revision: 5,
         state_bytes: 6,
-        live: Some(false),
+        active: Some(false),
         owner: "o".into(),
     };
-    let silent = Unanswered { node: "n".into(), why: "w".into() };
+    let silent = NodeIssue { node: "n".into(), reason: "w".into() };
     let detail = EntityDetail {
         r#type: "t".into(),
         id: "i".into(),
@@ -81,42 +85,43 @@ fn answers_about_the_cluster() {
         exists: true,
         version: 7,
         revision: 8,
-        sequence: 9,
-        lanes: 10,
-        unsettled: 11,
+        last_commit_sequence: 9,
+        lane_count: 10,
+        unsettled_replies: 11,
         state_bytes: 12,
-        keys_total: 13,
+        key_count: 13,
         keys: vec![StateKey { key: "k".into(), size: 2, value: Bytes::from_static(b"v") }],
-        live: Some(false),
-        waiting: Some(0),
-        unanswered: Some(silent.clone()),
-        failure: Some(LastFailure {
+        active: Some(false),
+        mailbox_length: Some(0),
+        unresponsive_owner: Some(silent.clone()),
+        last_failure: Some(LastFailure {
             code: "c".into(),
             message: "m".into(),
-            wall_ms: 3,
-            in_a_row: 4,
+            unix_ms: 3,
+            consecutive_failures: 4,
         }),
     };
     let page = Entities {
         entities: vec![entity],
-        next: Bytes::from_static(b"c"),
-        unanswered: vec![silent],
+        next_cursor: Bytes::from_static(b"c"),
+        unresponsive_owners: vec![silent],
     };
-    let drain = DrainProgress { node: "n".into(), total: 2, left: 3, in_flight: 4, done: true };
+    let drain =
+        DrainProgress { node: "n".into(), total: 2, remaining: 3, in_flight: 4, done: true };
     let plan = RebalancePlan {
-        moves: vec![Move { shard: 1, from: "f".into(), to: "t".into() }],
-        held_up: "h".into(),
+        moves: vec![ShardMove { shard: 1, from: "f".into(), to: "t".into() }],
+        blocked_reason: "h".into(),
     };
     let progress = RebalanceProgress { planned: 1, moved: 2, in_flight: 3, failed: 4, done: true };
     let event = Event {
         sequence: 1,
-        time_ms: 2,
+        cluster_time_ms: 2,
         kind: "k".into(),
-        text: "t".into(),
+        message: "t".into(),
         node: "n".into(),
         shard: 6,
         epoch: 7,
-        wall_ms: 8,
+        unix_ms: 8,
         age_ms: 9,
     };
     for (response, golden) in [
@@ -136,12 +141,12 @@ fn answers_about_the_cluster() {
         (Response::Drain(drain), "0801620b0a016e1002180320042801"),
         (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),
         (
-            Response::Forgotten(Forgotten { node: "n".into(), unchanged: true }),
+            Response::Forgotten(ForgetResult { node: "n".into(), unchanged: true }),
             "08018201050a016e1001",
         ),
         (Response::Rebalance(progress), "0801720a08011002180320042801"),
         (
-            Response::Events(Events { events: vec![event], missed: 2, now_ms: 3 }),
+            Response::Events(Events { events: vec![event], missed: 2, cluster_time_ms: 3 }),
             "08017a1b0a15080110021a016b2201742a016e300638074008480910021803",
         ),
     ] {
@@ -152,11 +157,11 @@ fn answers_about_the_cluster() {
 }
 
 #[test]
-fn how_a_cluster_does() {
+fn the_status_of_a_cluster() {
     let overview = ClusterStatus {
         manager: "m".into(),
         term: 2,
-        manager_for_ms: 3,
+        term_age_ms: 3,
         nodes_live: 4,
         nodes_draining: 5,
         nodes_dead: 6,
@@ -165,12 +170,12 @@ fn how_a_cluster_does() {
         shards_unassigned: 9,
         shards_moving: 10,
         store_node: "s".into(),
-        store_answers: true,
-        lease_age_ms: 13,
-        lease_ms: 14,
+        store_available: true,
+        since_renewal_ms: 13,
+        lease_duration_ms: 14,
     };
     same(
-        &Status { overview: Some(overview), ..Status::default() },
+        &Status { cluster_status: Some(overview), ..Status::default() },
         "4a1e0a016d10021803200428053006380740084809500a5a01736001680d700e",
     );
 }

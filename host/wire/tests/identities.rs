@@ -8,7 +8,7 @@ use common::{Node, authority, in_time, limits, one};
 use ostraca_core::ids::ClusterId;
 use ostraca_wire::Error;
 use ostraca_wire::dial::Dialer;
-use ostraca_wire::identity::{Ca, Identity, IdentityError, Principal, Role, Trust};
+use ostraca_wire::identity::{Ca, Identity, IdentityError, Principal, PrincipalKind, TrustRoot};
 use time::{Duration, OffsetDateTime};
 
 /// How a node refuses whoever shows this; it goes on to answer others.
@@ -20,7 +20,7 @@ async fn refused(node: &Node, identity: Option<&Identity>) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_client_without_a_good_certificate_is_refused_and_told_what_to_do() {
+async fn a_client_without_a_valid_certificate_gets_advice() {
     in_time(async {
         let node = Node::start();
         let (code, text) = refused(&node, None).await;
@@ -36,7 +36,7 @@ async fn a_client_without_a_good_certificate_is_refused_and_told_what_to_do() {
 
         let now = OffsetDateTime::now_utc();
         let (from, to) = (now - Duration::days(2), now - Duration::days(1));
-        let old = node.ca.issue(Role::Client, "alice", &[], from, to).expect("identity");
+        let old = node.ca.issue(PrincipalKind::Client, "alice", &[], from, to).expect("identity");
         assert_eq!(refused(&node, Some(&old)).await.0, "certificate-expired");
         node.stop().await;
     })
@@ -44,7 +44,7 @@ async fn a_client_without_a_good_certificate_is_refused_and_told_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_client_takes_only_a_node_of_its_cluster() {
+async fn a_client_accepts_only_a_node_of_its_cluster() {
     in_time(async {
         // Of another cluster.
         let node = Node::start();
@@ -68,8 +68,13 @@ async fn a_client_takes_only_a_node_of_its_cluster() {
         // A node whose certificate has expired.
         let ca = authority();
         let now = OffsetDateTime::now_utc();
-        let old =
-            ca.issue(Role::Node, "one", &[], now - Duration::days(2), now - Duration::days(1));
+        let old = ca.issue(
+            PrincipalKind::Node,
+            "one",
+            &[],
+            now - Duration::days(2),
+            now - Duration::days(1),
+        );
         let node = Node::start_as(ca, &old.expect("identity"), limits());
         let alice = node.ca.issue_client("alice").expect("identity");
         let error = node.dialer(Some(&alice)).connect(node.address).await.expect_err("refused");
@@ -91,7 +96,7 @@ async fn the_principal_is_what_the_certificate_says() {
 }
 
 #[tokio::test]
-async fn nobody_answers_is_an_error_that_may_pass() {
+async fn an_unanswered_connection_is_a_retryable_error() {
     let ca = authority();
     let identity = ca.issue_client("alice").expect("identity");
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
@@ -99,11 +104,11 @@ async fn nobody_answers_is_an_error_that_may_pass() {
     let trust = ca.trust().expect("trust");
     let dialer = Dialer::new(Some(&identity), &trust, address, limits()).expect("dialer");
     let error = dialer.connect(address).await.expect_err("nobody");
-    assert!(matches!(error, Error::Lost(_)) && error.is_retryable(), "{error:?}");
+    assert!(matches!(error, Error::ConnectionLost(_)) && error.is_retryable(), "{error:?}");
 }
 
 #[test]
-fn what_is_saved_is_private_and_reads_back() {
+fn saved_identities_are_private_and_load_again() {
     let directory = tempfile::tempdir().expect("directory");
     let ca = authority();
     ca.save(directory.path()).expect("saved");
@@ -117,7 +122,8 @@ fn what_is_saved_is_private_and_reads_back() {
     let again = Ca::load(directory.path()).expect("read");
     assert_eq!(again.cluster(), ca.cluster());
     let alice = again.issue_client("alice").expect("identity");
-    let principal = Principal { cluster: ca.cluster(), role: Role::Client, name: "alice".into() };
+    let principal =
+        Principal { cluster: ca.cluster(), kind: PrincipalKind::Client, name: "alice".into() };
     assert_eq!(alice.principal(), &principal);
     let (pem, key) = (directory.path().join("node.pem"), directory.path().join("node.key"));
     assert_eq!(Identity::load(&pem, &key).expect("read").principal().to_string(), "node/one");
@@ -125,13 +131,13 @@ fn what_is_saved_is_private_and_reads_back() {
 }
 
 #[test]
-fn names_and_texts_that_are_none_are_refused() {
+fn invalid_names_and_pem_texts_are_refused() {
     let ca = Ca::create(ClusterId(1)).expect("authority");
     for name in ["", "a/b", "-a", "ä", "a b", &"a".repeat(65)] {
         assert!(matches!(ca.issue_client(name), Err(IdentityError::Name(_))), "{name:?}");
     }
     let alice = ca.issue_client("alice").expect("identity");
-    assert!(Trust::from_pem(alice.certificate_pem()).is_err());
+    assert!(TrustRoot::from_pem(alice.certificate_pem()).is_err());
     assert!(Identity::from_pem(ca.certificate_pem(), alice.key_pem()).is_err());
     assert!(Identity::from_pem("nonsense", "nonsense").is_err());
 }

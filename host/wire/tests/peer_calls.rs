@@ -9,12 +9,12 @@ use common::in_time;
 use common::peers::{PeerNode, pair, until};
 use futures::future::join_all;
 use ostraca_wire::Error;
-use ostraca_wire::peer::calls::Calls;
+use ostraca_wire::peer::rpc_client::RpcClient;
 use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
 
-async fn calls(from: &PeerNode, to: &PeerNode) -> (PeerLink, Calls) {
+async fn calls(from: &PeerNode, to: &PeerNode) -> (PeerLink, RpcClient) {
     let link = from.to(to, Alpn::Control).await.expect("link");
-    let calls = link.calls(StreamKind::Cluster).await.expect("calls");
+    let calls = link.open_rpc(StreamKind::ClusterStore).await.expect("calls");
     (link, calls)
 }
 
@@ -44,7 +44,7 @@ async fn calls_are_handled_in_the_order_in_which_they_were_made() {
 }
 
 #[tokio::test]
-async fn an_answer_does_not_wait_for_those_before_it() {
+async fn a_response_does_not_wait_for_earlier_ones() {
     in_time(async {
         let (one, two) = pair();
         let (_link, calls) = calls(&one, &two).await;
@@ -59,7 +59,7 @@ async fn an_answer_does_not_wait_for_those_before_it() {
 }
 
 #[tokio::test]
-async fn a_link_that_breaks_ends_every_call_and_takes_no_more() {
+async fn a_broken_link_ends_every_request_and_accepts_no_more() {
     in_time(async {
         let (one, two) = pair();
         let (link, calls) = calls(&one, &two).await;
@@ -68,7 +68,7 @@ async fn a_link_that_breaks_ends_every_call_and_takes_no_more() {
         link.close();
         for answer in join_all(held).await {
             let error = answer.expect_err("lost");
-            assert!(matches!(error, Error::Lost(_)), "{error:?}");
+            assert!(matches!(error, Error::ConnectionLost(_)), "{error:?}");
         }
         calls.closed().await;
         let error = calls.call("late".into()).await.expect_err("closed");
@@ -81,7 +81,7 @@ async fn a_link_that_breaks_ends_every_call_and_takes_no_more() {
         until(|| two.streams.calls() == 21).await;
         let streams = two.streams.clone();
         two.stop().await;
-        assert!(matches!(held.await.expect_err("lost"), Error::Lost(_)));
+        assert!(matches!(held.await.expect_err("lost"), Error::ConnectionLost(_)));
         // Its handler, which does not end, holds nothing up.
         assert_eq!(streams.ended.lock().expect("ended").len(), 2);
         one.stop().await;
@@ -90,7 +90,7 @@ async fn a_link_that_breaks_ends_every_call_and_takes_no_more() {
 }
 
 #[tokio::test]
-async fn calls_that_were_never_handed_over_are_known_not_to_have_been() {
+async fn requests_never_handed_over_are_reported_as_not_sent() {
     in_time(async {
         let (one, two) = pair();
         let (_link, calls) = calls(&one, &two).await;
@@ -133,7 +133,7 @@ async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
 }
 
 #[tokio::test]
-async fn events_that_nobody_takes_hold_the_stream_and_lose_nothing() {
+async fn unread_events_block_the_stream_and_none_is_lost() {
     in_time(async {
         let (one, two) = pair();
         let (_link, calls) = calls(&one, &two).await;
@@ -157,7 +157,7 @@ async fn events_that_nobody_takes_hold_the_stream_and_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_stopping_node_answers_the_calls_that_it_took() {
+async fn a_stopping_node_answers_the_requests_it_accepted() {
     in_time(async {
         let (one, two) = pair();
         let (_link, calls) = calls(&one, &two).await;

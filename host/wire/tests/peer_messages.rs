@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use common::peers::{PeerNode, Sink, forward, pair, small, until};
 use common::{authority, frame, in_time};
-use ostraca_wire::code::Code;
+use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::frame::FrameBuffer;
-use ostraca_wire::peer::messages::{Forward, MessageLink};
+use ostraca_wire::peer::forwarding::{Forward, MessageLink};
 use ostraca_wire::peer::{Alpn, PeerLink};
 use ostraca_wire::proto::{
-    self, Answer, Call, Envelope, Forwarded, MessagesOpen, Outcome, PeerOpen, StoreOpen, TalkOpen,
-    peer_open,
+    self, ControlOpen, EntityStoreOpen, Envelope, ForwardedReply, ForwardingOpen, Outcome,
+    PeerOpen, RpcRequest, RpcResponse, peer_open,
 };
 use ostraca_wire::{ALPN_CONTROL, ALPN_PEER, Limits};
 use prost::Message;
@@ -20,7 +20,7 @@ use prost::Message;
 async fn link(from: &PeerNode, to: &PeerNode) -> (PeerLink, MessageLink, Arc<Sink>) {
     let link = from.to(to, Alpn::Bulk).await.expect("link");
     let sink = Arc::new(Sink::default());
-    let messages = link.messages(sink.clone()).await.expect("messages");
+    let messages = link.open_forwarding(sink.clone()).await.expect("messages");
     (link, messages, sink)
 }
 
@@ -44,7 +44,7 @@ async fn each_message_is_answered_under_its_tag() {
                 assert_eq!(reply.content_type, "client/alice by one#1");
             }
         }
-        assert_eq!(messages.unanswered(), 0);
+        assert_eq!(messages.in_flight(), 0);
         messages.send(&mut vec![forward(9_999, "drop", b"")]).expect("room");
         until(|| sink.count() == 1).await;
         let (_, reply) = sink.replies.lock().expect("replies").remove(0);
@@ -65,7 +65,7 @@ async fn beyond_the_window_messages_stay_with_their_sender() {
         let error = messages.send(&mut batch).expect_err("full");
         assert_eq!(error.code(), "overloaded");
         assert!(error.to_string().contains("`peer_messages`"), "{error}");
-        assert_eq!((batch.len(), batch[0].tag, messages.unanswered()), (36, 65, 64));
+        assert_eq!((batch.len(), batch[0].tag, messages.in_flight()), (36, 65, 64));
         assert_eq!(batch[0], forward(65, "hold", b""));
         until(|| two.streams.held() == 64).await;
         two.streams.held.lock().expect("held").drain(..10).for_each(drop);
@@ -89,8 +89,8 @@ async fn a_sender_beyond_the_window_is_not_read() {
         let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
         // It asks for less than the node would give, and sends more than it asked for.
-        let window = MessagesOpen { messages: 5, bytes: 0 };
-        let mut bytes = frame(&PeerOpen { stream: Some(peer_open::Stream::Messages(window)) });
+        let window = ForwardingOpen { max_in_flight_messages: 5, max_in_flight_bytes: 0 };
+        let mut bytes = frame(&PeerOpen { stream: Some(peer_open::Stream::Forwarding(window)) });
         for tag in 1..=50 {
             bytes.extend(framed(forward(tag, "hold", b"")));
         }
@@ -104,7 +104,7 @@ async fn a_sender_beyond_the_window_is_not_read() {
             drop(two.streams.held.lock().expect("held").remove(0));
             let reply = loop {
                 if let Some(frame) = buffer.next_frame().expect("frame") {
-                    break Forwarded::decode(frame).expect("reply");
+                    break ForwardedReply::decode(frame).expect("reply");
                 }
                 let chunk = recv.read_chunk(10_000, true).await.expect("read").expect("more");
                 buffer.push(&chunk.bytes);
@@ -118,13 +118,13 @@ async fn a_sender_beyond_the_window_is_not_read() {
 }
 
 #[tokio::test]
-async fn senders_of_one_stream_take_turns_in_being_answered() {
+async fn senders_that_share_a_stream_get_replies_in_turn() {
     const REPLY: usize = 90_000;
     in_time(async {
         let ca = Arc::new(authority());
         let one = PeerNode::start(&ca, "one");
         let mut limits = small();
-        (limits.peers.messages, limits.peers.message_bytes) = (1_000, 16 << 20);
+        (limits.peers.in_flight_messages, limits.peers.in_flight_message_bytes) = (1_000, 16 << 20);
         let identity = ca.issue_node("two", &[]).expect("identity");
         let two = PeerNode::start_as(
             &ca,
@@ -135,7 +135,7 @@ async fn senders_of_one_stream_take_turns_in_being_answered() {
         );
         let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
-        let open = peer_open::Stream::Messages(MessagesOpen::default());
+        let open = peer_open::Stream::Forwarding(ForwardingOpen::default());
         let mut bytes = frame(&PeerOpen { stream: Some(open) });
         let of = |tag, principal: &str, method: &str, body: &[u8]| {
             let mut forward = forward(tag, method, body);
@@ -154,9 +154,9 @@ async fn senders_of_one_stream_take_turns_in_being_answered() {
         let mut buffer = FrameBuffer::new(1 << 20);
         let (mut before, mut all, mut refused) = (None, 0, 0);
         for _ in 1..=901 {
-            let Forwarded { tag, reply } = loop {
+            let ForwardedReply { tag, reply } = loop {
                 if let Some(frame) = buffer.next_frame().expect("frame") {
-                    break Forwarded::decode(frame).expect("reply");
+                    break ForwardedReply::decode(frame).expect("reply");
                 }
                 let chunk = recv.read_chunk(1 << 20, true).await.expect("read").expect("more");
                 buffer.push(&chunk.bytes);
@@ -184,7 +184,7 @@ async fn senders_of_one_stream_take_turns_in_being_answered() {
 }
 
 #[tokio::test]
-async fn a_broken_link_says_once_which_messages_are_in_doubt_and_which_were_not_sent() {
+async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
     in_time(async {
         let (one, two) = pair();
         let (link, messages, sink) = link(&one, &two).await;
@@ -226,41 +226,56 @@ async fn greeted(to: &PeerNode, alpn: &[u8]) -> (quinn::Endpoint, quinn::Connect
 }
 
 fn framed(Forward { tag, envelope }: Forward) -> Vec<u8> {
-    frame(&proto::Forward { tag, envelope: Some(envelope) })
+    frame(&proto::ForwardedMessage { tag, envelope: Some(envelope) })
 }
 
 #[tokio::test]
-async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
+async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
     in_time(async {
         let (one, two) = pair();
         let open = |stream| frame(&PeerOpen { stream: Some(stream) });
-        let messages = open(peer_open::Stream::Messages(MessagesOpen::default()));
-        let store = open(peer_open::Stream::Store(StoreOpen {}));
-        let talk = open(peer_open::Stream::Talk(TalkOpen {}));
+        let messages = open(peer_open::Stream::Forwarding(ForwardingOpen::default()));
+        let store = open(peer_open::Stream::EntityStore(EntityStoreOpen {}));
+        let talk = open(peer_open::Stream::Control(ControlOpen {}));
         let hello = open(peer_open::Stream::Hello(Default::default()));
         let with = |kind: &[u8], more: &[u8]| [kind, more].concat();
         let garbage = b"\0\0\0\x05GET /";
         let large = 100_001_u32.to_be_bytes();
         let untagged = framed(forward(0, "echo", b""));
-        let empty = frame(&proto::Forward { tag: 1, envelope: None });
-        let call = frame(&Call { tag: 0, body: "x".into() });
-        let answer = frame(&Answer { tag: 0, body: "x".into(), too_large: 1 });
+        let empty = frame(&proto::ForwardedMessage { tag: 1, envelope: None });
+        let call = frame(&RpcRequest { tag: 0, body: "x".into() });
+        let answer = frame(&RpcResponse { tag: 0, body: "x".into(), omitted_size: 1 });
         let cases = [
-            ("garbage", ALPN_PEER, garbage.to_vec(), Code::BadFrame),
-            ("4 GiB at once", ALPN_PEER, vec![0xff; 4], Code::FrameTooLarge),
-            ("a second hello", ALPN_PEER, hello, Code::UnexpectedFrame),
-            ("talk among bulk", ALPN_PEER, talk.clone(), Code::UnexpectedFrame),
-            ("bulk among talk", ALPN_CONTROL, messages.clone(), Code::UnexpectedFrame),
-            ("garbage for a message", ALPN_PEER, with(&messages, garbage), Code::BadFrame),
-            ("a large message", ALPN_PEER, with(&messages, &large), Code::FrameTooLarge),
-            ("a message without a tag", ALPN_PEER, with(&messages, &untagged), Code::BadFrame),
-            ("a tag without a message", ALPN_PEER, with(&messages, &empty), Code::BadFrame),
-            ("half a message", ALPN_PEER, with(&messages, &[0, 0, 0, 9, 1]), Code::FrameDeadline),
-            ("garbage for a call", ALPN_PEER, with(&store, garbage), Code::BadFrame),
-            ("a large call", ALPN_PEER, with(&store, &large), Code::FrameTooLarge),
-            ("a call without a tag", ALPN_PEER, with(&store, &call), Code::BadFrame),
-            ("garbage for talk", ALPN_CONTROL, with(&talk, garbage), Code::BadFrame),
-            ("an answer to nothing", ALPN_CONTROL, with(&talk, &answer), Code::BadFrame),
+            ("garbage", ALPN_PEER, garbage.to_vec(), CloseCode::InvalidFrame),
+            ("4 GiB at once", ALPN_PEER, vec![0xff; 4], CloseCode::FrameTooLarge),
+            ("a second hello", ALPN_PEER, hello, CloseCode::UnexpectedFrame),
+            ("talk among bulk", ALPN_PEER, talk.clone(), CloseCode::UnexpectedFrame),
+            ("bulk among talk", ALPN_CONTROL, messages.clone(), CloseCode::UnexpectedFrame),
+            ("garbage for a message", ALPN_PEER, with(&messages, garbage), CloseCode::InvalidFrame),
+            ("a large message", ALPN_PEER, with(&messages, &large), CloseCode::FrameTooLarge),
+            (
+                "a message without a tag",
+                ALPN_PEER,
+                with(&messages, &untagged),
+                CloseCode::InvalidFrame,
+            ),
+            (
+                "a tag without a message",
+                ALPN_PEER,
+                with(&messages, &empty),
+                CloseCode::InvalidFrame,
+            ),
+            (
+                "half a message",
+                ALPN_PEER,
+                with(&messages, &[0, 0, 0, 9, 1]),
+                CloseCode::FrameTimeout,
+            ),
+            ("garbage for a call", ALPN_PEER, with(&store, garbage), CloseCode::InvalidFrame),
+            ("a large call", ALPN_PEER, with(&store, &large), CloseCode::FrameTooLarge),
+            ("a call without a tag", ALPN_PEER, with(&store, &call), CloseCode::InvalidFrame),
+            ("garbage for talk", ALPN_CONTROL, with(&talk, garbage), CloseCode::InvalidFrame),
+            ("an answer to nothing", ALPN_CONTROL, with(&talk, &answer), CloseCode::InvalidFrame),
         ];
         for (what, alpn, bytes, code) in cases {
             let (_endpoint, connection) = greeted(&two, alpn).await;
@@ -268,18 +283,22 @@ async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
             send.write_all(&bytes).await.expect("write");
             match recv.read_to_end(1 << 20).await {
                 Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(found))) => {
-                    assert_eq!(Code::from_number(found.into_inner()), Some(code), "{what}");
+                    assert_eq!(CloseCode::from_number(found.into_inner()), Some(code), "{what}");
                 }
                 other => panic!("no reset for {what}: {other:?}"),
             }
             // The connection itself goes on.
             let kind = if alpn == ALPN_PEER { &store } else { &talk };
             let (mut send, mut recv) = connection.open_bi().await.expect("another stream");
-            let call = frame(&Call { tag: 1, body: "hi".into() });
+            let call = frame(&RpcRequest { tag: 1, body: "hi".into() });
             send.write_all(&with(kind, &call)).await.expect("write");
             send.finish().expect("finish");
             let bytes = recv.read_to_end(10_000).await.expect("answer");
-            assert_eq!(bytes, frame(&Answer { tag: 1, body: "hi".into(), too_large: 0 }), "{what}");
+            assert_eq!(
+                bytes,
+                frame(&RpcResponse { tag: 1, body: "hi".into(), omitted_size: 0 }),
+                "{what}"
+            );
         }
         let (_link, messages, sink) = link(&one, &two).await;
         messages.send(&mut vec![forward(1, "echo", b"")]).expect("room");
@@ -291,7 +310,7 @@ async fn what_is_no_protocol_resets_its_own_stream_with_a_stable_code() {
 }
 
 #[tokio::test]
-async fn a_bad_message_is_refused_alone_and_its_stream_goes_on() {
+async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
     in_time(async {
         let (one, two) = pair();
         let (_link, messages, sink) = link(&one, &two).await;
@@ -321,12 +340,12 @@ async fn a_bad_message_is_refused_alone_and_its_stream_goes_on() {
         let mut bad = framed(forward(5, "QQQ", b""));
         let place = bad.windows(3).position(|part| part == b"QQQ").expect("method");
         bad[place] = 0xff;
-        let open = peer_open::Stream::Messages(MessagesOpen::default());
+        let open = peer_open::Stream::Forwarding(ForwardingOpen::default());
         let bytes = [frame(&PeerOpen { stream: Some(open) }), bad].concat();
         send.write_all(&bytes).await.expect("write");
         send.finish().expect("finish");
         let bytes = recv.read_to_end(10_000).await.expect("reply");
-        let reply = Forwarded::decode(&bytes[4..]).expect("reply");
+        let reply = ForwardedReply::decode(&bytes[4..]).expect("reply");
         assert_eq!((reply.tag, reply.reply.expect("reply").sequence), (5, 5));
 
         // Nor is it to be nested without end.
@@ -336,12 +355,12 @@ async fn a_bad_message_is_refused_alone_and_its_stream_goes_on() {
         let mut deep = vec![0x08, 6, 0x12];
         prost::encode_length_delimiter(envelope.len(), &mut deep).expect("room");
         deep.extend(envelope);
-        let open = peer_open::Stream::Messages(MessagesOpen::default());
+        let open = peer_open::Stream::Forwarding(ForwardingOpen::default());
         let bytes = [frame(&PeerOpen { stream: Some(open) }), common::framed(&deep)].concat();
         send.write_all(&bytes).await.expect("write");
         send.finish().expect("finish");
         let bytes = recv.read_to_end(10_000).await.expect("reply");
-        let Forwarded { tag, reply } = Forwarded::decode(&bytes[4..]).expect("reply");
+        let ForwardedReply { tag, reply } = ForwardedReply::decode(&bytes[4..]).expect("reply");
         let reply = reply.expect("reply");
         let problem = reply.problem.expect("problem");
         assert_eq!((tag, reply.sequence, &*problem.code), (6, 6, "bad-message"));

@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::peers::{PeerNode, facts, pair, small, until};
 use common::{authority, frame, in_time};
 use ostraca_core::ids::Incarnation;
-use ostraca_wire::code::Code;
+use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::hello;
-use ostraca_wire::identity::{Ca, Role};
-use ostraca_wire::peer::{Alpn, Facts, StreamKind};
+use ostraca_wire::identity::{Ca, PrincipalKind};
+use ostraca_wire::peer::{Alpn, PeerDescriptor, StreamKind};
 use ostraca_wire::proto::{Hello, PeerOpen, peer_open};
 use ostraca_wire::{ALPN_CONTROL, ALPN_PEER, Error, Limits};
 use time::{Duration, OffsetDateTime};
 use tokio::runtime::Handle;
 
 #[tokio::test]
-async fn two_nodes_know_each_other_by_certificate_and_hello() {
+async fn two_nodes_identify_each_other_by_certificate_and_hello() {
     in_time(async {
         let (one, two) = pair();
         for alpn in [Alpn::Bulk, Alpn::Control] {
@@ -27,8 +27,9 @@ async fn two_nodes_know_each_other_by_certificate_and_hello() {
             assert_eq!(link.info.member.to_string(), "two#1");
             assert_eq!(link.info.addresses, ["127.0.0.1:9"]);
             assert_eq!((link.info.remote, link.info.shards), (two.address, 256));
-            let kind = if alpn == Alpn::Bulk { StreamKind::Store } else { StreamKind::Talk };
-            let calls = link.calls(kind).await.expect("calls");
+            let kind =
+                if alpn == Alpn::Bulk { StreamKind::EntityStore } else { StreamKind::Control };
+            let calls = link.open_rpc(kind).await.expect("calls");
             assert_eq!(calls.call("hi".into()).await.expect("answer"), "hi");
             let peer = two.streams.peers.lock().expect("peers").last().cloned().expect("peer");
             assert_eq!(peer.member.to_string(), "one#1");
@@ -39,7 +40,7 @@ async fn two_nodes_know_each_other_by_certificate_and_hello() {
         // What is said later is heard by later connections.
         let mut later = facts(&one.ca, "one");
         later.node.incarnation = Incarnation { counter: 2, nonce: 3 };
-        one.server.set_facts(later.node);
+        one.server.set_node_descriptor(later.node);
         let link = two.to(&one, Alpn::Control).await.expect("link");
         assert_eq!(link.info.member.to_string(), "one#2");
         assert_eq!(link.info.shards, 256);
@@ -50,7 +51,7 @@ async fn two_nodes_know_each_other_by_certificate_and_hello() {
 }
 
 #[tokio::test]
-async fn a_clients_certificate_is_no_peers_and_the_refusal_names_it() {
+async fn a_client_certificate_is_refused_by_name_among_nodes() {
     in_time(async {
         let (one, two) = pair();
         let alice = one.ca.issue_client("alice").expect("identity");
@@ -58,7 +59,7 @@ async fn a_clients_certificate_is_no_peers_and_the_refusal_names_it() {
             let (_endpoint, connection) = one.raw(&alice, alpn).await.expect("handshake");
             match Error::from(connection.closed().await) {
                 Error::Closed { code, reason } => {
-                    assert_eq!(code, Code::NodesOnly);
+                    assert_eq!(code, CloseCode::NodesOnly);
                     assert_eq!(reason, "client/alice is no node");
                 }
                 other => panic!("{other:?}"),
@@ -84,7 +85,7 @@ async fn a_clients_certificate_is_no_peers_and_the_refusal_names_it() {
 }
 
 #[tokio::test]
-async fn a_foreign_or_expired_certificate_is_refused_on_both_sides_with_what_to_do() {
+async fn foreign_and_expired_certificates_are_refused_with_advice() {
     in_time(async {
         let (one, two) = pair();
         // Another cluster's node, dialling and dialled.
@@ -108,7 +109,7 @@ async fn a_foreign_or_expired_certificate_is_refused_on_both_sides_with_what_to_
 
         let now = OffsetDateTime::now_utc();
         let (from, to) = (now - Duration::days(2), now - Duration::days(1));
-        let old = one.ca.issue(Role::Node, "three", &[], from, to).expect("identity");
+        let old = one.ca.issue(PrincipalKind::Node, "three", &[], from, to).expect("identity");
         let old = PeerNode::start_as(&one.ca, &old, small(), facts("three"), Handle::current());
         for error in [one.to(&old, Alpn::Control).await, old.to(&one, Alpn::Control).await] {
             let error = error.expect_err("refused");
@@ -123,13 +124,13 @@ async fn a_foreign_or_expired_certificate_is_refused_on_both_sides_with_what_to_
 }
 
 #[tokio::test]
-async fn a_node_that_counts_or_hashes_otherwise_is_refused_at_both_ends_with_both_values() {
+async fn a_shard_count_or_hash_mismatch_is_refused_at_both_ends() {
     in_time(async {
         let (one, two) = pair();
-        type Change = fn(&mut Facts);
-        let cases: [(Change, Code, [&str; 2]); 2] = [
-            (|f| f.shards = 128, Code::OtherShardCount, ["256", "128"]),
-            (|f| f.hash = "java".into(), Code::OtherHash, ["murmur3", "java"]),
+        type Change = fn(&mut PeerDescriptor);
+        let cases: [(Change, CloseCode, [&str; 2]); 2] = [
+            (|f| f.shards = 128, CloseCode::ShardCountMismatch, ["256", "128"]),
+            (|f| f.hash = "java".into(), CloseCode::HashMismatch, ["murmur3", "java"]),
         ];
         for (change, code, values) in cases {
             let mut other = facts(&one.ca, "three");
@@ -145,7 +146,7 @@ async fn a_node_that_counts_or_hashes_otherwise_is_refused_at_both_ends_with_bot
             }
             // What it does not know yet is no difference.
             (other.shards, other.hash) = (0, String::new());
-            three.server.set_peer_facts(other);
+            three.server.set_peer_descriptor(other);
             let link = three.to(&one, Alpn::Control).await.expect("link");
             assert_eq!((link.info.shards, link.info.hash.as_str()), (256, "murmur3"));
             three.stop().await;
@@ -157,7 +158,7 @@ async fn a_node_that_counts_or_hashes_otherwise_is_refused_at_both_ends_with_bot
 }
 
 #[tokio::test]
-async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values() {
+async fn a_mismatched_hello_is_refused_with_both_values() {
     in_time(async {
         let (one, two) = pair();
         let identity = one.ca.issue_node("three", &[]).expect("identity");
@@ -173,15 +174,15 @@ async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values(
             }
         };
         type Change = fn(&mut Hello);
-        let cases: [(Change, Code, [&str; 2]); 4] = [
+        let cases: [(Change, CloseCode, [&str; 2]); 4] = [
             (
                 |h| h.cluster_id = 1_u128.to_be_bytes().to_vec().into(),
-                Code::OtherCluster,
+                CloseCode::ClusterMismatch,
                 [&cluster, "00000000000000000000000000000001"],
             ),
-            (|h| h.protocol_min = 3, Code::UnsupportedProtocol, ["2 to 2", "3 to 2"]),
-            (|h| h.node = "four".into(), Code::OtherNode, ["three", "four"]),
-            (|h| h.store_id.clear(), Code::BadHello, ["store", "0 bytes"]),
+            (|h| h.protocol_min = 3, CloseCode::UnsupportedProtocol, ["2 to 2", "3 to 2"]),
+            (|h| h.node = "four".into(), CloseCode::NodeMismatch, ["three", "four"]),
+            (|h| h.store_id.clear(), CloseCode::InvalidHello, ["store", "0 bytes"]),
         ];
         for (change, code, values) in cases {
             let mut hello = facts(&one.ca, "three").hello(&Limits::default());
@@ -191,14 +192,14 @@ async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values(
             assert_eq!(found, code);
             assert!(values.iter().all(|value| reason.contains(value)), "{reason}");
         }
-        let mut client = hello::client(Some(one.ca.cluster()), &Limits::default());
+        let mut client = hello::client_hello(Some(one.ca.cluster()), &Limits::default());
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(client.clone())) };
-        assert_eq!(refused(frame(&open)).await.0, Code::UnsupportedProtocol);
+        assert_eq!(refused(frame(&open)).await.0, CloseCode::UnsupportedProtocol);
         client.protocol_max = 2;
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(client)) };
-        assert_eq!(refused(frame(&open)).await.0, Code::OtherNode);
-        assert_eq!(refused(vec![0xff; 9]).await.0, Code::FrameTooLarge);
-        assert_eq!(refused(b"\0\0\0\x05GET /".to_vec()).await.0, Code::BadHello);
+        assert_eq!(refused(frame(&open)).await.0, CloseCode::NodeMismatch);
+        assert_eq!(refused(vec![0xff; 9]).await.0, CloseCode::FrameTooLarge);
+        assert_eq!(refused(b"\0\0\0\x05GET /".to_vec()).await.0, CloseCode::InvalidHello);
         two.to(&one, Alpn::Control).await.expect("others are linked");
         one.stop().await;
         two.stop().await;
@@ -207,7 +208,7 @@ async fn a_hello_of_another_cluster_version_or_node_is_refused_with_both_values(
 }
 
 #[tokio::test]
-async fn a_node_that_was_not_expected_is_left_with_both_named() {
+async fn an_unexpected_node_is_refused_with_both_names() {
     in_time(async {
         let (one, two) = pair();
         one.to_node(&two, "two").await.expect("expected");
@@ -222,7 +223,7 @@ async fn a_node_that_was_not_expected_is_left_with_both_named() {
 }
 
 #[tokio::test]
-async fn a_node_that_takes_no_nodes_does_not_speak_their_protocols() {
+async fn a_node_without_peers_does_not_speak_peer_protocols() {
     in_time(async {
         let directory = tempfile::tempdir().expect("directory");
         let alone = common::Node::start();
@@ -262,7 +263,7 @@ async fn links_work_from_another_runtime_than_the_endpoints() {
         let work = control.spawn(async move {
             assert_eq!(std::thread::current().name(), Some("control"));
             let link = dialer.connect(address, Alpn::Control, None).await.expect("link");
-            let calls = link.calls(StreamKind::Cluster).await.expect("calls");
+            let calls = link.open_rpc(StreamKind::ClusterStore).await.expect("calls");
             for number in 0..100_u32 {
                 let body = number.to_be_bytes().to_vec();
                 assert_eq!(calls.call(body.clone().into()).await.expect("answer"), body);
@@ -270,7 +271,7 @@ async fn links_work_from_another_runtime_than_the_endpoints() {
         });
         work.await.expect("done");
         let bulk = one.to(&two, Alpn::Bulk).await.expect("link");
-        let calls = bulk.calls(StreamKind::Store).await.expect("calls");
+        let calls = bulk.open_rpc(StreamKind::EntityStore).await.expect("calls");
         calls.call("bulk".into()).await.expect("answer");
         let threads = two.streams.threads.lock().expect("threads").clone();
         assert_eq!(threads.iter().filter(|name| *name == "control").count(), 100);
@@ -285,7 +286,7 @@ async fn links_work_from_another_runtime_than_the_endpoints() {
 }
 
 #[tokio::test]
-async fn nodes_are_let_in_when_clients_have_all_their_places() {
+async fn nodes_may_connect_when_clients_use_all_connections() {
     in_time(async {
         let ca = Arc::new(authority());
         let limits = Limits { max_connections: 2, ..small() };
@@ -334,11 +335,11 @@ async fn forwarder(to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
 }
 
 #[tokio::test]
-async fn a_silent_link_is_kept_while_the_other_node_lives_and_given_up_at_both_ends_when_not() {
+async fn an_idle_link_is_kept_alive_and_a_dead_one_is_closed() {
     in_time(async {
         let ca = Arc::new(authority());
         let mut limits = small();
-        limits.peers.keep_alive = std::time::Duration::from_millis(50);
+        limits.peers.keep_alive_interval = std::time::Duration::from_millis(50);
         limits.peers.idle_timeout = std::time::Duration::from_millis(400);
         let node = |name| {
             let identity = ca.issue_node(name, &[]).expect("identity");
@@ -348,15 +349,15 @@ async fn a_silent_link_is_kept_while_the_other_node_lives_and_given_up_at_both_e
         let (one, two) = (node("one"), node("two"));
         let (address, cut) = forwarder(two.address).await;
         let link = one.dialer.connect(address, Alpn::Control, None).await.expect("link");
-        let calls = link.calls(StreamKind::Talk).await.expect("calls");
+        let calls = link.open_rpc(StreamKind::Control).await.expect("calls");
         tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
         calls.call("still here".into()).await.expect("answer");
         let held = calls.call("hold".into());
         until(|| two.streams.calls() == 2).await;
         cut.store(true, Ordering::Relaxed);
         let error = held.await.expect_err("lost");
-        assert!(matches!(error, Error::Lost(_)), "{error:?}");
-        assert!(matches!(link.closed().await, Error::Lost(_)));
+        assert!(matches!(error, Error::ConnectionLost(_)), "{error:?}");
+        assert!(matches!(link.closed().await, Error::ConnectionLost(_)));
         until(|| *two.streams.ended.lock().expect("ended") == [Some("connection-lost")]).await;
         one.stop().await;
         two.stop().await;

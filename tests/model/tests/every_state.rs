@@ -35,7 +35,7 @@ fn all() -> bool {
 }
 
 #[test]
-fn one_crash_of_any_node_at_any_step_with_one_copy_and_one_loss() {
+fn one_crash_at_any_step_with_one_duplicate_and_one_loss() {
     let budget = Budget { crashes: 1, duplicates: 1, losses: 1, ..NOTHING };
     let seen = [
         "crashes",
@@ -61,7 +61,7 @@ fn one_crash_of_any_node_at_any_step_of_a_hand_off() {
 }
 
 #[test]
-fn a_hand_off_with_one_copy_or_one_loss() {
+fn a_hand_off_with_one_duplicate_or_one_loss() {
     for (name, duplicates, losses) in [("hand-off, copy", 1, 0), ("hand-off, loss", 0, 1)] {
         let budget = Budget { drains: 1, duplicates, losses, ..NOTHING };
         let outcome = every(name, Scope::one_shard(budget), &["owners by hand-off"]);
@@ -90,22 +90,22 @@ fn all_at_once(name: &str, start: Start) {
 }
 
 #[test]
-fn a_hand_off_with_one_crash_one_copy_and_one_loss_of_a_node_that_hosts_only() {
+fn all_faults_in_a_hand_off_of_an_owner_that_only_hosts() {
     all_at_once("the owner hosts only", Start::OwnerHosts);
 }
 
 #[test]
-fn a_hand_off_with_one_crash_one_copy_and_one_loss_of_the_manager_itself() {
+fn all_faults_in_a_hand_off_of_an_owner_that_manages() {
     all_at_once("the owner manages", Start::OwnerManages);
 }
 
 #[test]
-fn a_hand_off_with_one_crash_one_copy_and_one_loss_of_the_next_manager() {
+fn all_faults_in_a_hand_off_of_the_next_manager() {
     all_at_once("the owner stands by", Start::OwnerStandsBy);
 }
 
 #[test]
-fn a_node_that_is_cut_from_the_store_and_comes_back_at_any_step() {
+fn a_node_cut_from_the_store_and_healed_at_any_step() {
     let budget = Budget { cuts: 1, ..NOTHING };
     let seen = ["heals", "owners by fail-over", "managers by fail-over"];
     assert!(every("cut", Scope::one_shard(budget), &seen).seen.count(AGAIN) > 0);
@@ -118,14 +118,14 @@ fn a_node_whose_watch_falls_behind_and_catches_up_at_any_step() {
 }
 
 #[test]
-fn a_process_that_is_stopped_by_a_signal_and_goes_on_at_any_step() {
+fn a_process_paused_by_a_signal_and_resumed_at_any_step() {
     let budget = Budget { pauses: 1, ..NOTHING };
     let seen = ["wakes", "owners by fail-over", "managers by fail-over"];
     assert!(every("pause", Scope::one_shard(budget), &seen).seen.count(AGAIN) > 0);
 }
 
 #[test]
-fn one_crash_of_any_node_at_any_step_of_a_hand_off_with_two_shards() {
+fn one_crash_at_any_step_of_a_hand_off_with_two_shards() {
     let budget = Budget { crashes: 1, drains: 1, ..NOTHING };
     let seen = ["owners by hand-off", "owners by fail-over", "managers by fail-over", AGAIN];
     every("two shards, hand-off, crash", Scope::one_shard(budget).of_shards(2), &seen);

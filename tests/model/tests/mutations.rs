@@ -38,12 +38,12 @@ fn seen_to_fail(mutation: Mutation, budget: Budget, rule: &str) {
 }
 
 #[test]
-fn a_new_owner_without_the_old_ones_death() {
+fn a_new_owner_before_the_old_one_is_marked_dead() {
     seen_to_fail(Mutation::AssignWithoutDeath, CRASH, rules::OVER);
 }
 
 #[test]
-fn a_new_owner_without_the_old_ones_word() {
+fn a_new_owner_before_the_old_one_has_stopped() {
     seen_to_fail(Mutation::AssignBeforeStopped, DRAIN, rules::OVER);
 }
 
@@ -53,29 +53,29 @@ fn a_new_owner_under_the_old_epoch() {
 }
 
 #[test]
-fn a_word_of_another_hand_off_that_counts() {
+fn a_message_of_another_hand_off_that_counts() {
     let budget = Budget { drains: 2, duplicates: 1, ..DRAIN };
     seen_to_fail(Mutation::SkipHandOffMatching, budget, rules::OVER);
 }
 
 #[test]
-fn a_new_manager_that_decides_from_rows_of_the_old_one() {
+fn a_new_manager_that_decides_from_unsealed_rows() {
     seen_to_fail(Mutation::SkipSeal, CRASH, rules::SEALED);
 }
 
 #[test]
-fn a_hand_off_that_is_told_before_it_is_written() {
+fn a_hand_off_announced_before_it_is_written() {
     seen_to_fail(Mutation::SkipWriteAhead, DRAIN, rules::AHEAD);
 }
 
 #[test]
-fn a_life_that_replaces_one_whose_lease_is_good() {
+fn an_incarnation_registered_over_a_live_lease() {
     let budget = Budget { restarts: 1, ..CRASH };
     seen_to_fail(Mutation::RegisterOverLiveLease, budget, rules::LEASE);
 }
 
 #[test]
-fn a_node_that_goes_on_when_its_lease_lapsed() {
+fn a_node_that_does_not_suspend_when_its_lease_lapses() {
     let budget = Budget { crashes: 0, cuts: 1, ..CRASH };
     seen_to_fail(Mutation::SkipSuspend, budget, ONE_ANSWERS);
 }
@@ -101,7 +101,7 @@ fn broken_by(key: &RowKey, change: impl Fn(&mut Row)) -> Option<&'static str> {
 }
 
 #[test]
-fn rows_that_go_back() {
+fn rows_whose_term_or_epoch_decreases() {
     let term = broken_by(&RowKey::Manager, |row| {
         if let Row::Manager(row) = row {
             row.term -= 1;
@@ -117,7 +117,7 @@ fn rows_that_go_back() {
 }
 
 #[test]
-fn a_life_that_is_over_and_renews() {
+fn a_dead_incarnation_that_renews() {
     let (scope, mut state) = at_rest();
     let key = RowKey::Node(State::name(0));
     let live = state.rows[&key].0.clone();
@@ -138,7 +138,7 @@ fn a_claim_that_no_row_named() {
 }
 
 #[test]
-fn an_epoch_that_is_served_after_it_was_given_up() {
+fn an_epoch_that_is_served_after_it_was_released() {
     let (scope, mut state) = at_rest();
     let (mut row, revision) = state.rows[&RowKey::Assignments(0)].clone();
     if let Row::Assignments(row) = &mut row {

@@ -24,7 +24,7 @@ fn shown(name: &str, budget: Budget) {
 }
 
 #[test]
-fn nothing_that_counts_is_thrown_away_around_a_hand_off() {
+fn no_relevant_message_is_pruned_around_a_hand_off() {
     let drain = Budget { drains: 1, ..Budget::default() };
     shown("hand-off, crash", Budget { crashes: 1, ..drain });
     shown("hand-off, copy", Budget { duplicates: 1, ..drain });
@@ -32,7 +32,7 @@ fn nothing_that_counts_is_thrown_away_around_a_hand_off() {
 }
 
 #[test]
-fn nothing_that_counts_is_thrown_away_around_faults() {
+fn no_relevant_message_is_pruned_around_faults() {
     let none = Budget::default();
     shown("crash, copy, loss", Budget { crashes: 1, duplicates: 1, losses: 1, ..none });
     shown("crash, restart", Budget { crashes: 1, restarts: 1, ..none });
@@ -42,7 +42,7 @@ fn nothing_that_counts_is_thrown_away_around_faults() {
 }
 
 #[test]
-fn nothing_that_counts_is_thrown_away_in_the_largest_mix() {
+fn no_relevant_message_is_pruned_in_the_largest_mix() {
     if !std::env::var("MODEL").is_ok_and(|what| what == "all") {
         println!("MODEL=all looks at the largest mix");
         return;
@@ -52,7 +52,7 @@ fn nothing_that_counts_is_thrown_away_in_the_largest_mix() {
 }
 
 #[test]
-fn a_word_that_counts_is_seen_if_it_is_thrown_away() {
+fn the_pruning_of_a_relevant_message_is_detected() {
     let scope = Scope::one_shard(Budget::default()).from(&[Start::OwnerHosts]).with_proof();
     let mut state = Cluster::new(scope.clone()).init_states().remove(0);
     look(&scope, &mut state);

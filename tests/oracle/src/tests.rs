@@ -60,44 +60,44 @@ fn a_sequential_history_passes() {
 }
 
 #[test]
-fn a_lost_acknowledged_command_is_seen() {
+fn a_lost_acknowledged_command_is_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), add(2, 5, 11, 12, 2, 10)];
     assert_eq!(broken(&history, 1), only(Broken::Lost));
 }
 
 #[test]
-fn a_command_that_ran_twice_is_seen() {
+fn a_command_that_ran_twice_is_detected() {
     // The version that the first run took has no command.
     let history = [add(1, 5, 0, 10, 2, 10)];
     assert_eq!(broken(&history, 2), only(Broken::Unexplained));
 }
 
 #[test]
-fn a_stale_query_is_seen() {
+fn a_stale_query_is_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), of("t", get(11, 12, 0, 0))];
     assert_eq!(broken(&history, 1), only(Broken::StaleQuery));
 }
 
 #[test]
-fn a_session_out_of_order_is_seen() {
+fn a_session_out_of_order_is_detected() {
     let history = [add(1, 5, 0, 10, 2, 7), add(2, 2, 0, 10, 1, 2)];
     assert_eq!(broken(&history, 2), only(Broken::SessionOrder));
 }
 
 #[test]
-fn two_commands_with_one_version_are_seen() {
+fn two_commands_with_one_version_are_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), of("t", add(1, 5, 0, 10, 1, 5))];
     assert_eq!(broken(&history, 1), only(Broken::SharedVersion));
 }
 
 #[test]
-fn one_id_with_two_answers_is_seen() {
+fn one_id_with_two_outcomes_is_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), add(1, 5, 0, 10, 2, 10)];
     assert!(broken(&history, 2).contains(&Broken::TwoAnswers));
 }
 
 #[test]
-fn a_refused_command_with_an_effect_is_seen() {
+fn a_refused_command_with_an_effect_is_detected() {
     let mut refused = add(1, 5, 0, 10, 0, 0);
     refused.outcome = Outcome::NotRun;
     let history = [refused, add(2, 1, 11, 12, 2, 6)];
@@ -154,7 +154,7 @@ fn an_unknown_command_explains_one_version_only() {
 }
 
 #[test]
-fn a_command_sent_later_explains_nothing_that_was_seen_before() {
+fn a_later_command_explains_nothing_seen_before_it() {
     // Version 2 was acknowledged before the only unknown command was sent.
     let history = [add(1, 2, 0, 10, 2, 7), unknown("t", 1, 5, 11)];
     assert_eq!(broken(&history, 2), only(Broken::Unexplained));
@@ -185,7 +185,7 @@ fn unknown_commands_of_a_session_run_in_its_order() {
 }
 
 #[test]
-fn a_refused_unknown_command_takes_a_version_and_changes_nothing() {
+fn an_unknown_application_error_takes_only_a_version() {
     let history = [unknown("t", 1, 2_000, 0), add(1, 2, 0, 10, 2, 2)];
     assert_eq!(broken(&history, 2), BTreeSet::new());
 }
@@ -201,7 +201,7 @@ fn a_query_does_not_overtake_a_command_of_its_session() {
 }
 
 #[test]
-fn a_query_overtakes_only_what_was_given_up_when_it_was_sent() {
+fn a_query_overtakes_only_commands_given_up_before_it() {
     let mut command = add(1, 5, 0, 40, 1, 5);
     let mut query = get(10, 20, 0, 0);
     query.sequence = 2;
@@ -216,14 +216,14 @@ fn a_query_overtakes_only_what_was_given_up_when_it_was_sent() {
 }
 
 #[test]
-fn a_query_that_is_read_again_may_follow_a_later_command() {
+fn a_query_that_is_resent_may_follow_a_later_command() {
     let mut query = get(0, 20, 1, 5);
     query.sequence = 1;
     assert_eq!(broken(&[query, add(2, 5, 0, 10, 1, 5)], 1), BTreeSet::new());
 }
 
 #[test]
-fn a_copy_answered_late_says_nothing_of_order() {
+fn a_late_reply_to_a_copy_says_nothing_about_order() {
     let copy = add(1, 5, 30, 40, 1, 5);
     let history = [add(1, 5, 0, 10, 1, 5), add(2, 2, 11, 20, 2, 7), copy];
     assert_eq!(broken(&history, 2), BTreeSet::new());
@@ -233,7 +233,7 @@ fn a_copy_answered_late_says_nothing_of_order() {
 }
 
 #[test]
-fn too_many_choices_are_told() {
+fn too_many_choices_are_reported() {
     let mut history: Vec<_> =
         (0..60).map(|n| unknown(&format!("t{n}"), 1, 1 << (n % 30), 0)).collect();
     history.push(add(1, 1, 0, 10, 31, 3));
@@ -244,7 +244,7 @@ fn too_many_choices_are_told() {
 
 /// At each hole at most [`values::MOST`] choices are followed, however many holes and unknown commands there are.
 #[test]
-fn a_long_history_of_holes_is_judged_soon() {
+fn a_long_history_of_holes_is_checked_quickly() {
     let mut history: Vec<_> =
         (0..120).map(|n| unknown(&format!("t{n}"), 1, 1 << (n % 40), 0)).collect();
     history.push(of("u", get(0, 400, 100, 3)));

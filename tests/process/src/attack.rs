@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
-use ostraca_client::{Client, Entity, Kind};
+use ostraca_client::{Client, Entity, MessageKind};
 use ostraca_core::hash::shard_of;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -317,7 +317,8 @@ impl Scene {
     /// # Errors
     /// The first that does not.
     pub async fn served(&self) -> Result<()> {
-        let options = ostraca_client::Options { deadline: PATIENCE, ..until_answered(Kind::Query) };
+        let options =
+            ostraca_client::CallOptions { timeout: PATIENCE, ..until_answered(MessageKind::Query) };
         let mut asked = Vec::new();
         for client in &self.clients {
             let session = client.session();

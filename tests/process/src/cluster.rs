@@ -293,7 +293,11 @@ impl Cluster {
 #[must_use]
 pub fn impatient() -> ConnectOptions {
     let (idle_timeout, keep_alive) = (Duration::from_millis(1_500), Duration::from_millis(300));
-    let limits = Limits { idle_timeout, keep_alive, ..ConnectOptions::default().limits };
+    let limits = Limits {
+        idle_timeout,
+        keep_alive_interval: keep_alive,
+        ..ConnectOptions::default().limits
+    };
     ConnectOptions { connect_timeout: Duration::from_secs(1), limits, ..ConnectOptions::default() }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use ostraca_core::ids::ClusterId;
-use ostraca_wire::identity::{Ca, Identity, Trust};
+use ostraca_wire::identity::{Ca, Identity, TrustRoot};
 use ostraca_wire::{ALPN_CLIENT, Limits, endpoint, tls};
 use tokio::task::JoinSet;
 
@@ -64,9 +64,9 @@ pub async fn serve(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn trust(dir: &Path) -> Result<Trust> {
+fn trust(dir: &Path) -> Result<TrustRoot> {
     let authority = std::fs::read_to_string(dir.join("ca.pem")).context("read ca.pem")?;
-    Ok(Trust::from_pem(&authority)?)
+    Ok(TrustRoot::from_pem(&authority)?)
 }
 
 /// Sends messages of `size` bytes on `streams` long streams, one under way on each. Each begins with a number below

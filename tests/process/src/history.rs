@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use ostraca_client::{Answer, CallError, Entity, Kind, Options, Session};
+use ostraca_client::{CallError, CallOptions, Entity, MessageKind, Reply, Session};
 use ostraca_oracle::{End, Model, Operation, Outcome, check};
 use serde_json::Value;
 
@@ -38,8 +38,8 @@ impl Recorder {
         entity: &Entity,
         method: &str,
         arguments: Value,
-        options: &Options,
-    ) -> impl Future<Output = Result<Answer, CallError>> + Send + use<> {
+        options: &CallOptions,
+    ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
         let sent = now();
         let call = session.send(entity, method, arguments.to_string(), options);
         let id = call.id();
@@ -47,7 +47,7 @@ impl Recorder {
             entity: entity.to_string(),
             session: id.session.to_string(),
             sequence: id.sequence,
-            command: options.kind == Kind::Command,
+            command: options.kind == MessageKind::Command,
             method: method.into(),
             arguments,
             sent,
@@ -72,8 +72,8 @@ impl Recorder {
         entity: &Entity,
         method: &str,
         arguments: Value,
-    ) -> impl Future<Output = Result<Answer, CallError>> + Send + use<> {
-        self.send(session, entity, method, arguments, &until_answered(Kind::Command))
+    ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
+        self.send(session, entity, method, arguments, &until_answered(MessageKind::Command))
     }
 
     /// A query with a long deadline.
@@ -83,8 +83,8 @@ impl Recorder {
         entity: &Entity,
         method: &str,
         arguments: Value,
-    ) -> impl Future<Output = Result<Answer, CallError>> + Send + use<> {
-        self.send(session, entity, method, arguments, &until_answered(Kind::Query))
+    ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
+        self.send(session, entity, method, arguments, &until_answered(MessageKind::Query))
     }
 
     /// What was recorded so far.
@@ -103,8 +103,8 @@ impl Recorder {
 
 /// A deadline that no test's patience reaches: the message is sent again until it is answered.
 #[must_use]
-pub fn until_answered(kind: Kind) -> Options {
-    Options { kind, deadline: Duration::from_secs(120), ..Options::default() }
+pub fn until_answered(kind: MessageKind) -> CallOptions {
+    CallOptions { kind, timeout: Duration::from_secs(120), ..CallOptions::default() }
 }
 
 /// Whether a query has no answer because the answer to an earlier copy was lost, and a command of its session has run
@@ -113,14 +113,14 @@ pub fn until_answered(kind: Kind) -> Options {
 pub fn overtaken(error: &CallError) -> bool {
     match error {
         CallError::NotRun { code, .. } => **code == *SUPERSEDED,
-        CallError::Unanswered { why, .. } => **why == *SUPERSEDED,
+        CallError::Unanswered { cause: why, .. } => **why == *SUPERSEDED,
         _ => false,
     }
 }
 
 const SUPERSEDED: &str = "superseded";
 
-fn outcome(ended: &Result<Answer, CallError>) -> Outcome {
+fn outcome(ended: &Result<Reply, CallError>) -> Outcome {
     match ended {
         Ok(answer) => Outcome::Final {
             version: answer.version,

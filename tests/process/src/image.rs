@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_stays_and_what_was_not_may_go() {
+    fn synced_data_stays_and_unsynced_data_may_be_lost() {
         let records = [
             record(Call::Write, 0, 0, b"aaaa"),
             record(Call::DataSync, 2, 0, b""),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_client::{Client, Entity, Kind};
+use ostraca_client::{Client, Entity, MessageKind};
 use tokio::task::JoinSet;
 
 use crate::history::until_answered;
@@ -44,7 +44,7 @@ impl Pulse {
                 let mut under_way = FuturesUnordered::new();
                 let beat = async |(entity, beats): (Entity, Arc<Mutex<Vec<Beat>>>)| {
                     let sent = Instant::now();
-                    let options = until_answered(Kind::Command);
+                    let options = until_answered(MessageKind::Command);
                     let answer = session.send(&entity, "add", "1", &options).await;
                     beats
                         .lock()

@@ -41,7 +41,7 @@ fn list(value: &Value) -> Result<&Vec<Value>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_node_says_of_any_entity_what_its_owner_has_in_memory() {
+async fn any_node_shows_an_entity_from_its_owners_memory() {
     // A lease that does not lapse while a node sleeps: it is its owner all the time.
     let settings = "lease = \"1 min\"\nrenew = \"1 s\"\n".to_owned();
     let options = Options { settings, ..Options::three("any-node") };
@@ -108,7 +108,7 @@ async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_gone_for_good_is_forgotten_and_may_come_back_all_the_same() {
+async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     let mut cluster = Cluster::start(&Options::three("forget")).await.expect("cluster");
     cluster.settled().await.expect("settled");
     let life = async |cluster: &mut Cluster| {

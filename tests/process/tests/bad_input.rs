@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca_client::{AdminError, CallError, Client, Entity, Kind, Options, Session};
+use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, MessageKind, Session};
 use ostraca_process_tests::home::{deploy_example, deploy_guest};
 use ostraca_process_tests::{Home, Node, parts};
 use ostraca_wire::dial::Dialer;
-use ostraca_wire::identity::{Ca, Identity, Trust};
+use ostraca_wire::identity::{Ca, Identity, TrustRoot};
 use ostraca_wire::proto::Reply;
 use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, tls};
 use prost::Message as _;
@@ -50,7 +50,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_message_has_a_stable_code_and_hurts_nobody_else() {
+async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
     let limits = "[limits]\nmessage = \"4 KiB\"\nstate = \"64 KiB\"\nreply = \"16 KiB\"";
     let world = World::start("bad-messages", limits).await;
     let odd = Entity::new("misbehaving", "odd");
@@ -116,11 +116,11 @@ async fn a_bad_message_has_a_stable_code_and_hurts_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_mailbox_refuses_and_the_neighbours_go_on() {
+async fn a_full_mailbox_refuses_without_affecting_neighbours() {
     let world = World::start("mailbox", "[limits]\nmailbox = 3\nturn-time = \"5 s\"").await;
     let odd = Entity::new("misbehaving", "odd");
     // Long enough for all to come, on a machine however busy, and over while the first one runs.
-    let short = Options { deadline: Duration::from_secs(3), ..Options::default() };
+    let short = CallOptions { timeout: Duration::from_secs(3), ..CallOptions::default() };
     let busy = world.session.call(&odd, "spin_for_ever", "");
     let calls: Vec<_> = (0..30)
         .map(|_| world.client.session().send(&odd, "add", "{\"key\":\"k\",\"by\":1}", &short))
@@ -196,7 +196,7 @@ fn dummy(wit: &str) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_are_told_why_they_are_not_let_in() {
+async fn unauthenticated_clients_are_refused_with_a_reason() {
     let world = World::start("strangers", "").await;
     let (trust, _) = credentials(&world);
     let stranger = Ca::create(ostraca_core::ids::ClusterId(7)).expect("authority");
@@ -220,9 +220,9 @@ async fn strangers_are_told_why_they_are_not_let_in() {
     world.client.close().await;
 }
 
-fn credentials(world: &World) -> (Trust, Identity) {
+fn credentials(world: &World) -> (TrustRoot, Identity) {
     let profile = world.home.profile(world.node.address).expect("profile");
-    let trust = Trust::from_pem(&profile.ca).expect("trust");
+    let trust = TrustRoot::from_pem(&profile.ca).expect("trust");
     (trust, Identity::from_pem(&profile.certificate, &profile.key).expect("identity"))
 }
 
@@ -239,7 +239,7 @@ async fn bare(world: &World) -> quinn::Connection {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_on_the_wire_ends_its_sender_and_nobody_else() {
+async fn garbage_on_the_wire_ends_only_its_own_connection() {
     let world = World::start("garbage", "").await;
     // Datagrams that are no QUIC, or only look like it.
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
@@ -320,8 +320,10 @@ async fn an_id_that_is_not_utf_8_is_a_bad_message() {
 async fn the_wrong_kind_of_message_is_refused() {
     let world = World::start("kinds", "").await;
     let entity = Entity::new("counter", "a");
-    for (kind, method, body) in [(Kind::Query, "add", "1"), (Kind::Command, "get", "")] {
-        let options = Options { kind, ..Options::default() };
+    for (kind, method, body) in
+        [(MessageKind::Query, "add", "1"), (MessageKind::Command, "get", "")]
+    {
+        let options = CallOptions { kind, ..CallOptions::default() };
         let error = world.session.send(&entity, method, body, &options).await.expect_err("refused");
         assert_eq!(error.code(), "wrong-kind");
         world.neighbour_answers(method).await;

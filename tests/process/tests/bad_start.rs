@@ -7,7 +7,7 @@ use ostraca_client::{Client, Entity};
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::node::refused_start;
 use ostraca_process_tests::{Home, Node};
-use ostraca_wire::proto::{ClusterRequest, ClusterSetting};
+use ostraca_wire::proto::{ClusterConfigRequest, ClusterSetting};
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("create");
@@ -42,7 +42,7 @@ async fn adds(node: &Node, home: &Home, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_port_or_a_directory_in_use_is_named_and_its_holder_goes_on() {
+async fn a_port_or_directory_in_use_is_named_and_stays_in_use() {
     let home = Home::init("holder").expect("init");
     let node = Node::start(&home).expect("start");
     adds(&node, &home, 1).await;
@@ -57,7 +57,7 @@ async fn a_port_or_a_directory_in_use_is_named_and_its_holder_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_not_this_nodes_is_refused_by_name() {
+async fn a_missing_or_foreign_store_is_refused_by_name() {
     let home = Home::init("mine").expect("init");
     let theirs = Home::init_as("theirs", &["--cluster", "theirs"], |_| {}).expect("init");
     let mine = home.dir().with_file_name("kept");
@@ -84,7 +84,7 @@ async fn a_store_that_is_not_this_nodes_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_went_back_is_refused() {
+async fn a_rolled_back_store_is_refused() {
     let home = Home::init("back").expect("init");
     let node = Node::start(&home).expect("start");
     adds(&node, &home, 10).await;
@@ -104,7 +104,7 @@ async fn a_store_that_went_back_is_refused() {
 }
 
 #[test]
-fn a_bad_configuration_is_marked_and_nothing_starts() {
+fn a_bad_configuration_is_reported_and_nothing_starts() {
     let home = Home::init("config").expect("init");
     home.set("lisen = \"127.0.0.1:0\"").expect("set");
     let (exit, said) = refused_start(&home.config()).expect("it ends");
@@ -131,12 +131,12 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
     let profile = first.profile(node.address).expect("profile");
     let client = Client::connect(profile).await.expect("connect");
     let set = vec![ClusterSetting { name: "lease".into(), value: "2 s".into() }];
-    let request = ClusterRequest { set, ..ClusterRequest::default() };
+    let request = ClusterConfigRequest { changes: set, ..ClusterConfigRequest::default() };
     let asked = client.cluster(request).await.expect("changed");
     assert_eq!(asked.settings_revision, 2, "{asked:?}");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
-        let state = client.cluster(ClusterRequest::default()).await.expect("asked");
+        let state = client.cluster(ClusterConfigRequest::default()).await.expect("asked");
         if state.nodes.len() == 2
             && state.nodes.iter().all(|it| it.settings_revision == 2 && it.lease_ms == 2_000)
         {
@@ -146,7 +146,9 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let bad = vec![ClusterSetting { name: "entities.lane-life".into(), value: "2 h".into() }];
-    let refused = client.cluster(ClusterRequest { set: bad, ..ClusterRequest::default() }).await;
+    let refused = client
+        .cluster(ClusterConfigRequest { changes: bad, ..ClusterConfigRequest::default() })
+        .await;
     assert_eq!(refused.expect_err("it is fixed").code(), "bad-cluster-setting");
     client.close().await;
     // What it goes by now is not what its file says.

@@ -13,7 +13,7 @@ async fn balanced(cluster: &mut Cluster, hosts: usize) -> View {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_join_moves_no_more_than_the_new_nodes_share_and_a_leave_only_what_was_there() {
+async fn a_join_or_leave_moves_no_more_shards_than_necessary() {
     let roles = [ALL, NO_STORE, NO_STORE, NO_STORE, NO_STORE];
     let options = Options { at_once: 1, shards: SHARDS, ..Options::new("balance", &roles) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");

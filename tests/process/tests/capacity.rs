@@ -13,7 +13,7 @@ const LIVE: u64 = 1_000;
 const RESIDENT_MIB: u64 = 1_024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_thousand_entities_answer_where_a_thousand_may_live() {
+async fn fifty_thousand_entities_share_a_thousand_instances() {
     let home = Home::init("capacity").expect("init");
     home.set(&format!("[guests]\nmax-live = {LIVE}")).expect("set");
     let node = Node::start(&home).expect("start");
@@ -34,7 +34,7 @@ async fn fifty_thousand_entities_answer_where_a_thousand_may_live() {
         assert_eq!(done.done, total);
         resident.push(node.resident_kib().expect("memory") / 1_024);
         let status = client.status().await.expect("status");
-        let live = status.numbers["live_instances"];
+        let live = status.metrics["live_instances"];
         assert!(live > 0 && live <= LIVE, "{live} instances live, {LIVE} may");
     }
     println!("resident after each {} entities: {resident:?} MiB", ENTITIES / parts);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostraca_client::{
-    Answer, CallError, Client, ConnectOptions, Entity, Kind, MessageId, Options, Session,
+    CallError, CallOptions, Client, ConnectOptions, Entity, MessageId, MessageKind, Reply, Session,
 };
 use ostraca_process_tests::home::{deploy_example, session_id};
 use ostraca_process_tests::proxy::{Network, Rule};
@@ -22,12 +22,17 @@ async fn connect(home: &Home, node: &Node) -> Client {
     Client::connect(home.profile(node.address).expect("profile")).await.expect("connect")
 }
 
-fn again(id: MessageId) -> Options {
+fn again(id: MessageId) -> CallOptions {
     let again = Some(id);
-    Options { kind: Kind::Command, deadline: Duration::from_secs(60), again, ..Options::default() }
+    CallOptions {
+        kind: MessageKind::Command,
+        timeout: Duration::from_secs(60),
+        resend: again,
+        ..CallOptions::default()
+    }
 }
 
-fn same(one: &Answer, other: &Answer) {
+fn same(one: &Reply, other: &Reply) {
     assert_eq!((&one.body, one.version, one.id), (&other.body, other.version, other.id));
 }
 
@@ -46,7 +51,7 @@ async fn the_same_id_on_two_connections_at_once_runs_once() {
         let before: u64 = value(&reader, &entity).await.parse().expect("number");
         let id = session_id(number);
         let calls = [&one, &two].map(|client| {
-            let message = MessageId { session: id, sequence: 1, created: 1 };
+            let message = MessageId { session: id, sequence: 1, created_ms: 1 };
             client.session_with_id(id, 1).send(&entity, "add", "{\"by\":3}", &again(message))
         });
         let [a, b] = calls;
@@ -59,7 +64,7 @@ async fn the_same_id_on_two_connections_at_once_runs_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_id_after_a_kill_is_answered_with_the_record() {
+async fn the_same_id_after_a_kill_gets_the_recorded_reply() {
     let (home, node, client) = start("after-kill").await;
     let entity = Entity::new("counter", "a");
     let session = client.session_with_id(session_id(1), 1);
@@ -80,12 +85,12 @@ async fn the_same_id_after_a_kill_is_answered_with_the_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_id_after_the_reply_was_lost_is_answered_with_the_record() {
+async fn the_same_id_after_a_lost_reply_gets_the_recorded_reply() {
     let (home, node, client) = start("lost-reply").await;
     let network = Network::before(node.address).expect("network");
     let limits = Limits {
         idle_timeout: Duration::from_millis(800),
-        keep_alive: Duration::from_millis(200),
+        keep_alive_interval: Duration::from_millis(200),
         ..ConnectOptions::default().limits
     };
     let options = ConnectOptions { limits, ..ConnectOptions::default() };

@@ -48,7 +48,7 @@ async fn until_others_own(scene: &mut Scene, name: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_is_cut_off_from_the_store_gives_its_shards_up_and_answers_nothing_stale() {
+async fn a_node_cut_off_from_the_store_releases_its_shards() {
     let scene = Scene::set(&Options::three("cut-store")).await.expect("cluster");
     let cuts = scene.rounds("a node cut off from the store", async |scene| {
         let place = scene.rng.random_range(1..3);
@@ -60,7 +60,7 @@ async fn a_node_that_is_cut_off_from_the_store_gives_its_shards_up_and_answers_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_one_way_cut_from_the_store_is_a_cut() {
+async fn a_one_way_cut_from_the_store_acts_like_a_full_cut() {
     let scene = Scene::set(&Options::three("cut-store-one-way")).await.expect("cluster");
     let cuts = scene.rounds("a node and the store, one way", async |scene| {
         let place = scene.rng.random_range(1..3);
@@ -81,7 +81,7 @@ async fn some_seconds(_: &mut Scene) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nodes_that_are_cut_off_from_each_other_answer_when_they_are_not() {
+async fn nodes_cut_off_from_each_other_recover_after_the_cut() {
     let mut scene = Scene::set(&Options::three("cut-peers")).await.expect("cluster");
     scene.size = MUCH;
     let cuts = scene.rounds("two nodes cut off from each other", async |scene| {
@@ -92,7 +92,7 @@ async fn nodes_that_are_cut_off_from_each_other_answer_when_they_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_one_way_cut_between_nodes_loses_neither_messages_nor_replies() {
+async fn a_one_way_cut_between_nodes_loses_no_message_or_reply() {
     let mut scene = Scene::set(&Options::three("cut-peers-one-way")).await.expect("cluster");
     scene.size = MUCH;
     let cuts = scene.rounds("two nodes, one way", async |scene| {
@@ -106,7 +106,7 @@ async fn a_one_way_cut_between_nodes_loses_neither_messages_nor_replies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_is_cut_off_from_all_is_replaced_and_comes_back() {
+async fn a_fully_isolated_node_is_replaced_and_returns() {
     let scene = Scene::set(&Options::three("cut-all")).await.expect("cluster");
     let cuts = scene.rounds("a node cut off from all", async |scene| {
         let place = scene.rng.random_range(1..3);
@@ -121,7 +121,7 @@ async fn a_node_that_is_cut_off_from_all_is_replaced_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_host_and_the_manager_that_never_hear_each_other_leave_no_shard_unserved() {
+async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
     // Only the second may manage; a drain is asked of the first, and told to the third in vain.
     let roles = ["store,gateway", "manager,host,gateway", "host,gateway", "host,gateway"];
     let mut scene = Scene::set(&Options::new("cut-manager", &roles)).await.expect("cluster");
@@ -146,7 +146,7 @@ async fn a_host_and_the_manager_that_never_hear_each_other_leave_no_shard_unserv
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_manager_that_hears_no_host_is_followed_by_one_that_does() {
+async fn a_manager_cut_off_from_all_hosts_is_replaced() {
     // Only the second and the third may manage; a drain of the fourth needs a manager that hears what it stopped.
     let roles = ["store,gateway", "manager,gateway", "manager,gateway", "host,gateway", "host"];
     let mut scene = Scene::set(&Options::new("cut-leader", &roles)).await.expect("cluster");

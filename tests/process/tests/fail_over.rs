@@ -8,7 +8,7 @@ use ostraca_process_tests::proxy::{Rule, Who};
 use rand::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_host_loses_and_doubles_nothing() {
+async fn a_killed_host_loses_and_repeats_nothing() {
     let scene = Scene::set(&Options::three("kill-host")).await.expect("cluster");
     let killed = scene.rounds("kill -9 of a host", async |scene| {
         let host = scene.rng.random_range(1..3);
@@ -21,7 +21,7 @@ async fn a_killed_host_loses_and_doubles_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_manager_is_followed_by_another_and_nothing_is_lost() {
+async fn a_killed_manager_is_replaced_and_nothing_is_lost() {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
     let scene = Scene::set(&Options::new("kill-manager", &roles)).await.expect("cluster");
     let killed = scene.rounds("kill -9 of the manager", async |scene| {
@@ -40,7 +40,7 @@ async fn a_killed_manager_is_followed_by_another_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_store_node_comes_back_and_nothing_acknowledged_is_missing() {
+async fn a_killed_store_node_returns_with_all_acknowledged_turns() {
     let scene = Scene::set(&Options::three("kill-store")).await.expect("cluster");
     let killed = scene.rounds("kill -9 of the store's node", async |scene| {
         scene.strike(|cluster, _| cluster.kill_9(0)).await?;
@@ -53,7 +53,7 @@ async fn a_killed_store_node_comes_back_and_nothing_acknowledged_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_is_back_on_its_address_at_once_is_another_life() {
+async fn a_quick_restart_on_the_same_address_is_a_new_incarnation() {
     let scene = Scene::set(&Options::three("fast-restart")).await.expect("cluster");
     let killed = scene.rounds("fast restart on the same address", async |scene| {
         let host = scene.rng.random_range(1..3);
@@ -78,7 +78,7 @@ async fn a_node_that_is_back_on_its_address_at_once_is_another_life() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_host_killed_on_a_bad_line_loses_and_doubles_nothing() {
+async fn a_host_killed_on_a_bad_link_loses_and_repeats_nothing() {
     let scene = Scene::set(&Options::new("bad-line", &[ALL, NO_STORE, NO_STORE])).await;
     let killed = scene.expect("cluster").rounds("kill -9 on a bad line", async |scene| {
         let network = scene.cluster.network();

@@ -107,7 +107,7 @@ async fn seen(scene: &mut Scene, found: impl Fn(&View) -> bool) -> Result<bool> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_kill_when_the_intent_is_written_and_the_owner_was_not_told() {
+async fn a_kill_after_the_intent_before_the_owner_is_notified() {
     killed_in(Step {
         name: "intent-written",
         // The owner hears neither begin-hand-off nor hand-off.
@@ -119,7 +119,7 @@ async fn a_kill_when_the_intent_is_written_and_the_owner_was_not_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_kill_when_begin_hand_off_was_said_and_not_all_have_acknowledged() {
+async fn a_kill_after_begin_hand_off_before_all_acks() {
     killed_in(Step {
         name: "begin-said",
         // The heir's acknowledgement is waited for, to its deadline of a second.
@@ -131,7 +131,7 @@ async fn a_kill_when_begin_hand_off_was_said_and_not_all_have_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_kill_when_the_owner_has_stopped_and_the_manager_does_not_hear_of_it() {
+async fn a_kill_after_the_owner_stops_before_the_manager_knows() {
     killed_in(Step {
         name: "stopped",
         prepare: |scene, parts| one_way(scene, parts.owner, parts.manager),
@@ -143,7 +143,7 @@ async fn a_kill_when_the_owner_has_stopped_and_the_manager_does_not_hear_of_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_kill_when_the_new_owner_is_written_and_has_not_claimed() {
+async fn a_kill_after_the_new_owner_is_written_before_it_claims() {
     killed_in(Step {
         name: "owner-written",
         // The heir hears neither its row nor an answer of the store.
@@ -158,7 +158,7 @@ async fn a_kill_when_the_new_owner_is_written_and_has_not_claimed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_hand_off_that_the_owner_sleeps_through_goes_on_without_it_or_without_the_manager() {
+async fn a_hand_off_completes_while_its_owner_is_paused() {
     let scene = Scene::set(&options("owner-sleeps")).await.expect("cluster");
     let rounds = scene.rounds("hand-off told, the owner paused", async |scene| {
         let view = scene.cluster.settled().await?;

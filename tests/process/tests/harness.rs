@@ -11,7 +11,7 @@ use ostraca_process_tests::{Home, Node};
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_load_goes_through_a_kill_and_its_judgement_misses_nothing_that_was_not_acknowledged() {
+async fn the_load_survives_a_kill_and_its_check_finds_a_violation() {
     let home = Home::init("harness").expect("init");
     let mut node = Node::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");
@@ -56,7 +56,7 @@ async fn a_load_goes_through_a_kill_and_its_judgement_misses_nothing_that_was_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pulse_shows_a_pause_to_every_entity() {
+async fn a_probe_load_shows_a_pause_to_every_entity() {
     let home = Home::init("pulse").expect("init");
     let node = Node::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use handmade::{doubling, nested_loops, with_nested};
-use ostraca_client::{AdminError, Client, Entity, Options, Problem, Session};
+use ostraca_client::{AdminError, CallOptions, Client, Entity, Problem, Session};
 use ostraca_process_tests::home::{deploy_example, deploy_guest};
 use ostraca_process_tests::{Home, Node, parts};
 
@@ -67,7 +67,7 @@ fn peak_kib(pid: u32) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_component_that_multiplies_itself_is_refused_by_its_count() {
+async fn a_self_multiplying_component_is_refused_by_its_count() {
     let world = World::start("multiplies", "").await;
     let before = peak_kib(world.node.pid());
     let problem = world.refused(with_nested(&doubling(26))).await;
@@ -81,7 +81,7 @@ async fn a_component_that_multiplies_itself_is_refused_by_its_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_compilation_holds_up_nobody_and_ends_with_its_client() {
+async fn a_long_compilation_delays_nobody_and_ends_with_its_client() {
     let world = World::start("compiles-long", "").await;
     let profile = world.home.profile(world.node.address).expect("profile");
     let attacker = Client::connect(profile).await.expect("connect");
@@ -125,7 +125,7 @@ async fn a_compilation_beyond_its_bounds_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn texts_of_guests_are_cut_and_forge_nothing() {
+async fn guest_texts_are_truncated_and_forge_nothing() {
     let world = World::start("texts", "").await;
     let limits = "[limits]\nmemory = \"64 MiB\"\nactivation-time = \"30 s\"";
     deploy_guest(&world.client, "misbehaving", limits).await.expect("deploy");
@@ -175,11 +175,11 @@ async fn texts_of_guests_are_cut_and_forge_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guests_that_only_look_harmless_hurt_no_neighbour() {
+async fn deceptively_harmless_guests_affect_no_neighbour() {
     let world = World::start("harmless", "").await;
     deploy_guest(&world.client, "misbehaving", "").await.expect("deploy");
     let session = world.client.session();
-    let short = Options { deadline: Duration::from_secs(2), ..Options::default() };
+    let short = CallOptions { timeout: Duration::from_secs(2), ..CallOptions::default() };
     for _ in 0..5 {
         // Asks to be dropped before its first message.
         let entity = Entity::new("misbehaving", "passivate-start");

@@ -6,7 +6,7 @@ use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::node::refused_start;
 use ostraca_process_tests::{Cluster, Home};
 use ostraca_wire::frame::FrameBuffer;
-use ostraca_wire::identity::{Ca, Identity, Role, Trust};
+use ostraca_wire::identity::{Ca, Identity, PrincipalKind, TrustRoot};
 use ostraca_wire::proto::{Hello, Incarnation, PeerOpen, peer_open};
 use ostraca_wire::{ALPN_PEER, Limits, endpoint, hello, tls};
 use prost::Message as _;
@@ -33,7 +33,7 @@ fn refused(cluster: &Cluster, says: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_shard_count_or_hash_is_refused_at_join_with_both_values() {
+async fn a_shard_count_mismatch_is_refused_with_both_values() {
     let mut cluster = start("join-count").await;
     let home = cluster.home(1);
     home.set("[cluster]\nshards = 77").expect("set");
@@ -55,7 +55,7 @@ async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     let own = own.expect("identity");
     let now = OffsetDateTime::now_utc();
     let (from, to) = (now - Duration::days(20), now - Duration::days(10));
-    let expired = ca.issue(Role::Node, "n2", &[], from, to).expect("expired");
+    let expired = ca.issue(PrincipalKind::Node, "n2", &[], from, to).expect("expired");
     expired.save(home.dir(), "node").expect("saved");
     refused(&cluster, &["expired"]);
 
@@ -72,7 +72,7 @@ async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String,
     let home = cluster.home(1);
     let identity = Identity::load(&home.dir().join("node.pem"), &home.dir().join("node.key"));
     let ca = std::fs::read_to_string(cluster.home(0).dir().join("ca/ca.pem")).expect("authority");
-    let (identity, trust) = (identity.expect("identity"), Trust::from_pem(&ca).expect("trust"));
+    let (identity, trust) = (identity.expect("identity"), TrustRoot::from_pem(&ca).expect("trust"));
     let limits = Limits::default();
     let tls = tls::client(Some(&identity), &trust, ALPN_PEER).expect("tls");
     let config = endpoint::client_config(tls, &limits).expect("config");
@@ -93,7 +93,7 @@ async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String,
         addresses: vec!["127.0.0.1:7411".into()],
         protocol_min: 2,
         protocol_max: 2,
-        ..hello::client(None, &limits)
+        ..hello::client_hello(None, &limits)
     };
     change(&mut hello);
     let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) }.encode_to_vec();
@@ -108,7 +108,8 @@ async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String,
     }
     match connection.closed().await {
         quinn::ConnectionError::ApplicationClosed(closed) => {
-            let code = ostraca_wire::code::Code::from_number(closed.error_code.into_inner());
+            let code =
+                ostraca_wire::close_code::CloseCode::from_number(closed.error_code.into_inner());
             let reason = String::from_utf8_lossy(&closed.reason).into_owned();
             (code.map_or(String::new(), |code| code.name().into()), reason)
         }
@@ -117,7 +118,7 @@ async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hello_that_does_not_fit_is_refused_by_its_own_code_with_both_values() {
+async fn a_mismatched_hello_is_refused_by_code_with_both_values() {
     let cluster = start("join-hello").await;
     let ours = {
         let ca = Ca::load(&cluster.home(0).dir().join("ca")).expect("authority");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_client::{Client, Entity, Kind, Session};
+use ostraca_client::{Client, Entity, MessageKind, Session};
 use ostraca_oracle::Outcome;
 use ostraca_process_tests::history::{overtaken, until_answered};
 use ostraca_process_tests::home::deploy_example;
@@ -34,7 +34,7 @@ fn number(name: &str) -> Option<u64> {
 async fn sender(
     seed: u64,
     session: Session,
-    kind: Kind,
+    kind: MessageKind,
     recorder: Arc<Recorder>,
     under_way: Arc<UnderWay>,
     end: Arc<AtomicBool>,
@@ -45,12 +45,12 @@ async fn sender(
         while calls.len() < IN_FLIGHT && !end.load(Ordering::SeqCst) {
             let entity = Entity::new("counter", format!("{}", rng.random_range(0..ENTITIES)));
             // Who reads does so in each session, and in sessions of its own.
-            let reads = kind == Kind::Query || rng.random_ratio(3, 10);
+            let reads = kind == MessageKind::Query || rng.random_ratio(3, 10);
             let (kind, method, arguments) = if reads {
-                (Kind::Query, "get", json!({}))
+                (MessageKind::Query, "get", json!({}))
             } else {
                 under_way.sent();
-                (Kind::Command, "add", json!({"by": rng.random_range(1..10)}))
+                (MessageKind::Command, "add", json!({"by": rng.random_range(1..10)}))
             };
             let options = until_answered(kind);
             let call = recorder.send(&session, &entity, method, arguments, &options);
@@ -70,7 +70,7 @@ async fn sender(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_at_random_moments_lose_and_double_nothing() {
+async fn kills_at_random_moments_lose_and_repeat_nothing() {
     let seed = number("SEED").unwrap_or_else(rand::random);
     let rounds = number("ROUNDS").unwrap_or(ROUNDS);
     println!("SEED={seed}, {rounds} rounds");
@@ -85,7 +85,7 @@ async fn kills_at_random_moments_lose_and_double_nothing() {
     let (under_way, end) = (Arc::new(UnderWay::default()), Arc::new(AtomicBool::new(false)));
     let mut senders = tokio::task::JoinSet::new();
     for place in 0..SESSIONS + READERS {
-        let kind = if place < SESSIONS { Kind::Command } else { Kind::Query };
+        let kind = if place < SESSIONS { MessageKind::Command } else { MessageKind::Query };
         let (recorder, under_way) = (Arc::clone(&recorder), Arc::clone(&under_way));
         let session = client.session();
         senders.spawn(sender(rng.random(), session, kind, recorder, under_way, end.clone()));
@@ -145,7 +145,7 @@ async fn kills_at_random_moments_lose_and_double_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_graceful_stop_answers_what_it_took_and_the_next_start_goes_on() {
+async fn a_graceful_stop_and_restart_lose_and_repeat_no_message() {
     let home = Home::init("stop").expect("init");
     let mut node = Node::start(&home).expect("start");
     let client =

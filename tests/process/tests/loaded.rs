@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ostraca_client::{Client, Entity, Kind, Options as Call};
+use ostraca_client::{CallOptions as Call, Client, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::home::deploy_guest;
@@ -40,7 +40,7 @@ fn keep(
     let (load, session) = (load.clone(), client.session());
     tasks.spawn(async move {
         let entity = Entity::new("misbehaving", id);
-        let options = Call { kind: Kind::Unspecified, ..Call::default() };
+        let options = Call { kind: MessageKind::Unspecified, ..Call::default() };
         while !load.end.load(Ordering::Relaxed) {
             let calls = (0..4).map(|_| session.send(&entity, method, body.clone(), &options));
             for answer in futures::future::join_all(calls).await {
@@ -60,7 +60,7 @@ fn keep(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_load_of_guests_or_messages_holds_a_renewal_up() {
+async fn no_load_of_guests_or_messages_delays_a_renewal() {
     let settings = format!("lease = \"{LEASE_MS} ms\"");
     let options = Options { proxied: false, settings, ..Options::three("loaded") };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
@@ -92,7 +92,7 @@ async fn no_load_of_guests_or_messages_holds_a_renewal_up() {
             let watcher = cluster.watcher(node).await.expect("it answers");
             // One that is late is asked again; its events tell of every lapse.
             let Ok(status) = watcher.status().await else { continue };
-            let age = status.overview.map_or(0, |overview| overview.lease_age_ms);
+            let age = status.cluster_status.map_or(0, |overview| overview.since_renewal_ms);
             oldest = oldest.max(age);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -9,7 +9,7 @@ use ostraca_process_tests::cluster::Options;
 const AWAY: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn without_a_manager_messages_flow_from_and_to_every_node() {
+async fn without_a_manager_messages_flow_between_all_nodes() {
     let roles = ["store,host,gateway", "manager", "host,gateway", "host,gateway"];
     let mut scene = Scene::set(&Options::new("manager-away", &roles)).await.expect("cluster");
     // The manager's node takes no messages: none need be in doubt.

@@ -30,7 +30,7 @@ async fn another_manages(cluster: &mut Cluster, than: &str) -> View {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_manager_seals_every_row_with_its_term_and_no_epoch_goes_back() {
+async fn every_manager_seals_all_rows_and_epochs_never_decrease() {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
     let options = Options { shards: SHARDS, ..Options::new("manager-rows", &roles) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");

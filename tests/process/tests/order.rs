@@ -20,12 +20,16 @@ const BREAKS: u64 = 10;
 /// A client that soon notices a dead connection.
 fn impatient() -> ConnectOptions {
     let (idle_timeout, keep_alive) = (Duration::from_millis(800), Duration::from_millis(200));
-    let limits = Limits { idle_timeout, keep_alive, ..ConnectOptions::default().limits };
+    let limits = Limits {
+        idle_timeout,
+        keep_alive_interval: keep_alive,
+        ..ConnectOptions::default().limits
+    };
     ConnectOptions { limits, ..ConnectOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_messages_run_in_order_though_the_connection_breaks_ten_times() {
+async fn messages_run_in_order_across_ten_broken_connections() {
     let home = Home::init("order").expect("init");
     let node = Node::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");

@@ -7,7 +7,7 @@ use ostraca_process_tests::cluster::{NO_STORE, Options};
 use rand::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_owner_that_slept_past_its_lease_commits_and_answers_nothing_more_in_its_old_name() {
+async fn an_owner_paused_past_its_lease_has_no_further_effects() {
     let scene = Scene::set(&Options::three("pause-owner")).await.expect("cluster");
     let paused = scene.rounds("SIGSTOP of an owner past its lease", async |scene| {
         let host = scene.rng.random_range(1..3);
@@ -24,7 +24,7 @@ async fn an_owner_that_slept_past_its_lease_commits_and_answers_nothing_more_in_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_manager_that_slept_past_its_lease_assigns_nothing_more_in_its_old_term() {
+async fn a_manager_paused_past_its_lease_assigns_nothing_more() {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
     let scene = Scene::set(&Options::new("pause-manager", &roles)).await.expect("cluster");
     let paused = scene.rounds("SIGSTOP of the manager past its lease", async |scene| {
@@ -45,7 +45,7 @@ async fn a_manager_that_slept_past_its_lease_assigns_nothing_more_in_its_old_ter
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_owner_that_slept_less_than_its_lease_goes_on_with_its_shards() {
+async fn an_owner_paused_within_its_lease_keeps_its_shards() {
     let scene = Scene::set(&Options::three("doze")).await.expect("cluster");
     let paused = scene.rounds("SIGSTOP of an owner within its lease", async |scene| {
         let host = scene.rng.random_range(1..3);

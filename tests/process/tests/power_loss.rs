@@ -30,7 +30,7 @@ const IN_FLIGHT: usize = 32;
 const SHARDS: u32 = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_image_opens_and_holds_every_acknowledged_turn() {
+async fn every_disk_image_opens_with_every_acknowledged_turn() {
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ostraca_client::{Client, EntitiesRequest, Entity, Kind, Options as Call};
+use ostraca_client::{CallOptions as Call, Client, EntitiesRequest, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::home::deploy_guest;
@@ -35,7 +35,7 @@ struct Sender {
 impl Sender {
     async fn run(self, load: Arc<Load>, client: Arc<Client>, name: String) {
         let (session, mut sent) = (client.session(), 0);
-        let options = Call { kind: Kind::Unspecified, ..Call::default() };
+        let options = Call { kind: MessageKind::Unspecified, ..Call::default() };
         while !load.end.load(Ordering::Relaxed) {
             let calls = (0..self.at_once).map(|_| {
                 sent += 1;
@@ -101,7 +101,8 @@ async fn a_saturated_store_on_slow_syncs_loses_no_lease() {
         for node in 0..cluster.len() {
             let watcher = cluster.watcher(node).await.expect("it answers");
             let Ok(status) = watcher.status().await else { continue };
-            oldest = oldest.max(status.overview.map_or(0, |overview| overview.lease_age_ms));
+            oldest =
+                oldest.max(status.cluster_status.map_or(0, |overview| overview.since_renewal_ms));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

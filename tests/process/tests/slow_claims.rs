@@ -61,7 +61,7 @@ async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_is_drained_while_it_claims_ends_up_with_nothing() {
+async fn a_node_drained_while_it_claims_ends_up_without_shards() {
     let scene = Scene::set(&options("drain-claiming")).await.expect("cluster");
     let rounds = scene.rounds("drain while being claimed", async |scene| {
         let (old, new) = (2, 3);
@@ -87,7 +87,7 @@ async fn a_node_that_is_drained_while_it_claims_ends_up_with_nothing() {
 
 /// Without a load: commits beside it may keep the store from answering for a whole lease, and then it gives up instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_host_whose_claims_take_long_says_so() {
+async fn a_host_with_slow_claims_shows_it_in_its_status() {
     let mut scene = Scene::set(&options("slow-claims-told")).await.expect("cluster");
     let (old, new) = (2, 3);
     slow(&scene, new);
@@ -100,7 +100,7 @@ async fn a_host_whose_claims_take_long_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn where_the_store_is_slow_to_one_host_every_shard_is_served_and_no_epoch_runs_away() {
+async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
     let scene = Scene::set(&options("slow-claims")).await.expect("cluster");
     let rounds = scene.rounds("slow claims", async |scene| {
         let (old, new) = (2, 3);

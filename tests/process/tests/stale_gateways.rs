@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use ostraca_client::{CallError, Client, ConnectOptions, Entity, Kind, Options as Say};
+use ostraca_client::{CallError, CallOptions as Say, Client, ConnectOptions, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{ALL, Options};
 use ostraca_process_tests::home::{deploy_example, session_id};
 use ostraca_process_tests::proxy::{Rule, Who};
 
 fn say(deadline: Duration) -> Say {
-    Say { kind: Kind::Command, deadline, ..Say::default() }
+    Say { kind: MessageKind::Command, timeout: deadline, ..Say::default() }
 }
 
 async fn value(client: &Client, entity: &Entity) -> String {
@@ -19,7 +19,7 @@ async fn value(client: &Client, entity: &Entity) -> String {
 
 /// What lies in the buffers of a machine while a gateway stands still grows old without anybody counting it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r17_a_copy_from_a_stopped_gateways_buffers_does_not_run_twice() {
+async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
     let settings = "[entities]\nlanes = 2\n".into();
     let roles = [ALL, "gateway"];
     let options =
@@ -40,7 +40,7 @@ async fn r17_a_copy_from_a_stopped_gateways_buffers_does_not_run_twice() {
     let lost = session.send(&entity, "add", "{\"by\":1}", &short).await.expect_err("nobody reads");
     let CallError::Unknown { id, .. } = lost else { panic!("{lost:?}") };
     // It is sent again through the other gateway, and its session is forgotten.
-    let again = Say { again: Some(id), ..say(Duration::from_secs(60)) };
+    let again = Say { resend: Some(id), ..say(Duration::from_secs(60)) };
     let other = near.session_with_id(id.session, id.sequence + 1);
     other.send(&entity, "add", "{\"by\":1}", &again).await.expect("it runs");
     for _ in 0..4 {
@@ -57,7 +57,7 @@ async fn r17_a_copy_from_a_stopped_gateways_buffers_does_not_run_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_leaves_a_gateway_that_is_cut_off_from_its_cluster() {
+async fn a_client_switches_from_a_gateway_cut_off_from_its_cluster() {
     let options = Options { shards: 8, ..Options::new("cut-off", &[ALL, "gateway", "gateway"]) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
     cluster.settled().await.expect("settled");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostraca_client::{CallError, Client, Entity, Kind, Options};
+use ostraca_client::{CallError, CallOptions, Client, Entity, MessageKind};
 use ostraca_process_tests::history::now;
 use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::recorder::{Call, Preload, place};
@@ -47,7 +47,7 @@ async fn a_completed_sync_lies_between_each_command_and_its_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so() {
+async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
     let home = Home::init("sync-fails").expect("init");
     let place = place().expect("place");
     let preload = Preload::new(home.dir(), place.path(), false).expect("recorder");
@@ -60,8 +60,11 @@ async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so(
         session.command(&entity, "add", "{\"by\":1}").await.expect("answer");
     }
     preload.fail_syncs(true).expect("trigger");
-    let short =
-        Options { kind: Kind::Command, deadline: Duration::from_secs(2), ..Options::default() };
+    let short = CallOptions {
+        kind: MessageKind::Command,
+        timeout: Duration::from_secs(2),
+        ..CallOptions::default()
+    };
     let calls: Vec<_> =
         (0..20).map(|_| session.send(&entity, "add", "{\"by\":1}", &short)).collect();
     let mut doubtful = Vec::new();
@@ -90,7 +93,8 @@ async fn when_syncs_fail_no_reply_leaves_and_the_node_stops_writing_and_says_so(
     for (sequence, unknown) in doubtful {
         if unknown {
             let again = Some(sequence);
-            let options = Options { kind: Kind::Command, again, ..Options::default() };
+            let options =
+                CallOptions { kind: MessageKind::Command, resend: again, ..CallOptions::default() };
             let answer =
                 session.send(&entity, "add", "{\"by\":1}", &options).await.expect("final at last");
             expected += 1;

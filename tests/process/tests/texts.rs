@@ -8,7 +8,7 @@ use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::{Cluster, Home, Node};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_node_refuses_in_the_golden_sentences() {
+async fn a_real_node_refuses_with_the_golden_texts() {
     let home = Home::init_as("texts", &["--node", "n1"], |_| {}).expect("init");
     let node = Node::start(&home).expect("start");
     let profile = home.profile(node.address).expect("profile");

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{Intake, Ledger, Message, Mutation};
-use ostraca_client::{Answer, CallError, MessageId, SessionId};
+use ostraca_client::ledger::{CallAdmission, Ledger, Mutation, OutgoingMessage};
+use ostraca_client::{CallError, MessageId, Reply, SessionId};
 use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
 use ostraca_core::message::{MessageKind, codes};
 use ostraca_oracle::{Operation, Outcome as Seen};
@@ -54,7 +54,7 @@ impl Called {
 }
 
 /// How a call ended.
-pub(crate) type Ended = Result<Answer, CallError>;
+pub(crate) type Ended = Result<Reply, CallError>;
 
 /// A session: its books, and what its callers saw.
 pub(crate) struct Books {
@@ -64,7 +64,7 @@ pub(crate) struct Books {
     /// What has no outcome yet.
     pub(crate) unresolved: BTreeMap<u64, Sent>,
     pub(crate) ledger: Ledger<Called>,
-    pub(crate) intake: Intake,
+    pub(crate) intake: CallAdmission,
 }
 
 impl Books {
@@ -76,8 +76,8 @@ impl Books {
             key: SessionKey::derive(principal, &id.0),
             history: Vec::new(),
             unresolved: BTreeMap::new(),
-            ledger: Ledger::new(id, 1, seed).without(off),
-            intake: Intake::new(id, 1),
+            ledger: Ledger::new(id, 1, seed).with_mutations(off),
+            intake: CallAdmission::new(id, 1),
         }
     }
 
@@ -91,9 +91,9 @@ impl Books {
     ) {
         let body = called.by.to_le_bytes();
         // The bound on what a session holds is far.
-        let Ok(id) = self.intake.take(again, cluster_ms, body.len()) else { return };
+        let Ok(id) = self.intake.admit(again, cluster_ms, body.len()) else { return };
         let at = |millis| begun + Duration::from_millis(millis);
-        let message = Message {
+        let message = OutgoingMessage {
             entity: called.entity.clone(),
             envelope: Envelope {
                 r#type: called.entity.entity_type.to_string(),
@@ -104,19 +104,19 @@ impl Books {
                 ..Envelope::default()
             },
             called: at(now),
-            created: id.created,
+            created_ms: id.created_ms,
             deadline: at(called.until),
-            again: called.given_up.is_some(),
+            is_resend: called.given_up.is_some(),
         };
         let entity = called.entity.clone();
-        let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created };
+        let sent = Sent { entity, kind: called.kind, copies: 0, created: id.created_ms };
         self.unresolved.insert(id.sequence, sent);
         self.ledger.push(id.sequence, message, called);
     }
 
     /// What has ended since the last time, by its sequence.
     pub(crate) fn take_ended(&mut self) -> Vec<(u64, Called, Ended)> {
-        let ended: Vec<_> = self.ledger.take_ended().collect();
+        let ended: Vec<_> = self.ledger.take_completed().collect();
         self.intake.release(ended.len(), ended.len() * 8);
         let ended = ended.into_iter().map(|(called, outcome)| {
             let sequence = match &outcome {

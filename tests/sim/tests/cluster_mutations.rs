@@ -96,79 +96,79 @@ fn client_without(mutation: Mutation, named: Broken, follows: &[Broken], least: 
 }
 
 #[test]
-fn r7_a_new_owner_before_the_old_one_is_marked_dead_is_seen() {
+fn r7_assigning_before_mark_dead_is_detected() {
     without(node::Mutation::AssignWithoutDeath, Broken::OwnerReplacedAlive, &[], 80);
 }
 
 #[test]
-fn r7_a_life_registered_over_a_live_lease_is_seen() {
+fn r7_registering_over_a_live_lease_is_detected() {
     without(node::Mutation::RegisterOverLiveLease, Broken::RegisteredEarly, &[RELIES], 15);
 }
 
 #[test]
-fn r8_a_lease_relied_on_before_its_row_says_so_is_seen() {
+fn r8_relying_on_a_longer_lease_before_its_row_is_detected() {
     let node = vec![node::Mutation::ApplyLeaseImmediately];
     let options = Options { node, settings: true, ..Options::default() };
     breaks(&options, RELIES, STALE, 0);
 }
 
 #[test]
-fn r9_a_node_that_resumes_without_reading_its_claims_is_seen() {
+fn r9_resuming_without_a_claim_check_is_detected() {
     without(node::Mutation::ResumeWithoutClaimCheck, Broken::ResumedBlindly, &[], 25);
 }
 
 #[test]
-fn r9_a_node_that_keeps_its_shards_without_a_store_leaves_them_unserved() {
+fn r9_shards_kept_without_a_store_stay_unserved() {
     without(node::Mutation::KeepShardsWithoutStore, Broken::Unserved, &[Broken::Unanswered], 0);
 }
 
 #[test]
-fn r10_a_manager_that_decides_before_it_sealed_is_seen() {
+fn r10_deciding_before_sealing_is_detected() {
     without(node::Mutation::SkipSeal, Broken::DecidedUnsealed, &[], 20);
 }
 
 #[test]
-fn r11_an_answer_to_another_hand_off_that_counts_is_seen() {
+fn r11_counting_an_answer_to_another_hand_off_is_detected() {
     without(node::Mutation::SkipHandOffMatching, Broken::OwnerReplacedAlive, &[], 0);
 }
 
 #[test]
-fn r11_a_shard_that_its_owner_does_not_list_stays_unserved() {
+fn r11_keeping_unreported_assignments_leaves_shards_unserved() {
     without(node::Mutation::KeepUnreportedAssignments, Broken::Unserved, &[Broken::Unanswered], 0);
 }
 
 #[test]
-fn r11_a_node_that_goes_on_unheard_leaves_what_it_gave_up_unserved() {
+fn r11_ignoring_manager_silence_leaves_shards_unserved() {
     without(node::Mutation::IgnoreManagerSilence, Broken::Unserved, &[Broken::Unanswered], 0);
 }
 
 #[test]
-fn r24_a_host_that_keeps_shards_it_cannot_run_is_seen() {
+fn r24_ignoring_unrunnable_types_is_detected() {
     without(node::Mutation::IgnoreUnrunnableTypes, Broken::Unanswered, &[], 0);
 }
 
 #[test]
-fn r12_acknowledgements_with_a_veto_hold_a_hand_off_up() {
+fn r12_requiring_all_acks_blocks_a_hand_off() {
     without(node::Mutation::RequireAllAcks, Broken::WaitedForAcks, &[Broken::Unanswered], 10);
 }
 
 #[test]
-fn r7_a_shard_handed_on_before_it_stopped_is_seen() {
+fn r7_assigning_a_shard_before_it_stopped_is_detected() {
     without(node::Mutation::AssignBeforeStopped, Broken::OwnerReplacedAlive, &[], 80);
 }
 
 #[test]
-fn r5_an_epoch_used_twice_is_seen() {
+fn r5_an_epoch_used_twice_is_detected() {
     without(node::Mutation::ReuseEpoch, Broken::EpochOrder, &[], 90);
 }
 
 #[test]
-fn r9_a_node_that_does_not_know_that_its_lease_lapsed_is_seen() {
+fn r9_not_suspending_after_a_lapse_is_detected() {
     without(node::Mutation::SkipSuspend, Broken::NotSuspended, &[], 40);
 }
 
 #[test]
-fn r9_turns_of_a_lapsed_node_start_only_if_node_and_shard_both_forget_the_lease() {
+fn r9_a_turn_without_a_lease_needs_two_mutations() {
     let options = Options {
         node: vec![node::Mutation::SkipSuspend],
         shard: vec![shard::Mutation::QueryWithoutLease],
@@ -183,12 +183,12 @@ fn r9_turns_of_a_lapsed_node_start_only_if_node_and_shard_both_forget_the_lease(
 }
 
 #[test]
-fn s15_a_hand_off_told_before_it_is_written_is_seen() {
+fn s15_announcing_a_hand_off_before_writing_it_is_detected() {
     without(node::Mutation::SkipWriteAhead, Broken::NotAhead, &[], 90);
 }
 
 #[test]
-fn r16_a_refusal_of_a_message_in_doubt_that_is_told_as_not_run_is_seen() {
+fn r16_not_run_for_a_message_in_doubt_is_detected() {
     // What was told as not run made a version that nothing explains, or only a command that is unknown and did not. And
     // where it was told as too old, its client stamps it anew, and it runs a second time.
     let follows = &[
@@ -201,34 +201,34 @@ fn r16_a_refusal_of_a_message_in_doubt_that_is_told_as_not_run_is_seen() {
 }
 
 #[test]
-fn a11_messages_dropped_in_a_hand_off_are_missed() {
+fn a11_dropping_messages_in_a_hand_off_is_detected() {
     router_without(route::Mutation::DropBuffered, Broken::Unanswered, &[], 0);
 }
 
 #[test]
-fn r13_a_route_that_goes_back_is_seen() {
+fn r13_a_route_to_a_lower_epoch_is_detected() {
     router_without(route::Mutation::AcceptLowerEpochs, Broken::RouteBack, &[], 0);
 }
 
 #[test]
-fn r1_without_the_exact_claim_and_the_version_a_former_owner_overwrites() {
+fn r1_comparing_only_epochs_lets_a_former_owner_overwrite() {
     let options = Options { store: vec![Breach::EpochOnly], ..Options::default() };
     breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
-fn r2_rows_answered_before_they_are_durable_are_acted_on_too_early() {
+fn r2_answering_rows_before_they_are_durable_is_detected() {
     let options = Options { early_rows: true, ..Options::default() };
     breaks(&options, Broken::NotAhead, &[], 0);
 }
 
 #[test]
-fn r17_without_lanes_a_message_that_is_sent_to_two_owners_runs_twice() {
+fn r17_without_lanes_a_message_to_two_owners_runs_twice() {
     shard_without(shard::Mutation::IgnoreLanes, Broken::RanTwice, WRONG_VERSIONS, 50);
 }
 
 #[test]
-fn promise_5_without_after_a_session_through_two_gateways_runs_out_of_order() {
+fn promise_5_without_after_two_gateways_reorder_a_session() {
     shard_without(shard::Mutation::IgnoreOrder, Broken::Overtaken, WRONG_VERSIONS, 50);
 }
 
@@ -239,19 +239,19 @@ fn r8_a_query_of_a_deposed_owner_is_stale() {
 }
 
 #[test]
-fn r8_a_lease_that_counts_as_good_to_200_percent_is_seen() {
+fn r8_using_a_lease_for_twice_its_time_is_detected() {
     let shard = vec![shard::Mutation::DoubleLease];
     reads_stale(&Options { shard, ..Options::default() }, 50);
 }
 
 #[test]
-fn r8_a_renewal_counted_from_its_answer_is_seen() {
+fn r8_a_renewal_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRenewalResponse];
     reads_stale(&Options { node, ..Options::default() }, 10);
 }
 
 #[test]
-fn r8_a_registration_counted_from_its_answer_is_seen() {
+fn r8_a_registration_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRegistrationResponse];
     reads_stale(&Options { node, ..Options::default() }, 10);
 }
@@ -264,13 +264,13 @@ fn r9_a_probation_that_does_not_grow_moves_shards_too_often() {
 }
 
 #[test]
-fn r17_a_dropped_lane_falls_to_a_copy_in_another_gateway() {
+fn r17_dropping_a_lane_without_watermark_reruns_a_copy() {
     let mutation = shard::Mutation::DropLaneWithoutWatermark;
     shard_without(mutation, Broken::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
-fn r17_a_watermark_left_out_of_the_head_falls_to_a_copy() {
+fn r17_a_watermark_left_out_of_the_head_reruns_a_copy() {
     let mutation = shard::Mutation::WatermarkNotCommitted;
     shard_without(mutation, Broken::RanTwice, WRONG_VERSIONS, 0);
 }
@@ -281,12 +281,12 @@ fn r17_a_restamp_in_doubt_runs_a_message_twice() {
 }
 
 #[test]
-fn r16_a_client_that_forgets_its_doubts_is_seen() {
+fn r16_a_client_that_forgets_its_doubt_is_detected() {
     client_without(Mutation::ForgetDoubt, Broken::EffectAfterNotRun, WRONG_VERSIONS, 20);
 }
 
 #[test]
-fn r16_a_client_that_takes_silence_for_proof_runs_twice() {
+fn r16_treating_silence_as_not_run_runs_messages_twice() {
     // Its connection is cut: nobody refused anything, and the answer was on its way. Nothing else falls silent.
     let options = Options { anew_after_silence: true, ..Options::default() };
     breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 5);
@@ -294,49 +294,49 @@ fn r16_a_client_that_takes_silence_for_proof_runs_twice() {
 }
 
 #[test]
-fn r16_a_client_that_takes_a_refusal_for_proof_is_seen() {
-    client_without(Mutation::RefusalsAreProof, Broken::EffectAfterNotRun, WRONG_VERSIONS, 5);
+fn r16_treating_a_refusal_as_proof_is_detected() {
+    client_without(Mutation::NotRunClearsDoubt, Broken::EffectAfterNotRun, WRONG_VERSIONS, 5);
 }
 
 #[test]
-fn r17_a_reply_given_to_another_message_is_seen() {
+fn r17_matching_replies_by_order_is_detected() {
     let named = Broken::History(History::CommandValue);
-    client_without(Mutation::RepliesInOrder, named, WRONG_VERSIONS, 50);
+    client_without(Mutation::MatchRepliesByOrder, named, WRONG_VERSIONS, 50);
 }
 
 #[test]
-fn r17_a_client_that_settles_unread_replies_is_seen() {
-    client_without(Mutation::SettleUnread, Broken::Overtaken, WRONG_VERSIONS, 20);
+fn r17_settling_unread_replies_is_detected() {
+    client_without(Mutation::SettleUnreadReplies, Broken::Overtaken, WRONG_VERSIONS, 20);
 }
 
 #[test]
-fn promise_5_a_client_that_does_not_say_after_is_overtaken() {
-    client_without(Mutation::NoAfter, Broken::Overtaken, WRONG_VERSIONS, 50);
+fn promise_5_a_client_that_omits_after_is_overtaken() {
+    client_without(Mutation::OmitAfter, Broken::Overtaken, WRONG_VERSIONS, 50);
 }
 
 #[test]
-fn k19_a_gateway_that_takes_messages_without_room_is_seen() {
+fn k19_accepting_messages_beyond_the_budget_is_detected() {
     let gateway = vec![GatewayMutation::TakeWithoutRoom];
     let options = Options { gateway, tight: true, ..Options::default() };
     breaks(&options, Broken::OverBudget, &[], 40);
 }
 
 #[test]
-fn r22_a_gateway_that_does_not_bound_deadlines_is_seen() {
+fn r22_a_gateway_that_bounds_no_deadline_is_detected() {
     let gateway = vec![GatewayMutation::UnboundDeadlines];
     let options = Options { gateway, ..Options::default() };
     breaks(&options, Broken::DeadlineUnbound, &[], 15);
 }
 
 #[test]
-fn s11_6_a_gateway_that_does_not_look_at_messages_is_seen() {
+fn s11_6_a_gateway_that_skips_message_checks_is_detected() {
     let gateway = vec![GatewayMutation::DontCheck];
     let options = Options { gateway, ..Options::default() };
     breaks(&options, Broken::BadMessageRan, WRONG_VERSIONS, 15);
 }
 
 #[test]
-fn r16_a_node_that_stops_and_forgets_what_is_in_flight_is_seen() {
+fn r16_forgetting_in_flight_messages_at_a_stop_is_detected() {
     // Its clients mostly send it again under its id: what they were told is the end only of those who cannot wait.
     let route = vec![route::Mutation::CloseWithoutInDoubt];
     let options = Options { route, leaves: true, ..Options::default() };

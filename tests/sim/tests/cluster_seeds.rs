@@ -30,7 +30,7 @@ struct Sum {
 }
 
 #[test]
-fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
+fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
     if let Some(seed) = number("SEED") {
         let trace = number("TRACE").is_some();
         let report = run(seed, Options { trace, ..Options::default() });
@@ -102,7 +102,7 @@ fn no_seed_breaks_a_promise_of_the_cluster_and_every_fault_occurs() {
 }
 
 #[test]
-fn a_seed_gives_the_same_cluster_again() {
+fn a_seed_repeats_the_same_cluster_run() {
     for seed in [3, 77, 4_242] {
         let (one, two) = (run(seed, Options::default()), run(seed, Options::default()));
         assert_eq!(one.tally, two.tally);
@@ -111,7 +111,7 @@ fn a_seed_gives_the_same_cluster_again() {
 }
 
 #[test]
-fn r9_a_store_slow_to_one_host_moves_each_shard_a_bounded_number_of_times() {
+fn r9_a_store_slow_for_one_host_causes_bounded_moves() {
     let options = Options { slow_store: true, ..Options::default() };
     let mut given_up = 0;
     for seed in 1..=200 {

@@ -9,7 +9,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_clients_send_every_request_ends_once_and_nothing_is_left() {
+fn every_hostile_request_ends_once_and_leaves_nothing() {
     let seeds = match number("SEED") {
         Some(seed) => seed..=seed,
         None => 1..=number("SEEDS").unwrap_or(300),

@@ -53,7 +53,7 @@ fn zombies() -> Options {
 }
 
 #[test]
-fn with_every_rule_kept_denser_faults_break_nothing() {
+fn with_no_mutation_denser_faults_break_nothing() {
     for options in [refusals(), zombies()] {
         for seed in 1..=200 {
             let found = run(seed, options.clone()).breaches;
@@ -89,18 +89,18 @@ fn r2_commits_acknowledged_before_the_sync_are_lost() {
 }
 
 #[test]
-fn r3_an_unknown_outcome_told_as_not_run_has_an_effect() {
+fn r3_reporting_an_unknown_outcome_as_not_run_is_detected() {
     without(Mutation::UnknownIsNotRun, Broken::EffectAfterNotRun, &wrong_versions());
 }
 
 #[test]
-fn r5_a_store_that_went_back_forgets_acknowledged_turns() {
+fn r5_a_rolled_back_store_forgets_acknowledged_turns() {
     let follows = [&wrong_versions()[..], &[Broken::Unanswered]].concat();
     store_without(Breach::OldCopy, Broken::History(History::Lost), &follows);
 }
 
 #[test]
-fn r3_a_refused_commit_that_is_delivered_again_and_taken_has_an_effect() {
+fn r3_accepting_a_redelivered_refused_commit_is_detected() {
     let options = Options { breaches: vec![Breach::RefusalsPass], ..refusals() };
     breaks(&options, Broken::EffectAfterNotRun, &wrong_versions());
 }
@@ -111,7 +111,7 @@ fn r6_a_cache_trusted_after_a_failed_sync_loses_turns() {
 }
 
 #[test]
-fn promise_3_a_torn_turn_is_seen() {
+fn promise_3_a_torn_turn_is_detected() {
     store_without(Breach::TornTurns, Broken::History(History::CommandValue), &wrong_versions());
 }
 
@@ -123,12 +123,12 @@ fn r8_a_query_answered_without_a_lease_is_stale() {
 }
 
 #[test]
-fn r9_a_turn_that_starts_while_its_shard_is_suspended_is_seen() {
+fn r9_a_turn_started_while_suspended_is_detected() {
     without(Mutation::RunWhileSuspended, Broken::TurnWithoutLease, &[]);
 }
 
 #[test]
-fn r16_a_refusal_that_is_not_recorded_is_followed_by_the_effect() {
+fn r16_an_unrecorded_application_error_is_detected() {
     let named = Broken::History(History::SharedVersion);
     without(Mutation::SkipErrorRecording, named, &wrong_versions());
 }
@@ -144,24 +144,24 @@ fn r17_without_after_a_session_runs_out_of_order() {
 }
 
 #[test]
-fn r17_a_lane_dropped_without_the_watermark_is_seen() {
+fn r17_a_lane_dropped_without_the_watermark_is_detected() {
     without(Mutation::DropLaneWithoutWatermark, Broken::RanTwice, &wrong_versions());
 }
 
 #[test]
-fn r17_a_watermark_not_committed_with_the_head_is_seen() {
+fn r17_a_watermark_not_committed_with_the_head_is_detected() {
     without(Mutation::WatermarkNotCommitted, Broken::RanTwice, &wrong_versions());
 }
 
 #[test]
-fn r17_a_message_stamped_anew_while_in_doubt_is_seen() {
+fn r17_restamping_a_message_in_doubt_is_detected() {
     let client = vec![ledger::Mutation::RestampInDoubt];
     let options = Options { client, ..Options::default() };
     breaks(&options, Broken::RanTwice, &wrong_versions());
 }
 
 #[test]
-fn r16_clients_of_a_shard_that_forget_their_doubts_are_seen() {
+fn r16_shard_clients_that_forget_their_doubt_are_detected() {
     let client = vec![ledger::Mutation::ForgetDoubt];
     let options = Options { client, ..Options::default() };
     breaks(&options, Broken::EffectAfterNotRun, &wrong_versions());
@@ -178,25 +178,25 @@ fn r18_a_copy_that_does_not_join_is_answered_too_early() {
 }
 
 #[test]
-fn r21_effects_of_a_refused_turn_that_stay_in_memory_are_seen() {
+fn r21_effects_of_a_refused_turn_in_memory_are_detected() {
     let options = Options { keep_errors: true, ..Options::default() };
     let follows = &[Broken::History(History::QueryValue)];
     breaks(&options, Broken::History(History::CommandValue), follows);
 }
 
 #[test]
-fn r22_a_turn_started_after_its_deadline_is_seen() {
+fn r22_a_turn_started_after_its_deadline_is_detected() {
     without(Mutation::IgnoreDeadline, Broken::TurnAfterDeadline, &[]);
 }
 
 #[test]
-fn r3_an_entity_loaded_behind_its_own_commit_is_seen() {
+fn r3_loading_an_entity_during_its_commit_is_detected() {
     let named = Broken::History(History::SharedVersion);
     without(Mutation::LoadDuringCommit, named, &wrong_versions());
 }
 
 #[test]
-fn r23_a_binding_changed_under_entities_loses_what_they_were() {
+fn r23_changing_a_binding_loses_existing_entities() {
     let options = Options { rebind: true, ..Options::default() };
     breaks(&options, Broken::History(History::SharedVersion), &wrong_versions());
 }

@@ -68,7 +68,7 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
 }
 
 #[test]
-fn a_seed_gives_the_same_run_again() {
+fn a_seed_repeats_the_same_run() {
     for seed in [3, 77, 4_242] {
         let (one, two) = (run(seed, Options::default()), run(seed, Options::default()));
         assert_eq!(one.tally, two.tally);

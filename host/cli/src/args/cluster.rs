@@ -13,7 +13,7 @@ pub(crate) struct Shards {
 pub(crate) struct Entities {
     /// Only of this entity type
     #[arg(value_name = "TYPE")]
-    pub(crate) kind: Option<String>,
+    pub(crate) entity_type: Option<String>,
     /// Only of this shard
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) shard: Option<u32>,
@@ -22,7 +22,7 @@ pub(crate) struct Entities {
     pub(crate) limit: u32,
     /// Go on where an earlier list ended: it printed the cursor
     #[arg(long, value_name = "CURSOR")]
-    pub(crate) after: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub(crate) struct Cluster {
     pub(crate) set: Vec<(String, String)>,
     /// Let nodes write the newest format that all of them read
     #[arg(long)]
-    pub(crate) raise_format: bool,
+    pub(crate) upgrade_format: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -80,5 +80,5 @@ pub(crate) struct Events {
     pub(crate) shards: bool,
     /// From this event on [default: all that the node keeps]
     #[arg(long, value_name = "N")]
-    pub(crate) since: Option<u64>,
+    pub(crate) from_sequence: Option<u64>,
 }

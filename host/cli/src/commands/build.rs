@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::args::{Build, Format, Global};
+use crate::args::{Build, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::project::{Project, compile};
@@ -10,7 +10,7 @@ use crate::project::{Project, compile};
 pub(crate) async fn run(global: &Global, args: &Build) -> Result<Exit, Failure> {
     let project = Project::load(&args.dir)?;
     let built = compile::build(&project).await?;
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         let methods: Vec<_> = built
             .methods
             .iter()
@@ -22,6 +22,6 @@ pub(crate) async fn run(global: &Global, args: &Build) -> Result<Exit, Failure> 
         }));
         return Ok(Exit::Done);
     }
-    output::line(&built.said(&project));
+    output::line(&built.summary(&project));
     Ok(Exit::Done)
 }

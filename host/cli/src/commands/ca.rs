@@ -7,7 +7,7 @@ use ostraca_client::Profile;
 use ostraca_wire::identity::{Ca, IdentityError};
 use serde_json::json;
 
-use crate::args::{self, CaCommand, Format, Global, Issue, Role};
+use crate::args::{self, CaCommand, CertificateKind, Global, Issue, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::output;
 
@@ -19,37 +19,37 @@ pub(crate) fn run(global: &Global, args: &args::Ca) -> Result<Exit, Failure> {
 
 fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
     let ca = Ca::load(&args.ca).map_err(|error| {
-        bad(error).help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key")
+        invalid_identity(error).help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key")
     })?;
-    let identity = match args.role {
-        Role::Client => ca.issue_client(&args.name),
-        Role::Node => ca.issue_node(&args.name, &["localhost".into()]),
+    let identity = match args.kind {
+        CertificateKind::Client => ca.issue_client(&args.name),
+        CertificateKind::Node => ca.issue_node(&args.name, &["localhost".into()]),
     }
-    .map_err(bad)?;
+    .map_err(invalid_identity)?;
     fs::create_dir_all(&args.out).map_err(|error| Failure::file("create", &args.out, &error))?;
     let mut files = vec![format!("{}.pem", args.name), format!("{}.key", args.name)];
-    if args.role == Role::Client {
+    if args.kind == CertificateKind::Client {
         files.push(format!("{}.toml", args.name));
     }
     for file in &files {
         untaken(&args.out.join(file))?;
     }
-    identity.save(&args.out, &args.name).map_err(bad)?;
-    if args.role == Role::Client {
+    identity.save(&args.out, &args.name).map_err(invalid_identity)?;
+    if args.kind == CertificateKind::Client {
         let profile = args.out.join(format!("{}.toml", args.name));
         Profile::new(args.address.clone(), ca.certificate_pem(), &identity).save(&profile)?;
     }
     let files: Vec<_> =
         files.iter().map(|file| args.out.join(file).display().to_string()).collect();
     match global.output {
-        Format::Table => {
+        OutputFormat::Table => {
             output::line(&format!("issued {} with {}", identity.principal(), files.join(", ")));
-            if args.role == Role::Node {
+            if args.kind == CertificateKind::Node {
                 let ca = args.ca.join("ca.pem");
                 output::line(&format!("the node needs {} too, and not its key", ca.display()));
             }
         }
-        Format::Json => output::json(&json!({
+        OutputFormat::Json => output::json(&json!({
             "principal": identity.principal().to_string(),
             "cluster": ca.cluster().to_string(), "files": files,
         })),
@@ -65,6 +65,6 @@ fn untaken(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn bad(error: IdentityError) -> Failure {
+fn invalid_identity(error: IdentityError) -> Failure {
     Failure::usage("bad-identity", error.to_string())
 }

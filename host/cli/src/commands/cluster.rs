@@ -1,23 +1,23 @@
 //! `ostraca cluster`: settings and format of the whole cluster.
 
-use ostraca_wire::proto::{ClusterRequest, ClusterSetting};
+use ostraca_wire::proto::{ClusterConfigRequest, ClusterSetting};
 use serde_json::{Map, json};
 
-use crate::args::{Cluster, Format, Global};
+use crate::args::{Cluster, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Cluster) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
+    let client = connection::connect(global).await?;
     let setting = |(name, value): &(String, String)| ClusterSetting {
         name: name.clone(),
         value: value.clone(),
     };
     let set = args.set.iter().map(setting).collect();
-    let request = ClusterRequest { set, raise_format: args.raise_format };
-    let state = dial::patiently("asking the node", client.cluster(request)).await?;
-    dial::part(client).await;
-    if global.output == Format::Json {
+    let request = ClusterConfigRequest { changes: set, upgrade_format: args.upgrade_format };
+    let state = connection::with_spinner("asking the node", client.cluster(request)).await?;
+    connection::disconnect(client).await;
+    if global.output == OutputFormat::Json {
         let settings: Map<_, _> =
             state.settings.iter().map(|it| (it.name.clone(), json!(it.value))).collect();
         let nodes: Vec<_> = state
@@ -31,14 +31,14 @@ pub(crate) async fn run(global: &Global, args: &Cluster) -> Result<Exit, Failure
             })
             .collect();
         output::json(&json!({
-            "format": state.format, "next_format": state.next_format, "settings": settings,
+            "format": state.format, "next_format": state.target_format, "settings": settings,
             "settings_revision": state.settings_revision, "nodes": nodes,
         }));
         return Ok(Exit::Done);
     }
     let mut pairs = vec![("format", state.format.to_string())];
-    if state.next_format != state.format {
-        pairs.push(("raised to", format!("{}, not yet done", state.next_format)));
+    if state.target_format != state.format {
+        pairs.push(("raised to", format!("{}, not yet done", state.target_format)));
     }
     pairs.extend(state.settings.iter().map(|it| (it.name.as_str(), it.value.clone())));
     output::pairs(&pairs);

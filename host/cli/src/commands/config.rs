@@ -6,7 +6,7 @@ use ostraca_node::Config;
 use serde_json::{Value, json};
 
 use super::config_file;
-use crate::args::{self, ConfigCommand, Format, Global};
+use crate::args::{self, ConfigCommand, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::output;
 
@@ -24,9 +24,9 @@ pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure>
 
 fn print(global: &Global, text: &str) {
     match global.output {
-        Format::Table => output::text(text),
+        OutputFormat::Table => output::text(text),
         // It was TOML a moment ago.
-        Format::Json => output::json(&toml_as_json(text)),
+        OutputFormat::Json => output::json(&toml_as_json(text)),
     }
 }
 
@@ -41,8 +41,8 @@ fn toml_as_json(text: &str) -> Value {
 fn check(global: &Global, file: &Path) -> Result<(), Failure> {
     let config = Config::load(&config_file(file))?;
     match global.output {
-        Format::Table => output::line(&format!("{}: good", file.display())),
-        Format::Json => output::json(&json!({ "node": config.node, "good": true })),
+        OutputFormat::Table => output::line(&format!("{}: good", file.display())),
+        OutputFormat::Json => output::json(&json!({ "node": config.node, "good": true })),
     }
     Ok(())
 }

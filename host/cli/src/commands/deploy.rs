@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use ostraca_client::{Client, Deployed, Methods, Unanswered};
+use ostraca_client::{Client, DeployResult, Methods, NodeIssue};
 use ostraca_node::Manifest;
 use serde_json::json;
 
 use super::deployments::hex;
 use super::methods::kind;
-use crate::args::{Deploy, Format, Global};
+use crate::args::{Deploy, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::project::{Project, compile};
-use crate::{dial, output, quote};
+use crate::{connection, output, quote};
 
 pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure> {
     let project = Project::load(&args.manifest)?;
@@ -19,22 +19,24 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
         compile::build(&project).await?;
     }
     let component = component(&project)?;
-    let client = dial::connect(global).await?;
+    let client = connection::connect(global).await?;
     let size = output::size(component.len() as u64);
     let deploying = client.deploy(&project.text, component.into(), args.expect_revision);
-    let deployed =
-        dial::patiently(&format!("deploying {} ({size})", project.manifest.kind), deploying)
-            .await?;
+    let deployed = connection::with_spinner(
+        &format!("deploying {} ({size})", project.manifest.kind),
+        deploying,
+    )
+    .await?;
     let methods = client.methods(&deployed.r#type).await.ok();
-    dial::part(client).await;
-    if global.output == Format::Json {
+    connection::disconnect(client).await;
+    if global.output == OutputFormat::Json {
         output::json(&json!({
             "type": deployed.r#type, "revision": deployed.revision,
             "unchanged": deployed.unchanged, "digest": hex(&deployed.digest),
-            "failed": hosts(&deployed.failed), "waiting": hosts(&deployed.waiting),
+            "failed": hosts(&deployed.failed_hosts), "waiting": hosts(&deployed.pending_hosts),
         }));
     } else {
-        output::line(&said(&deployed));
+        output::line(&summary(&deployed));
         if let Some(methods) = methods {
             output::line(&hint(&methods));
         }
@@ -43,30 +45,30 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
 }
 
 /// Deploys without printing a result, for `ostraca dev`.
-pub(crate) async fn quietly(
+pub(crate) async fn deploy_project(
     client: &Client,
     project: &Project,
-) -> Result<(Deployed, Methods), Failure> {
+) -> Result<(DeployResult, Methods), Failure> {
     let component = component(project)?;
     let deployed = client.deploy(&project.text, component.into(), None).await?;
     let methods = client.methods(&deployed.r#type).await?;
     Ok((deployed, methods))
 }
 
-fn hosts(hosts: &[Unanswered]) -> serde_json::Value {
-    hosts.iter().map(|host| json!({ "node": host.node, "why": host.why })).collect()
+fn hosts(hosts: &[NodeIssue]) -> serde_json::Value {
+    hosts.iter().map(|host| json!({ "node": host.node, "why": host.reason })).collect()
 }
 
 /// What a deploy did.
-pub(crate) fn said(it: &Deployed) -> String {
+pub(crate) fn summary(it: &DeployResult) -> String {
     let mut text = match it.unchanged {
         true => format!("{}: unchanged, revision {}", it.r#type, it.revision),
         false => format!("{}: deployed, revision {}", it.r#type, it.revision),
     };
-    for Unanswered { node, why } in &it.failed {
+    for NodeIssue { node, reason: why } in &it.failed_hosts {
         text += &format!("\n  node {node} cannot run it, and is given no shards: {why}");
     }
-    for Unanswered { node, why } in &it.waiting {
+    for NodeIssue { node, reason: why } in &it.pending_hosts {
         text += &format!("\n  node {node} does not run it yet: {why}");
     }
     text
@@ -79,7 +81,7 @@ pub(crate) fn hint(it: &Methods) -> String {
     format!(
         "  its methods: {}\n  as in: ostraca send {}/alice METHOD [JSON]",
         names.join(", "),
-        quote::word(&it.r#type)
+        quote::shell_quote(&it.r#type)
     )
 }
 
@@ -99,7 +101,7 @@ fn component(project: &Project) -> Result<Vec<u8>, Failure> {
 fn build_hint(dir: &Path) -> String {
     let dir = if dir == Path::new("") { PathBuf::from(".") } else { dir.to_owned() };
     if dir.join("Cargo.toml").exists() {
-        let dir = quote::word(&dir.display().to_string());
+        let dir = quote::shell_quote(&dir.display().to_string());
         return format!("run `ostraca build {dir}` first");
     }
     "build it first, or correct `component` in the manifest".into()

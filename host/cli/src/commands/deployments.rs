@@ -2,15 +2,15 @@
 
 use serde_json::json;
 
-use crate::args::{Format, Global};
+use crate::args::{Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let all = dial::patiently("asking the node", client.deployments()).await?;
-    dial::part(client).await;
-    if global.output == Format::Json {
+    let client = connection::connect(global).await?;
+    let all = connection::with_spinner("asking the node", client.deployments()).await?;
+    connection::disconnect(client).await;
+    if global.output == OutputFormat::Json {
         let all = all.iter().map(|it| {
             json!({
                 "namespace": it.namespace, "type": it.r#type, "revision": it.revision,

@@ -10,23 +10,23 @@ use ostraca_node::{Config, InitOptions, Node, NodeError};
 use ostraca_wire::identity::Ca;
 
 use super::{deploy, run};
-use crate::args::{Dev, Format, Global};
+use crate::args::{Dev, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::project::{Project, compile, watch};
-use crate::{dial, output, quote};
+use crate::{connection, output, quote};
 
 /// How often the sources are looked at.
-const LOOK: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     let mut stop = run::Stop::listen()?;
     // A wrong directory is said before a node is started.
     let project = args.dir.as_deref().map(Project::load).transpose()?;
     let (mut config, made) = settle(args)?;
-    let port = Port::choose(args, &mut config);
+    let port = SavedAddress::choose(args, &mut config);
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
-        () = stop.heard() => return Ok(Exit::Done),
+        () = stop.recv() => return Ok(Exit::Done),
     };
     let (profile, path) = profile(&args.data, &node)?;
     port.remember(&node);
@@ -36,12 +36,12 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
         None => None,
     };
     let why = tokio::select! {
-        () = stop.heard() => None,
+        () = stop.recv() => None,
         why = node.ended() => Some(why),
         never = follow(args.dir.as_deref(), project, client.as_ref()) => match never {},
     };
     if let Some(client) = client {
-        dial::part(client).await;
+        connection::disconnect(client).await;
     }
     run::finish(node, stop, why).await
 }
@@ -72,13 +72,13 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
 }
 
 /// Where the node listens, from one start to the next: other terminals and programs keep its address.
-struct Port {
+struct SavedAddress {
     file: PathBuf,
     /// The address of the time before, if something else has it now.
     taken: Option<SocketAddr>,
 }
 
-impl Port {
+impl SavedAddress {
     /// Unless an address is given, the one of the time before, if it is free.
     fn choose(args: &Dev, config: &mut Config) -> Self {
         let file = args.data.join("address");
@@ -101,7 +101,7 @@ impl Port {
         }
     }
 
-    fn tell(&self, node: &Node) {
+    fn warn_if_changed(&self, node: &Node) {
         if let Some(taken) = self.taken {
             let text = format!(
                 "{taken}, where it listened before, is taken: it listens at {}",
@@ -133,9 +133,16 @@ fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
     Ok((profile, path))
 }
 
-fn greet(global: &Global, args: &Dev, node: &Node, made: bool, profile: &Path, port: &Port) {
+fn greet(
+    global: &Global,
+    args: &Dev,
+    node: &Node,
+    made: bool,
+    profile: &Path,
+    port: &SavedAddress,
+) {
     output::line(&run::ready(node));
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         return;
     }
     let data = args.data.display();
@@ -145,10 +152,10 @@ fn greet(global: &Global, args: &Dev, node: &Node, made: bool, profile: &Path, p
             output::line(&format!("took {data} as it was: {} types deployed", node.summary().types))
         }
     }
-    port.tell(node);
+    port.warn_if_changed(node);
     if args.data != Path::new(".ostraca") {
         let path = std::path::absolute(profile).unwrap_or_else(|_| profile.to_owned());
-        let word = quote::word(&path.display().to_string());
+        let word = quote::shell_quote(&path.display().to_string());
         output::line(&format!("other terminals need: export OSTRACA_PROFILE={word}"));
     }
     if args.dir.is_none() {
@@ -171,7 +178,7 @@ async fn follow(
     loop {
         let sources = project.as_ref().map_or(dir, |it| &it.dir).to_owned();
         let sources = if sources == Path::new("") { PathBuf::from(".") } else { sources };
-        let before = look(&sources).await;
+        let before = fingerprint(&sources).await;
         let read = match project.take() {
             Some(project) => Ok(project),
             None => Project::load(dir),
@@ -179,7 +186,7 @@ async fn follow(
         match attempt(client, read).await {
             Ok(said) => output::line(&said),
             Err(failure) => {
-                eprint!("{}", failure.render(Format::Table, output::colour()));
+                eprint!("{}", failure.render(OutputFormat::Table, output::colour()));
                 output::line(
                     "not deployed; what was deployed before goes on. Waiting for a change …",
                 );
@@ -187,8 +194,8 @@ async fn follow(
         }
         let mut seen = before;
         loop {
-            tokio::time::sleep(LOOK).await;
-            let now = look(&sources).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let now = fingerprint(&sources).await;
             // An editor may write in several steps: only what has come to rest is built.
             if now != before && now == seen {
                 break;
@@ -203,11 +210,11 @@ async fn attempt(client: &Client, project: Result<Project, Failure>) -> Result<S
     if project.dir.join("Cargo.toml").exists() {
         compile::build(&project).await?;
     }
-    let (deployed, methods) = deploy::quietly(client, &project).await?;
-    Ok(format!("{}\n{}", deploy::said(&deployed), deploy::hint(&methods)))
+    let (deployed, methods) = deploy::deploy_project(client, &project).await?;
+    Ok(format!("{}\n{}", deploy::summary(&deployed), deploy::hint(&methods)))
 }
 
-async fn look(dir: &Path) -> u64 {
+async fn fingerprint(dir: &Path) -> u64 {
     let dir = dir.to_owned();
     tokio::task::spawn_blocking(move || watch::fingerprint(&dir)).await.unwrap_or_default()
 }

@@ -11,26 +11,26 @@ use ostraca_node::input::nearest;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::args::{Drain, Format, Global};
+use crate::args::{Drain, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output, quote};
+use crate::{connection, output, quote};
 
 /// How often a broken connection is tolerated, and the wait after it.
-const AGAIN: (u32, Duration) = (10, Duration::from_millis(500));
+const RECONNECT: (u32, Duration) = (10, Duration::from_millis(500));
 
 pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    known(&client, &args.node).await?;
+    let client = connection::connect(global).await?;
+    ensure_node_exists(&client, &args.node).await?;
     let bar = progress(args);
     let mut last = None;
     let watched =
         timeout_at(Instant::now() + args.timeout, watch(&client, args, &bar, &mut last)).await;
     bar.finish_and_clear();
-    dial::part(client).await;
+    connection::disconnect(client).await;
     let Ok(total) = watched else { return Err(unfinished(args, last.as_ref())) };
     let total = total?;
-    let left = last.map_or(0, |last| last.left);
-    if global.output == Format::Json {
+    let left = last.map_or(0, |last| last.remaining);
+    if global.output == OutputFormat::Json {
         output::json(&json!({
             "node": args.node, "undone": args.undo, "shards": total,
             "moved": total.saturating_sub(left), "left": left,
@@ -41,7 +41,7 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
         output::line(&format!("{} is drained: {total} shards were handed over", args.node));
         output::line(&format!(
             "it gets none until it is started again, or `ostraca drain {} --undo`",
-            quote::word(&args.node)
+            quote::shell_quote(&args.node)
         ));
     }
     Ok(Exit::Done)
@@ -63,10 +63,10 @@ async fn watch(
             Err(error) => return Err(error.into()),
         };
         broken += 1;
-        if broken > AGAIN.0 {
+        if broken > RECONNECT.0 {
             return Err(AdminError::Connection(lost).into());
         }
-        sleep(AGAIN.1).await;
+        sleep(RECONNECT.1).await;
     }
 }
 
@@ -82,7 +82,7 @@ async fn follow(
     while let Some(now) = updates.next().await? {
         *total = now.total.max(*total);
         bar.set_length((*total).into());
-        bar.set_position(total.saturating_sub(now.left).into());
+        bar.set_position(total.saturating_sub(now.remaining).into());
         bar.set_message(format!("{} under way", now.in_flight));
         let done = now.done;
         *last = Some(now);
@@ -94,7 +94,7 @@ async fn follow(
 }
 
 /// A mistyped name is told before anything is asked for.
-async fn known(client: &Client, name: &str) -> Result<(), Failure> {
+async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> {
     let nodes = client.nodes().await?.nodes;
     let names = || nodes.iter().map(|node| node.name.as_str());
     if names().any(|known| known == name) {
@@ -120,10 +120,10 @@ fn progress(args: &Drain) -> ProgressBar {
 fn unfinished(args: &Drain, last: Option<&DrainProgress>) -> Failure {
     let after = humantime::format_duration(args.timeout);
     let text = match last {
-        Some(last) => format!("{} still owns {} shards after {after}", args.node, last.left),
+        Some(last) => format!("{} still owns {} shards after {after}", args.node, last.remaining),
         None => format!("nothing was heard of the drain of {} for {after}", args.node),
     };
-    let node = quote::word(&args.node);
+    let node = quote::shell_quote(&args.node);
     Failure::unexpected("drain-unfinished", text).help(format!(
         "it goes on by itself: `ostraca drain {node}` shows how far it is, `ostraca drain {node} --undo` ends it"
     ))

@@ -1,57 +1,58 @@
 //! `ostraca entities`: which there are.
 
 use bytes::Bytes;
-use ostraca_client::{EntitiesRequest, EntityInfo, Unanswered};
+use ostraca_client::{EntitiesRequest, EntityInfo, NodeIssue};
 use serde_json::json;
 
 use super::deployments::hex;
-use crate::args::{Entities, Format, Global};
+use crate::args::{Entities, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output, quote};
+use crate::{connection, output, quote};
 
 pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failure> {
     let mut request = EntitiesRequest {
-        r#type: args.kind.clone().unwrap_or_default(),
+        r#type: args.entity_type.clone().unwrap_or_default(),
         shard: args.shard.unwrap_or(0),
         limit: 0,
-        after: args.after.as_deref().map(cursor).transpose()?.unwrap_or_default(),
+        cursor: args.cursor.as_deref().map(cursor).transpose()?.unwrap_or_default(),
     };
-    let client = dial::connect(global).await?;
+    let client = connection::connect(global).await?;
     let mut all: Vec<EntityInfo> = Vec::new();
-    let mut silent: Vec<Unanswered> = Vec::new();
+    let mut silent: Vec<NodeIssue> = Vec::new();
     // A page may have fewer than were asked for, and still not be the last.
     loop {
         let left = (args.limit as usize).saturating_sub(all.len());
         request.limit = u32::try_from(left).unwrap_or(u32::MAX);
-        let page = dial::patiently("asking the node", client.entities(request.clone())).await?;
+        let page =
+            connection::with_spinner("asking the node", client.entities(request.clone())).await?;
         all.extend(page.entities);
-        for one in page.unanswered {
+        for one in page.unresponsive_owners {
             if silent.iter().all(|known| known.node != one.node) {
                 silent.push(one);
             }
         }
-        request.after = page.next;
-        if request.after.is_empty() || all.len() >= args.limit as usize {
+        request.cursor = page.next_cursor;
+        if request.cursor.is_empty() || all.len() >= args.limit as usize {
             break;
         }
     }
-    dial::part(client).await;
-    let next = Some(hex(&request.after)).filter(|next| !next.is_empty());
-    if global.output == Format::Json {
+    connection::disconnect(client).await;
+    let next = Some(hex(&request.cursor)).filter(|next| !next.is_empty());
+    if global.output == OutputFormat::Json {
         let entities: Vec<_> = all
             .iter()
             .map(|it| {
                 json!({
                     "type": it.r#type, "id": it.id, "shard": it.shard, "version": it.version,
-                    "revision": it.revision, "state_bytes": it.state_bytes, "live": it.live,
+                    "revision": it.revision, "state_bytes": it.state_bytes, "live": it.active,
                     "owner": Some(&it.owner).filter(|owner| !owner.is_empty()),
                 })
             })
             .collect();
         let unanswered: Vec<_> =
-            silent.iter().map(|it| json!({ "node": it.node, "why": it.why })).collect();
+            silent.iter().map(|it| json!({ "node": it.node, "why": it.reason })).collect();
         output::json(&json!({ "entities": entities, "next": next, "unanswered": unanswered }));
-        return told(&silent);
+        return check_owners(&silent);
     }
     if all.is_empty() {
         output::line("no entity is stored there");
@@ -65,22 +66,22 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
             it.version.to_string(),
             it.revision.to_string(),
             output::size(it.state_bytes),
-            life(it.live).into(),
+            instance_state(it.active).into(),
         ]
     });
     output::table(["ENTITY", "SHARD", "NODE", "VERSION", "REVISION", "STATE", ""], rows.collect());
     if let Some(next) = next {
         output::line("");
-        output::line(&format!("there are more: {}", again(args, &next)));
+        output::line(&format!("there are more: {}", next_page_command(args, &next)));
     }
-    told(&silent)
+    check_owners(&silent)
 }
 
 /// What is stored was shown; what is missing, and whose it is, is an error all the same.
-pub(crate) fn told(silent: &[Unanswered]) -> Result<Exit, Failure> {
+pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
     let Some(first) = silent.first() else { return Ok(Exit::Done) };
     let said =
-        |it: &Unanswered| format!("node {} did not say what is live there: {}", it.node, it.why);
+        |it: &NodeIssue| format!("node {} did not say what is live there: {}", it.node, it.reason);
     let text = silent.iter().map(said).collect::<Vec<_>>().join("; ");
     let help = format!(
         "what is stored was shown; `ostraca nodes` shows how {} stands, and a dead node's shards have other owners soon",
@@ -90,7 +91,7 @@ pub(crate) fn told(silent: &[Unanswered]) -> Result<Exit, Failure> {
 }
 
 /// The word for whether an entity's instance is live.
-pub(crate) fn life(live: Option<bool>) -> &'static str {
+pub(crate) fn instance_state(live: Option<bool>) -> &'static str {
     match live {
         Some(true) => "live",
         Some(false) => "asleep",
@@ -108,9 +109,9 @@ fn cursor(text: &str) -> Result<Bytes, Failure> {
 }
 
 /// What to type for the next page.
-fn again(args: &Entities, next: &str) -> String {
+fn next_page_command(args: &Entities, next: &str) -> String {
     let mut words = vec!["ostraca".to_owned(), "entities".into()];
-    words.extend(args.kind.as_deref().map(quote::word));
+    words.extend(args.entity_type.as_deref().map(quote::shell_quote));
     words.extend(args.shard.map(|shard| format!("--shard {shard}")));
     words.extend((args.limit != 100).then(|| format!("--limit {}", args.limit)));
     words.push(format!("--after {next}"));

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use ostraca_client::{AdminError, Event, Events};
 use serde_json::json;
 
-use crate::args::{self, Format, Global};
+use crate::args::{self, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let mut updates = client.events(args.follow, args.since.unwrap_or(0)).await?;
-    let mut next = args.since.unwrap_or(0);
+    let client = connection::connect(global).await?;
+    let mut updates = client.events(args.follow, args.from_sequence.unwrap_or(0)).await?;
+    let mut next = args.from_sequence.unwrap_or(0);
     let mut groups = Groups::default();
     let ended = loop {
         match updates.next().await {
             Ok(Some(page)) => {
                 next = page.events.last().map_or(next, |event| event.sequence + 1);
                 match (global.output, args.shards) {
-                    (Format::Json, _) => print_json(&page),
-                    (Format::Table, true) => print(&page),
-                    (Format::Table, false) => {
+                    (OutputFormat::Json, _) => print_json(&page),
+                    (OutputFormat::Table, true) => print(&page),
+                    (OutputFormat::Table, false) => {
                         groups.take(page);
                         if args.follow {
                             // What comes next may be long in coming.
@@ -36,7 +36,7 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
     };
     groups.end();
     drop(updates);
-    dial::part(client).await;
+    connection::disconnect(client).await;
     ended.map_err(|error| match error {
         AdminError::Connection(_) if args.follow => Failure::from(error)
             .help(format!("go on with `ostraca events --follow --since {next}`, on this node")),
@@ -50,8 +50,8 @@ fn print_json(page: &Events) {
     }
     for it in &page.events {
         output::json_line(&json!({
-            "sequence": it.sequence, "time_ms": it.time_ms, "at": output::wall(it.wall_ms),
-            "wall_ms": it.wall_ms, "age_ms": it.age_ms, "kind": it.kind, "text": it.text,
+            "sequence": it.sequence, "time_ms": it.cluster_time_ms, "at": output::wall(it.unix_ms),
+            "wall_ms": it.unix_ms, "age_ms": it.age_ms, "kind": it.kind, "text": it.message,
             "node": Some(&it.node).filter(|node| !node.is_empty()),
             "shard": Some(it.shard).filter(|shard| *shard > 0),
             "epoch": Some(it.epoch).filter(|epoch| *epoch > 0),
@@ -74,7 +74,7 @@ fn print_missed(missed: u64) {
 
 /// One event in one line: lines come one by one, so their columns are fixed.
 fn line(it: &Event) -> String {
-    columns(it, &it.kind, &it.text)
+    columns(it, &it.kind, &it.message)
 }
 
 fn columns(it: &Event, kind: &str, text: &str) -> String {
@@ -82,7 +82,7 @@ fn columns(it: &Event, kind: &str, text: &str) -> String {
         0..1_000 => "now".into(),
         past => format!("{} ago", output::span(past)),
     };
-    let at = output::wall(it.wall_ms);
+    let at = output::wall(it.unix_ms);
     format!("{:>6}  {at}  {ago:>16}  {kind:<20}  {text}", it.sequence)
 }
 

@@ -2,16 +2,16 @@
 
 use serde_json::json;
 
-use crate::args::{Forget, Format, Global};
+use crate::args::{Forget, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Forget) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let done = dial::patiently("asking the node", client.forget(&args.node)).await?;
-    dial::part(client).await;
+    let client = connection::connect(global).await?;
+    let done = connection::with_spinner("asking the node", client.forget(&args.node)).await?;
+    connection::disconnect(client).await;
     let name = &args.node;
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         output::json(&json!({ "node": name, "unchanged": done.unchanged }));
     } else if done.unchanged {
         output::line(&format!("{name} had left already: nothing was changed"));

@@ -7,7 +7,7 @@ use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{InitOptions, Initialised, JoinOptions, Joining, NodeError};
 use serde_json::json;
 
-use crate::args::{Format, Global, Init, NodeRole};
+use crate::args::{Global, Init, NodeRole, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
 
@@ -42,7 +42,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     });
     let Joining { cluster, config } = joining?;
     let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         output::json(&json!({
             "cluster": cluster.to_string(), "node": node, "config": config,
             "roles": roles, "join": args.join,
@@ -56,7 +56,10 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         ("joins", args.join.join(", ")),
     ]);
     output::line("next, while one of those nodes runs:");
-    output::line(&format!("  ostraca run --config {}", quote::word(&config.display().to_string())));
+    output::line(&format!(
+        "  ostraca run --config {}",
+        quote::shell_quote(&config.display().to_string())
+    ));
     Ok(Exit::Done)
 }
 
@@ -87,7 +90,7 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         reached.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
     Profile::new(vec![reached.to_string()], &ca_pem, &admin).save(&profile)?;
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         output::json(&json!({
             "cluster": cluster.to_string(), "cluster_name": args.cluster, "node": node,
             "config": config, "profile": profile, "shards": args.shards,
@@ -101,10 +104,13 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         ("authority", format!("{}: keep ca.key safe", args.dir.join("ca").display())),
     ]);
     output::line("next:");
-    output::line(&format!("  ostraca run --config {}", quote::word(&config.display().to_string())));
+    output::line(&format!(
+        "  ostraca run --config {}",
+        quote::shell_quote(&config.display().to_string())
+    ));
     output::line(&format!(
         "  ostraca status --profile {}",
-        quote::word(&profile.display().to_string())
+        quote::shell_quote(&profile.display().to_string())
     ));
     Ok(Exit::Done)
 }

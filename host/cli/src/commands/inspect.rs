@@ -7,31 +7,32 @@ use serde_json::{Value, json};
 
 use super::deployments::hex;
 use super::{entities, send};
-use crate::args::{Format, Global, Inspect};
+use crate::args::{Global, Inspect, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure> {
     let entity = send::entity(&args.entity)?;
-    let client = dial::connect(global).await?;
-    let it = dial::patiently("asking the node", client.inspect(&entity, args.values)).await?;
-    dial::part(client).await;
+    let client = connection::connect(global).await?;
+    let it =
+        connection::with_spinner("asking the node", client.inspect(&entity, args.values)).await?;
+    connection::disconnect(client).await;
     let owner = Some(&it.owner).filter(|owner| !owner.is_empty());
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         let keys: Vec<_> = it.keys.iter().map(|key| key_json(key, args.values)).collect();
         output::json(&json!({
             "type": it.r#type, "id": it.id, "shard": it.shard, "epoch": it.epoch, "owner": owner,
             "exists": it.exists, "version": it.version, "revision": it.revision,
-            "sequence": it.sequence, "lanes": it.lanes, "unsettled": it.unsettled,
-            "state_bytes": it.state_bytes, "keys_total": it.keys_total, "keys": keys,
-            "live": it.live, "waiting": it.waiting,
-            "failure": it.failure.as_ref().map(|it| json!({
-                "code": it.code, "message": it.message, "in_a_row": it.in_a_row,
-                "wall_ms": it.wall_ms, "at": output::wall(it.wall_ms),
+            "sequence": it.last_commit_sequence, "lanes": it.lane_count, "unsettled": it.unsettled_replies,
+            "state_bytes": it.state_bytes, "keys_total": it.key_count, "keys": keys,
+            "live": it.active, "waiting": it.mailbox_length,
+            "failure": it.last_failure.as_ref().map(|it| json!({
+                "code": it.code, "message": it.message, "in_a_row": it.consecutive_failures,
+                "wall_ms": it.unix_ms, "at": output::wall(it.unix_ms),
             })),
-            "unanswered": it.unanswered.as_ref().map(|it| json!({ "node": it.node, "why": it.why })),
+            "unanswered": it.unresponsive_owner.as_ref().map(|it| json!({ "node": it.node, "why": it.reason })),
         }));
-        return entities::told(it.unanswered.as_slice());
+        return entities::check_owners(it.unresponsive_owner.as_slice());
     }
     let owner = match owner {
         Some(owner) => format!("of {owner}, epoch {}", it.epoch),
@@ -44,13 +45,13 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     if it.exists {
         rows.extend([
             ("version", format!("{}, written by revision {}", it.version, it.revision)),
-            ("last commit", format!("{} of its shard", it.sequence)),
+            ("last commit", format!("{} of its shard", it.last_commit_sequence)),
             (
                 "sessions",
                 format!(
                     "{}, with {}",
-                    it.lanes,
-                    many(it.unsettled, "unsettled reply", "unsettled replies")
+                    it.lane_count,
+                    many(it.unsettled_replies, "unsettled reply", "unsettled replies")
                 ),
             ),
             (
@@ -58,19 +59,19 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
                 format!(
                     "{} in {}",
                     output::size(it.state_bytes),
-                    many(it.keys_total, "key", "keys")
+                    many(it.key_count, "key", "keys")
                 ),
             ),
         ]);
     } else {
         rows.push(("version", "nothing of it is stored".into()));
     }
-    rows.push(("instance", entities::life(it.live).into()));
-    rows.extend(it.waiting.map(|waiting| ("waiting", many(waiting, "message", "messages"))));
-    if let Some(it) = &it.failure {
-        rows.push(("last turn", format!("failed at {}: {}", output::wall(it.wall_ms), it.code)));
+    rows.push(("instance", entities::instance_state(it.active).into()));
+    rows.extend(it.mailbox_length.map(|waiting| ("waiting", many(waiting, "message", "messages"))));
+    if let Some(it) = &it.last_failure {
+        rows.push(("last turn", format!("failed at {}: {}", output::wall(it.unix_ms), it.code)));
         rows.push(("", shown(&it.message)));
-        let count = many(it.in_a_row, "turn has failed", "turns have failed in a row");
+        let count = many(it.consecutive_failures, "turn has failed", "turns have failed in a row");
         rows.push(("failures", count));
     }
     output::pairs(&rows);
@@ -84,12 +85,12 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             let rows = it.keys.iter().map(|key| [shown(&key.key), output::size(key.size)]);
             output::table(["KEY", "SIZE"], rows.collect());
         }
-        let more = it.keys_total.saturating_sub(it.keys.len() as u64);
+        let more = it.key_count.saturating_sub(it.keys.len() as u64);
         if more > 0 {
             output::line(&format!("and {more} more"));
         }
     }
-    entities::told(it.unanswered.as_slice())
+    entities::check_owners(it.unresponsive_owner.as_slice())
 }
 
 /// A value is JSON where it is whole and reads as that, else text, else hexadecimal digits.

@@ -1,18 +1,19 @@
 //! `ostraca methods TYPE`: what a type answers to.
 
-use ostraca_client::{Kind, Method};
+use ostraca_client::{MessageKind, Method};
 use serde_json::json;
 
 use super::inspect::shown;
-use crate::args::{Format, Global, Methods};
+use crate::args::{Global, Methods, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let found = dial::patiently("asking the node", client.methods(&args.kind)).await?;
-    dial::part(client).await;
-    if global.output == Format::Json {
+    let client = connection::connect(global).await?;
+    let found =
+        connection::with_spinner("asking the node", client.methods(&args.entity_type)).await?;
+    connection::disconnect(client).await;
+    if global.output == OutputFormat::Json {
         let methods: Vec<_> = found
             .methods
             .iter()
@@ -38,8 +39,8 @@ pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure
 /// The word for a method's kind.
 pub(crate) fn kind(method: &Method) -> &'static str {
     match method.kind() {
-        Kind::Query => "query",
-        Kind::Command => "command",
-        Kind::Unspecified => "unknown",
+        MessageKind::Query => "query",
+        MessageKind::Command => "command",
+        MessageKind::Unspecified => "unknown",
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::args::{Format, Global, New};
+use crate::args::{Global, New, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::project::template;
@@ -32,7 +32,7 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
         fs::create_dir_all(parent).map_err(|error| Failure::file("create", parent, &error))?;
         fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))?;
     }
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         output::json(&json!({ "name": name, "dir": dir, "files": files.len() }));
         return Ok(Exit::Done);
     }

@@ -1,28 +1,28 @@
 //! `ostraca nodes`: who is there, and how they stand.
 
-use ostraca_client::{NodeStanding, NodeState, Nodes};
+use ostraca_client::{NodeState, NodeStatus, Nodes};
 use serde_json::json;
 
-use crate::args::{Format, Global};
+use crate::args::{Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let all = dial::patiently("asking the node", client.nodes()).await?;
-    dial::part(client).await;
-    if global.output == Format::Json {
+    let client = connection::connect(global).await?;
+    let all = connection::with_spinner("asking the node", client.nodes()).await?;
+    connection::disconnect(client).await;
+    if global.output == OutputFormat::Json {
         let nodes: Vec<_> = all
             .nodes
             .iter()
             .map(|it| {
                 json!({
-                    "name": it.name, "standing": standing(it), "manager": it.name == all.manager,
+                    "name": it.name, "standing": status_name(it), "manager": it.name == all.manager,
                     "shards": it.shards, "roles": it.roles, "addresses": it.addresses,
-                    "incarnation": it.incarnation, "age_ms": it.age_ms, "since": since(it),
-                    "since_wall_ms": it.since_wall_ms, "renewals": it.renewals,
-                    "store_answers": it.store_answers, "version": it.version,
-                    "answering": it.answering, "reachable": it.reachable,
+                    "incarnation": it.incarnation, "age_ms": it.registered_for_ms, "since": since(it),
+                    "since_wall_ms": it.registered_at_unix_ms, "renewals": it.renewals,
+                    "store_answers": it.store_available, "version": it.version,
+                    "answering": it.is_self, "reachable": it.reachable,
                 })
             })
             .collect();
@@ -33,11 +33,11 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let rows = all.nodes.iter().map(|it| {
         [
             it.name.clone(),
-            standing(it).into(),
+            status_name(it).into(),
             it.shards.to_string(),
             it.roles.join(","),
             it.addresses.join(","),
-            output::span(it.age_ms),
+            output::span(it.registered_for_ms),
             since(it).unwrap_or_default(),
             it.version.clone(),
             notes(&all, it),
@@ -54,32 +54,32 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
 }
 
 /// The word for how a node stands.
-pub(crate) fn standing(it: &NodeState) -> &'static str {
-    match it.standing() {
-        NodeStanding::Live => "live",
-        NodeStanding::Draining => "draining",
-        NodeStanding::Lapsed => "lapsed",
-        NodeStanding::Dead => "dead",
-        NodeStanding::Stopped => "stopped",
-        NodeStanding::Unspecified => "unknown",
+pub(crate) fn status_name(it: &NodeState) -> &'static str {
+    match it.status() {
+        NodeStatus::Live => "live",
+        NodeStatus::Draining => "draining",
+        NodeStatus::Lapsed => "lapsed",
+        NodeStatus::Dead => "dead",
+        NodeStatus::Left => "stopped",
+        NodeStatus::Unspecified => "unknown",
     }
 }
 
 /// When its life registered, by its own clock, if it says so.
 fn since(it: &NodeState) -> Option<String> {
-    (it.since_wall_ms > 0).then(|| output::wall(it.since_wall_ms))
+    (it.registered_at_unix_ms > 0).then(|| output::wall(it.registered_at_unix_ms))
 }
 
 fn notes(all: &Nodes, it: &NodeState) -> String {
-    let here = matches!(it.standing(), NodeStanding::Live | NodeStanding::Draining);
+    let here = matches!(it.status(), NodeStatus::Live | NodeStatus::Draining);
     let mut notes = Vec::new();
     if it.name == all.manager {
         notes.push("manager");
     }
-    if it.answering {
+    if it.is_self {
         notes.push("answers this");
     }
-    if here && !it.store_answers {
+    if here && !it.store_available {
         notes.push("has no answer of the store");
     }
     if here && it.reachable == Some(false) {

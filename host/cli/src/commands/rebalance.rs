@@ -6,15 +6,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ostraca_client::{AdminError, RebalancePlan, RebalanceProgress};
 use serde_json::{Value, json};
 
-use crate::args::{Format, Global, Rebalance};
+use crate::args::{Global, OutputFormat, Rebalance};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let plan = dial::patiently("asking the node", client.rebalance_plan()).await?;
+    let client = connection::connect(global).await?;
+    let plan = connection::with_spinner("asking the node", client.rebalance_plan()).await?;
     if args.dry_run {
-        dial::part(client).await;
+        connection::disconnect(client).await;
         show_plan(global, &plan);
         return Ok(Exit::Done);
     }
@@ -32,12 +32,12 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
     }
     bar.finish_and_clear();
     drop(updates);
-    dial::part(client).await;
+    connection::disconnect(client).await;
     if !last.done {
         let text = "the node told no more of the rebalance";
         return Err(AdminError::Connection(text.into()).into());
     }
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         output::json(&shape(&plan, Some(&last)));
     } else if last.planned == 0 {
         output::line("nothing had to be moved");
@@ -54,7 +54,7 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
 }
 
 fn show_plan(global: &Global, plan: &RebalancePlan) {
-    if global.output == Format::Json {
+    if global.output == OutputFormat::Json {
         return output::json(&shape(plan, None));
     }
     if plan.moves.is_empty() {
@@ -74,8 +74,8 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
             plan.moves.len()
         ));
     }
-    if !plan.held_up.is_empty() {
-        output::line(&format!("not now: {}", plan.held_up));
+    if !plan.blocked_reason.is_empty() {
+        output::line(&format!("not now: {}", plan.blocked_reason));
     }
 }
 
@@ -90,7 +90,7 @@ fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
     let planned = u32::try_from(moves.len()).unwrap_or(u32::MAX);
     json!({
         "dry_run": done.is_none(), "moves": moves,
-        "held_up": Some(&plan.held_up).filter(|text| !text.is_empty()),
+        "held_up": Some(&plan.blocked_reason).filter(|text| !text.is_empty()),
         "planned": done.map_or(planned, |it| it.planned),
         "moved": done.map_or(0, |it| it.moved), "failed": done.map_or(0, |it| it.failed),
     })

@@ -21,19 +21,19 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let mut node = tokio::select! {
         begun = Node::begin(config) => begun?,
         // It served nobody yet, and its store may be left at any moment.
-        () = stop.heard() => return Ok(Exit::Done),
+        () = stop.recv() => return Ok(Exit::Done),
     };
     let settled = tokio::select! {
         settled = node.settle() => settled,
         // It may own shards by now.
-        () = stop.heard() => return finish(node, stop, None).await,
+        () = stop.recv() => return finish(node, stop, None).await,
     };
     if let Err(error) = settled {
         return finish(node, stop, Some(error)).await;
     }
     output::line(&ready(&node));
     let why = tokio::select! {
-        () = stop.heard() => None,
+        () = stop.recv() => None,
         why = node.ended() => Some(why),
     };
     finish(node, stop, why).await
@@ -60,7 +60,7 @@ pub(crate) async fn finish(
     let grace = if why.is_some() { BROKEN } else { GRACE };
     tokio::select! {
         () = node.stop(grace) => {}
-        () = stop.heard() => return Ok(Exit::Interrupted),
+        () = stop.recv() => return Ok(Exit::Interrupted),
     }
     match why {
         Some(error) => Err(error.into()),
@@ -88,7 +88,7 @@ impl Stop {
     }
 
     /// The next one.
-    pub(crate) async fn heard(&mut self) {
+    pub(crate) async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

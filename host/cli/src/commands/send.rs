@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use miette::{Diagnostic, NamedSource, SourceSpan};
-use ostraca_client::{Answer, CallError, Client, Entity, Kind, MessageId, Options, SessionId};
+use ostraca_client::{
+    CallError, CallOptions, Client, Entity, MessageId, MessageKind, Reply, SessionId,
+};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use crate::args::{Format, Global, Send};
+use crate::args::{Global, OutputFormat, Send};
 use crate::failure::{Exit, Failure, STATUS};
-use crate::{dial, output, quote};
+use crate::{connection, output, quote};
 
 /// The longest body that is read from standard input: no node takes more.
 const MAX_INPUT: u64 = 64 << 20;
@@ -21,25 +23,25 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let body = body(args.json.as_deref())?;
     let (id, next) =
         args.id.map_or_else(|| (SessionId::random(), 1), |id| (id.session, id.sequence));
-    let deadline = dial::Deadline::after(args.deadline);
-    let client = dial::connect_by(global, deadline).await?;
-    let options = Options {
-        deadline: deadline.left(),
+    let deadline = connection::Deadline::after(args.timeout);
+    let client = connection::connect_by(global, deadline).await?;
+    let options = CallOptions {
+        timeout: deadline.remaining(),
         kind: match (args.command, args.query) {
-            (true, _) => Kind::Command,
-            (_, true) => Kind::Query,
-            _ => Kind::Unspecified,
+            (true, _) => MessageKind::Command,
+            (_, true) => MessageKind::Query,
+            _ => MessageKind::Unspecified,
         },
-        again: args.id,
-        ..Options::default()
+        resend: args.id,
+        ..CallOptions::default()
     };
     let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
-    let waiting = dial::patiently("waiting for the outcome", call);
+    let waiting = connection::with_spinner("waiting for the outcome", call);
     // Who waits long may need to know what was waited for: in doubt is only a command.
-    let asking = is_query(&client, &entity.entity_type, &args.method, options.deadline / 2);
+    let asking = is_query(&client, &entity.entity_type, &args.method, options.timeout / 2);
     let (outcome, query) = with_kind(waiting, asking).await;
-    dial::part(client).await;
+    connection::disconnect(client).await;
     match outcome {
         Err(CallError::Unknown { id, code, message }) if query => {
             Err(Failure::unanswered(id, &code, &message))
@@ -70,7 +72,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
 async fn is_query(client: &Client, kind: &str, method: &str, after: Duration) -> bool {
     tokio::time::sleep(after).await;
     let methods = client.methods(kind).await.map(|found| found.methods).unwrap_or_default();
-    methods.iter().any(|it| it.name == method && it.kind() == Kind::Query)
+    methods.iter().any(|it| it.name == method && it.kind() == MessageKind::Query)
 }
 
 /// Waits for the outcome only; what `asking` found out by then comes with it.
@@ -112,7 +114,7 @@ pub(super) fn body(json: Option<&str>) -> Result<Bytes, Failure> {
         Some(text) => ("the argument", text.to_owned()),
     };
     if let Err(error) = serde_json::from_str::<IgnoredAny>(&text) {
-        return Err(bad_json(name, &text, &error));
+        return Err(invalid_json(name, &text, &error));
     }
     Ok(text.into())
 }
@@ -133,14 +135,14 @@ fn stdin() -> Result<String, Failure> {
 /// Where JSON stops being JSON.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("not JSON")]
-struct BadJson {
+struct InvalidJson {
     #[source_code]
     text: NamedSource<String>,
     #[label("here")]
     at: SourceSpan,
 }
 
-fn bad_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
+fn invalid_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
     // serde counts columns in bytes from 1, and says 0 at the end of a line before.
     let before: usize =
         text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
@@ -149,7 +151,7 @@ fn bad_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
         at -= 1;
     }
     let length = text[at..].chars().next().map_or(0, char::len_utf8);
-    let place = BadJson {
+    let place = InvalidJson {
         text: NamedSource::new(name, text.to_owned()),
         at: SourceSpan::new(at.into(), length),
     };
@@ -158,15 +160,15 @@ fn bad_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
         .place(place)
 }
 
-fn print(global: &Global, answer: &Answer) {
-    if global.output == Format::Table {
+fn print(global: &Global, answer: &Reply) {
+    if global.output == OutputFormat::Table {
         return output::bytes(&answer.body);
     }
     let result = serde_json::from_slice(&answer.body)
         .unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
     output::json(&json!({
         "result": result, "version": answer.version, "id": answer.id.to_string(),
-        "kind": if answer.kind == Kind::Query { "query" } else { "command" },
+        "kind": if answer.kind == MessageKind::Query { "query" } else { "command" },
     }));
 }
 
@@ -181,10 +183,10 @@ pub(super) fn command_line(
 ) -> String {
     let mut words = vec!["ostraca".to_owned(), verb.into()];
     if let Some(profile) = &global.profile {
-        words.extend(["--profile".into(), quote::word(&profile.display().to_string())]);
+        words.extend(["--profile".into(), quote::shell_quote(&profile.display().to_string())]);
     }
-    words.extend([quote::word(entity), quote::word(method)]);
-    words.extend(body.map(|body| quote::word(&String::from_utf8_lossy(body))));
+    words.extend([quote::shell_quote(entity), quote::shell_quote(method)]);
+    words.extend(body.map(|body| quote::shell_quote(&String::from_utf8_lossy(body))));
     words.extend(flags.iter().map(|flag| (*flag).to_owned()));
     words.extend(["--id".into(), id.to_string()]);
     words.join(" ")

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use ostraca_client::{ShardInfo, ShardState};
 use serde_json::json;
 
-use crate::args::{Format, Global, Shards};
+use crate::args::{Global, OutputFormat, Shards};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 /// Shards a line of the map.
 const LINE: usize = 64;
@@ -16,23 +16,23 @@ const LINE: usize = 64;
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let all = dial::patiently("asking the node", client.shards()).await?;
-    dial::part(client).await;
-    if global.output == Format::Json {
+    let client = connection::connect(global).await?;
+    let all = connection::with_spinner("asking the node", client.shards()).await?;
+    connection::disconnect(client).await;
+    if global.output == OutputFormat::Json {
         let shards: Vec<_> = all
             .iter()
             .map(|it| {
                 json!({
                     "shard": it.shard, "epoch": it.epoch, "owner": some(&it.owner),
-                    "state": state(it), "to": some(&it.to),
+                    "state": state(it), "to": some(&it.target_node),
                 })
             })
             .collect();
         output::json(&json!({ "counts": counts(&all), "shards": shards }));
     } else if args.list {
         let rows = all.iter().map(|it| {
-            let to = some(&it.to).map(|to| format!(" to {to}")).unwrap_or_default();
+            let to = some(&it.target_node).map(|to| format!(" to {to}")).unwrap_or_default();
             let state = format!("{}{to}", state(it));
             [it.shard.to_string(), it.epoch.to_string(), it.owner.clone(), state]
         });

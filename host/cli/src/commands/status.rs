@@ -5,44 +5,44 @@
 use ostraca_client::{ClusterStatus, Status};
 use serde_json::{Value, json};
 
-use crate::args::{Format, Global};
+use crate::args::{Global, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
-    let client = dial::connect(global).await?;
-    let node = dial::patiently("asking the node", client.node()).await?;
-    let status = dial::patiently("asking the node", client.status()).await?;
+    let client = connection::connect(global).await?;
+    let node = connection::with_spinner("asking the node", client.node()).await?;
+    let status = connection::with_spinner("asking the node", client.status()).await?;
     let address = client.connected_to().map(|(_, address)| address.to_string());
-    dial::part(client).await;
+    connection::disconnect(client).await;
     let well = status.problems.is_empty();
-    let exit = if well { Exit::Done } else { Exit::Unwell };
-    if global.output == Format::Json {
+    let exit = if well { Exit::Done } else { Exit::Unhealthy };
+    if global.output == OutputFormat::Json {
         let problems: Vec<_> = status
             .problems
             .iter()
-            .map(|it| json!({ "code": it.code, "message": it.text, "help": it.help }))
+            .map(|it| json!({ "code": it.code, "message": it.message, "help": it.help }))
             .collect();
         output::json(&json!({
-            "well": well, "cluster": status.cluster, "node": status.node,
+            "well": well, "cluster": status.cluster_id, "node": status.node,
             "version": node.version, "address": address, "addresses": node.addresses,
             "incarnation": status.incarnation, "uptime_ms": status.uptime_ms,
-            "store": status.store, "numbers": status.numbers, "texts": status.texts,
-            "overview": status.overview.as_ref().map(overview), "problems": problems,
+            "store": status.store, "numbers": status.metrics, "texts": status.info,
+            "overview": status.cluster_status.as_ref().map(overview), "problems": problems,
         }));
         return Ok(exit);
     }
-    let name = status.texts.get("cluster_name").map_or("", String::as_str);
-    let sees = match &status.overview {
+    let name = status.info.get("cluster_name").map_or("", String::as_str);
+    let sees = match &status.cluster_status {
         // All that it knows of the others it has from there.
-        Some(it) if !it.store_answers => {
-            let ago = output::span(it.lease_age_ms);
+        Some(it) if !it.store_available => {
+            let ago = output::span(it.since_renewal_ms);
             format!("as node {} saw it {ago} ago, before the store fell silent", status.node)
         }
         _ => format!("as node {} sees it", status.node),
     };
-    output::line(&format!("cluster {name} ({}), {sees}", status.cluster));
-    if let Some(it) = &status.overview {
+    output::line(&format!("cluster {name} ({}), {sees}", status.cluster_id));
+    if let Some(it) = &status.cluster_status {
         output::pairs(&cluster(it));
     }
     output::line("");
@@ -54,7 +54,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
         ("version", node.version),
         ("store", status.store.clone()),
     ];
-    let texts = status.texts.iter().filter(|(name, _)| *name != "cluster_name");
+    let texts = status.info.iter().filter(|(name, _)| *name != "cluster_name");
     rows.extend(texts.map(|(name, value)| (name.as_str(), value.clone())));
     output::pairs(&rows);
     output::line("");
@@ -64,7 +64,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
         output::line("all is well");
     }
     for it in &status.problems {
-        output::line(&format!("{}: {}", it.code, it.text));
+        output::line(&format!("{}: {}", it.code, it.message));
         if !it.help.is_empty() {
             output::line(&format!("  to do: {}", it.help));
         }
@@ -75,12 +75,12 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
 fn overview(it: &ClusterStatus) -> Value {
     let some = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
     json!({
-        "manager": some(&it.manager), "term": it.term, "manager_for_ms": it.manager_for_ms,
+        "manager": some(&it.manager), "term": it.term, "manager_for_ms": it.term_age_ms,
         "nodes_live": it.nodes_live, "nodes_draining": it.nodes_draining,
         "nodes_dead": it.nodes_dead, "shards": it.shards, "shards_assigned": it.shards_assigned,
         "shards_unassigned": it.shards_unassigned, "shards_moving": it.shards_moving,
-        "store_node": some(&it.store_node), "store_answers": it.store_answers,
-        "lease_age_ms": it.lease_age_ms, "lease_ms": it.lease_ms,
+        "store_node": some(&it.store_node), "store_answers": it.store_available,
+        "lease_age_ms": it.since_renewal_ms, "lease_ms": it.lease_duration_ms,
     })
 }
 
@@ -88,7 +88,7 @@ fn overview(it: &ClusterStatus) -> Value {
 fn cluster(it: &ClusterStatus) -> [(&'static str, String); 4] {
     let manager = match it.manager.as_str() {
         "" => "none is known".into(),
-        name => format!("{name}, term {}, for {}", it.term, output::span(it.manager_for_ms)),
+        name => format!("{name}, term {}, for {}", it.term, output::span(it.term_age_ms)),
     };
     let others = |count: u32, word: &str| match count {
         0 => String::new(),
@@ -113,16 +113,16 @@ fn cluster(it: &ClusterStatus) -> [(&'static str, String); 4] {
     };
     let store = format!(
         "{at}{}; lease renewed {} ago, good for {}",
-        if it.store_answers { "answers" } else { "does not answer" },
-        output::span(it.lease_age_ms),
-        output::span(it.lease_ms),
+        if it.store_available { "answers" } else { "does not answer" },
+        output::span(it.since_renewal_ms),
+        output::span(it.lease_duration_ms),
     );
     [("manager", manager), ("nodes", nodes), ("shards", shards), ("store", store)]
 }
 
 /// Two columns of numbers: one screen.
 fn numbers(status: &Status) {
-    let all: Vec<_> = status.numbers.iter().map(|(name, n)| (name.replace('_', " "), n)).collect();
+    let all: Vec<_> = status.metrics.iter().map(|(name, n)| (name.replace('_', " "), n)).collect();
     let half = all.len().div_ceil(2);
     let name = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let show = |(text, n): &(String, &u64)| format!("{text:name$}  {n:>12}");

@@ -1,35 +1,35 @@
 //! `ostraca tell`: a command, and only that it is done for good (R19).
 
-use ostraca_client::{CallError, Kind, Options, SessionId};
+use ostraca_client::{CallError, CallOptions, MessageKind, SessionId};
 use serde_json::json;
 
 use super::send;
-use crate::args::{Format, Global, Tell};
+use crate::args::{Global, OutputFormat, Tell};
 use crate::failure::{Exit, Failure, STATUS};
-use crate::{dial, output};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
     let entity = send::entity(&args.entity)?;
     let body = send::body(args.json.as_deref())?;
     let (id, next) =
         args.id.map_or_else(|| (SessionId::random(), 1), |id| (id.session, id.sequence));
-    let deadline = dial::Deadline::after(args.deadline);
-    let client = dial::connect_by(global, deadline).await?;
-    let options = Options {
-        deadline: deadline.left(),
-        kind: Kind::Command,
-        again: args.id,
-        ..Options::default()
+    let deadline = connection::Deadline::after(args.timeout);
+    let client = connection::connect_by(global, deadline).await?;
+    let options = CallOptions {
+        timeout: deadline.remaining(),
+        kind: MessageKind::Command,
+        resend: args.id,
+        ..CallOptions::default()
     };
     let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
-    let outcome = dial::patiently("waiting for the acknowledgement", call).await;
-    dial::part(client).await;
+    let outcome = connection::with_spinner("waiting for the acknowledgement", call).await;
+    connection::disconnect(client).await;
     match outcome {
         Ok(answer) => {
             match global.output {
-                Format::Table => output::line(&format!("done, version {}", answer.version)),
-                Format::Json => {
+                OutputFormat::Table => output::line(&format!("done, version {}", answer.version)),
+                OutputFormat::Json => {
                     output::json(&json!({ "version": answer.version, "id": answer.id.to_string() }))
                 }
             }

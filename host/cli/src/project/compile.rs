@@ -36,7 +36,7 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    pub(crate) fn said(&self, project: &Project) -> String {
+    pub(crate) fn summary(&self, project: &Project) -> String {
         let methods: Vec<_> =
             self.methods.iter().map(|(name, kind)| format!("{name} ({kind})")).collect();
         format!(

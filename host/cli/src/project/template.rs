@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_is_good() {
+    fn the_template_manifest_is_valid() {
         let files = files("a");
         let (_, text) = files.iter().find(|(path, _)| path == "entity.toml").expect("a manifest");
         ostraca_node::Manifest::parse(text, "entity.toml").expect("a manifest");

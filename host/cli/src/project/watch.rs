@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_saved_source_changes_the_fingerprint_and_what_is_built_does_not() {
+    fn sources_change_the_fingerprint_and_build_output_does_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = |name: &str| dir.path().join(name);
         fs::create_dir_all(path("src")).expect("made");

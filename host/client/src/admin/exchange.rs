@@ -3,20 +3,20 @@
 use bytes::Bytes;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_response::Response;
-use ostraca_wire::proto::{AdminResponse, Chunk};
-use ostraca_wire::{Error, problem, unreadable};
+use ostraca_wire::proto::{AdminResponse, ComponentFragment};
+use ostraca_wire::{Error, decode_error_message, problem};
 use prost::Message as _;
 
 use super::AdminError;
 
 /// Bytes of a component in one frame.
-const CHUNK: usize = 256 << 10;
+const FRAGMENT_BYTES: usize = 256 << 10;
 
 pub(super) async fn upload(writer: &mut FrameWriter, mut component: Bytes) -> Result<(), Error> {
     writer.flush().await?;
     while !component.is_empty() {
-        let data = component.split_to(CHUNK.min(component.len()));
-        writer.put(&Chunk { data });
+        let data = component.split_to(FRAGMENT_BYTES.min(component.len()));
+        writer.put(&ComponentFragment { data });
         writer.flush().await?;
     }
     writer.finish();
@@ -42,7 +42,7 @@ pub(super) async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, A
 
 pub(super) fn decode(frame: Bytes) -> Result<AdminResponse, AdminError> {
     AdminResponse::decode(frame)
-        .map_err(|e| AdminError::Connection(format!("the answer is {}", unreadable(&e))))
+        .map_err(|e| AdminError::Connection(format!("the answer is {}", decode_error_message(&e))))
 }
 
 pub(super) fn too_early() -> AdminError {

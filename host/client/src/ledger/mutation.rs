@@ -8,13 +8,13 @@ pub enum Mutation {
     /// A connection that breaks leaves nothing in doubt (R16).
     ForgetDoubt,
     /// That a copy did not run ends a message of which another may have run (R16).
-    RefusalsAreProof,
+    NotRunClearsDoubt,
     /// A reply is taken for that to the first message in flight, not for that to its own (R17).
-    RepliesInOrder,
+    MatchRepliesByOrder,
     /// `settled` covers messages whose reply was not read (R17).
-    SettleUnread,
+    SettleUnreadReplies,
     /// `after` is never said (R17).
-    NoAfter,
+    OmitAfter,
     /// A message is stamped anew although copies of it, or of those behind it, may have run (R17).
     RestampInDoubt,
 }
@@ -22,12 +22,12 @@ pub enum Mutation {
 impl<W> Ledger<W> {
     /// The same without these rules.
     #[must_use]
-    pub fn without(mut self, rules: Vec<Mutation>) -> Self {
+    pub fn with_mutations(mut self, rules: Vec<Mutation>) -> Self {
         self.mutations = rules;
         self
     }
 
-    pub(super) fn off(&self, rule: Mutation) -> bool {
+    pub(super) fn has_mutation(&self, rule: Mutation) -> bool {
         self.mutations.contains(&rule)
     }
 }

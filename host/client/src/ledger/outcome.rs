@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ostraca_wire::proto::{self, Kind, Outcome, Problem};
+use ostraca_wire::proto::{self, MessageKind, Outcome, Problem};
 
 use super::{Ledger, Mutation, State};
-use crate::call::{Answer, CallError};
+use crate::call::{CallError, Reply};
 
 /// The first wait before a message is sent again; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
@@ -27,14 +27,14 @@ const OTHER_MESSAGE: &str = "id-reused";
 
 impl<W> Ledger<W> {
     /// Takes a reply. One to a message that has its outcome changes nothing.
-    pub fn reply(&mut self, reply: proto::Reply, now: Instant) {
-        let sequence = self.answered(&reply);
+    pub fn on_reply(&mut self, reply: proto::Reply, now: Instant) {
+        let sequence = self.sequence_of(&reply);
         let outcome = reply.outcome();
         self.note_speaker(&reply);
-        if let Some(mut copies) = self.ghosts.remove(&sequence) {
-            self.landed(copies.pop().unwrap_or(0));
+        if let Some(mut copies) = self.orphaned_copies.remove(&sequence) {
+            self.release_window(copies.pop().unwrap_or(0));
             if !copies.is_empty() {
-                self.ghosts.insert(sequence, copies);
+                self.orphaned_copies.insert(sequence, copies);
             }
             if is_final(outcome) {
                 self.given_up.remove(&sequence);
@@ -44,7 +44,7 @@ impl<W> Ledger<W> {
         if call.state == State::InFlight {
             let bytes = call.bytes;
             call.state = State::Ready;
-            self.landed(bytes);
+            self.release_window(bytes);
         } else if !is_final(outcome) {
             // Of a copy that does not matter any more.
             return;
@@ -53,24 +53,27 @@ impl<W> Ledger<W> {
         let said = reply.problem.unwrap_or_default();
         match outcome {
             Outcome::Result => {
-                let answer = Answer {
+                let answer = Reply {
                     id,
                     version: reply.entity_version,
-                    kind: Kind::try_from(reply.kind).unwrap_or_default(),
+                    kind: MessageKind::try_from(reply.kind).unwrap_or_default(),
                     content_type: reply.content_type,
                     body: reply.body,
                 };
-                self.end(sequence, Ok(answer));
+                self.complete(sequence, Ok(answer));
             }
-            Outcome::Error => {
+            Outcome::ApplicationError => {
                 let (code, message) = (said.code.into(), said.message.into());
                 let version = reply.entity_version;
-                self.end(sequence, Err(CallError::Application { id, code, message, version }));
+                self.complete(sequence, Err(CallError::Application { id, code, message, version }));
             }
-            Outcome::Ran => {
+            Outcome::ReplyDropped => {
                 let (code, message) = (said.code.into(), said.message.into());
                 let version = reply.entity_version;
-                self.end(sequence, Err(CallError::ReplyDropped { id, code, message, version }));
+                self.complete(
+                    sequence,
+                    Err(CallError::ReplyDropped { id, code, message, version }),
+                );
             }
             _ if LOST_FOR_GOOD.contains(&said.code.as_str()) => {
                 if outcome != Outcome::NotRun
@@ -78,10 +81,10 @@ impl<W> Ledger<W> {
                 {
                     call.in_doubt = true;
                 }
-                self.end_without_answer(sequence, said, now);
+                self.complete_without_reply(sequence, said, now);
             }
             Outcome::NotRun if said.code == OTHER_MESSAGE => {
-                self.end(sequence, Err(CallError::not_run(id, said)));
+                self.complete(sequence, Err(CallError::not_run(id, said)));
             }
             Outcome::NotRun if said.code == TOO_OLD => self.too_old(sequence, said, now),
             Outcome::NotRun => self.not_run(sequence, said, now),
@@ -89,7 +92,7 @@ impl<W> Ledger<W> {
                 if let Some(call) = self.calls.get_mut(&sequence) {
                     call.in_doubt = true;
                 }
-                self.again(sequence, said, now);
+                self.schedule_retry(sequence, said, now);
             }
         }
     }
@@ -99,17 +102,17 @@ impl<W> Ledger<W> {
         let code = reply.problem.as_ref().map_or("", |said| &*said.code);
         let by_entity = is_final(reply.outcome());
         if !by_entity && BOUNCES.contains(&code) {
-            if let Some(stuck) = &mut self.stuck {
-                stuck.bounced = true;
+            if let Some(stuck) = &mut self.stall {
+                stuck.rejected_by_gateway = true;
             }
         } else if by_entity || !AMBIGUOUS.contains(&code) {
-            self.stuck = None;
+            self.stall = None;
         }
     }
 
     /// The message that a reply is to.
-    fn answered(&self, reply: &proto::Reply) -> u64 {
-        if self.off(Mutation::RepliesInOrder) {
+    fn sequence_of(&self, reply: &proto::Reply) -> u64 {
+        if self.has_mutation(Mutation::MatchRepliesByOrder) {
             let mut in_flight = self.calls.iter().filter(|(_, call)| call.state == State::InFlight);
             return in_flight.next().map_or(reply.sequence, |(first, _)| *first);
         }
@@ -117,19 +120,19 @@ impl<W> Ledger<W> {
     }
 
     fn not_run(&mut self, sequence: u64, said: Problem, now: Instant) {
-        let proof = self.off(Mutation::RefusalsAreProof);
+        let proof = self.has_mutation(Mutation::NotRunClearsDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         call.in_doubt &= !proof;
         if call.in_doubt || said.retryable || said.retry_after_ms > 0 {
-            self.again(sequence, said, now);
+            self.schedule_retry(sequence, said, now);
         } else {
             let error = CallError::not_run(self.id(sequence), said);
-            self.end(sequence, Err(error));
+            self.complete(sequence, Err(error));
         }
     }
 
     /// Sends it again after a wait, if its deadline lets it.
-    pub(super) fn again(&mut self, sequence: u64, said: Problem, now: Instant) {
+    pub(super) fn schedule_retry(&mut self, sequence: u64, said: Problem, now: Instant) {
         let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
@@ -138,47 +141,47 @@ impl<W> Ledger<W> {
         call.attempts += 1;
         let due = now + wait;
         if due >= call.message.deadline {
-            self.end_without_answer(sequence, said, now);
+            self.complete_without_reply(sequence, said, now);
             return;
         }
-        call.state = State::Waiting(due);
-        call.heard = Some(said);
-        self.waiting.insert((due, sequence));
+        call.state = State::Backoff(due);
+        call.last_problem = Some(said);
+        self.retry_at.insert((due, sequence));
     }
 
     /// Ends a call by what is known of its copies: `not-run` if all of them are known not to have run.
-    pub(super) fn end_without_answer(&mut self, sequence: u64, why: Problem, now: Instant) {
+    pub(super) fn complete_without_reply(&mut self, sequence: u64, why: Problem, now: Instant) {
         let Some(call) = self.calls.get(&sequence) else { return };
         let sent = call.in_doubt || call.state == State::InFlight;
-        if sent && call.message.envelope.kind() == Kind::Query {
+        if sent && call.message.envelope.kind() == MessageKind::Query {
             // It changed nothing and nothing of it is recorded: there is nothing to find out later.
             let error = CallError::unanswered(self.id(sequence), why);
-            self.end(sequence, Err(error));
+            self.complete(sequence, Err(error));
         } else if sent {
             self.give_up(sequence, why, now);
         } else {
             let error = CallError::not_run(self.id(sequence), why);
-            self.end(sequence, Err(error));
+            self.complete(sequence, Err(error));
         }
     }
 
     fn give_up(&mut self, sequence: u64, why: Problem, now: Instant) {
         let error = CallError::unknown(self.id(sequence), why);
         self.given_up.insert(sequence, now);
-        self.end(sequence, Err(error));
+        self.complete(sequence, Err(error));
     }
 
-    fn end(&mut self, sequence: u64, outcome: Result<Answer, CallError>) {
+    fn complete(&mut self, sequence: u64, outcome: Result<Reply, CallError>) {
         let Some(call) = self.calls.remove(&sequence) else { return };
         match call.state {
             State::Ready => {
                 self.ready.remove(&sequence);
             }
-            State::Waiting(due) => {
-                self.waiting.remove(&(due, sequence));
+            State::Backoff(due) => {
+                self.retry_at.remove(&(due, sequence));
             }
             State::InFlight => {
-                self.ghosts.entry(sequence).or_default().push(call.bytes);
+                self.orphaned_copies.entry(sequence).or_default().push(call.bytes);
             }
         }
         self.deadlines.remove(&(call.message.deadline, sequence));
@@ -188,15 +191,15 @@ impl<W> Ledger<W> {
                 self.by_entity.remove(&call.message.entity);
             }
         }
-        self.ended.push((call.waiter, outcome));
+        self.completed.push((call.waiter, outcome));
     }
 
-    fn landed(&mut self, bytes: u64) {
+    fn release_window(&mut self, bytes: u64) {
         self.messages_in_flight -= 1;
         self.bytes_in_flight -= bytes;
     }
 }
 
 fn is_final(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Result | Outcome::Error | Outcome::Ran)
+    matches!(outcome, Outcome::Result | Outcome::ApplicationError | Outcome::ReplyDropped)
 }

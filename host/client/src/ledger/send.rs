@@ -6,21 +6,21 @@ use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 use prost::Message as _;
 
-use super::{Ledger, Mutation, State, Stuck};
+use super::{Ledger, Mutation, Stall, State};
 
 impl<W> Ledger<W> {
     /// The lowest message that is ready, if the window has room: it counts as sent from now on.
     pub fn next_to_send(&mut self, now: Instant) -> Option<&Envelope> {
         let sequence = loop {
-            if self.messages_in_flight >= self.window.messages
-                || self.bytes_in_flight >= self.window.bytes
+            if self.messages_in_flight >= self.limits.messages
+                || self.bytes_in_flight >= self.limits.bytes
             {
                 return None;
             }
             let sequence = self.ready.pop_first()?;
             match self.too_large(sequence) {
-                Some(problem) => self.end_without_answer(sequence, problem, now),
-                None if self.stamped(sequence, now) => break sequence,
+                Some(problem) => self.complete_without_reply(sequence, problem, now),
+                None if self.apply_restamp(sequence, now) => break sequence,
                 None => {}
             }
         };
@@ -33,12 +33,12 @@ impl<W> Ledger<W> {
         envelope.sequence = sequence;
         envelope.after = after;
         envelope.settled = settled;
-        envelope.created_ms = call.message.created;
+        envelope.created_ms = call.message.created_ms;
         // 0 would say that there is no deadline.
         envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;
         // What never ended before is not of this series.
-        self.stuck.get_or_insert(Stuck { since: now, bounced: false });
+        self.stall.get_or_insert(Stall { since: now, rejected_by_gateway: false });
         self.messages_in_flight += 1;
         self.bytes_in_flight += call.bytes;
         Some(&call.message.envelope)
@@ -48,7 +48,7 @@ impl<W> Ledger<W> {
     fn after(&self, sequence: u64) -> u64 {
         self.calls
             .get(&sequence)
-            .filter(|_| !self.off(Mutation::NoAfter))
+            .filter(|_| !self.has_mutation(Mutation::OmitAfter))
             .and_then(|call| self.by_entity.get(&call.message.entity))
             .and_then(|lane| lane.range(..sequence).next_back())
             .copied()
@@ -60,10 +60,10 @@ impl<W> Ledger<W> {
         // What is filled in when it is sent takes at most so much.
         const FILLED_IN: usize = 64;
         let (size, body) = (envelope.encoded_len() + FILLED_IN, envelope.body.len());
-        let (what, size, limit, setting) = if body > self.window.max_message as usize {
-            ("body", body, self.window.max_message, "max_message")
-        } else if size > self.window.max_frame as usize {
-            ("message", size, self.window.max_frame, "max_frame")
+        let (what, size, limit, setting) = if body > self.limits.max_message as usize {
+            ("body", body, self.limits.max_message, "max_message")
+        } else if size > self.limits.max_frame as usize {
+            ("message", size, self.limits.max_frame, "max_frame")
         } else {
             return None;
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ostraca_wire::proto;
 
-use super::stamp::time_said;
+use super::restamp::suggested_created_ms;
 
 /// A client's reading of cluster time, which stamps its messages. Behind is safe: what is stamped too low is refused
 /// with a time that passes. Ahead is refused until the cluster's time is there.
@@ -21,17 +21,17 @@ impl ClusterTime {
     }
 
     /// Somebody who knows says that it is so late, or later.
-    pub fn at_least(&mut self, cluster_ms: u64, local: Duration) {
+    pub fn advance_to(&mut self, cluster_ms: u64, local: Duration) {
         if self.reading(local) < cluster_ms {
             self.0 = Some((cluster_ms, local));
         }
     }
 
     /// A refused stamp says which time would pass (R17).
-    pub fn hear(&mut self, reply: &proto::Reply, local: Duration) {
+    pub fn observe_reply(&mut self, reply: &proto::Reply, local: Duration) {
         let Some(problem) = &reply.problem else { return };
-        match (problem.code.as_str(), time_said(problem)) {
-            ("too-old", Some(time)) => self.at_least(time, local),
+        match (problem.code.as_str(), suggested_created_ms(problem)) {
+            ("too-old", Some(time)) => self.advance_to(time, local),
             // An owner says that it is so late, and that this clock is far ahead.
             ("stamped-ahead", Some(time)) => self.0 = Some((time, local)),
             _ => {}

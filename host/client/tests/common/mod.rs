@@ -7,15 +7,18 @@ use std::time::Duration;
 use ostraca_client::{Client, Problem, Profile};
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
-use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
-use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
+use ostraca_wire::server::{
+    AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Server, Service, SessionInfo,
+};
 use ostraca_wire::{Error, problem};
 use tokio_util::task::TaskTracker;
 
-pub(crate) type Behaviour = Box<dyn Fn(&Node, Request) + Send + Sync>;
-pub(crate) type AdminBehaviour = Box<dyn Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync>;
+pub(crate) type Behaviour = Box<dyn Fn(&Node, IncomingMessage) + Send + Sync>;
+pub(crate) type AdminBehaviour =
+    Box<dyn Fn(AdminOperation) -> Result<AdminOutput, Problem> + Send + Sync>;
 
 /// What it does with each message is the test's; what it has seen is kept.
 pub(crate) struct Node {
@@ -25,26 +28,32 @@ pub(crate) struct Node {
 }
 
 impl Service for Node {
-    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         for request in batch.drain(..) {
             self.seen.lock().expect("seen").push(request.envelope.clone());
             (self.behaviour)(self, request);
         }
     }
 
-    async fn admin(&self, _: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
+    async fn handle_admin(
+        &self,
+        _: &Arc<ClientInfo>,
+        request: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
         (self.admin)(request)
     }
 }
 
 impl Node {
-    pub(crate) fn new(behaviour: impl Fn(&Node, Request) + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn new(
+        behaviour: impl Fn(&Node, IncomingMessage) + Send + Sync + 'static,
+    ) -> Arc<Self> {
         Self::with_admin(behaviour, |_| Err(problem("unknown-request", "not in this test")))
     }
 
     pub(crate) fn with_admin(
-        behaviour: impl Fn(&Node, Request) + Send + Sync + 'static,
-        admin: impl Fn(Admin) -> Result<AdminAnswer, Problem> + Send + Sync + 'static,
+        behaviour: impl Fn(&Node, IncomingMessage) + Send + Sync + 'static,
+        admin: impl Fn(AdminOperation) -> Result<AdminOutput, Problem> + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             seen: Mutex::default(),
@@ -85,9 +94,9 @@ impl Running {
     }
 
     fn try_start(ca: &Ca, node: &Arc<Node>, address: &str) -> Result<Self, Error> {
-        let facts = NodeFacts {
+        let facts = NodeDescriptor {
             cluster: ca.cluster(),
-            store: 7,
+            store_id: 7,
             node: "one".into(),
             incarnation: Incarnation { counter: 1, nonce: 2 },
         };

@@ -108,7 +108,7 @@ mod tests {
     use crate::ids::ShardId;
 
     #[test]
-    fn wrong_moves_are_counted_by_what_is_wrong() {
+    fn invalid_moves_are_counted_by_reason() {
         let host = |name: &str| Host { node: name.into(), version: 1 };
         // The owner of the third shard is no host of the view any more: it needs one.
         let owners = [Some(0), None, Some(2)];

@@ -87,7 +87,7 @@ fn s13_the_first_host_gets_all_shards() {
 }
 
 #[test]
-fn s16_1_the_average_is_of_all_shards_those_without_an_owner_too() {
+fn s16_1_the_average_includes_shards_without_an_owner() {
     // Two more are about to come: the average is 5, not 4.
     let mut view = view(&[5, 3], 2);
     view.shards[8].hand_off_in_progress = true;
@@ -96,7 +96,7 @@ fn s16_1_the_average_is_of_all_shards_those_without_an_owner_too() {
 }
 
 #[test]
-fn s16_2_a_host_gives_what_it_has_above_the_average_and_no_other_host_gives() {
+fn s16_2_only_hosts_above_the_average_give_their_excess() {
     let view = view(&[9, 4, 5, 2], 0);
     assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [4, 0, 0, 0]);
 }
@@ -109,7 +109,7 @@ fn s16_2_the_excess_is_rounded_up() {
 }
 
 #[test]
-fn s16_2_which_shards_go_is_random_and_the_seed_decides() {
+fn s16_2_the_moved_shards_are_chosen_by_the_seed() {
     let shards = |seed| {
         let view = AllocationView { seed, ..view(&[20, 0], 0) };
         Average.rebalance(&view, 5).iter().map(|found| found.shard).collect::<BTreeSet<_>>()
@@ -140,7 +140,7 @@ fn s16_3_unassigned_shards_come_first() {
 }
 
 #[test]
-fn s16_3_then_the_host_with_most_gives_and_of_equals_the_oldest() {
+fn s16_3_the_fullest_host_gives_and_the_oldest_on_a_tie() {
     for (counts, gives) in [([4, 7, 5, 0], 1), ([5, 6, 6, 0], 1), ([6, 6, 6, 0], 0)] {
         let view = view(&counts, 0);
         let mut expected = [0; 4];
@@ -150,7 +150,7 @@ fn s16_3_then_the_host_with_most_gives_and_of_equals_the_oldest() {
 }
 
 #[test]
-fn s16_3_who_has_most_is_judged_anew_before_each_pick() {
+fn s16_3_the_fullest_host_is_recomputed_before_each_pick() {
     // One by one down to the average, nine hosts would give 13 shards here.
     let mut counts = vec![11; 9];
     counts.push(0);
@@ -160,7 +160,7 @@ fn s16_3_who_has_most_is_judged_anew_before_each_pick() {
 }
 
 #[test]
-fn s16_4_every_shard_is_seen_to() {
+fn s16_4_every_shard_is_considered() {
     let mut both = view(&[8, 0, 0], 3);
     assert_eq!(Average.allocate(&both).len(), 3);
     settle(&Average, &mut both, ALL);
@@ -195,14 +195,14 @@ fn s16_5_only_hosts_of_the_latest_version_are_given_shards() {
 }
 
 #[test]
-fn s16_6_and_s16_7_a_host_with_only_one_fewer_is_given_nothing() {
+fn s16_6_and_s16_7_a_difference_of_one_moves_nothing() {
     assert_eq!(Average.rebalance(&view(&[4, 3, 3], 0), ALL), []);
     assert_eq!(Average.rebalance(&view(&[3, 3], 0), ALL), [], "least of all what it has");
     assert_eq!(Average.rebalance(&view(&[5, 3], 0), ALL).len(), 1);
 }
 
 #[test]
-fn s16_8_what_was_decided_counts_for_the_next_decision_at_both_ends() {
+fn s16_8_each_decision_counts_the_moves_already_decided() {
     let moves = Average.rebalance(&view(&[6, 6, 0, 0], 0), ALL);
     let view = view(&[6, 6, 0, 0], 0);
     assert_eq!(given(&view, &moves), [3, 3, 0, 0]);
@@ -211,7 +211,7 @@ fn s16_8_what_was_decided_counts_for_the_next_decision_at_both_ends() {
 }
 
 #[test]
-fn a5_a_busy_shard_counts_where_it_goes_and_is_not_moved() {
+fn a5_a_moving_shard_counts_at_its_target_and_is_not_moved() {
     for strategy in BuiltinStrategy::ALL.map(BuiltinStrategy::build) {
         let mut view = view(&[0, 0, 50], 5);
         view.shards.iter_mut().for_each(|place| place.hand_off_in_progress = true);
@@ -224,7 +224,7 @@ fn a5_a_busy_shard_counts_where_it_goes_and_is_not_moved() {
 }
 
 #[test]
-fn an_owner_that_is_no_host_is_none() {
+fn an_owner_that_is_not_a_host_counts_as_no_owner() {
     let mut view = view(&[2, 2], 0);
     view.shards[1].owner = Some(2);
     assert_eq!(Average.allocate(&view), [Move { shard: ShardId(2), to: 0 }]);
@@ -232,7 +232,7 @@ fn an_owner_that_is_no_host_is_none() {
 }
 
 #[test]
-fn k23_least_shard_moves_only_above_its_threshold_and_only_few_at_once() {
+fn k23_least_shard_respects_its_threshold_and_limit() {
     let strategy = LeastShard::default();
     assert_eq!(strategy.rebalance(&view(&[20, 10], 0), ALL), []);
     assert_eq!(strategy.rebalance(&view(&[21, 10], 0), ALL).len(), 1);
@@ -247,7 +247,7 @@ fn k23_least_shard_moves_only_above_its_threshold_and_only_few_at_once() {
 }
 
 #[test]
-fn k40_least_shards_threshold_and_limit_are_what_it_is_built_with() {
+fn k40_least_shard_uses_its_configured_threshold_and_limit() {
     let few = LeastShard::new(NonZeroU32::MIN, NonZeroUsize::MIN);
     let strategy = BuiltinStrategy::LeastShard.build_with(few);
     assert_eq!(strategy.rebalance(&view(&[20, 10], 0), ALL).len(), 1);
@@ -274,7 +274,7 @@ fn e5_ranges_are_contiguous_in_the_order_of_names_and_even() {
 }
 
 #[test]
-fn one_host_more_moves_half_of_all_shards_with_ranges_and_its_own_alone_with_rendezvous() {
+fn a_join_moves_half_with_ranges_and_a_share_with_rendezvous() {
     let joined = |strategy: &dyn AllocationStrategy| {
         let mut view = view(&[0; 10], 1_000);
         settle(strategy, &mut view, ALL);
@@ -288,7 +288,7 @@ fn one_host_more_moves_half_of_all_shards_with_ranges_and_its_own_alone_with_ren
 }
 
 #[test]
-fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
+fn rendezvous_is_even_and_independent_of_the_host_order() {
     let mut first = view(&[0; 16], 1_024);
     settle(&Rendezvous, &mut first, ALL);
     assert!(first.counts().iter().all(|count| (40..90).contains(count)), "{:?}", first.counts());
@@ -300,7 +300,7 @@ fn rendezvous_spreads_about_evenly_and_whatever_the_order_of_hosts() {
 }
 
 #[test]
-fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() {
+fn strategies_have_names_and_an_unknown_name_lists_them() {
     for strategy in BuiltinStrategy::ALL {
         assert_eq!(BuiltinStrategy::from_name(strategy.name()), Ok(strategy));
         assert_eq!(strategy.build().name(), strategy.name());
@@ -313,7 +313,7 @@ fn a_configuration_names_its_strategy_and_a_wrong_name_is_told_the_right_ones() 
 }
 
 #[test]
-fn a_strategy_without_a_name_has_its_types() {
+fn an_unnamed_strategy_is_named_after_its_type() {
     #[derive(Debug)]
     struct Own;
     impl AllocationStrategy for Own {

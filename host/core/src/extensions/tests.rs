@@ -79,7 +79,7 @@ fn a_field_that_was_set_again_has_its_last_value() {
 }
 
 #[test]
-fn doubled_unsorted_and_zero_numbers_are_refused() {
+fn duplicate_unsorted_and_zero_numbers_are_refused() {
     for block in [&[2, 2, 0, 2, 0][..], &[2, 4, 0, 2, 0], &[1, 0, 0]] {
         let error = old(&[&[9][..], block].concat()).expect_err("refused");
         assert!(
@@ -90,7 +90,7 @@ fn doubled_unsorted_and_zero_numbers_are_refused() {
 }
 
 #[test]
-fn bytes_behind_the_end_and_cut_blocks_are_refused() {
+fn trailing_bytes_and_truncated_blocks_are_refused() {
     let whole = new(Some("red"), None);
     assert_eq!(old(&[&whole[..], &[0]].concat()), Err(CodecError::Trailing(1)));
     for cut in 0..whole.len() {
@@ -153,7 +153,7 @@ impl Extensible for Wide {
 }
 
 #[test]
-fn a_block_takes_no_more_fields_than_it_is_read_with() {
+fn setting_fields_respects_the_limit_of_decoding() {
     let mut block = Extensions::<Wide>::default();
     let (last, rest) = Wide::FIELDS.split_last().expect("many");
     for number in rest {
@@ -184,7 +184,7 @@ fn blocks_are_equal_and_hash_alike_only_with_equal_fields() {
 }
 
 #[test]
-fn another_thing_than_a_block_is_refused_by_its_name() {
+fn a_value_that_is_not_a_block_is_refused_by_name() {
     let number = serde::de::value::U32Deserializer::<serde::de::value::Error>::new(5);
     let error = Extensions::<Old>::deserialize(number).expect_err("no block");
     assert_eq!(error.to_string(), "invalid type: integer `5`, expected the extensions of Thing");

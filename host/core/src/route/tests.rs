@@ -103,7 +103,7 @@ impl Hand {
 }
 
 #[test]
-fn a_shard_of_this_life_is_local_and_any_other_goes_to_its_owner() {
+fn only_a_shard_of_this_incarnation_is_local() {
     let mut hand = Hand::owned();
     hand.route(1);
     assert_eq!(hand.sent[0].0, Some(member("a", 1)));
@@ -119,7 +119,7 @@ fn a_shard_of_this_life_is_local_and_any_other_goes_to_its_owner() {
 }
 
 #[test]
-fn messages_of_an_unknown_shard_wait_and_leave_in_order() {
+fn messages_of_an_unknown_shard_are_buffered_in_order() {
     let mut hand = Hand::new();
     (1..=3).for_each(|item| hand.route(item));
     assert_eq!(hand.router.stats(), RouterStats { buffered: 3, buffered_bytes: 30, in_flight: 0 });
@@ -146,7 +146,7 @@ fn a_route_moves_only_to_higher_epochs() {
 }
 
 #[test]
-fn a_hand_off_holds_messages_until_its_row_and_keeps_their_order() {
+fn a_hand_off_buffers_messages_in_order_until_its_row() {
     let mut hand = Hand::owned();
     hand.route(1);
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
@@ -162,7 +162,7 @@ fn a_hand_off_holds_messages_until_its_row_and_keeps_their_order() {
 }
 
 #[test]
-fn a_hand_off_that_was_given_up_lets_messages_go_to_the_same_owner() {
+fn an_abandoned_hand_off_frees_messages_to_the_same_owner() {
     let mut hand = Hand::owned();
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.route(1);
@@ -175,7 +175,7 @@ fn a_hand_off_that_was_given_up_lets_messages_go_to_the_same_owner() {
 }
 
 #[test]
-fn a_buffer_ends_by_the_route_that_is_known_when_no_message_comes() {
+fn buffering_without_news_times_out_to_the_known_route() {
     let mut hand = Hand::owned();
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.wait(1);
@@ -194,7 +194,7 @@ fn a_buffer_ends_by_the_route_that_is_known_when_no_message_comes() {
 }
 
 #[test]
-fn a_bounce_leaves_no_doubt_and_keeps_the_order() {
+fn a_rejected_copy_leaves_no_doubt_and_keeps_the_order() {
     let mut hand = Hand::owned();
     hand.route(1);
     hand.route(2);
@@ -227,7 +227,7 @@ fn a_message_whose_copy_may_have_run_stays_in_doubt() {
 }
 
 #[test]
-fn a_higher_epoch_sends_again_what_is_in_flight_and_late_answers_are_nobodys() {
+fn a_higher_epoch_resends_in_flight_and_ignores_late_replies() {
     let mut hand = Hand::owned();
     hand.route(1);
     let late = hand.last_tag();
@@ -239,7 +239,7 @@ fn a_higher_epoch_sends_again_what_is_in_flight_and_late_answers_are_nobodys() {
 }
 
 #[test]
-fn what_was_in_flight_to_a_dead_node_waits_for_a_new_owner() {
+fn messages_in_flight_to_a_dead_node_wait_for_a_new_owner() {
     let mut hand = Hand::owned();
     hand.route(1);
     hand.route(2);
@@ -254,7 +254,7 @@ fn what_was_in_flight_to_a_dead_node_waits_for_a_new_owner() {
 }
 
 #[test]
-fn a_link_that_breaks_is_tried_again_after_a_while() {
+fn messages_of_a_broken_link_are_resent_after_a_backoff() {
     let mut hand = Hand::owned();
     hand.route(1);
     hand.lost(&member("a", 1));
@@ -266,7 +266,7 @@ fn a_link_that_breaks_is_tried_again_after_a_while() {
 }
 
 #[test]
-fn pauses_before_what_nobody_took_grow_until_something_is_answered_or_a_route_moves() {
+fn backoff_grows_until_a_reply_or_a_route_change() {
     let mut hand = Hand::owned();
     let bounce = |hand: &mut Hand| {
         let bounced = AttemptResult::NotOwner { epoch: Epoch(0), owner: None };
@@ -286,7 +286,7 @@ fn pauses_before_what_nobody_took_grow_until_something_is_answered_or_a_route_mo
 }
 
 #[test]
-fn a_life_that_is_over_loses_what_its_own_machines_had() {
+fn messages_of_an_ended_incarnation_are_resent_in_doubt() {
     let mut hand = Hand::new();
     hand.update(1, Some(member("me", 1)), false);
     hand.route(1);
@@ -301,7 +301,7 @@ fn a_life_that_is_over_loses_what_its_own_machines_had() {
 }
 
 #[test]
-fn nothing_held_is_dropped_when_its_shard_moves() {
+fn no_buffered_message_is_dropped_when_its_shard_moves() {
     let kept = |mut hand: Hand| {
         hand.update(1, Some(member("a", 1)), true);
         hand.route(1);
@@ -313,7 +313,7 @@ fn nothing_held_is_dropped_when_its_shard_moves() {
 }
 
 #[test]
-fn a_refusal_under_the_routes_own_epoch_names_no_new_owner() {
+fn a_redirect_within_the_same_epoch_changes_no_route() {
     let mut hand = Hand::owned();
     hand.route(1);
     let other = Some(member("b", 1));
@@ -322,7 +322,7 @@ fn a_refusal_under_the_routes_own_epoch_names_no_new_owner() {
 }
 
 #[test]
-fn a_newer_route_to_another_node_is_told_and_no_other() {
+fn a_redirect_hint_names_only_a_newer_route_elsewhere() {
     let mut hand = Hand::owned();
     hand.update(3, Some(member("a", 1)), false);
     let told = |than, node| hand.router.redirect_hint(ONE, Epoch(than), node);
@@ -336,7 +336,7 @@ fn a_newer_route_to_another_node_is_told_and_no_other() {
 }
 
 #[test]
-fn a_pause_ends_with_a_new_epoch_owner_or_hold_and_nothing_else() {
+fn backoff_ends_early_only_when_the_route_changes() {
     // Whether a bounced message leaves at once when its route is told so.
     let leaves = |owner: Option<&str>, hold: bool, epoch, to: &str| {
         let mut hand = Hand::new();

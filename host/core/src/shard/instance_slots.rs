@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_instance_idle_for_longest_gives_its_room_up_first() {
+    fn the_longest_idle_instance_is_evicted_first() {
         let mut cap = InstanceSlots::new(2);
         for id in ["a", "b", "c"] {
             cap.request(holder(id), 1);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_forgotten_holds_and_wishes_nothing() {
+    fn a_removed_shard_holds_and_requests_no_slots() {
         let of =
             |shard, id: &str| (ShardPath { shard: ShardId(shard), ..holder(id).0 }, holder(id).1);
         let mut cap = InstanceSlots::new(3);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_refuses_to_be_evicted_leaves_it_to_the_next() {
+    fn a_refused_eviction_passes_to_the_next_instance() {
         let mut cap = InstanceSlots::new(2);
         for id in ["a", "b"] {
             cap.request(holder(id), 1);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_evicted_while_there_is_room_or_who_holds_none() {
+    fn only_slot_holders_are_evicted_and_only_when_full() {
         let mut cap = InstanceSlots::new(2);
         cap.request(holder("a"), 1);
         assert!(cap.grant().is_some());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawal_concerns_one_wish_of_one_holder() {
+    fn a_withdrawal_affects_one_request_of_one_holder() {
         let mut cap = InstanceSlots::new(3);
         for (id, generation) in [("a", 7), ("a", 8), ("b", 7)] {
             cap.request(holder(id), generation);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_withdrawn_is_not_granted() {
+    fn a_withdrawn_slot_request_is_not_granted() {
         let mut cap = InstanceSlots::new(1);
         cap.request(holder("a"), 7);
         cap.release(&holder("a"), 7);

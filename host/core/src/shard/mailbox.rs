@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_keep_their_order_wherever_one_is_taken_out() {
+    fn messages_keep_their_order_when_any_one_is_removed() {
         let total = QueuedTotal::default();
         let mut mailbox = Mailbox::new(total.clone());
         full(&mut mailbox);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_counts_while_its_message_waits() {
+    fn deadlines_apply_only_to_messages_in_the_mailbox() {
         let mut mailbox = Mailbox::new(QueuedTotal::default());
         full(&mut mailbox);
         mailbox.remove(&id(1));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parked_comes_back_by_what_it_follows() {
+    fn parked_messages_are_released_by_their_predecessor() {
         let mut mailbox = Mailbox::new(QueuedTotal::default());
         let other = MessageId { session: ScopedSessionId::derive("client/y", b"s"), sequence: 2 };
         mailbox.push_back(id(20), None);

@@ -297,7 +297,7 @@ fn turn(answer: GuestReply, writes: bool) -> TurnOutput {
 }
 
 #[test]
-fn promise_2_a_reply_waits_for_its_commit_and_the_next_turn_does_not() {
+fn promise_2_replies_wait_for_commits_and_turns_do_not() {
     let mut hand = Hand::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -315,7 +315,7 @@ fn promise_2_a_reply_waits_for_its_commit_and_the_next_turn_does_not() {
 }
 
 #[test]
-fn r1_a_refused_turn_takes_all_that_built_on_it_along() {
+fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
     let mut hand = Hand::serving();
     let tokens = [hand.send(1, 0, MessageKind::Command)];
     hand.run();
@@ -334,7 +334,7 @@ fn r1_a_refused_turn_takes_all_that_built_on_it_along() {
 }
 
 #[test]
-fn a_turn_that_no_store_takes_is_refused_for_good() {
+fn a_turn_too_large_for_any_store_is_refused_for_good() {
     let mut hand = Hand::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -348,7 +348,7 @@ fn a_turn_that_no_store_takes_is_refused_for_good() {
 }
 
 #[test]
-fn r3_an_unknown_outcome_is_told_as_unknown_and_the_shard_is_claimed_again_before_anything_runs() {
+fn r3_unknown_commit_outcome_forces_a_new_claim() {
     let mut hand = Hand::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -364,7 +364,7 @@ fn r3_an_unknown_outcome_is_told_as_unknown_and_the_shard_is_claimed_again_befor
 }
 
 #[test]
-fn r8_a_query_waits_for_a_lease_that_is_good_when_it_is_answered() {
+fn r8_a_query_is_answered_only_under_a_valid_lease() {
     let mut hand = Hand::serving();
     let query = hand.send(1, 0, MessageKind::Query);
     hand.now += 2_400;
@@ -389,7 +389,7 @@ fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
 }
 
 #[test]
-fn r17_a_message_waits_for_the_one_that_it_must_follow_and_then_runs_behind_it() {
+fn r17_a_message_waits_for_its_predecessor() {
     let mut hand = Hand::serving();
     hand.send(2, 1, MessageKind::Command);
     assert!(hand.running.is_none());
@@ -400,7 +400,7 @@ fn r17_a_message_waits_for_the_one_that_it_must_follow_and_then_runs_behind_it()
 }
 
 #[test]
-fn r17_a_message_whose_predecessor_never_comes_is_told_so_in_bounded_time() {
+fn r17_a_missing_predecessor_ends_as_out_of_order_in_time() {
     let mut hand = Hand::serving();
     let token = hand.send(2, 1, MessageKind::Command);
     hand.now = hand.machine.next_wake().expect("a bound");
@@ -441,7 +441,7 @@ fn a_refused_turn_keeps_its_instance() {
 }
 
 #[test]
-fn r17_the_same_id_with_another_body_is_an_error_while_it_runs_and_afterwards() {
+fn r17_an_id_reused_with_another_body_is_an_error() {
     let mut hand = Hand::serving();
     hand.send_from(b"s", 1, 0, MessageKind::Command, "1");
     let meanwhile = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
@@ -454,7 +454,7 @@ fn r17_the_same_id_with_another_body_is_an_error_while_it_runs_and_afterwards() 
 }
 
 #[test]
-fn r17_lanes_beyond_the_heads_room_lie_beside_it_and_are_found_again() {
+fn r17_lanes_spilled_from_the_head_are_found_again() {
     let mut hand = Hand::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     for session in [b"a", b"b", b"c"] {
         hand.send_from(session, 1, 0, MessageKind::Command, "1");
@@ -475,7 +475,7 @@ fn r17_lanes_beyond_the_heads_room_lie_beside_it_and_are_found_again() {
 }
 
 #[test]
-fn r18_a_copy_joins_and_shares_the_outcome_and_the_turn_runs_once() {
+fn r18_a_copy_joins_the_turn_and_shares_its_outcome() {
     let mut hand = Hand::serving();
     let one = hand.send(1, 0, MessageKind::Command);
     let two = hand.send(1, 0, MessageKind::Command);
@@ -489,7 +489,7 @@ fn r18_a_copy_joins_and_shares_the_outcome_and_the_turn_runs_once() {
 }
 
 #[test]
-fn r22_a_deadline_keeps_a_turn_from_starting_and_does_not_interrupt_one() {
+fn r22_a_deadline_prevents_a_start_but_interrupts_no_turn() {
     let mut hand = Hand::serving();
     let running = hand.send(1, 0, MessageKind::Command);
     hand.tokens += 1;
@@ -508,7 +508,7 @@ fn r22_a_deadline_keeps_a_turn_from_starting_and_does_not_interrupt_one() {
 }
 
 #[test]
-fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
+fn r24_a_revision_older_than_the_head_does_not_run() {
     let mut hand = Hand::serving();
     hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
     let token = hand.send(1, 0, MessageKind::Command);
@@ -530,7 +530,7 @@ fn r24_a_revision_below_the_one_that_wrote_the_head_does_not_run() {
 }
 
 #[test]
-fn stopped_is_said_only_when_running_turns_have_committed_and_no_instance_is_left() {
+fn stopped_follows_the_last_commit_and_the_last_instance() {
     let mut hand = Hand::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Stop(StopReason::HandedOff));
@@ -544,7 +544,7 @@ fn stopped_is_said_only_when_running_turns_have_committed_and_no_instance_is_lef
 }
 
 #[test]
-fn a_full_mailbox_refuses_by_name_and_those_that_wait_for_another_give_way() {
+fn a_full_mailbox_refuses_and_parked_messages_make_room() {
     let mut hand = Hand::serving();
     let settings = TypeSettings { mailbox_capacity: 2, revision: 1, ..TypeSettings::default() };
     hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });

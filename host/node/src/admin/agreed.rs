@@ -1,7 +1,7 @@
 //! What holds for all nodes: shown, and changed by compare-and-set on its rows.
 
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
-use ostraca_wire::proto::{ClusterNode, ClusterRequest, ClusterSetting, ClusterState};
+use ostraca_wire::proto::{ClusterConfig, ClusterConfigRequest, ClusterSetting, NodeConfigStatus};
 
 use super::*;
 use crate::config::ClusterSettings;
@@ -11,14 +11,17 @@ use crate::input::units::show_time;
 use crate::rows::{self, ClusterRow, SettingsRow};
 
 impl Desk {
-    pub(super) async fn cluster(&self, request: ClusterRequest) -> Result<AdminAnswer, Problem> {
-        if !request.set.is_empty() {
-            self.set(&request.set).await?;
+    pub(super) async fn cluster(
+        &self,
+        request: ClusterConfigRequest,
+    ) -> Result<AdminOutput, Problem> {
+        if !request.changes.is_empty() {
+            self.set(&request.changes).await?;
         }
-        if request.raise_format {
+        if request.upgrade_format {
             format::raise(&*self.deployer.cluster, rows::FORMAT).await.map_err(refused)?;
         }
-        self.cluster_state().await.map(AdminAnswer::Cluster)
+        self.cluster_state().await.map(AdminOutput::Cluster)
     }
 
     async fn set(&self, changes: &[ClusterSetting]) -> Result<(), Problem> {
@@ -50,7 +53,7 @@ impl Desk {
         row.ok_or_else(|| refused(NodeError::Row("the row `settings` is missing".into())))
     }
 
-    async fn cluster_state(&self) -> Result<ClusterState, Problem> {
+    async fn cluster_state(&self) -> Result<ClusterConfig, Problem> {
         let store = &*self.deployer.cluster;
         let (row, _) = self.settings().await?;
         let cluster = rows::read::<ClusterRow>(store, "cluster").await.map_err(refused)?;
@@ -63,7 +66,7 @@ impl Desk {
         let (all, _) = store.list("nodes/").await.map_err(|error| store_failed(&error))?;
         let nodes = all.iter().filter_map(|row| match rows::decode_core(row) {
             Ok(Some((RowKey::Node(name), Row::Node(row), _))) if row.status == NodeStatus::Live => {
-                Some(ClusterNode {
+                Some(NodeConfigStatus {
                     name: name.to_string(),
                     format: row.format,
                     settings_revision: row.settings_revision,
@@ -72,9 +75,9 @@ impl Desk {
             }
             _ => None,
         });
-        Ok(ClusterState {
+        Ok(ClusterConfig {
             format: cluster.format,
-            next_format: cluster.next,
+            target_format: cluster.next,
             settings_revision: row.revision,
             settings: settings.collect(),
             nodes: nodes.collect(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use ostraca_core::rows::{Member, NodeStatus};
-use ostraca_wire::proto::{Deployed, LookedType, Unanswered};
+use ostraca_wire::proto::{DeployResult, InspectedType, NodeIssue};
 use tokio::time::Instant;
 
 use super::Desk;
@@ -16,7 +16,11 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 impl Desk {
     /// Waits for the live hosts to compile what was deployed, and notes which cannot or have not.
-    pub(crate) async fn compiled(&self, gateway: &Gateway, mut deployed: Deployed) -> Deployed {
+    pub(crate) async fn compiled(
+        &self,
+        gateway: &Gateway,
+        mut deployed: DeployResult,
+    ) -> DeployResult {
         let until = Instant::now() + self.deploy_wait;
         let mut asked = self.live_hosts();
         loop {
@@ -30,19 +34,19 @@ impl Desk {
                 match answer.map(|at| progress(&at, revision)) {
                     Ok(Progress::Done) => continue,
                     Ok(Progress::Failed(why)) => {
-                        deployed.failed.push(Unanswered { node, why });
+                        deployed.failed_hosts.push(NodeIssue { node, reason: why });
                         continue;
                     }
                     Ok(Progress::Waits) => {
                         let why = format!("it had not compiled it within {:?}", self.deploy_wait);
-                        unanswered.push(Unanswered { node, why });
+                        unanswered.push(NodeIssue { node, reason: why });
                     }
                     Err(why) => unanswered.push(why),
                 }
                 waiting.push(host);
             }
             if waiting.is_empty() || Instant::now() >= until {
-                deployed.waiting = unanswered;
+                deployed.pending_hosts = unanswered;
                 return deployed;
             }
             tokio::time::sleep(AGAIN).await;
@@ -70,11 +74,11 @@ enum Progress {
     Failed(String),
 }
 
-fn progress(at: &LookedType, revision: u64) -> Progress {
+fn progress(at: &InspectedType, revision: u64) -> Progress {
     if at.revision >= revision {
         Progress::Done
-    } else if at.broken_revision >= revision {
-        Progress::Failed(at.broken.clone())
+    } else if at.failed_revision >= revision {
+        Progress::Failed(at.failure_reason.clone())
     } else {
         Progress::Waits
     }
@@ -86,10 +90,10 @@ mod tests {
 
     #[test]
     fn a_host_that_failed_an_older_revision_is_waited_for() {
-        let at = |revision, broken_revision| LookedType {
+        let at = |revision, broken_revision| InspectedType {
             revision,
-            broken_revision,
-            broken: "it does not compile".into(),
+            failed_revision: broken_revision,
+            failure_reason: "it does not compile".into(),
         };
         let failed = Progress::Failed("it does not compile".into());
         assert_eq!(progress(&at(0, 0), 2), Progress::Waits);

@@ -8,10 +8,10 @@ use ostraca_core::hash::shard_of;
 use ostraca_core::ids::Entity;
 use ostraca_core::rows::Member;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
-use ostraca_wire::envelope::{Deployed, access_denied};
+use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::proto::{
-    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, LastFailure, StateKey,
-    Unanswered,
+    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, LastFailure, NodeIssue,
+    StateKey,
 };
 
 use super::*;
@@ -48,7 +48,7 @@ impl Desk {
         &self,
         gateway: &Gateway,
         request: EntitiesRequest,
-    ) -> Result<AdminAnswer, Problem> {
+    ) -> Result<AdminOutput, Problem> {
         let types = gateway.types.now();
         if !request.r#type.is_empty() && !types.contains_key(request.r#type.as_str()) {
             return Err(unknown_type(&types, &request.r#type));
@@ -63,9 +63,9 @@ impl Desk {
         };
         let last = if request.shard == 0 { self.shards } else { request.shard };
         let mut shard = first;
-        if !request.after.is_empty() {
+        if !request.cursor.is_empty() {
             let Some((at, rest)) =
-                cursor(&request.after).filter(|(at, _)| (first..=last).contains(at))
+                cursor(&request.cursor).filter(|(at, _)| (first..=last).contains(at))
             else {
                 let help = "take what an earlier page gave, or leave it out";
                 return Err(problem("bad-cursor", "that is no cursor of a page before", help));
@@ -119,11 +119,15 @@ impl Desk {
             next.extend_from_slice(&check);
         }
         let unanswered = self.ask_owners(gateway, &mut page).await;
-        Ok(AdminAnswer::Entities(Entities { entities: page, next: next.freeze(), unanswered }))
+        Ok(AdminOutput::Entities(Entities {
+            entities: page,
+            next_cursor: next.freeze(),
+            unresponsive_owners: unanswered,
+        }))
     }
 
     /// Says of each entity of a page whose it is, and whether it is live, as far as the owners say.
-    async fn ask_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<Unanswered> {
+    async fn ask_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<NodeIssue> {
         let view = self.seen();
         let mut asked: BTreeMap<Member, BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
         for (place, info) in page.iter_mut().enumerate() {
@@ -145,7 +149,7 @@ impl Desk {
                 Ok(seen) => {
                     for (places, seen) in shards.values().zip(seen) {
                         for (place, entity) in places.iter().zip(seen.entities) {
-                            page[*place].live = Some(entity.live);
+                            page[*place].active = Some(entity.live);
                         }
                     }
                 }
@@ -160,7 +164,7 @@ impl Desk {
         gateway: &Gateway,
         principal: &str,
         request: InspectRequest,
-    ) -> Result<AdminAnswer, Problem> {
+    ) -> Result<AdminOutput, Problem> {
         let types = gateway.types.now();
         let Some(entry) = types.get(request.r#type.as_str()) else {
             return Err(unknown_type(&types, &request.r#type));
@@ -192,31 +196,31 @@ impl Desk {
             match gateway.look(owner, vec![(shard, vec![entity.clone()])]).await {
                 Ok(seen) => {
                     let seen = seen.first().and_then(|shard| shard.entities.first());
-                    detail.live = seen.map(|seen| seen.live);
-                    detail.waiting = seen.map(|seen| seen.waiting as u64);
+                    detail.active = seen.map(|seen| seen.live);
+                    detail.mailbox_length = seen.map(|seen| seen.waiting as u64);
                     let failure = seen.and_then(|seen| seen.failure.clone());
-                    detail.failure = failure.map(|it| LastFailure {
+                    detail.last_failure = failure.map(|it| LastFailure {
                         code: it.code,
                         message: it.message,
-                        wall_ms: it.wall_ms,
-                        in_a_row: it.in_a_row,
+                        unix_ms: it.wall_ms,
+                        consecutive_failures: it.in_a_row,
                     });
                 }
-                Err(why) => detail.unanswered = Some(why),
+                Err(why) => detail.unresponsive_owner = Some(why),
             }
         }
         if let Some(head) = loaded.head {
             detail.exists = true;
             detail.version = head.version;
             detail.revision = head.revision;
-            detail.sequence = head.commit_sequence;
+            detail.last_commit_sequence = head.commit_sequence;
             let lanes = head.lanes.iter().chain(&loaded.lanes);
-            detail.unsettled = lanes.map(|lane| lane.replies.len() as u64).sum();
-            detail.lanes = head.lanes.len() as u64 + u64::from(head.spilled_lane_count);
+            detail.unsettled_replies = lanes.map(|lane| lane.replies.len() as u64).sum();
+            detail.lane_count = head.lanes.len() as u64 + u64::from(head.spilled_lane_count);
             detail.state_bytes = head.state_bytes;
             self.keys(shard, &entity, values, &mut detail).await?;
         }
-        Ok(AdminAnswer::Entity(Box::new(detail)))
+        Ok(AdminOutput::Entity(Box::new(detail)))
     }
 
     async fn keys(
@@ -238,7 +242,7 @@ impl Desk {
             let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
             for record in found.records {
                 let ScannedRecord::State(key, value) = record else { continue };
-                detail.keys_total += 1;
+                detail.key_count += 1;
                 if detail.keys.len() < KEYS {
                     let key = String::from_utf8_lossy(&key).into_owned();
                     let shown =
@@ -259,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_that_no_page_gave_is_not_taken() {
+    fn a_cursor_that_no_page_returned_is_refused() {
         let said = [&7_u32.to_be_bytes()[..], b"key"].concat();
         let given = [said.clone(), check_of(&said).to_vec()].concat();
         assert_eq!(cursor(&given), Some((7, &b"key"[..])));

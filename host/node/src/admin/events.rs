@@ -3,7 +3,7 @@
 use ostraca_core::node::Notice;
 use ostraca_core::rows::Member;
 use ostraca_wire::proto::{Event, EventsRequest};
-use ostraca_wire::server::{Part, growing};
+use ostraca_wire::server::{AdminUpdate, update_channel};
 
 use super::*;
 use crate::clock::boot_millis;
@@ -13,12 +13,12 @@ use crate::view::Happened;
 const PAGE: usize = 256;
 
 impl Desk {
-    pub(super) fn events(&self, request: EventsRequest) -> AdminAnswer {
-        let (parts, answer) = growing();
+    pub(super) fn events(&self, request: EventsRequest) -> AdminOutput {
+        let (parts, answer) = update_channel();
         let (events, clock) = (self.events.clone(), self.status.clock.clone());
         tokio::spawn(async move {
             let mut more = events.watch();
-            let mut last = request.since.saturating_sub(1);
+            let mut last = request.from_sequence.saturating_sub(1);
             loop {
                 more.mark_unchanged();
                 loop {
@@ -33,8 +33,9 @@ impl Desk {
                     let now = boot_millis();
                     let events = page.into_iter().map(|it| event(it, now)).collect();
                     let now_ms = clock.now().cluster_time;
-                    let part = ostraca_wire::proto::Events { events, missed, now_ms };
-                    if parts.send(Ok(Part::Events(part))).await.is_err() {
+                    let part =
+                        ostraca_wire::proto::Events { events, missed, cluster_time_ms: now_ms };
+                    if parts.send(Ok(AdminUpdate::Events(part))).await.is_err() {
                         return;
                     }
                 }
@@ -56,7 +57,14 @@ fn event(happened: Happened, now: u64) -> Event {
     let Happened { number, at, mono, wall_ms, notice } = happened;
     let text = notice.to_string();
     let age_ms = now.saturating_sub(mono);
-    let base = Event { sequence: number, time_ms: at, text, wall_ms, age_ms, ..Event::default() };
+    let base = Event {
+        sequence: number,
+        cluster_time_ms: at,
+        message: text,
+        unix_ms: wall_ms,
+        age_ms,
+        ..Event::default()
+    };
     let of = |kind: &str, member: &Member| Event {
         kind: kind.into(),
         node: member.node.to_string(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
 use ostraca_store::{CompareAndSet, CompareAndSetError};
-use ostraca_wire::proto::Forgotten;
+use ostraca_wire::proto::ForgetResult;
 
 use super::*;
 use crate::rows;
@@ -20,12 +20,12 @@ const ATTEMPTS: usize = 8;
 const SEEN: Duration = Duration::from_secs(2);
 
 impl Desk {
-    pub(super) async fn forget(&self, node: &str) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn forget(&self, node: &str) -> Result<AdminOutput, Problem> {
         let name = NodeId::from(node);
         let key = rows::key_text(&RowKey::Node(name.clone()));
         let answer = |unchanged| {
             let node = node.to_owned();
-            Ok(AdminAnswer::Forgotten(Forgotten { node, unchanged }))
+            Ok(AdminOutput::Forgotten(ForgetResult { node, unchanged }))
         };
         let store = &self.deployer.cluster;
         for _ in 0..ATTEMPTS {

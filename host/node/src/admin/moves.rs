@@ -5,8 +5,8 @@ use std::time::Duration;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, Notice};
 use ostraca_core::rows::NodeStatus;
-use ostraca_wire::proto::{DrainProgress, Move, RebalancePlan, RebalanceProgress};
-use ostraca_wire::server::{Part, growing};
+use ostraca_wire::proto::{DrainProgress, RebalancePlan, RebalanceProgress, ShardMove};
+use ostraca_wire::server::{AdminUpdate, update_channel};
 
 use super::*;
 
@@ -16,7 +16,7 @@ const STEP: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Desk {
-    pub(super) fn drain(&self, node: &str, undo: bool) -> Result<AdminAnswer, Problem> {
+    pub(super) fn drain(&self, node: &str, undo: bool) -> Result<AdminOutput, Problem> {
         let view = self.seen();
         let name = NodeId::from(node);
         let Some(row) = view.nodes.get(&name) else {
@@ -39,7 +39,7 @@ impl Desk {
             return Err(problem("no-other-host", text, help));
         }
         self.tell(Event::Drain { node: name.clone(), draining: !undo });
-        let (parts, answer) = growing();
+        let (parts, answer) = update_channel();
         let mut pictures = self.view.clone();
         let total = count(&view, &name).0;
         tokio::spawn(async move {
@@ -52,8 +52,8 @@ impl Desk {
                 let marked = live.is_some_and(|row| row.draining != undo);
                 let done = live.is_none() || (marked && (undo || left == 0));
                 let node = name.to_string();
-                let progress = DrainProgress { node, total, left, in_flight, done };
-                if parts.send(Ok(Part::Drain(progress))).await.is_err() || done {
+                let progress = DrainProgress { node, total, remaining: left, in_flight, done };
+                if parts.send(Ok(AdminUpdate::Drain(progress))).await.is_err() || done {
                     return;
                 }
             }
@@ -61,12 +61,12 @@ impl Desk {
         Ok(answer)
     }
 
-    pub(super) async fn plan(&self) -> Result<AdminAnswer, Problem> {
+    pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
         let (answer, heard) = oneshot::channel();
         // A control thread that has ended drops the answer.
         let _ = self.control.send(control::Input::Plan(answer));
-        let plan = heard.await.map_err(|_| ostraca_wire::outcome::starting())?;
-        let moves = plan.into_iter().map(|(shard, from, to)| Move {
+        let plan = heard.await.map_err(|_| ostraca_wire::outcome::node_starting())?;
+        let moves = plan.into_iter().map(|(shard, from, to)| ShardMove {
             shard: shard.0,
             from: from.to_string(),
             to: to.to_string(),
@@ -79,17 +79,17 @@ impl Desk {
             true => "nodes run different versions: nothing is balanced until they are alike",
             false => "",
         };
-        Ok(AdminAnswer::Plan(RebalancePlan { moves, held_up: held_up.into() }))
+        Ok(AdminOutput::RebalancePlan(RebalancePlan { moves, blocked_reason: held_up.into() }))
     }
 
-    pub(super) async fn rebalance(&self) -> Result<AdminAnswer, Problem> {
-        let (parts, answer) = growing();
+    pub(super) async fn rebalance(&self) -> Result<AdminOutput, Problem> {
+        let (parts, answer) = update_channel();
         let (pictures, events) = (self.view.clone(), self.events.clone());
         let mut last = *events.watch().borrow();
         self.tell(Event::Rebalance);
         // Asked of the control thread behind the command: what the command began shows as moving by then.
         let nothing = match self.plan().await? {
-            AdminAnswer::Plan(plan) => plan.moves.is_empty() && self.leads(),
+            AdminOutput::RebalancePlan(plan) => plan.moves.is_empty() && self.leads(),
             _ => false,
         };
         tokio::spawn(async move {
@@ -121,7 +121,7 @@ impl Desk {
                 progress.done = quiet.elapsed() >= QUIET || (nothing && !began);
                 // Only what is news is told.
                 if told != Some(progress)
-                    && parts.send(Ok(Part::Rebalance(progress))).await.is_err()
+                    && parts.send(Ok(AdminUpdate::Rebalance(progress))).await.is_err()
                 {
                     return;
                 }

@@ -24,17 +24,17 @@ impl Desk {
                 incarnation: format!("{}-{:016x}", row.incarnation.counter, row.incarnation.nonce),
                 roles: names(row),
                 addresses: row.addresses.clone(),
-                standing: standing(row).into(),
+                status: standing(row).into(),
                 version: version(row.version),
-                age_ms: row.registered_unix_ms().map_or_else(
+                registered_for_ms: row.registered_unix_ms().map_or_else(
                     || now.saturating_sub(row.unix_ms),
                     |registered| wall.saturating_sub(registered),
                 ),
-                since_wall_ms: row.registered_unix_ms().unwrap_or(0),
+                registered_at_unix_ms: row.registered_unix_ms().unwrap_or(0),
                 renewals: row.renewals,
-                store_answers: row.store_available,
+                store_available: row.store_available,
                 shards: u32::try_from(view.shards.iter().filter(owned).count()).unwrap_or(u32::MAX),
-                answering,
+                is_self: answering,
                 reachable: (!answering && row.status == NodeStatus::Live)
                     .then(|| reached.contains(node)),
             }
@@ -65,7 +65,7 @@ impl Desk {
                 epoch: row.epoch.0,
                 owner: owner.map_or_else(String::new, |owner| owner.node.to_string()),
                 state: state.into(),
-                to: to.map_or_else(String::new, ToString::to_string),
+                target_node: to.map_or_else(String::new, ToString::to_string),
             }
         });
         shards.collect()
@@ -86,12 +86,12 @@ fn names(row: &NodeRow) -> Vec<String> {
     .collect()
 }
 
-fn standing(row: &NodeRow) -> proto::NodeStanding {
+fn standing(row: &NodeRow) -> proto::NodeStatus {
     match row.status {
-        NodeStatus::Live if row.is_draining_or_leaving() => proto::NodeStanding::Draining,
-        NodeStatus::Live => proto::NodeStanding::Live,
-        NodeStatus::Dead => proto::NodeStanding::Dead,
-        NodeStatus::Left => proto::NodeStanding::Stopped,
+        NodeStatus::Live if row.is_draining_or_leaving() => proto::NodeStatus::Draining,
+        NodeStatus::Live => proto::NodeStatus::Live,
+        NodeStatus::Dead => proto::NodeStatus::Dead,
+        NodeStatus::Left => proto::NodeStatus::Left,
     }
 }
 

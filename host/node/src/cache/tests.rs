@@ -44,7 +44,7 @@ fn keys(cached: &Cached) -> Vec<String> {
 }
 
 #[test]
-fn a_nodes_next_life_knows_where_to_send() {
+fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = Cache::place(dir.path());
     let types = Types::default();
@@ -84,7 +84,7 @@ fn a_nodes_next_life_knows_where_to_send() {
 }
 
 #[test]
-fn what_is_another_clusters_or_broken_is_removed_and_made_anew() {
+fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = Cache::place(dir.path());
     let open = |cluster| Cache::open(&place, cluster, Types::default()).expect("opened");
@@ -111,7 +111,7 @@ fn what_is_another_clusters_or_broken_is_removed_and_made_anew() {
 }
 
 #[test]
-fn what_another_has_open_is_left_alone() {
+fn a_cache_in_use_by_another_process_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = Cache::place(dir.path());
     let open = || Cache::open(&place, ONE, Types::default());

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_says_must_be_the_clusters_and_the_rest_is_taken() {
+    fn settings_in_a_file_must_match_those_of_the_cluster() {
         let mut cluster = ClusterSettings::default();
         cluster.set("lease", "10 s").expect("a time");
         let silent = config("renew = \"2 s\"\n");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_text_leaves_cluster_settings_out() {
+    fn the_effective_text_comments_out_unset_cluster_settings() {
         let text = config("margin = \"1 s\"\n").text_effective();
         for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-life = "]
         {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_is_not_one_or_out_of_range_is_refused_by_name() {
+    fn an_unknown_or_out_of_range_setting_is_refused_by_name() {
         let mut cluster = ClusterSettings::default();
         for (name, value, says) in [
             ("renew", "1 s", "`entities.lane-life`"),

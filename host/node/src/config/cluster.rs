@@ -7,7 +7,7 @@ use ostraca_core::assign::{AllocationStrategy, BuiltinStrategy, LeastShard};
 use ostraca_core::rows::Roles;
 use ostraca_core::{node, route};
 use ostraca_wire::PeerLimits;
-use ostraca_wire::envelope::Deadlines;
+use ostraca_wire::envelope::TimeoutLimits;
 use serde::{Deserialize, Serialize};
 
 use super::file::{File, large, millis, small};
@@ -186,9 +186,9 @@ impl Default for Gateway {
 
 impl Gateway {
     /// Milliseconds; a setting is at least one.
-    pub(super) fn deadlines(&self) -> Deadlines {
+    pub(super) fn deadlines(&self) -> TimeoutLimits {
         let longest = millis(self.max_deadline);
-        Deadlines { unless_named: millis(self.default_deadline).min(longest), longest }
+        TimeoutLimits { default_ms: millis(self.default_deadline).min(longest), max_ms: longest }
     }
 
     pub(super) fn settings(&self) -> route::Settings {
@@ -208,14 +208,14 @@ impl Default for Peers {
     fn default() -> Self {
         let (peers, words) = (PeerLimits::default(), WordBounds::default());
         Self {
-            keep_alive: peers.keep_alive,
+            keep_alive: peers.keep_alive_interval,
             idle_timeout: peers.idle_timeout,
-            connections: small(peers.connections),
+            connections: small(peers.max_connections),
             max_frame: peers.max_frame.into(),
-            messages: peers.messages,
-            message_bytes: peers.message_bytes,
-            calls: peers.calls,
-            call_bytes: peers.call_bytes,
+            messages: peers.in_flight_messages,
+            message_bytes: peers.in_flight_message_bytes,
+            calls: peers.in_flight_requests,
+            call_bytes: peers.in_flight_request_bytes,
             pushes: small(peers.pushes),
             words: small(words.words),
             word_bytes: words.bytes as u64,
@@ -226,14 +226,14 @@ impl Default for Peers {
 impl Peers {
     pub(super) fn limits(&self) -> PeerLimits {
         PeerLimits {
-            keep_alive: self.keep_alive,
+            keep_alive_interval: self.keep_alive,
             idle_timeout: self.idle_timeout,
-            connections: self.connections as usize,
+            max_connections: self.connections as usize,
             max_frame: small(large(self.max_frame)),
-            messages: self.messages,
-            message_bytes: self.message_bytes,
-            calls: self.calls,
-            call_bytes: self.call_bytes,
+            in_flight_messages: self.messages,
+            in_flight_message_bytes: self.message_bytes,
+            in_flight_requests: self.calls,
+            in_flight_request_bytes: self.call_bytes,
             pushes: self.pushes as usize,
         }
     }

@@ -23,7 +23,7 @@ fn the_default_text_has_every_setting_with_its_default() {
 }
 
 #[test]
-fn settings_without_a_default_are_in_the_default_text_as_comments() {
+fn the_default_text_has_optional_settings_as_comments() {
     let uncommented = Config::default_text().lines().map(|line| {
         line.strip_prefix("# ")
             .filter(|it| it.contains(" = ") && !it.contains(". "))
@@ -38,7 +38,7 @@ fn settings_without_a_default_are_in_the_default_text_as_comments() {
 }
 
 #[test]
-fn defaults_are_those_of_the_libraries() {
+fn defaults_equal_those_of_the_libraries() {
     let config = Config::parse("node = \"n\"", "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wire_limits(), ostraca_wire::Limits::default());
     assert_eq!(config.shard_settings(), ostraca_core::shard::Settings::default());
@@ -60,7 +60,7 @@ fn defaults_are_those_of_the_libraries() {
 }
 
 #[test]
-fn a_node_without_the_store_joins_and_one_with_it_does_not() {
+fn only_a_node_without_the_store_joins_others() {
     let text = "node = \"n\"\nroles = [\"host\"]\njoin = [\"a:1\", \"[::1]:2\"]";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     assert_eq!(config.join, ["a:1", "[::1]:2"]);
@@ -69,7 +69,7 @@ fn a_node_without_the_store_joins_and_one_with_it_does_not() {
 }
 
 #[test]
-fn where_to_join_may_come_from_the_command_line() {
+fn join_addresses_may_come_from_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ostraca.toml");
     std::fs::write(&path, "node = \"n\"\nroles = [\"host\"]").expect("written");
@@ -82,7 +82,7 @@ fn where_to_join_may_come_from_the_command_line() {
 }
 
 #[test]
-fn the_effective_text_reads_back_as_the_same_configuration() {
+fn the_effective_text_parses_to_the_same_configuration() {
     let text = "node = \"n\"\nrecord = \"r\"\n[guests]\nmax-live = 7\nallocator = \"on-demand\"\n";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     let again = Config::parse(&config.text_effective(), "ostraca.toml").expect("a configuration");
@@ -90,7 +90,7 @@ fn the_effective_text_reads_back_as_the_same_configuration() {
 }
 
 #[test]
-fn what_is_set_for_the_nodes_machine_and_its_strategy_reaches_them() {
+fn settings_reach_the_node_machine_and_its_strategy() {
     let text = "node = \"n\"\nunheard-leases = 3\nreport-delay = \"7 ms\"\ncandidate-step = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nthreshold = 4\nlimit = 5";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     let node = config.node_settings();

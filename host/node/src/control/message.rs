@@ -9,7 +9,7 @@ use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
-use ostraca_wire::peer::VERSIONS;
+use ostraca_wire::peer::PEER_PROTOCOL_VERSIONS;
 use serde::Serialize;
 
 /// What every control message of this release bears.
@@ -30,7 +30,7 @@ pub(crate) enum Ignored {
     #[error("it is of the unknown kind {0}")]
     Kind(u32),
     /// It is of a version that is not spoken here.
-    #[error("it has version {0}; this release speaks {start} to {end}", start = VERSIONS.start(), end = VERSIONS.end())]
+    #[error("it has version {0}; this release speaks {start} to {end}", start = PEER_PROTOCOL_VERSIONS.start(), end = PEER_PROTOCOL_VERSIONS.end())]
     Version(u8),
     /// It has a required field that is unknown, or is damaged.
     #[error("{0}")]
@@ -58,7 +58,7 @@ pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage
     let Some((&version, body)) = body.split_first() else {
         return Err(Ignored::Unreadable("it is empty".into()));
     };
-    if !VERSIONS.contains(&u32::from(version)) {
+    if !PEER_PROTOCOL_VERSIONS.contains(&u32::from(version)) {
         return Err(Ignored::Version(version));
     }
     let (from, said) = codec::decode_prefix::<Member>(body).map_err(unreadable)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
-use ostraca_wire::peer::calls::Calls;
+use ostraca_wire::peer::rpc_client::RpcClient;
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink, StreamKind};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -110,10 +110,10 @@ async fn connect(
     dialer: &PeerDialer,
     to: &NodeId,
     addresses: &[String],
-) -> Result<(Calls, PeerLink), String> {
+) -> Result<(RpcClient, PeerLink), String> {
     reach::first(addresses, async |address| {
         let link = dialer.connect(address, Alpn::Control, Some(to.clone())).await?;
-        let calls = link.calls(StreamKind::Talk).await?;
+        let calls = link.open_rpc(StreamKind::Control).await?;
         Ok((calls, link))
     })
     .await

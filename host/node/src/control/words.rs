@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_nobody_hears_are_lost_beyond_their_bounds_and_counted() {
+    fn unread_control_messages_over_the_bounds_are_dropped() {
         let stats = Arc::<Stats>::default();
         let (words, mut heard) = queue(Bounds { words: 3, bytes: 100 }, stats.clone());
         let put = |bytes| words.put(member(), ControlMessage::Rebalance, bytes);

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::MemoryStore;
-use ostraca_wire::server::UploadPlace;
+use ostraca_wire::server::UploadPermit;
 use tokio::runtime::Handle;
 
 use super::*;
@@ -38,12 +38,12 @@ async fn upload(component: &'static [u8]) -> Upload {
     let component = Bytes::from_static(component);
     let elsewhere = MemoryStore::new(2, ClusterId(1), "test");
     let digest = elsewhere.put_blob(component.clone()).await.expect("put");
-    let (manifest, place) = (MANIFEST.into(), UploadPlace::free());
-    Upload { manifest, digest, component, expected_revision: None, place }
+    let (manifest, place) = (MANIFEST.into(), UploadPermit::unmetered());
+    Upload { manifest, digest, component, expected_revision: None, permit: place }
 }
 
 #[tokio::test]
-async fn a_component_of_no_use_is_refused_and_nothing_is_written() {
+async fn an_invalid_component_is_refused_and_nothing_is_written() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let here = deployer(&store);
     for (component, code) in [(EMPTY, "missing-export"), (&b"hello"[..], "not-wasm")] {
@@ -56,7 +56,7 @@ async fn a_component_of_no_use_is_refused_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn what_stands_and_cannot_be_run_here_is_tried_again_by_a_deploy_and_told_at_once() {
+async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let here = deployer(&store);
     let component = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
@@ -99,7 +99,7 @@ async fn limits_beyond_the_nodes_ceilings_are_refused() {
 }
 
 #[tokio::test]
-async fn a_deploy_that_compiles_does_not_hold_up_others() {
+async fn a_deploy_that_compiles_does_not_block_others() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let here = deployer(&store);
     // As where another deploy writes: what is refused before does not wait for it.
@@ -113,7 +113,7 @@ async fn a_deploy_that_compiles_does_not_hold_up_others() {
 }
 
 #[test]
-fn a_deploy_keeps_a_later_releases_fields_of_the_type() {
+fn a_deploy_keeps_unknown_fields_of_the_type() {
     // Number 100, optional.
     let noted: ostraca_core::extensions::Extensions<TypeRow> =
         ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");

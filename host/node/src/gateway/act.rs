@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_core::message::{Message, ReplyToken};
 use ostraca_core::route::{Action, AttemptResult};
-use ostraca_wire::clock::Moment;
-use ostraca_wire::outcome::{doubtful, not_run, refused_by};
-use ostraca_wire::peer::messages::Forward;
+use ostraca_wire::clock::BootInstant;
+use ostraca_wire::outcome::{not_run, reply_for_refusal, unknown_if_in_doubt};
+use ostraca_wire::peer::forwarding::Forward;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::Gateway;
@@ -47,7 +47,7 @@ impl Gateway {
             }
             drop(router);
             for (parcel, in_doubt, problem) in answers {
-                parcel.answer(doubtful(not_run(problem), in_doubt));
+                parcel.answer(unknown_if_in_doubt(not_run(problem), in_doubt));
             }
         }
     }
@@ -78,7 +78,7 @@ impl Gateway {
                     let envelope = item.forwarded(&self.node, epoch);
                     out.remote(to, Forward { tag, envelope });
                 }
-                Action::Refuse { item, refusal } => item.answer(refused_by(refusal)),
+                Action::Refuse { item, refusal } => item.answer(reply_for_refusal(refusal)),
                 Action::Buffered => {}
             }
         }
@@ -99,7 +99,7 @@ impl Gateway {
         types: &Table,
         session: ScopedSessionId,
         envelope: &Envelope,
-        received: Moment,
+        received: BootInstant,
     ) -> Result<Option<Arc<Message>>, Problem> {
         let token = ReplyToken(self.tokens.fetch_add(1, Ordering::Relaxed) + 1);
         let message = self.opener.open(types, session, envelope, received, token)?;

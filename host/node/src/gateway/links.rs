@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::Member;
-use ostraca_wire::peer::messages::{Forward, Lost, MessageLink, Replies};
+use ostraca_wire::peer::forwarding::{Forward, MessageLink, ReplyHandler, UnansweredMessages};
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use ostraca_wire::proto::{Problem, Reply};
 use tokio::runtime::Handle;
@@ -203,7 +203,7 @@ impl Keeper {
             let node = Some(self.member.node.clone());
             let peer = self.dialer.connect(address, Alpn::Bulk, node).await?;
             let sink = Sink { member: self.member.clone(), gateway: self.gateway.clone() };
-            let link = peer.messages(Arc::new(sink)).await?;
+            let link = peer.open_forwarding(Arc::new(sink)).await?;
             Ok((Arc::new(link), peer))
         })
         .await
@@ -216,16 +216,16 @@ struct Sink {
     gateway: Weak<Gateway>,
 }
 
-impl Replies for Sink {
-    fn replies(&self, batch: &mut Vec<(u64, Reply)>) {
+impl ReplyHandler for Sink {
+    fn on_replies(&self, batch: &mut Vec<(u64, Reply)>) {
         if let Some(gateway) = self.gateway.upgrade() {
             gateway.replies(batch);
         }
     }
 
-    fn lost(&self, lost: Lost) {
+    fn on_closed(&self, lost: UnansweredMessages) {
         if let Some(gateway) = self.gateway.upgrade() {
-            tracing::debug!(node = %self.member, why = lost.why, "a link broke");
+            tracing::debug!(node = %self.member, why = lost.reason, "a link broke");
             gateway.not_sent(lost.not_sent);
             gateway.lost(&self.member);
         }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_core::message::{Message, MessageMetadata, ReplyToken};
-use ostraca_wire::clock::Moment;
-use ostraca_wire::envelope::Deadlines;
+use ostraca_wire::clock::BootInstant;
+use ostraca_wire::envelope::TimeoutLimits;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
@@ -20,13 +20,13 @@ const SHARED: (usize, usize) = (256, 128);
 /// Opens envelopes.
 pub(crate) struct Opener {
     clock: Arc<Clock>,
-    pub(super) deadlines: Deadlines,
+    pub(super) deadlines: TimeoutLimits,
     /// Texts in use, shared: there are few, and each message would else carry a copy.
     shared: Mutex<HashMap<String, Arc<str>>>,
 }
 
 impl Opener {
-    pub(crate) fn new(clock: Arc<Clock>, deadlines: Deadlines) -> Self {
+    pub(crate) fn new(clock: Arc<Clock>, deadlines: TimeoutLimits) -> Self {
         Self { clock, deadlines, shared: Mutex::default() }
     }
 
@@ -51,7 +51,7 @@ impl Opener {
         types: &Table,
         session: ScopedSessionId,
         envelope: &Envelope,
-        received: Moment,
+        received: BootInstant,
         token: ReplyToken,
     ) -> Result<Arc<Message>, Problem> {
         let (entry, method, kind) = resolve(types, &envelope.principal, envelope)?;
@@ -63,6 +63,6 @@ impl Opener {
             traceparent: envelope.traceparent.as_str().into(),
         };
         let resolved = (entry.name.clone(), method, kind);
-        Ok(Arc::new(envelope.message(token, session, resolved, (now, held), context)))
+        Ok(Arc::new(envelope.to_message(token, session, resolved, (now, held), context)))
     }
 }

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::rows::Member;
-use ostraca_wire::clock::Moment;
-use ostraca_wire::peer::messages::Forward;
+use ostraca_wire::clock::BootInstant;
+use ostraca_wire::peer::forwarding::Forward;
 use ostraca_wire::proto::{Envelope, Reply};
-use ostraca_wire::server::{Charge, Request, Ticket};
+use ostraca_wire::server::{Charge, IncomingMessage, Ticket};
 use tokio::sync::mpsc;
 
 use super::{Gateway, lock};
@@ -22,15 +22,15 @@ pub(super) struct Inner {
     pub(super) shard: ShardId,
     pub(super) session: ScopedSessionId,
     pub(super) envelope: Envelope,
-    pub(super) received: Moment,
+    pub(super) received: BootInstant,
     /// What it costs its sender.
     pub(super) charge: Arc<Charge>,
     ticket: Mutex<Option<Ticket>>,
 }
 
 impl Parcel {
-    pub(super) fn new(shard: ShardId, session: ScopedSessionId, request: Request) -> Self {
-        let Request { envelope, received, ticket } = request;
+    pub(super) fn new(shard: ShardId, session: ScopedSessionId, request: IncomingMessage) -> Self {
+        let IncomingMessage { envelope, received, ticket } = request;
         let charge = Arc::clone(ticket.charge());
         let ticket = Mutex::new(Some(ticket));
         Self(Arc::new(Inner { shard, session, envelope, received, charge, ticket }))
@@ -40,21 +40,21 @@ impl Parcel {
     #[cfg(test)]
     pub(crate) fn answered() -> Self {
         let (shard, session) = (ShardId(1), ScopedSessionId::derive("client/x", b"s"));
-        let (envelope, received) = (Envelope::default(), Moment::now());
-        let (charge, ticket) = (Charge::free(), Mutex::new(None));
+        let (envelope, received) = (Envelope::default(), BootInstant::now());
+        let (charge, ticket) = (Charge::unmetered(), Mutex::new(None));
         Self(Arc::new(Inner { shard, session, envelope, received, charge, ticket }))
     }
 
     pub(super) fn answer(&self, reply: Reply) {
         // Answered once: a later answer is another copy's.
         if let Some(ticket) = lock(&self.0.ticket).take() {
-            ticket.answer(reply);
+            ticket.reply(reply);
         }
     }
 
     /// Whether nobody can get its answer any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_abandoned)
+        lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_closed)
     }
 
     /// For how many milliseconds this node has held it.
@@ -64,7 +64,7 @@ impl Parcel {
 
     /// The envelope as another node gets it.
     pub(super) fn forwarded(&self, node: &str, epoch: Epoch) -> Envelope {
-        self.0.envelope.passed_on(self.0.session, node, epoch, self.held())
+        self.0.envelope.to_forwarded(self.0.session, node, epoch, self.held())
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::message::codes;
-use ostraca_wire::outcome::{bounced, hint_details};
+use ostraca_wire::outcome::{hint_details, retryable_problem};
 use ostraca_wire::proto::Problem;
-use ostraca_wire::server::Request;
+use ostraca_wire::server::IncomingMessage;
 
 use super::Gateway;
 use super::parcel::Batches;
@@ -19,12 +19,12 @@ use crate::worker::{Back, Delivery};
 struct Placed {
     session: ScopedSessionId,
     shard: ShardId,
-    request: Request,
+    request: IncomingMessage,
 }
 
 impl Gateway {
     /// Takes messages that another node passed on.
-    pub(crate) fn take_passed_on(&self, batch: &mut Vec<Request>) {
+    pub(crate) fn take_passed_on(&self, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.now();
         let placed: Vec<_> =
             batch.drain(..).filter_map(|request| self.place(&types, request)).collect();
@@ -38,12 +38,12 @@ impl Gateway {
         };
         let mut out = Batches::new(self.workers.len());
         for (Placed { session, shard, request }, hint) in placed.into_iter().zip(hints) {
-            let Request { envelope, received, ticket } = request;
+            let IncomingMessage { envelope, received, ticket } = request;
             // Where nothing is hosted, no worker would refuse it.
             if hint.is_some() || self.workers.is_empty() {
                 let details = hint.as_ref().map(hint_details).unwrap_or_default();
                 let text = format!("shard {shard} is not on this node");
-                ticket.not_run(Problem { details, ..bounced(codes::NOT_OWNER, &text) });
+                ticket.not_run(Problem { details, ..retryable_problem(codes::NOT_OWNER, &text) });
                 continue;
             }
             match self.open(&types, session, &envelope, received) {
@@ -59,8 +59,8 @@ impl Gateway {
     }
 
     /// Finds a message's shard; none: it was refused.
-    fn place(&self, types: &Table, mut request: Request) -> Option<Placed> {
-        self.opener.deadlines.bound(&mut request.envelope);
+    fn place(&self, types: &Table, mut request: IncomingMessage) -> Option<Placed> {
+        self.opener.deadlines.apply(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {
             let missing = problem("bad-message", "a session of 16 bytes is missing", "");
@@ -78,5 +78,5 @@ impl Gateway {
 }
 
 fn loading() -> Problem {
-    bounced(codes::REBALANCING, "the type is being loaded")
+    retryable_problem(codes::REBALANCING, "the type is being loaded")
 }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_back_as_they_are_shown() {
+    fn sizes_round_trip_through_their_text() {
         for bytes in [0, 1, 1023, 1024, 1025, 16 << 20, 3 << 30] {
             assert_eq!(read_size(&show_size(bytes)), Some(bytes));
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn times_read_back_as_they_are_shown() {
+    fn times_round_trip_through_their_text() {
         for ms in [0, 1, 100, 999, 1_000, 120_000, 3_600_000] {
             let time = Duration::from_millis(ms);
             assert_eq!(read_time(&show_time(time)), Some(time));

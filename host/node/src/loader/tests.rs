@@ -54,7 +54,7 @@ fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> StoredRow {
 }
 
 #[tokio::test]
-async fn a_node_that_runs_no_entities_knows_types_by_their_rows_alone() {
+async fn a_node_without_entities_knows_types_from_their_rows() {
     let Bench { types, loader, told, .. } = bench(false);
     loader.listed(vec![row(5, "counter", 1, [0; 32]), row(6, "account", 1, [0; 32])], 6);
     assert_eq!(types.reached("counter", 1, LONG).await, Ok(()));
@@ -79,7 +79,7 @@ async fn a_node_that_runs_no_entities_knows_types_by_their_rows_alone() {
 }
 
 #[tokio::test]
-async fn rows_and_components_of_no_use_are_shown_and_end_nothing() {
+async fn invalid_type_rows_and_components_are_shown_as_broken() {
     let Bench { types, loader, store, .. } = bench(true);
     let digest = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
     loader.row(row(1, "hollow", 1, digest));
@@ -96,7 +96,7 @@ async fn rows_and_components_of_no_use_are_shown_and_end_nothing() {
 }
 
 #[tokio::test]
-async fn a_component_that_the_store_does_not_give_yet_is_asked_for_again() {
+async fn a_component_missing_from_the_store_is_requested_again() {
     let Bench { types, loader, store, .. } = bench(true);
     let elsewhere = MemoryStore::new(2, ClusterId(1), "test");
     let digest = elsewhere.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
@@ -111,7 +111,7 @@ async fn a_component_that_the_store_does_not_give_yet_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn what_was_remembered_is_overruled_by_any_row_of_this_life() {
+async fn a_cached_type_is_overruled_by_any_row_from_the_store() {
     let Bench { types, loader, .. } = bench(false);
     loader.row(row(7, "counter", 5, [0; 32]));
     assert_eq!(types.reached("counter", 5, LONG).await, Ok(()));

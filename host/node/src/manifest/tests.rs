@@ -27,7 +27,7 @@ fn manifests_that_mean_the_same_have_the_same_canonical_text() {
 }
 
 #[test]
-fn the_effective_text_reads_back_as_the_same_manifest() {
+fn the_effective_text_parses_to_the_same_manifest() {
     let text = format!("{SMALL}shard-key = \"until:/\"\n[life]\nidle = \"5 s\"\n");
     let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
     let again = Manifest::parse(&manifest.text_effective(), "entity.toml");
@@ -35,7 +35,7 @@ fn the_effective_text_reads_back_as_the_same_manifest() {
 }
 
 #[test]
-fn what_the_platform_cannot_do_yet_is_refused_not_ignored() {
+fn unsupported_features_are_refused_and_not_ignored() {
     for more in [
         "[life]\nremember = true",
         "[grants]\nask = [\"account\"]",
@@ -76,7 +76,7 @@ fn each_error_names_its_line() {
 }
 
 #[test]
-fn access_is_by_name_by_role_or_for_all() {
+fn access_is_granted_by_name_by_role_or_to_all() {
     let with = |send: &str| {
         let text = format!("{SMALL}[access]\nsend = {send}\n");
         Manifest::parse(&text, "entity.toml").expect("a manifest").access

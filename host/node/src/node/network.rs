@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::Member;
 use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
-use ostraca_wire::hello::NodeFacts;
-use ostraca_wire::identity::{Identity, Trust};
-use ostraca_wire::peer::{Facts, PeerDialer};
-use ostraca_wire::server::{Peers as PeerSide, Server};
+use ostraca_wire::hello::NodeDescriptor;
+use ostraca_wire::identity::{Identity, TrustRoot};
+use ostraca_wire::peer::{PeerDescriptor, PeerDialer};
+use ostraca_wire::server::{PeerConfig as PeerSide, Server};
 use tokio::runtime::Handle;
 
 use super::joining::Stores;
@@ -36,7 +36,7 @@ pub(super) struct Network {
     pub(super) door: Arc<Door>,
     peers: Arc<Peers>,
     /// What the node says of itself to others.
-    facts: Facts,
+    facts: PeerDescriptor,
 }
 
 impl Network {
@@ -44,7 +44,7 @@ impl Network {
     pub(super) fn bind(
         basis: &Basis,
         identity: &Identity,
-        trust: &Trust,
+        trust: &TrustRoot,
         control: &Control,
         own: Option<&Local>,
     ) -> Result<Self, NodeError> {
@@ -66,7 +66,7 @@ impl Network {
             identity,
             trust,
             config.wire_limits(),
-            PeerSide { facts: facts.clone(), service: Arc::new(Streams(peers.clone())) },
+            PeerSide { descriptor: facts.clone(), service: Arc::new(Streams(peers.clone())) },
             door.clone(),
         )?;
         let address = server.local_addr()?;
@@ -80,11 +80,11 @@ impl Network {
         // Set here and nowhere else.
         let rows = ClusterServer::new(stores.rows.clone(), ServerOptions::default());
         let _ = self.peers.rows.set(rows);
-        self.facts.node.store = stores.found.identity.store_id;
+        self.facts.node.store_id = stores.found.identity.store_id;
         self.facts.shards = stores.found.shards;
         self.facts.hash.clone_from(&stores.found.hash);
         self.facts.addresses.clone_from(&self.addresses);
-        self.server.set_peer_facts(self.facts.clone());
+        self.server.set_peer_descriptor(self.facts.clone());
     }
 
     /// The node can take messages that other nodes pass on.
@@ -97,18 +97,18 @@ impl Network {
     pub(super) fn registered(&self) -> Box<dyn Fn(&Member) + Send> {
         let (server, facts) = (self.server.clone(), self.facts.clone());
         Box::new(move |member| {
-            let node = NodeFacts { incarnation: member.incarnation, ..facts.node.clone() };
-            server.set_peer_facts(Facts { node, ..facts.clone() });
+            let node = NodeDescriptor { incarnation: member.incarnation, ..facts.node.clone() };
+            server.set_peer_descriptor(PeerDescriptor { node, ..facts.clone() });
         })
     }
 }
 
 /// What the node knows of itself before it has found the store.
-fn facts(basis: &Basis, own: Option<&Local>) -> Facts {
+fn facts(basis: &Basis, own: Option<&Local>) -> PeerDescriptor {
     let config = &basis.config;
-    let node = NodeFacts {
+    let node = NodeDescriptor {
         cluster: basis.cluster,
-        store: own.map_or(0, |own| own.found.identity.store_id),
+        store_id: own.map_or(0, |own| own.found.identity.store_id),
         node: basis.node.clone(),
         incarnation: Incarnation::default(),
     };
@@ -119,7 +119,7 @@ fn facts(basis: &Basis, own: Option<&Local>) -> Facts {
         }
     };
     let addresses = config.advertise.clone();
-    Facts { node, roles: config.roles(), shards, hash, addresses, format: FORMAT }
+    PeerDescriptor { node, roles: config.roles(), shards, hash, addresses, format: FORMAT }
 }
 
 /// Where others reach the node: what `advertise` says, or else where it listens.

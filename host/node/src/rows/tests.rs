@@ -135,7 +135,7 @@ fn a_row_of_another_format_is_refused_by_name() {
 }
 
 #[test]
-fn a_key_names_one_row_and_a_row_has_one_key() {
+fn row_keys_and_their_texts_map_one_to_one() {
     for key in [
         RowKey::Node("n-1.x".into()),
         RowKey::Manager,
@@ -210,7 +210,7 @@ fn later(number: u32) -> Bytes {
 }
 
 #[test]
-fn a_later_releases_row_is_kept_whole_or_refused_by_name() {
+fn a_row_of_a_later_release_is_kept_whole_or_refused_by_name() {
     let Some((key, Row::Node(mut row), _)) =
         decode_core(&stored("nodes/n1", later(GROUP))).expect("decodes")
     else {
@@ -229,7 +229,7 @@ fn a_later_releases_row_is_kept_whole_or_refused_by_name() {
 }
 
 #[test]
-fn a_cluster_whose_format_is_not_read_is_refused_with_both_numbers() {
+fn an_unreadable_cluster_format_is_refused_with_both_numbers() {
     ClusterRow::new(FORMAT).readable().expect("this release's own");
     let raising = ClusterRow { next: FORMAT + 1, ..ClusterRow::new(FORMAT) };
     for row in [ClusterRow::new(FORMAT + 1), ClusterRow::new(OLDEST_FORMAT - 1), raising] {

@@ -192,5 +192,5 @@ pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
 }
 
 pub(super) fn trouble(code: &str, text: String, help: &str) -> StatusProblem {
-    StatusProblem { code: code.into(), text, help: help.into() }
+    StatusProblem { code: code.into(), message: text, help: help.into() }
 }

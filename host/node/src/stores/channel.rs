@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_store_peer::{Channel, ChannelError};
-use ostraca_wire::peer::calls::Calls;
+use ostraca_wire::peer::rpc_client::RpcClient;
 use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
 
 use crate::error::NodeError;
@@ -17,10 +17,10 @@ const FRAME: usize = 64;
 /// Opens the stream of a store's calls.
 pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>, NodeError> {
     let kind = match alpn {
-        Alpn::Bulk => StreamKind::Store,
-        Alpn::Control => StreamKind::Cluster,
+        Alpn::Bulk => StreamKind::EntityStore,
+        Alpn::Control => StreamKind::ClusterStore,
     };
-    let calls = Arc::new(link.calls(kind).await?);
+    let calls = Arc::new(link.open_rpc(kind).await?);
     // The stores push nothing.
     drop(calls.pushes());
     Ok(Box::new(Wire { link, calls }))
@@ -29,7 +29,7 @@ pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>,
 /// A stream of calls, as the stores' clients need it.
 struct Wire {
     link: PeerLink,
-    calls: Arc<Calls>,
+    calls: Arc<RpcClient>,
 }
 
 impl Channel for Wire {
@@ -42,8 +42,8 @@ impl Channel for Wire {
     }
 
     fn max_call(&self) -> usize {
-        let bounds = &self.link.info.bounds;
-        let bytes = u64::from(bounds.frame).min(bounds.call_bytes);
+        let bounds = &self.link.info.limits;
+        let bytes = u64::from(bounds.max_frame).min(bounds.in_flight_request_bytes);
         usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(FRAME)
     }
 

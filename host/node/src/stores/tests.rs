@@ -9,13 +9,14 @@ use ostraca_store::{CompareAndSet, EntityStore, MemoryStore};
 use ostraca_store_peer::{ChannelError, ClusterServer, EntityServer, ServerOptions};
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::identity::Ca;
-use ostraca_wire::peer::serve::serve_calls;
-use ostraca_wire::peer::{Facts, PeerInfo, PeerService, StreamKind};
+use ostraca_wire::peer::rpc_server::serve_rpc;
+use ostraca_wire::peer::{PeerDescriptor, PeerInfo, PeerService, StreamKind};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{
-    Admin, AdminAnswer, Peer, Peers, Request, Server, Service, SessionInfo,
+    AdminOperation, AdminOutput, ClientInfo, IncomingMessage, PeerConfig, Server, Service,
+    SessionInfo,
 };
 use tokio::sync::mpsc;
 
@@ -41,17 +42,21 @@ impl Serves {
 }
 
 impl Service for Serves {
-    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         batch.clear();
     }
 
-    async fn admin(&self, _: &Arc<Peer>, _: Admin) -> Result<AdminAnswer, Problem> {
+    async fn handle_admin(
+        &self,
+        _: &Arc<ClientInfo>,
+        _: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
         Err(Problem::default())
     }
 }
 
 impl PeerService for Serves {
-    fn stream(
+    fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
         kind: StreamKind,
@@ -63,15 +68,13 @@ impl PeerService for Serves {
         async move {
             // How a stream ends is the other side's to see.
             let _ = match (kind, entities, rows) {
-                (StreamKind::Store, Some(server), _) => {
+                (StreamKind::EntityStore, Some(server), _) => {
                     let mut link = server.link(&peer.member);
-                    serve_calls(reader, writer, &peer, move |_, call| link.call(&call), pushes)
-                        .await
+                    serve_rpc(reader, writer, &peer, move |_, call| link.call(&call), pushes).await
                 }
-                (StreamKind::Cluster, _, Some(server)) => {
+                (StreamKind::ClusterStore, _, Some(server)) => {
                     let mut link = server.link(&peer.member);
-                    serve_calls(reader, writer, &peer, move |_, call| link.call(&call), pushes)
-                        .await
+                    serve_rpc(reader, writer, &peer, move |_, call| link.call(&call), pushes).await
                 }
                 _ => Ok(()),
             };
@@ -92,15 +95,15 @@ struct Running {
 
 fn run(ca: &Ca, name: &str, roles: Roles, serves: Serves) -> Running {
     let identity = ca.issue_node(name, &["localhost".to_owned()]).expect("an identity");
-    let node = NodeFacts {
+    let node = NodeDescriptor {
         cluster: ca.cluster(),
-        store: 0,
+        store_id: 0,
         node: name.into(),
         incarnation: Incarnation::default(),
     };
-    let facts = Facts { roles, ..Facts::from(node) };
-    let peers = Peers { facts, service: Arc::new(serves.clone()) };
-    let trust = ostraca_wire::identity::Trust::from_pem(ca.certificate_pem()).expect("trust");
+    let facts = PeerDescriptor { roles, ..PeerDescriptor::from(node) };
+    let peers = PeerConfig { descriptor: facts, service: Arc::new(serves.clone()) };
+    let trust = ostraca_wire::identity::TrustRoot::from_pem(ca.certificate_pem()).expect("trust");
     let listen = ([127, 0, 0, 1], 0).into();
     let (server, dialer) = Server::bind_with_peers(
         listen,
@@ -163,7 +166,7 @@ async fn join(config: &Config, from: &Running) -> Result<Remote, NodeError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_store_is_found_by_the_address_of_any_node_and_remembered() {
+async fn the_store_is_found_through_any_node_and_remembered() {
     let dir = tempfile::tempdir().expect("a directory");
     let ca = Ca::create(CLUSTER).expect("an authority");
     let store = founded(64).await;
@@ -198,7 +201,7 @@ async fn the_store_is_found_by_the_address_of_any_node_and_remembered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_differs_is_refused_at_the_join_with_both_values() {
+async fn a_mismatch_is_refused_at_the_join_with_both_values() {
     let dir = tempfile::tempdir().expect("a directory");
     let ca = Ca::create(CLUSTER).expect("an authority");
     let store = founded(64).await;
@@ -228,7 +231,7 @@ async fn put(store: &MemoryStore, key: &str, value: &'static [u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_whose_format_or_rows_this_program_does_not_read_is_refused_by_name() {
+async fn a_store_with_an_unreadable_row_is_refused_by_name() {
     let ca = Ca::create(CLUSTER).expect("an authority");
     let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
     let join_that = async |key: &str, value: &'static [u8]| {
@@ -259,7 +262,7 @@ async fn a_store_whose_format_or_rows_this_program_does_not_read_is_refused_by_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_does_not_know_where_the_store_is_is_named() {
+async fn a_node_that_does_not_know_the_store_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let ca = Ca::create(CLUSTER).expect("an authority");
     let other = run(&ca, "n3", Roles::default(), Serves::default());
@@ -277,7 +280,7 @@ async fn a_node_that_does_not_know_where_the_store_is_is_named() {
 }
 
 #[test]
-fn what_was_certainly_not_sent_is_told_apart_from_what_may_have_been_done() {
+fn requests_not_sent_are_distinguished_from_those_in_doubt() {
     use ostraca_wire::Error;
     let too_large = |what| Error::TooLarge { what, bytes: 2, limit: 1, setting: "peer_max_frame" };
     assert!(matches!(failure(Error::NotSent("x".into())), ChannelError::NotSent(_)));
@@ -285,7 +288,9 @@ fn what_was_certainly_not_sent_is_told_apart_from_what_may_have_been_done() {
     assert!(matches!(failure(overloaded), ChannelError::NotSent(_)));
     assert!(matches!(failure(too_large("a call")), ChannelError::NotSent(_)));
     assert!(matches!(failure(too_large("an answer")), ChannelError::ResponseTooLarge(_)));
-    for in_doubt in [Error::Lost("x".into()), Error::Reset(ostraca_wire::code::Code::Done)] {
+    for in_doubt in
+        [Error::ConnectionLost("x".into()), Error::Reset(ostraca_wire::close_code::CloseCode::Done)]
+    {
         assert!(matches!(failure(in_doubt), ChannelError::Disconnected(_)));
     }
 }

@@ -247,12 +247,12 @@ impl Worker {
         let charge = self.tickets.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.parts.stats, async move {
             // Asked here, when the turn starts: the one before it may have made a reply since it was given out.
-            if let Some(full) = charge.as_ref().and_then(|charge| charge.clogged()) {
+            if let Some(full) = charge.as_ref().and_then(|charge| charge.exceeded_reply_budget()) {
                 return (instance, Ran::Refused(full));
             }
             let result = instance.message(context, &message.method, message.body.clone()).await;
             if let (Some(charge), ostraca_wasm::TurnResult::Ok(body)) = (charge, &result.result) {
-                charge.made(body.len() as u64);
+                charge.set_reply_size(body.len() as u64);
             }
             (instance, Ran::Turn(result))
         });

@@ -9,7 +9,7 @@ use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 use ostraca_wasm::text::printable;
-use ostraca_wire::server::Full;
+use ostraca_wire::server::BudgetExceeded;
 
 use super::Worker;
 use super::panics::Panicked;
@@ -33,7 +33,7 @@ pub(super) enum Done {
 pub(super) enum Ran {
     Turn(ostraca_wasm::GuestTurnOutput),
     /// It did not start: its sender's budget has no room for a reply.
-    Refused(Full),
+    Refused(BudgetExceeded),
 }
 
 /// What a turn came to, with its instance.
@@ -164,9 +164,9 @@ impl Worker {
                         self.turn(id, &entity, result)
                     }
                     Ran::Refused(full) => no_turn(TurnResult::Refused {
-                        code: Full::CODE.into(),
+                        code: BudgetExceeded::CODE.into(),
                         message: format!("the turn did not start: {full}"),
-                        retry_after: Full::RETRY_AFTER,
+                        retry_after: BudgetExceeded::RETRY_AFTER,
                     }),
                 }
             }

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_used_again_and_the_name_of_what_was_there_finds_nothing() {
+    fn a_slot_is_reused_and_its_old_id_finds_nothing() {
         let mut slots = Slots::default();
         let (first, other) = (slots.insert(slot(1)), slots.insert(slot(2)));
         slots.remove(first);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_slots_that_are_due_are_woken_and_totals_follow_each() {
+    fn only_due_slots_are_woken_and_totals_follow_each_slot() {
         let mut slots = Slots::default();
         let ids: Vec<_> = (1..=1_000).map(|shard| slots.insert(slot(shard))).collect();
         for id in &ids {

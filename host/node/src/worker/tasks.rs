@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_that_ran_empty_is_used_again() {
+    async fn a_task_group_that_ran_empty_is_reused() {
         let id = Slots::unknown();
         let mut tasks = Tasks::default();
         for _ in 0..3 {

@@ -119,7 +119,7 @@ impl Hand {
             context: Arc::default(),
         };
         let back = Back::Gateway { tag: self.sent, parcel };
-        let (shard, message, charge) = (ShardId(shard), Arc::new(message), Charge::free());
+        let (shard, message, charge) = (ShardId(shard), Arc::new(message), Charge::unmetered());
         let delivery = Delivery { shard, message, back, charge };
         self.worker.input(Input::Messages(vec![delivery]));
         self.sent
@@ -254,7 +254,7 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
 }
 
 #[tokio::test]
-async fn r11_a_stop_is_answered_for_its_epoch_alone_and_again_each_time() {
+async fn r11_every_stop_is_answered_for_exactly_its_epoch() {
     let mut hand = Hand::new();
     hand.stop(1, 4);
     assert_eq!(hand.reports(), ["stopped 1 4"], "nothing is here");
@@ -277,7 +277,7 @@ async fn r11_a_stop_is_answered_for_its_epoch_alone_and_again_each_time() {
 }
 
 #[tokio::test]
-async fn s11_a_message_for_a_shard_that_is_not_here_is_told_so() {
+async fn s11_a_message_for_an_absent_shard_gets_not_owner() {
     let mut hand = Hand::new();
     let early = hand.send(1, "who");
     assert_eq!(hand.answer(early), Some((codes::NOT_OWNER.into(), 0)));
@@ -292,7 +292,7 @@ async fn s11_a_message_for_a_shard_that_is_not_here_is_told_so() {
 }
 
 #[tokio::test]
-async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
+async fn stopped_waits_for_an_interrupted_instance_to_end() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
@@ -320,7 +320,7 @@ async fn stopped_is_said_only_when_an_interrupted_instance_is_gone() {
 }
 
 #[tokio::test]
-async fn r9_a_worker_that_is_suspended_runs_nothing_in_a_shard_adopted_since() {
+async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));

@@ -134,7 +134,7 @@ impl Worker {
         match back {
             Back::Gateway { tag, .. } => self.answers.push(Answered { tag, outcome, kind, epoch }),
             Back::Ticket(ticket) => {
-                ticket.answer(ostraca_wire::outcome::reply(outcome, kind, epoch))
+                ticket.reply(ostraca_wire::outcome::reply_for_outcome(outcome, kind, epoch))
             }
         }
     }

@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_another_question_is_told_in_plain_words() {
+    fn a_mismatched_response_is_described_in_plain_words() {
         let told = ReconnectingLink::unexpected_response(&ResponseBody::Get(Ok(None)));
         assert_eq!(told, "the store answered another question than was asked: which row stands");
     }

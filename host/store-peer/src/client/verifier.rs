@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn another_store_a_fork_and_one_that_went_back_are_refused_over_restarts_too() {
+    fn the_witness_refuses_other_forked_and_rolled_back_stores() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("witness");
         let known = StoreVerifier::open(ClusterId(1), Some(path.clone())).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_is_compared_with_what_was_known_when_it_was_sent() {
+    fn a_hello_is_compared_with_the_state_when_it_was_sent() {
         let known = StoreVerifier::open(ClusterId(1), None).unwrap();
         let sent = known.witness();
         meet(&known, store(1, 10, 50), &[10]).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_news_once_until_the_store_is_met_again() {
+    fn a_refusal_is_reported_once_until_the_store_is_accepted() {
         let known = StoreVerifier::open(ClusterId(1), None).unwrap();
         meet(&known, store(1, 10, 5), &[10]).unwrap();
         let older = meet(&known, store(1, 10, 4), &[10]).unwrap_err();

@@ -194,7 +194,7 @@ fn another_version_is_refused_by_name() {
 }
 
 #[test]
-fn rubbish_is_told_as_such() {
+fn malformed_bytes_are_reported_as_malformed() {
     let whole = encode(&Request::Commit(vec![turn()])).unwrap();
     assert_eq!(decode::<Request>(b""), Err(DecodeError::Empty));
     for cut in 1..whole.len() {
@@ -239,7 +239,7 @@ fn later(call: &impl Serialize, field: Option<u32>) -> Vec<u8> {
 }
 
 #[test]
-fn a_later_releases_call_is_understood_or_refused_by_name() {
+fn a_request_of_a_later_release_is_read_or_refused_by_name() {
     let asked = |bytes: &[u8]| decode_request(bytes, 1_000);
     let watch = Request::CancelWatch(7);
     assert_eq!(asked(&later(&watch, None)), Ok(watch.clone()));
@@ -256,7 +256,7 @@ fn a_later_releases_call_is_understood_or_refused_by_name() {
 }
 
 #[test]
-fn a_later_release_understands_this_ones_messages() {
+fn a_later_release_understands_messages_of_this_one() {
     let bytes = encode(&Request::CancelWatch(7)).unwrap();
     let (asked, _): (Request, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
     assert_eq!(asked, Request::CancelWatch(7));
@@ -267,7 +267,7 @@ fn a_later_release_understands_this_ones_messages() {
 }
 
 #[test]
-fn a_commit_keeps_a_later_releases_fields_of_head_and_claim() {
+fn a_commit_keeps_unknown_fields_of_its_own_and_of_its_head() {
     // Number 2, which may be ignored, and number 3, which may not.
     let mut turn = turn();
     turn.head.extensions = codec::decode(&[1, 2, 1, 9]).unwrap();

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_that_do_not_belong_are_refused() {
+    fn fragments_that_do_not_belong_are_refused() {
         let blobs = Blobs::new(&ServerOptions {
             max_blob_bytes: 10,
             max_blob_transfers: 1,

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn from_a_clients_older_links_nothing_is_taken() {
+    fn calls_from_older_links_of_a_client_are_refused() {
         let fence = Fence::default();
         let hello = |client, link| Hello { cluster: ClusterId(1), client, link };
         let (a, b) = (NodeId::from("a"), NodeId::from("b"));

@@ -17,12 +17,15 @@ use ostraca_store_peer::{
 };
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::identity::Ca;
-use ostraca_wire::peer::{Alpn, Facts, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind};
+use ostraca_wire::peer::{
+    Alpn, PeerDescriptor, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind,
+};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{
-    Admin, AdminAnswer, Peer, Peers, Request, Server, Service, SessionInfo,
+    AdminOperation, AdminOutput, ClientInfo, IncomingMessage, PeerConfig, Server, Service,
+    SessionInfo,
 };
 use tokio::runtime::Handle;
 
@@ -33,11 +36,15 @@ use super::remote::{Remote, quick, runtime};
 struct NoClients;
 
 impl Service for NoClients {
-    async fn messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, _: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         batch.clear();
     }
 
-    async fn admin(&self, _: &Arc<Peer>, _: Admin) -> Result<AdminAnswer, Problem> {
+    async fn handle_admin(
+        &self,
+        _: &Arc<ClientInfo>,
+        _: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
         Err(Problem::default())
     }
 }
@@ -49,7 +56,7 @@ struct Streams {
 }
 
 impl PeerService for Streams {
-    fn stream(
+    fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
         kind: StreamKind,
@@ -60,10 +67,10 @@ impl PeerService for Streams {
         async move {
             // How a stream ended is the other side's to tell.
             let _ = match (stores, kind) {
-                (Some((entity, _)), StreamKind::Store) => {
+                (Some((entity, _)), StreamKind::EntityStore) => {
                     serve_entity(&entity, reader, writer, &peer).await
                 }
-                (Some((_, cluster)), StreamKind::Cluster) => {
+                (Some((_, cluster)), StreamKind::ClusterStore) => {
                     serve_cluster(&cluster, reader, writer, &peer).await
                 }
                 _ => Ok(()),
@@ -78,11 +85,11 @@ impl PeerService for Streams {
 }
 
 fn node(ca: &Ca, name: &str, streams: Streams) -> (SocketAddr, PeerDialer) {
-    let facts = Facts {
+    let facts = PeerDescriptor {
         roles: Roles::ALL,
-        ..Facts::from(NodeFacts {
+        ..PeerDescriptor::from(NodeDescriptor {
             cluster: CLUSTER,
-            store: 1,
+            store_id: 1,
             node: name.into(),
             incarnation: Incarnation { counter: 1, nonce: 11 },
         })
@@ -94,7 +101,7 @@ fn node(ca: &Ca, name: &str, streams: Streams) -> (SocketAddr, PeerDialer) {
         &ca.issue_node(name, &[]).unwrap(),
         &ca.trust().unwrap(),
         Limits::default(),
-        Peers { facts, service: Arc::new(streams) },
+        PeerConfig { descriptor: facts, service: Arc::new(streams) },
         Arc::new(NoClients),
     )
     .unwrap();
@@ -116,8 +123,8 @@ impl Connect for Dial {
         let links = self.links.clone();
         async move {
             let kind = match alpn {
-                Alpn::Bulk => StreamKind::Store,
-                Alpn::Control => StreamKind::Cluster,
+                Alpn::Bulk => StreamKind::EntityStore,
+                Alpn::Control => StreamKind::ClusterStore,
             };
             let link = dialer.connect(to, alpn, Some("store".into())).await;
             let link = link.map_err(|error| error.to_string())?;

@@ -121,35 +121,35 @@ fn leaves_no_piece(turn: impl Fn(&mut Bench, usize)) {
 }
 
 #[test]
-fn a_value_that_shrinks_leaves_no_piece() {
+fn a_value_that_shrinks_leaves_no_fragment() {
     leaves_no_piece(|bench, size| bench.turn(vec![state(size)], vec![]));
 }
 
 #[test]
-fn a_value_that_goes_leaves_no_piece() {
+fn a_deleted_value_leaves_no_fragment() {
     let write =
         |size| RecordWrite { value: (size == LARGE).then(|| vec![7; LARGE].into()), ..state(0) };
     leaves_no_piece(|bench, size| bench.turn(vec![write(size)], vec![]));
 }
 
 #[test]
-fn a_value_written_twice_in_a_turn_leaves_no_piece() {
+fn a_value_written_twice_in_a_turn_leaves_no_fragment() {
     let first = |size| if size == LARGE { SMALL } else { 2 * LARGE };
     leaves_no_piece(|bench, size| bench.turn(vec![state(first(size)), state(size)], vec![]));
 }
 
 #[test]
-fn a_lane_beside_the_head_that_shrinks_leaves_no_piece() {
+fn a_spilled_lane_that_shrinks_leaves_no_fragment() {
     leaves_no_piece(|bench, size| bench.turn(vec![lane_beside(size)], vec![]));
 }
 
 #[test]
-fn a_head_that_shrinks_leaves_no_piece() {
+fn a_head_that_shrinks_leaves_no_fragment() {
     leaves_no_piece(|bench, size| bench.turn(vec![], vec![lane(size)]));
 }
 
 #[test]
-fn a_row_that_shrinks_leaves_no_piece() {
+fn a_row_that_shrinks_leaves_no_fragment() {
     let revision = std::cell::Cell::new(None);
     leaves_no_piece(|bench, size| {
         // A new store, each time there is nothing of the row.
@@ -162,7 +162,7 @@ fn a_row_that_shrinks_leaves_no_piece() {
 }
 
 #[test]
-fn without_pieces_no_record_is_looked_up() {
+fn records_without_fragments_are_not_looked_up() {
     let mut bench = Bench::new();
     let writes = || vec![state(SMALL), lane_beside(SMALL)];
     // Whoever looks fails over these: records that cannot be read, of an entity that is said to have pieces.
@@ -209,7 +209,7 @@ fn every_new_claim_raises_the_sequence() {
 }
 
 #[test]
-fn a_claim_that_stands_is_granted_without_a_write() {
+fn the_current_claim_is_granted_without_a_write() {
     let mut bench = Bench::new();
     let before = bench.judge.sequence;
     assert_eq!(bench.judge.claim((*claim()).clone()), ClaimOutcome::Granted);

@@ -16,7 +16,7 @@ fn open(dir: &Path) -> Result<SledStore, OpenError> {
 }
 
 #[test]
-fn an_empty_or_missing_directory_never_becomes_a_store_by_itself() {
+fn an_empty_or_missing_directory_is_not_turned_into_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
     assert!(matches!(open(&missing), Err(OpenError::Missing(at)) if at == missing));
@@ -82,7 +82,7 @@ fn another_clusters_store_is_refused_by_name() {
 }
 
 #[test]
-fn a_store_whose_files_are_gone_or_broken_is_refused() {
+fn a_store_with_missing_or_corrupt_files_is_refused() {
     for (file, break_it) in [
         ("db", (|path| fs::write(path, vec![0xa5; 100_000]).unwrap()) as fn(&PathBuf)),
         ("db", |path| fs::remove_file(path).unwrap()),
@@ -126,7 +126,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn the_witness_tells_another_store_a_fork_and_a_store_that_went_back() {
+fn the_witness_detects_other_forked_and_rolled_back_stores() {
     let root = tempfile::tempdir().unwrap();
     let [store_dir, copied, other] = ["store", "copy", "other"].map(|name| root.path().join(name));
     let options = Options { witness: Some(root.path().join("witness")), ..Options::default() };
@@ -170,7 +170,7 @@ fn the_witness_tells_another_store_a_fork_and_a_store_that_went_back() {
 }
 
 #[test]
-fn a_component_that_was_changed_on_disk_is_not_handed_out() {
+fn a_component_that_was_changed_on_disk_is_not_returned() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     let digest = block_on(store.put_blob("component".into())).unwrap();
@@ -182,7 +182,7 @@ fn a_component_that_was_changed_on_disk_is_not_handed_out() {
 }
 
 #[test]
-fn nothing_reaches_the_folder_that_sled_does_not_sync() {
+fn no_write_creates_a_blob_file_that_sled_does_not_sync() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     let claim = claimed(&store);

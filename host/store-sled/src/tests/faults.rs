@@ -77,7 +77,7 @@ fn load(
 }
 
 #[test]
-fn after_a_failed_sync_the_batch_is_unknown_and_the_store_has_stopped() {
+fn a_failed_sync_makes_its_batch_unknown_and_stops_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let (store, begins, ends) = gated(dir.path());
     ends.send(true).unwrap();
@@ -166,7 +166,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
 }
 
 #[test]
-fn a_load_is_handed_out_only_when_what_it_saw_is_durable() {
+fn a_load_returns_only_when_what_it_read_is_durable() {
     let dir = tempfile::tempdir().unwrap();
     let (store, begins, ends) = gated(dir.path());
     ends.send(true).unwrap();
@@ -197,7 +197,7 @@ impl Disk for Filling {
 }
 
 #[test]
-fn commits_are_refused_below_the_low_water_mark_and_taken_again_above_it() {
+fn commits_are_refused_only_below_the_low_water_mark() {
     let dir = tempfile::tempdir().unwrap();
     drop(create(dir.path(), &Options::default()));
     let free = Arc::new(AtomicU64::new(1 << 30));
@@ -247,7 +247,7 @@ fn a_full_queue_refuses_by_the_name_of_its_setting() {
 }
 
 #[test]
-fn what_is_queued_when_the_store_is_dropped_is_served() {
+fn calls_queued_when_the_store_is_dropped_are_served() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     let claim = claimed(&store);
@@ -283,7 +283,7 @@ fn callers_on_many_threads_share_syncs_and_lose_nothing() {
 }
 
 #[test]
-fn a_read_that_panics_stops_no_other_reads() {
+fn a_panicking_read_stops_no_other_reads() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     for panics in 1..=10 {

@@ -44,7 +44,7 @@ fn batches<T>(
 }
 
 #[test]
-fn a_renewal_goes_before_all_queued_commits() {
+fn a_renewal_overtakes_all_queued_commits() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { batch_commits: 4, ..Options::default() };
     let (store, begins, ends) = gated_with(dir.path(), &options);
@@ -66,7 +66,7 @@ fn a_renewal_goes_before_all_queued_commits() {
 }
 
 #[test]
-fn commits_go_on_behind_rows_without_end() {
+fn endless_row_writes_do_not_starve_commits() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { batch_commits: 4, ..Options::default() };
     let (store, begins, ends) = gated_with(dir.path(), &options);
@@ -86,7 +86,7 @@ fn commits_go_on_behind_rows_without_end() {
 
 /// Sixteen shards with much to write, and one with little: how many batches the little one waits, and its load.
 #[test]
-fn a_shard_that_writes_much_delays_itself() {
+fn a_write_heavy_shard_delays_only_itself() {
     // A batch has room for one of the turns of 400 keys, or not even for that.
     for batch_records in [500, 100] {
         little_beside_much(batch_records);
@@ -130,7 +130,7 @@ fn little_beside_much(batch_records: usize) {
 }
 
 #[test]
-fn a_claim_comes_after_the_commits_of_its_shard() {
+fn a_claim_runs_after_earlier_commits_of_its_shard() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { batch_commits: 2, ..Options::default() };
     let (store, begins, ends) = gated_with(dir.path(), &options);
@@ -150,7 +150,7 @@ fn a_claim_comes_after_the_commits_of_its_shard() {
 }
 
 #[test]
-fn a_long_load_lets_batches_in_and_shows_one_turn() {
+fn a_long_load_blocks_no_batch_and_reads_one_version() {
     use ostraca_core::ids::ScopedSessionId;
     use ostraca_core::records::{Lane, RecordKey, RecordWrite};
 

@@ -16,7 +16,7 @@ fn pieces(dir: &std::path::Path) -> usize {
 }
 
 #[test]
-fn after_a_restart_no_piece_is_left_over() {
+fn no_fragment_is_left_over_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     let claim = claimed(&store);
@@ -36,7 +36,7 @@ fn after_a_restart_no_piece_is_left_over() {
 }
 
 #[test]
-fn entities_that_were_forgotten_leave_no_piece() {
+fn entities_evicted_from_the_cache_leave_no_fragment() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { head_cache: 2, ..Options::default() };
     let store = create(dir.path(), &options);

@@ -152,7 +152,7 @@ fn an_unknown_kind_format_flag_or_key_is_corrupt() {
 }
 
 #[test]
-fn a_record_cut_short_or_with_a_tail_is_corrupt() {
+fn a_truncated_or_extended_record_is_corrupt() {
     let codec = Codec::default();
     let mut record = codec.encode(b"k", &lane()).unwrap();
     for end in 0..record.len() {

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_a_quarter_of_what_there_is() {
+    fn the_default_is_a_quarter_of_the_memory_within_bounds() {
         assert_eq!(default(Some(4 << 30)), 1 << 30);
         assert_eq!(default(Some(64 << 30)), MOST);
         assert_eq!(default(Some(128 << 20)), LEAST);

@@ -30,7 +30,7 @@ fn nested_instances_are_counted_each_time() {
 }
 
 #[test]
-fn a_count_that_is_full_stays_full() {
+fn counts_saturate_instead_of_overflowing() {
     // Every count of the inner one is full; the outer ones add to each.
     let inner = "(core module $m (type (func)) (table 1 funcref) (memory 1) (func))
         (type (func)) (core func $f (canon resource.drop $r))
@@ -58,7 +58,7 @@ fn a_count_that_is_full_stays_full() {
 }
 
 #[test]
-fn aliases_and_exports_stand_for_what_they_name() {
+fn aliases_and_exports_count_as_what_they_name() {
     let found = counts(
         "(component
             (core module $m (table 5 funcref) (func) (func))
@@ -78,7 +78,7 @@ fn aliases_and_exports_stand_for_what_they_name() {
 }
 
 #[test]
-fn what_comes_from_outside_cannot_be_instantiated() {
+fn code_of_unknown_size_cannot_be_instantiated() {
     for text in [
         "(component (import \"m\" (core module $m)) (core instance (instantiate $m)))",
         "(component (import \"c\" (component $c)) (instance (instantiate $c)))",
@@ -148,7 +148,7 @@ fn each_count_has_its_own_limit() {
 }
 
 #[test]
-fn what_is_cut_short_or_names_nothing_is_invalid() {
+fn a_truncated_or_dangling_component_is_invalid() {
     let whole = wat::parse_str(doubling(3)).unwrap();
     for end in 8..whole.len() {
         let _ = survey(&whole[..end], 1_000);

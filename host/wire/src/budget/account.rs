@@ -7,82 +7,90 @@ use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::OVERHEAD;
-use super::principals::{Budgets, Principal};
+use super::principals::{Budgets, PrincipalUsage};
 use crate::error::problem;
 use crate::limits::Limits;
-use crate::proto::{Kind, Outcome, Problem, Reply};
+use crate::proto::{MessageKind, Outcome, Problem, Reply};
 
 /// Replies that wait on one link between nodes, of all principals together.
 #[derive(Debug)]
-pub(crate) struct LinkBudget {
-    most: u64,
+pub(crate) struct ReplyBudget {
+    limit: u64,
     replies: AtomicU64,
 }
 
-impl LinkBudget {
+impl ReplyBudget {
     pub(crate) fn new(most: u64) -> Arc<Self> {
-        Arc::new(Self { most, replies: AtomicU64::new(0) })
+        Arc::new(Self { limit: most, replies: AtomicU64::new(0) })
     }
 
     /// What nobody holds.
     fn free(&self) -> u64 {
-        self.most.saturating_sub(self.replies.load(Ordering::Acquire))
+        self.limit.saturating_sub(self.replies.load(Ordering::Acquire))
     }
 }
 
 /// One budget: what it holds now, and the most that it takes.
 #[derive(Debug)]
-pub(super) struct Level {
+pub(super) struct Budget {
     setting: &'static str,
-    whose: Arc<str>,
-    most: u64,
+    scope: Arc<str>,
+    limit: u64,
     messages: AtomicU64,
     replies: AtomicU64,
     /// What it is a share of. Such a level is never full.
-    shared: Option<Arc<LinkBudget>>,
+    reply_budget: Option<Arc<ReplyBudget>>,
     /// Told when the level is no longer full.
     freed: Notify,
 }
 
-impl Level {
+impl Budget {
     pub(super) fn new(setting: &'static str, whose: Arc<str>, most: u64) -> Self {
         let (messages, replies) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { setting, whose, most, messages, replies, shared: None, freed: Notify::new() }
+        Self {
+            setting,
+            scope: whose,
+            limit: most,
+            messages,
+            replies,
+            reply_budget: None,
+            freed: Notify::new(),
+        }
     }
 
     /// A principal's share of a link between nodes: as much as it leaves free there. So one principal has half of it
     /// at most, two have a third each, and there is always room for one more.
-    pub(super) fn share(shared: Arc<LinkBudget>, principal: &str) -> Self {
+    pub(super) fn share(shared: Arc<ReplyBudget>, principal: &str) -> Self {
         let whose = format!("{principal} on a link between two nodes").into();
-        let level = Self::new("peer_message_bytes", whose, shared.most);
-        Self { shared: Some(shared), ..level }
+        let level = Self::new("peer_message_bytes", whose, shared.limit);
+        Self { reply_budget: Some(shared), ..level }
     }
 
-    pub(super) fn held(&self) -> u64 {
+    pub(super) fn charged_bytes(&self) -> u64 {
         self.messages.load(Ordering::Acquire).saturating_add(self.replies.load(Ordering::Acquire))
     }
 
     fn is_full(&self) -> bool {
-        self.shared.is_none() && self.held() >= self.most
+        self.reply_budget.is_none() && self.charged_bytes() >= self.limit
     }
 
     /// Whether replies alone reach the limit, without so many bytes of them.
-    fn is_clogged_beside(&self, own: u64) -> bool {
+    fn replies_exceed_limit_without(&self, own: u64) -> bool {
         let replies = self.replies.load(Ordering::Acquire).saturating_sub(own);
-        match &self.shared {
-            None => replies >= self.most,
+        match &self.reply_budget {
+            None => replies >= self.limit,
             // Whoever has none may always have one.
             Some(shared) => replies > 0 && replies >= shared.free().saturating_add(own),
         }
     }
 
-    fn is_clogged(&self) -> bool {
-        self.is_clogged_beside(0)
+    fn replies_exceed_limit(&self) -> bool {
+        self.replies_exceed_limit_without(0)
     }
 
     fn hold_reply(&self, bytes: u64) {
         self.replies.fetch_add(bytes, Ordering::AcqRel);
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = &self.reply_budget {
             shared.replies.fetch_add(bytes, Ordering::AcqRel);
         }
     }
@@ -94,7 +102,7 @@ impl Level {
         }
         if replies > 0 {
             self.replies.fetch_sub(replies, Ordering::AcqRel);
-            if let Some(shared) = &self.shared {
+            if let Some(shared) = &self.reply_budget {
                 shared.replies.fetch_sub(replies, Ordering::AcqRel);
             }
         }
@@ -103,7 +111,7 @@ impl Level {
         }
     }
 
-    async fn room(&self) {
+    async fn wait_for_room(&self) {
         while self.is_full() {
             let freed = self.freed.notified();
             let mut freed = std::pin::pin!(freed);
@@ -115,20 +123,20 @@ impl Level {
         }
     }
 
-    fn told(&self) -> Full {
-        Full { setting: self.setting, whose: self.whose.clone(), most: self.most }
+    fn exceeded_error(&self) -> BudgetExceeded {
+        BudgetExceeded { setting: self.setting, scope: self.scope.clone(), limit: self.limit }
     }
 }
 
 /// Which budget is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Full {
+pub struct BudgetExceeded {
     setting: &'static str,
-    whose: Arc<str>,
-    most: u64,
+    scope: Arc<str>,
+    limit: u64,
 }
 
-impl Full {
+impl BudgetExceeded {
     /// The code of what is refused because of it.
     pub const CODE: &str = "overloaded";
     /// Milliseconds after which there may be room.
@@ -142,14 +150,14 @@ impl Full {
         told.retryable = true;
         told.retry_after_ms = Self::RETRY_AFTER.into();
         told.details.insert("setting".into(), self.setting.into());
-        told.details.insert("limit".into(), self.most.to_string());
+        told.details.insert("limit".into(), self.limit.to_string());
         told
     }
 }
 
-impl std::fmt::Display for Full {
+impl std::fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { setting, whose, most } = self;
+        let Self { setting, scope: whose, limit: most } = self;
         write!(f, "as many bytes are held for {whose} as `{setting}` ({most}) allows")
     }
 }
@@ -158,49 +166,49 @@ impl std::fmt::Display for Full {
 #[derive(Debug)]
 pub struct Account {
     /// Of what another node passes on: the principal's share of the link, if there is one.
-    connection: Option<Level>,
-    pub(super) principal: Arc<Principal>,
-    node: Arc<Level>,
+    connection: Option<Budget>,
+    pub(super) principal: Arc<PrincipalUsage>,
+    node: Arc<Budget>,
 }
 
 impl Account {
     pub(super) fn new(
-        connection: Option<Level>,
-        principal: Arc<Principal>,
-        node: Arc<Level>,
+        connection: Option<Budget>,
+        principal: Arc<PrincipalUsage>,
+        node: Arc<Budget>,
     ) -> Arc<Self> {
         Arc::new(Self { connection, principal, node })
     }
 
-    fn levels(&self) -> impl Iterator<Item = &Level> {
+    fn levels(&self) -> impl Iterator<Item = &Budget> {
         self.connection.iter().chain([&self.principal.bytes, &*self.node])
     }
 
     /// Whether the connection's own budget is used up: then nothing more of it is read.
     #[must_use]
     pub fn connection_is_full(&self) -> bool {
-        self.connection.as_ref().is_some_and(Level::is_full)
+        self.connection.as_ref().is_some_and(Budget::is_full)
     }
 
     /// Waits until the connection's own budget has room.
     pub(crate) async fn connection_room(&self) {
         if let Some(level) = &self.connection {
-            level.room().await;
+            level.wait_for_room().await;
         }
     }
 
     /// Waits until every level has room.
-    pub(crate) async fn room(&self) {
-        while self.full().is_some() {
+    pub(crate) async fn wait_for_room(&self) {
+        while self.exceeded_budget().is_some() {
             for level in self.levels() {
-                level.room().await;
+                level.wait_for_room().await;
             }
         }
     }
 
     /// The first level that takes no further message.
-    pub(crate) fn full(&self) -> Option<Full> {
-        self.levels().find(|level| level.is_full()).map(Level::told)
+    pub(crate) fn exceeded_budget(&self) -> Option<BudgetExceeded> {
+        self.levels().find(|level| level.is_full()).map(Budget::exceeded_error)
     }
 
     /// Charges a message of so many bytes, whether there is room or not.
@@ -215,7 +223,7 @@ impl Account {
     /// Charges a message of so many bytes; and why it is not taken, if there is no room for it.
     #[must_use]
     pub fn admit(self: &Arc<Self>, bytes: u64) -> (Arc<Charge>, Option<Problem>) {
-        let full = self.full();
+        let full = self.exceeded_budget();
         (self.charge(bytes), full.map(|full| full.problem("the message was not taken")))
     }
 
@@ -237,14 +245,14 @@ pub struct Charge {
 impl Charge {
     /// One that counts for nobody, and finds room always: for what no client has sent.
     #[must_use]
-    pub fn free() -> Arc<Self> {
-        Budgets::new(&Limits::default()).passed_on("").charge(0)
+    pub fn unmetered() -> Arc<Self> {
+        Budgets::new(&Limits::default()).forwarded_account("").charge(0)
     }
 
     /// Which budget has no room for any further reply. To be asked before a turn starts.
     #[must_use]
-    pub fn clogged(&self) -> Option<Full> {
-        self.account.levels().find(|level| level.is_clogged()).map(Level::told)
+    pub fn exceeded_reply_budget(&self) -> Option<BudgetExceeded> {
+        self.account.levels().find(|level| level.replies_exceed_limit()).map(Budget::exceeded_error)
     }
 
     /// Who is charged.
@@ -258,7 +266,7 @@ impl Charge {
     }
 
     /// A turn has made a reply of so many bytes.
-    pub fn made(&self, bytes: u64) {
+    pub fn set_reply_size(&self, bytes: u64) {
         let now = counted(bytes);
         let former = self.reply.swap(now, Ordering::AcqRel);
         if now == former {
@@ -272,11 +280,11 @@ impl Charge {
 
     /// The reply as it is sent, which is told to have been given up if there is no room for it.
     #[must_use]
-    pub fn pay_for(&self, reply: Reply) -> Reply {
+    pub fn admit_reply(&self, reply: Reply) -> Reply {
         let size = reply.encoded_len() as u64;
-        match self.answer(size) {
+        match self.try_charge_reply(size) {
             Ok(()) => reply,
-            Err(full) => given_up(&reply, size, &full),
+            Err(full) => overloaded_reply(&reply, size, &full),
         }
     }
 
@@ -285,17 +293,17 @@ impl Charge {
     /// # Errors
     ///
     /// The budget that is used up: the reply is to be given up.
-    pub(crate) fn answer(&self, bytes: u64) -> Result<(), Full> {
+    pub(crate) fn try_charge_reply(&self, bytes: u64) -> Result<(), BudgetExceeded> {
         let former = self.reply.load(Ordering::Acquire);
-        self.made(bytes);
+        self.set_reply_size(bytes);
         if counted(bytes) <= former {
             return Ok(());
         }
         // A copy of the message may have told another size meanwhile.
-        let over = |level: &&Level| level.is_clogged_beside(counted(bytes));
-        match self.account.levels().find(over).map(Level::told) {
+        let over = |level: &&Budget| level.replies_exceed_limit_without(counted(bytes));
+        match self.account.levels().find(over).map(Budget::exceeded_error) {
             Some(full) => {
-                self.made(0);
+                self.set_reply_size(0);
                 Err(full)
             }
             None => Ok(()),
@@ -314,8 +322,8 @@ impl Drop for Charge {
 
 /// A reply for which there is no room. A query may be asked again; of a command the outcome is on record, and its
 /// next copy is told.
-fn given_up(reply: &Reply, size: u64, full: &Full) -> Reply {
-    let query = reply.kind() == Kind::Query && reply.outcome() != Outcome::Unknown;
+fn overloaded_reply(reply: &Reply, size: u64, full: &BudgetExceeded) -> Reply {
+    let query = reply.kind() == MessageKind::Query && reply.outcome() != Outcome::Unknown;
     let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };
     Reply {
         outcome: outcome.into(),

@@ -4,31 +4,31 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::account::{Account, Level, LinkBudget};
+use super::account::{Account, Budget, ReplyBudget};
 use crate::limits::Limits;
 
 /// Names that are kept before those without use are looked for.
-const KEPT: usize = 64;
+const PURGE_THRESHOLD: usize = 64;
 
 /// What one principal has on this node. It lives as long as anything is held for it.
 #[derive(Debug)]
-pub(super) struct Principal {
+pub(super) struct PrincipalUsage {
     name: Arc<str>,
-    pub(super) bytes: Level,
+    pub(super) bytes: Budget,
     pub(super) connections: AtomicUsize,
     pub(super) streams: AtomicUsize,
     pub(super) uploads: AtomicUsize,
 }
 
-impl Principal {
+impl PrincipalUsage {
     pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }
 }
 
 #[derive(Debug)]
-struct Known {
-    by_name: HashMap<Arc<str>, Weak<Principal>>,
+struct PrincipalTable {
+    by_name: HashMap<Arc<str>, Weak<PrincipalUsage>>,
     /// When names without use are looked for.
     purge_at: usize,
 }
@@ -37,8 +37,8 @@ struct Known {
 #[derive(Debug)]
 pub struct Budgets {
     pub(super) limits: Limits,
-    node: Arc<Level>,
-    known: Mutex<Known>,
+    node: Arc<Budget>,
+    principals: Mutex<PrincipalTable>,
     /// Connections of clients.
     pub(super) connections: AtomicUsize,
     pub(super) uploads: AtomicUsize,
@@ -50,12 +50,15 @@ impl Budgets {
     pub fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             limits: limits.clone(),
-            node: Arc::new(Level::new(
+            node: Arc::new(Budget::new(
                 "node_bytes",
                 "this node's clients".into(),
                 limits.node_bytes,
             )),
-            known: Mutex::new(Known { by_name: HashMap::new(), purge_at: KEPT }),
+            principals: Mutex::new(PrincipalTable {
+                by_name: HashMap::new(),
+                purge_at: PURGE_THRESHOLD,
+            }),
             connections: AtomicUsize::new(0),
             uploads: AtomicUsize::new(0),
         })
@@ -65,24 +68,24 @@ impl Budgets {
         &self.limits
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn lock_principals(&self) -> MutexGuard<'_, PrincipalTable> {
         // What it guards is whole at every moment a panic could come.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.principals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the principal has, as long as somebody keeps it.
-    pub(super) fn principal(&self, name: &str) -> Arc<Principal> {
-        let mut known = self.known();
+    pub(super) fn principal(&self, name: &str) -> Arc<PrincipalUsage> {
+        let mut known = self.lock_principals();
         if let Some(principal) = known.by_name.get(name).and_then(Weak::upgrade) {
             return principal;
         }
         if known.by_name.len() >= known.purge_at {
             known.by_name.retain(|_, principal| principal.strong_count() > 0);
-            known.purge_at = KEPT.max(known.by_name.len() * 2);
+            known.purge_at = PURGE_THRESHOLD.max(known.by_name.len() * 2);
         }
         let name: Arc<str> = name.into();
-        let bytes = Level::new("principal_bytes", name.clone(), self.limits.principal_bytes);
-        let principal = Arc::new(Principal {
+        let bytes = Budget::new("principal_bytes", name.clone(), self.limits.principal_bytes);
+        let principal = Arc::new(PrincipalUsage {
             name: name.clone(),
             bytes,
             connections: AtomicUsize::new(0),
@@ -94,27 +97,27 @@ impl Budgets {
     }
 
     /// The account of a client's connection.
-    pub(super) fn connection(&self, principal: Arc<Principal>) -> Arc<Account> {
+    pub(super) fn connection(&self, principal: Arc<PrincipalUsage>) -> Arc<Account> {
         let most = self.limits.connection_bytes;
-        let level = Level::new("connection_bytes", "this connection".into(), most);
+        let level = Budget::new("connection_bytes", "this connection".into(), most);
         Account::new(Some(level), principal, self.node.clone())
     }
 
     /// The account of what another node passes on for a principal.
     #[must_use]
-    pub fn passed_on(&self, principal: &str) -> Arc<Account> {
+    pub fn forwarded_account(&self, principal: &str) -> Arc<Account> {
         Account::new(None, self.principal(principal), self.node.clone())
     }
 
     /// The same, with a share of the replies that wait on the link.
-    pub(crate) fn on_link(&self, principal: &str, link: &Arc<LinkBudget>) -> Arc<Account> {
-        let level = Level::share(link.clone(), principal);
+    pub(crate) fn on_link(&self, principal: &str, link: &Arc<ReplyBudget>) -> Arc<Account> {
+        let level = Budget::share(link.clone(), principal);
         Account::new(Some(level), self.principal(principal), self.node.clone())
     }
 
     /// Bytes that are held for all clients.
     #[must_use]
-    pub fn held(&self) -> u64 {
-        self.node.held()
+    pub fn charged_bytes(&self) -> u64 {
+        self.node.charged_bytes()
     }
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::IdentityError;
-use crate::private;
+use crate::private_file;
 
 /// More than any chain of certificates: a wrong path (a device, a database) is not read to its end.
 const LARGEST: u64 = 1 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
 }
 
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
-    private::write(path, text).map_err(|source| IdentityError::File {
+    private_file::write(path, text).map_err(|source| IdentityError::File {
         action: "write",
         path: path.display().to_string(),
         source,

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
-use super::{Identity, IdentityError, Trust};
+use super::{Identity, IdentityError, TrustRoot};
 
 impl Identity {
     /// Refuses a certificate that everybody else would refuse at that time.
@@ -21,7 +21,7 @@ impl Identity {
     }
 }
 
-impl Trust {
+impl TrustRoot {
     /// The same for the authority's certificate.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ fn check(der: &CertificateDer<'_>, whose: &str, now: SystemTime) -> Result<(), I
         return Ok(());
     }
     Err(IdentityError::Expired {
-        whose: whose.into(),
+        subject: whose.into(),
         from: validity.not_before.to_string(),
         until: validity.not_after.to_string(),
         now: at.to_string(),

@@ -10,16 +10,16 @@ use ostraca_core::ids::NodeId;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::Calls;
-use super::facts::{SharedFacts, is_node};
-use super::messages::{MessageLink, Replies};
+use super::descriptor::{SharedDescriptor, node_id_of};
+use super::forwarding::{MessageLink, ReplyHandler};
+use super::rpc_client::RpcClient;
 use super::{Alpn, PeerInfo, StreamKind};
 use crate::budget::Budgets;
-use crate::code::Code;
-use crate::dial::{greet, refuse};
+use crate::close_code::CloseCode;
+use crate::dial::{exchange_hello, refuse};
 use crate::error::Error;
 use crate::framed::{FrameReader, FrameWriter};
-use crate::identity::{Identity, Trust};
+use crate::identity::{Identity, TrustRoot};
 use crate::limits::Limits;
 use crate::proto::{PeerOpen, peer_open};
 use crate::{endpoint, tls};
@@ -31,16 +31,16 @@ pub struct PeerDialer {
     bulk: quinn::ClientConfig,
     control: quinn::ClientConfig,
     limits: Limits,
-    facts: SharedFacts,
+    facts: SharedDescriptor,
 }
 
 impl PeerDialer {
     pub(crate) fn new(
         endpoint: quinn::Endpoint,
         identity: &Identity,
-        trust: &Trust,
+        trust: &TrustRoot,
         limits: &Limits,
-        facts: SharedFacts,
+        facts: SharedDescriptor,
     ) -> Result<Self, Error> {
         let config = |alpn: Alpn| {
             endpoint::peer_config(tls::client(Some(identity), trust, alpn.name())?, limits)
@@ -62,10 +62,10 @@ impl PeerDialer {
         alpn: Alpn,
         expect: Option<NodeId>,
     ) -> Result<PeerLink, Error> {
-        let deadline = self.limits.hello_deadline;
+        let deadline = self.limits.hello_timeout;
         match timeout(deadline, self.handshake(address, alpn, expect)).await {
             Ok(done) => done.map_err(|error| for_nodes(error, address)),
-            Err(_) => Err(Error::Lost(format!(
+            Err(_) => Err(Error::ConnectionLost(format!(
                 "no hello from {address} within {deadline:?} (`hello_deadline`)"
             ))),
         }
@@ -84,22 +84,23 @@ impl PeerDialer {
         let connection = self
             .endpoint
             .connect_with(config, address, tls::SERVER_NAME)
-            .map_err(|e| Error::Lost(e.to_string()))?
+            .map_err(|e| Error::ConnectionLost(e.to_string()))?
             .await?;
         let refused = |(code, text)| refuse(&connection, code, text);
         let certificate = tls::peer(&connection)?;
-        let found = is_node(&certificate).map_err(refused)?;
+        let found = node_id_of(&certificate).map_err(refused)?;
         if let Some(expected) = expect.filter(|expected| *expected != found) {
             let text = format!("node {expected} was expected at {address}, node {found} is there");
-            return Err(refused((Code::OtherNode, text)));
+            return Err(refused((CloseCode::NodeMismatch, text)));
         }
         let facts = self.facts.now();
         let hello = facts.hello(&self.limits);
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
-        let theirs = greet(&connection, &open, &self.limits).await?;
+        let theirs = exchange_hello(&connection, &open, &self.limits).await?;
         // Nothing is taken on a connection that was dialled.
         let (budgets, never) = (Budgets::new(&self.limits), CancellationToken::new());
-        let info = facts.agree(theirs, &certificate, address, &budgets, never).map_err(refused)?;
+        let info =
+            facts.negotiate(theirs, &certificate, address, &budgets, never).map_err(refused)?;
         let limits = Arc::new(self.limits.clone());
         Ok(PeerLink { info: Arc::new(info), connection, limits })
     }
@@ -107,7 +108,7 @@ impl PeerDialer {
 
 /// Certificates' errors speak to clients; a node's operator looks elsewhere.
 fn for_nodes(error: Error, address: SocketAddr) -> Error {
-    let Error::Untrusted { code, text, help } = error else { return error };
+    let Error::CertificateRejected { code, message: text, help } = error else { return error };
     let help = match code {
         "unknown-authority" => {
             "both nodes need certificates of one authority: check the address in `join`, and `[identity]` of both nodes".into()
@@ -117,7 +118,7 @@ fn for_nodes(error: Error, address: SocketAddr) -> Error {
         }
         _ => help,
     };
-    Error::Untrusted { code, text: format!("{text}, at {address}"), help }
+    Error::CertificateRejected { code, message: format!("{text}, at {address}"), help }
 }
 
 /// A connection to another node, whose hellos fit. Clones are one connection, which ends when all of them
@@ -141,7 +142,7 @@ impl PeerLink {
         let mut writer = FrameWriter::new(send);
         writer.put(&PeerOpen { stream: Some(kind.open()) });
         writer.flush().await?;
-        let (frame, deadline) = (self.limits.peers.max_frame, self.limits.frame_deadline);
+        let (frame, deadline) = (self.limits.peers.max_frame, self.limits.frame_timeout);
         Ok((writer, FrameReader::new(recv, frame, deadline)))
     }
 
@@ -150,9 +151,9 @@ impl PeerLink {
     /// # Errors
     ///
     /// As [`PeerLink::open`].
-    pub async fn calls(&self, kind: StreamKind) -> Result<Calls, Error> {
+    pub async fn open_rpc(&self, kind: StreamKind) -> Result<RpcClient, Error> {
         let (writer, reader) = self.open(kind).await?;
-        Ok(Calls::new(writer, reader, &self.info.bounds))
+        Ok(RpcClient::new(writer, reader, &self.info.limits))
     }
 
     /// Opens a stream of messages.
@@ -160,10 +161,15 @@ impl PeerLink {
     /// # Errors
     ///
     /// As [`PeerLink::open`].
-    pub async fn messages(&self, sink: Arc<dyn Replies>) -> Result<MessageLink, Error> {
-        let bounds = &self.info.bounds;
-        let (messages, bytes) = (bounds.messages, bounds.message_bytes);
-        let (writer, reader) = self.open(StreamKind::Messages { messages, bytes }).await?;
+    pub async fn open_forwarding(&self, sink: Arc<dyn ReplyHandler>) -> Result<MessageLink, Error> {
+        let bounds = &self.info.limits;
+        let (messages, bytes) = (bounds.in_flight_messages, bounds.in_flight_message_bytes);
+        let (writer, reader) = self
+            .open(StreamKind::Forwarding {
+                max_in_flight_messages: messages,
+                max_in_flight_bytes: bytes,
+            })
+            .await?;
         Ok(MessageLink::new(writer, reader, bounds, sink))
     }
 
@@ -174,6 +180,6 @@ impl PeerLink {
 
     /// Closes the connection; what was not sent yet is not.
     pub fn close(&self) {
-        self.connection.close(Code::Done.into(), b"");
+        self.connection.close(CloseCode::Done.into(), b"");
     }
 }

@@ -10,13 +10,13 @@
 //! All of them share one UDP socket and its task, on the endpoint's runtime: what a control connection
 //! has to itself is its streams, its windows and the tasks that serve it.
 
-pub mod calls;
+pub mod descriptor;
 pub mod dial;
-pub mod facts;
-pub mod look;
-pub mod messages;
+pub mod forwarding;
+pub mod inspect;
 mod pending;
-pub mod serve;
+pub mod rpc_client;
+pub mod rpc_server;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,11 +27,11 @@ use ostraca_core::rows::{Member, Roles};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+pub use descriptor::PeerDescriptor;
 pub use dial::{PeerDialer, PeerLink};
-pub use facts::Facts;
 
 use crate::budget::Budgets;
-use crate::code::Code;
+use crate::close_code::CloseCode;
 use crate::error::Error;
 use crate::framed::{FrameReader, FrameWriter};
 use crate::limits::Limits;
@@ -40,10 +40,10 @@ use crate::{ALPN_CONTROL, ALPN_PEER};
 
 /// The versions of what nodes say to each other that this release speaks: control messages and store calls. Two nodes
 /// speak the highest that both have. Version 1 was never released.
-pub const VERSIONS: std::ops::RangeInclusive<u32> = 2..=2;
+pub const PEER_PROTOCOL_VERSIONS: std::ops::RangeInclusive<u32> = 2..=2;
 
 /// Bytes of a frame beside its body: two fields' heads and a tag, rounded up.
-const HEAD: usize = 32;
+const FRAME_OVERHEAD: usize = 32;
 
 /// Which of the two protocols between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,20 +79,20 @@ impl fmt::Display for Alpn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamKind {
     /// Messages that this node should run, and their replies: [`messages::serve`].
-    Messages {
+    Forwarding {
         /// Messages without a reply that the other side wants at most.
-        messages: u32,
+        max_in_flight_messages: u32,
         /// Bytes of them.
-        bytes: u64,
+        max_in_flight_bytes: u64,
     },
     /// Calls of the EntityStore.
-    Store,
+    EntityStore,
     /// Calls and watches of the ClusterStore.
-    Cluster,
+    ClusterStore,
     /// What node and manager tell each other.
-    Talk,
+    Control,
     /// What the other node has in memory, asked for an operator.
-    Look,
+    Inspect,
 }
 
 impl StreamKind {
@@ -100,21 +100,24 @@ impl StreamKind {
     #[must_use]
     pub fn alpn(self) -> Alpn {
         match self {
-            Self::Messages { .. } | Self::Store | Self::Look => Alpn::Bulk,
-            Self::Cluster | Self::Talk => Alpn::Control,
+            Self::Forwarding { .. } | Self::EntityStore | Self::Inspect => Alpn::Bulk,
+            Self::ClusterStore | Self::Control => Alpn::Control,
         }
     }
 
     fn open(self) -> peer_open::Stream {
         use peer_open::Stream;
         match self {
-            Self::Messages { messages, bytes } => {
-                Stream::Messages(proto::MessagesOpen { messages, bytes })
+            Self::Forwarding { max_in_flight_messages: messages, max_in_flight_bytes: bytes } => {
+                Stream::Forwarding(proto::ForwardingOpen {
+                    max_in_flight_messages: messages,
+                    max_in_flight_bytes: bytes,
+                })
             }
-            Self::Store => Stream::Store(proto::StoreOpen {}),
-            Self::Cluster => Stream::Cluster(proto::ClusterOpen {}),
-            Self::Talk => Stream::Talk(proto::TalkOpen {}),
-            Self::Look => Stream::Look(proto::LookOpen {}),
+            Self::EntityStore => Stream::EntityStore(proto::EntityStoreOpen {}),
+            Self::ClusterStore => Stream::ClusterStore(proto::ClusterStoreOpen {}),
+            Self::Control => Stream::Control(proto::ControlOpen {}),
+            Self::Inspect => Stream::Inspect(proto::InspectOpen {}),
         }
     }
 
@@ -122,37 +125,40 @@ impl StreamKind {
     pub(crate) fn opened(stream: Option<peer_open::Stream>, alpn: Alpn) -> Result<Self, Error> {
         use peer_open::Stream;
         let kind = match stream {
-            Some(Stream::Messages(proto::MessagesOpen { messages, bytes })) => {
-                Self::Messages { messages, bytes }
+            Some(Stream::Forwarding(proto::ForwardingOpen {
+                max_in_flight_messages: messages,
+                max_in_flight_bytes: bytes,
+            })) => {
+                Self::Forwarding { max_in_flight_messages: messages, max_in_flight_bytes: bytes }
             }
-            Some(Stream::Store(_)) => Self::Store,
-            Some(Stream::Cluster(_)) => Self::Cluster,
-            Some(Stream::Talk(_)) => Self::Talk,
-            Some(Stream::Look(_)) => Self::Look,
+            Some(Stream::EntityStore(_)) => Self::EntityStore,
+            Some(Stream::ClusterStore(_)) => Self::ClusterStore,
+            Some(Stream::Control(_)) => Self::Control,
+            Some(Stream::Inspect(_)) => Self::Inspect,
             Some(Stream::Hello(_)) => {
-                return Err(Error::violation(Code::UnexpectedFrame, "a second hello"));
+                return Err(Error::violation(CloseCode::UnexpectedFrame, "a second hello"));
             }
             None => {
                 let text = "a stream for nothing that is known";
-                return Err(Error::violation(Code::BadFrame, text));
+                return Err(Error::violation(CloseCode::InvalidFrame, text));
             }
         };
         if kind.alpn() == alpn {
             return Ok(kind);
         }
         let text = format!("a stream of {kind} has no place on {alpn}");
-        Err(Error::violation(Code::UnexpectedFrame, text))
+        Err(Error::violation(CloseCode::UnexpectedFrame, text))
     }
 }
 
 impl fmt::Display for StreamKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Messages { .. } => "messages",
-            Self::Store => "calls of the store",
-            Self::Cluster => "calls of the cluster's rows",
-            Self::Talk => "control messages",
-            Self::Look => "questions of what is in memory",
+            Self::Forwarding { .. } => "messages",
+            Self::EntityStore => "calls of the store",
+            Self::ClusterStore => "calls of the cluster's rows",
+            Self::Control => "control messages",
+            Self::Inspect => "questions of what is in memory",
         })
     }
 }
@@ -162,7 +168,7 @@ pub trait PeerService: Send + Sync + 'static {
     /// Serves a stream to its end. It is polled on [`PeerService::runtime`] of its connection. When the
     /// connection breaks, its reader and writer fail; when the node stops, [`messages::serve`] and
     /// [`serve::serve_calls`] end by themselves, and anything else is given the node's grace.
-    fn stream(
+    fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
         kind: StreamKind,
@@ -186,7 +192,7 @@ pub struct PeerInfo {
     /// Where it is.
     pub remote: SocketAddr,
     /// The identity of its `EntityStore` (R5); 0: it has not said.
-    pub store: u128,
+    pub store_id: u128,
     /// Shards of the pool `default`; 0: it does not know yet.
     pub shards: u32,
     /// The hash that puts entities into shards; empty: it does not know yet.
@@ -198,7 +204,7 @@ pub struct PeerInfo {
     /// Its software, for logs.
     pub software: String,
     /// What both take.
-    pub bounds: Bounds,
+    pub limits: NegotiatedLimits,
     /// What this node holds for those whose messages come from there.
     pub(crate) budgets: Arc<Budgets>,
     /// This node stops: streams take nothing new.
@@ -207,38 +213,44 @@ pub struct PeerInfo {
 
 /// What the two nodes of a connection agreed to: of each bound the smaller one of both sides'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct NegotiatedLimits {
     /// Bytes of a frame that the other side takes (`peer_max_frame`).
-    pub frame: u32,
+    pub max_frame: u32,
     /// Calls of a stream without an answer (`peer_calls`).
-    pub calls: u32,
+    pub in_flight_requests: u32,
     /// Bytes of them (`peer_call_bytes`).
-    pub call_bytes: u64,
+    pub in_flight_request_bytes: u64,
     /// Messages of a stream without a reply (`peer_messages`).
-    pub messages: u32,
+    pub in_flight_messages: u32,
     /// Bytes of them (`peer_message_bytes`).
-    pub message_bytes: u64,
+    pub in_flight_message_bytes: u64,
     /// Bytes of a message's body that this side takes (`max_message`).
-    pub message: u32,
+    pub max_message: u32,
     /// Events of a stream that may wait at the one who asked for them (`peer_pushes`).
     pub pushes: usize,
 }
 
-impl Bounds {
+impl NegotiatedLimits {
     /// From this side's own limits and what the other side announced; 0 there stands for "not announced".
     #[must_use]
-    pub fn agreed(own: &Limits, theirs: &proto::Limits) -> Self {
+    pub fn negotiate(own: &Limits, theirs: &proto::Limits) -> Self {
         let message = own.max_message;
         let own = &own.peers;
         let smaller = |own: u64, theirs: u64| if theirs == 0 { own } else { own.min(theirs) };
         let small = |own: u32, theirs: u32| if theirs == 0 { own } else { own.min(theirs) };
         Self {
-            frame: small(own.max_frame, theirs.max_frame),
-            calls: small(own.calls, theirs.peer_calls),
-            call_bytes: smaller(own.call_bytes, theirs.peer_call_bytes),
-            messages: small(own.messages, theirs.peer_messages),
-            message_bytes: smaller(own.message_bytes, theirs.peer_message_bytes),
-            message,
+            max_frame: small(own.max_frame, theirs.max_frame),
+            in_flight_requests: small(own.in_flight_requests, theirs.peer_in_flight_requests),
+            in_flight_request_bytes: smaller(
+                own.in_flight_request_bytes,
+                theirs.peer_in_flight_request_bytes,
+            ),
+            in_flight_messages: small(own.in_flight_messages, theirs.peer_in_flight_messages),
+            in_flight_message_bytes: smaller(
+                own.in_flight_message_bytes,
+                theirs.peer_in_flight_message_bytes,
+            ),
+            max_message: message,
             pushes: own.pushes,
         }
     }
@@ -249,8 +261,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_out_of_place_is_told_in_plain_words() {
-        let kind = StreamKind::Messages { messages: 1, bytes: 2 };
+    fn a_misplaced_stream_is_described_in_plain_words() {
+        let kind = StreamKind::Forwarding { max_in_flight_messages: 1, max_in_flight_bytes: 2 };
         let error = StreamKind::opened(Some(kind.open()), Alpn::Control).expect_err("bulk");
         let told = "unexpected-frame: a stream of messages has no place on ostraca-control/1";
         assert_eq!(error.to_string(), told);

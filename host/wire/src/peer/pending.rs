@@ -11,17 +11,17 @@ use crate::error::Error;
 
 /// How much may be without an answer, and how the bounds are called.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Most {
+pub(super) struct PendingLimits {
     pub(super) count: (u32, &'static str, &'static str),
     pub(super) bytes: (u64, &'static str, &'static str),
 }
 
 /// `I` is what is sent, `W` is who waits for the answer.
-pub(super) struct Pending<I, W> {
+pub(super) struct PendingRequests<I, W> {
     state: Mutex<State<I, W>>,
     queued: Notify,
     ended: CancellationToken,
-    most: Most,
+    limits: PendingLimits,
 }
 
 struct State<I, W> {
@@ -42,19 +42,19 @@ pub(super) struct Unanswered<W> {
 }
 
 /// Several are queued under one lock.
-pub(super) struct Queueing<'a, I, W> {
+pub(super) struct QueueGuard<'a, I, W> {
     state: MutexGuard<'a, State<I, W>>,
-    most: &'a Most,
+    limits: &'a PendingLimits,
 }
 
-impl<I, W> Pending<I, W> {
-    pub(super) fn new(most: Most) -> Self {
+impl<I, W> PendingRequests<I, W> {
+    pub(super) fn new(most: PendingLimits) -> Self {
         let state = State { queue: VecDeque::new(), waiting: HashMap::new(), bytes: 0, lost: None };
         Self {
             state: Mutex::new(state),
             queued: Notify::new(),
             ended: CancellationToken::new(),
-            most,
+            limits: most,
         }
     }
 
@@ -63,8 +63,8 @@ impl<I, W> Pending<I, W> {
     }
 
     /// Queues what `work` puts, and wakes the stream's task.
-    pub(super) fn queue<T>(&self, work: impl FnOnce(&mut Queueing<'_, I, W>) -> T) -> T {
-        let mut queueing = Queueing { state: self.state(), most: &self.most };
+    pub(super) fn queue<T>(&self, work: impl FnOnce(&mut QueueGuard<'_, I, W>) -> T) -> T {
+        let mut queueing = QueueGuard { state: self.state(), limits: &self.limits };
         let done = work(&mut queueing);
         drop(queueing);
         self.queued.notify_one();
@@ -87,7 +87,7 @@ impl<I, W> Pending<I, W> {
     }
 
     /// Who waits for these answers, in their order; `None` for a tag that nobody waits for, which ends it.
-    pub(super) fn answered<A>(
+    pub(super) fn complete<A>(
         &self,
         answers: impl Iterator<Item = (u64, A)>,
         mut give: impl FnMut(u64, W, A),
@@ -130,19 +130,19 @@ impl<I, W> Pending<I, W> {
     }
 }
 
-impl<I, W> Queueing<'_, I, W> {
+impl<I, W> QueueGuard<'_, I, W> {
     /// Whether one more of so many bytes may be put.
     pub(super) fn check(&self, tag: u64, bytes: u64) -> Result<(), Error> {
         let state = &*self.state;
         if let Some(why) = &state.lost {
             return Err(Error::NotSent(why.clone()));
         }
-        let (count, what, setting) = self.most.count;
+        let (count, what, setting) = self.limits.count;
         if state.waiting.len() >= count as usize {
             return Err(Error::Overloaded { what, limit: count.into(), setting });
         }
         // One that is larger than the whole bound goes alone.
-        let (limit, what, setting) = self.most.bytes;
+        let (limit, what, setting) = self.limits.bytes;
         if state.bytes > 0 && state.bytes.saturating_add(bytes) > limit {
             return Err(Error::Overloaded { what, limit, setting });
         }

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use prost::Message;
 use tokio::sync::mpsc;
 
-use super::{Peer, Service, Shared, stopping};
-use crate::budget::NoPlace;
-use crate::code::Code;
+use super::{ClientInfo, Inner, Service, stopping};
+use crate::budget::LimitReached;
+use crate::close_code::CloseCode;
 use crate::error::{Error, problem, within};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::admin_request::Request;
 use crate::proto::admin_response::Response;
 use crate::proto::{self, AdminRequest, AdminResponse, Problem};
 use upload::receive;
-pub use upload::{Upload, UploadPlace};
+pub use upload::{Upload, UploadPermit};
 
 /// Deployments, shards or moves a frame.
 const PAGE: usize = 256;
@@ -42,7 +42,7 @@ const NODE: usize = 64;
 
 /// What is asked.
 #[derive(Debug)]
-pub enum Admin {
+pub enum AdminOperation {
     /// Deploy this.
     Deploy(Upload),
     /// Which deployments stand?
@@ -74,9 +74,9 @@ pub enum Admin {
         node: String,
     },
     /// What holds for all nodes, changed or only shown?
-    Cluster(proto::ClusterRequest),
+    Cluster(proto::ClusterConfigRequest),
     /// Which shards would a rebalance move?
-    Plan,
+    RebalancePlan,
     /// Rebalance now.
     Rebalance,
     /// What happened?
@@ -85,9 +85,9 @@ pub enum Admin {
 
 /// What is answered.
 #[derive(Debug)]
-pub enum AdminAnswer {
+pub enum AdminOutput {
     /// To a deploy.
-    Deployed(proto::Deployed),
+    Deployed(proto::DeployResult),
     /// All of them; they are sent in pages.
     Deployments(Vec<proto::Deployment>),
     /// A type's methods.
@@ -105,18 +105,18 @@ pub enum AdminAnswer {
     /// One entity.
     Entity(Box<proto::EntityDetail>),
     /// What would be moved; sent in pages.
-    Plan(proto::RebalancePlan),
+    RebalancePlan(proto::RebalancePlan),
     /// A node that was gone.
-    Forgotten(proto::Forgotten),
+    Forgotten(proto::ForgetResult),
     /// What holds for all nodes.
-    Cluster(proto::ClusterState),
+    Cluster(proto::ClusterConfig),
     /// To a drain, a rebalance and events: what comes until the sender is dropped. See [`growing`].
-    Growing(mpsc::Receiver<Result<Part, Problem>>),
+    Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
 
 /// A part of an answer that grows.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part {
+pub enum AdminUpdate {
     /// Of a drain.
     Drain(proto::DrainProgress),
     /// Of a rebalance.
@@ -128,58 +128,62 @@ pub enum Part {
 /// Both ends of an answer that grows: parts are sent as they come, a problem ends it. The sender finds
 /// itself [closed](mpsc::Sender::closed) when nobody listens any more.
 #[must_use]
-pub fn growing() -> (mpsc::Sender<Result<Part, Problem>>, AdminAnswer) {
+pub fn update_channel() -> (mpsc::Sender<Result<AdminUpdate, Problem>>, AdminOutput) {
     let (sender, receiver) = mpsc::channel(GROWING);
-    (sender, AdminAnswer::Growing(receiver))
+    (sender, AdminOutput::Updates(receiver))
 }
 
 pub(super) async fn serve<S: Service>(
-    shared: &Shared<S>,
-    peer: &Arc<Peer>,
+    shared: &Inner<S>,
+    peer: &Arc<ClientInfo>,
     request: AdminRequest,
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
     let admin = match request.request {
-        Some(Request::Deploy(deploy)) => match shared.budgets.upload_in_time(&peer.account).await {
-            Ok(place) => {
-                let place = UploadPlace::taken(place);
-                receive(&shared.limits, deploy, place, reader).await?.map(Admin::Deploy)
+        Some(Request::Deploy(deploy)) => {
+            match shared.budgets.wait_for_upload_permit(&peer.account).await {
+                Ok(place) => {
+                    let place = UploadPermit::taken(place);
+                    receive(&shared.limits, deploy, place, reader)
+                        .await?
+                        .map(AdminOperation::Deploy)
+                }
+                Err(LimitReached { setting, limit: most }) => {
+                    let text = format!("{most} other deploys are being received (`{setting}`)");
+                    let mut busy = problem("overloaded", text);
+                    busy.help = "send it again when they are done".into();
+                    busy.retryable = true;
+                    busy.details.insert("setting".into(), setting.into());
+                    Err(busy)
+                }
             }
-            Err(NoPlace { setting, most }) => {
-                let text = format!("{most} other deploys are being received (`{setting}`)");
-                let mut busy = problem("overloaded", text);
-                busy.help = "send it again when they are done".into();
-                busy.retryable = true;
-                busy.details.insert("setting".into(), setting.into());
-                Err(busy)
-            }
-        },
-        Some(Request::Deployments(_)) => Ok(Admin::Deployments),
+        }
+        Some(Request::Deployments(_)) => Ok(AdminOperation::Deployments),
         Some(Request::Methods(request)) => methods(request),
-        Some(Request::Status(_)) => Ok(Admin::Status),
-        Some(Request::Node(_)) => Ok(Admin::Node),
-        Some(Request::Nodes(_)) => Ok(Admin::Nodes),
-        Some(Request::Shards(_)) => Ok(Admin::Shards),
+        Some(Request::Status(_)) => Ok(AdminOperation::Status),
+        Some(Request::Node(_)) => Ok(AdminOperation::Node),
+        Some(Request::Nodes(_)) => Ok(AdminOperation::Nodes),
+        Some(Request::Shards(_)) => Ok(AdminOperation::Shards),
         Some(Request::Entities(request)) => entities(request),
         Some(Request::Inspect(request)) => inspect(request),
         Some(Request::Drain(request)) => drain(request),
         Some(Request::Forget(request)) => {
-            node_name(request.node).map(|node| Admin::Forget { node })
+            node_name(request.node).map(|node| AdminOperation::Forget { node })
         }
         Some(Request::Cluster(request)) => cluster(request),
-        Some(Request::Rebalance(request)) if request.dry_run => Ok(Admin::Plan),
-        Some(Request::Rebalance(_)) => Ok(Admin::Rebalance),
-        Some(Request::Events(request)) => Ok(Admin::Events(request)),
+        Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
+        Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
+        Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
         None => Err(problem("unknown-request", "the node does not know this request")),
     };
     let answer = match admin {
         // Nobody compiles for a client that has gone; deploys are idempotent.
-        Ok(admin @ Admin::Deploy(_)) => tokio::select! {
+        Ok(admin @ AdminOperation::Deploy(_)) => tokio::select! {
             () = writer.unwanted() => return Ok(()),
-            answer = shared.service.admin(peer, admin) => answer,
+            answer = shared.service.handle_admin(peer, admin) => answer,
         },
-        Ok(admin) => shared.service.admin(peer, admin).await,
+        Ok(admin) => shared.service.handle_admin(peer, admin).await,
         Err(problem) => Err(problem),
     };
     let most = match peer.limits.max_frame {
@@ -187,7 +191,7 @@ pub(super) async fn serve<S: Service>(
         announced => announced as usize,
     };
     let frames = match answer {
-        Ok(AdminAnswer::Growing(parts)) => {
+        Ok(AdminOutput::Updates(parts)) => {
             grow(shared, parts, most, reader, writer).await?;
             return Ok(());
         }
@@ -196,16 +200,16 @@ pub(super) async fn serve<S: Service>(
     // Charged until the last of it was handed to QUIC.
     let charge = peer.account.charge(0);
     let size = frames.iter().map(|frame| frame.encoded_len() as u64).sum();
-    let frames = match charge.answer(size) {
+    let frames = match charge.try_charge_reply(size) {
         Ok(()) => frames,
         Err(full) => one(Response::Problem(full.problem("the answer was given up"))),
     };
     for frame in frames {
         writer.put(&frame);
-        writer.flush_within(shared.limits.reply_deadline).await?;
+        writer.flush_within(shared.limits.reply_timeout).await?;
     }
     writer.finish();
-    reader.stop(Code::Done);
+    reader.stop(CloseCode::Done);
     Ok(())
 }
 
@@ -213,62 +217,65 @@ fn one(response: Response) -> Vec<AdminResponse> {
     vec![AdminResponse { more: false, response: Some(response) }]
 }
 
-fn bad(text: String) -> Problem {
+fn invalid_request(text: String) -> Problem {
     problem("bad-request", text)
 }
 
-fn methods(request: proto::MethodsRequest) -> Result<Admin, Problem> {
+fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {
     match request.r#type.len() {
-        1..=TYPE => Ok(Admin::Methods(request.r#type)),
-        bytes => Err(bad(format!("a type of {bytes} bytes: 1 to {TYPE}"))),
+        1..=TYPE => Ok(AdminOperation::Methods(request.r#type)),
+        bytes => Err(invalid_request(format!("a type of {bytes} bytes: 1 to {TYPE}"))),
     }
 }
 
-fn entities(mut request: proto::EntitiesRequest) -> Result<Admin, Problem> {
+fn entities(mut request: proto::EntitiesRequest) -> Result<AdminOperation, Problem> {
     if request.r#type.len() > TYPE {
-        return Err(bad(format!("a type of {} bytes: {TYPE} at most", request.r#type.len())));
+        return Err(invalid_request(format!(
+            "a type of {} bytes: {TYPE} at most",
+            request.r#type.len()
+        )));
     }
     request.limit = match request.limit {
         0 => ENTITIES,
         limit => limit.min(MAX_ENTITIES),
     };
-    Ok(Admin::Entities(request))
+    Ok(AdminOperation::Entities(request))
 }
 
-fn inspect(request: proto::InspectRequest) -> Result<Admin, Problem> {
+fn inspect(request: proto::InspectRequest) -> Result<AdminOperation, Problem> {
     let (kind, id) = (request.r#type.len(), request.id.len());
     if !(1..=TYPE).contains(&kind) || !(1..=ID).contains(&id) {
         let text = format!("a type of {kind} bytes and an id of {id}: 1 to {TYPE}, and 1 to {ID}");
-        return Err(bad(text));
+        return Err(invalid_request(text));
     }
-    Ok(Admin::Inspect(request))
+    Ok(AdminOperation::Inspect(request))
 }
 
-fn drain(request: proto::DrainRequest) -> Result<Admin, Problem> {
+fn drain(request: proto::DrainRequest) -> Result<AdminOperation, Problem> {
     let proto::DrainRequest { node, undo } = request;
-    Ok(Admin::Drain { node: node_name(node)?, undo })
+    Ok(AdminOperation::Drain { node: node_name(node)?, undo })
 }
 
-fn cluster(request: proto::ClusterRequest) -> Result<Admin, Problem> {
+fn cluster(request: proto::ClusterConfigRequest) -> Result<AdminOperation, Problem> {
     let long = |it: &proto::ClusterSetting| it.name.len() > SETTING || it.value.len() > SETTING;
-    if request.set.len() > SETTINGS || request.set.iter().any(long) {
+    if request.changes.len() > SETTINGS || request.changes.iter().any(long) {
         let text = format!("more than {SETTINGS} settings, or one of more than {SETTING} bytes");
-        return Err(bad(text));
+        return Err(invalid_request(text));
     }
-    Ok(Admin::Cluster(request))
+    Ok(AdminOperation::Cluster(request))
 }
 
 fn node_name(node: String) -> Result<String, Problem> {
     match node.len() {
         1..=NODE => Ok(node),
-        bytes => Err(bad(format!("a node's name of {bytes} bytes: 1 to {NODE}"))),
+        bytes => Err(invalid_request(format!("a node's name of {bytes} bytes: 1 to {NODE}"))),
     }
 }
 
 /// Sends an answer that grows.
 async fn grow<S>(
-    shared: &Shared<S>,
-    mut parts: mpsc::Receiver<Result<Part, Problem>>,
+    shared: &Inner<S>,
+    mut parts: mpsc::Receiver<Result<AdminUpdate, Problem>>,
     most: usize,
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
@@ -280,9 +287,9 @@ async fn grow<S>(
             part = parts.recv() => part,
         };
         let response = part.map(|part| match part {
-            Ok(Part::Drain(progress)) => Response::Drain(progress),
-            Ok(Part::Rebalance(progress)) => Response::Rebalance(progress),
-            Ok(Part::Events(events)) => Response::Events(events),
+            Ok(AdminUpdate::Drain(progress)) => Response::Drain(progress),
+            Ok(AdminUpdate::Rebalance(progress)) => Response::Rebalance(progress),
+            Ok(AdminUpdate::Events(events)) => Response::Events(events),
             Err(problem) => Response::Problem(problem),
         });
         let more = !matches!(response, None | Some(Response::Problem(_)));
@@ -292,11 +299,11 @@ async fn grow<S>(
         // A client that does not read must not keep the node from stopping.
         tokio::select! {
             () = shared.stopping.cancelled() => return Err(stopping()),
-            flushed = writer.flush_within(shared.limits.reply_deadline) => flushed?,
+            flushed = writer.flush_within(shared.limits.reply_timeout) => flushed?,
         }
         if last {
             writer.finish();
-            reader.stop(Code::Done);
+            reader.stop(CloseCode::Done);
             return Ok(());
         }
     }
@@ -343,38 +350,38 @@ fn pages<T: Clone>(
 }
 
 /// The answer's frames. One that is too large for the client ends them with a refusal.
-fn frames(answer: Result<AdminAnswer, Problem>, most: usize) -> Vec<AdminResponse> {
+fn frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResponse> {
     let mut frames: Vec<_> =
-        whole(answer, most).into_iter().map(|frame| fitting(frame, most)).collect();
+        to_frames(answer, most).into_iter().map(|frame| fitting(frame, most)).collect();
     let end = frames.iter().position(|frame| !frame.more).map_or(frames.len(), |at| at + 1);
     frames.truncate(end);
     frames
 }
 
-fn whole(answer: Result<AdminAnswer, Problem>, most: usize) -> Vec<AdminResponse> {
+fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResponse> {
     match answer {
         Err(problem) => one(Response::Problem(problem)),
-        Ok(AdminAnswer::Deployed(deployed)) => one(Response::Deployed(deployed)),
-        Ok(AdminAnswer::Methods(methods)) => one(Response::Methods(methods)),
-        Ok(AdminAnswer::Status(status)) => one(Response::Status(*status)),
-        Ok(AdminAnswer::Node(node)) => one(Response::Node(node)),
-        Ok(AdminAnswer::Nodes(nodes)) => one(Response::Nodes(nodes)),
-        Ok(AdminAnswer::Entities(page)) => one(Response::Entities(page)),
-        Ok(AdminAnswer::Entity(entity)) => one(Response::Entity(*entity)),
-        Ok(AdminAnswer::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
-        Ok(AdminAnswer::Cluster(state)) => one(Response::Cluster(state)),
-        Ok(AdminAnswer::Deployments(all)) => pages(&all, most, |deployments| {
+        Ok(AdminOutput::Deployed(deployed)) => one(Response::Deployed(deployed)),
+        Ok(AdminOutput::Methods(methods)) => one(Response::Methods(methods)),
+        Ok(AdminOutput::Status(status)) => one(Response::Status(*status)),
+        Ok(AdminOutput::Node(node)) => one(Response::Node(node)),
+        Ok(AdminOutput::Nodes(nodes)) => one(Response::Nodes(nodes)),
+        Ok(AdminOutput::Entities(page)) => one(Response::Entities(page)),
+        Ok(AdminOutput::Entity(entity)) => one(Response::Entity(*entity)),
+        Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
+        Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
+        Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {
             Response::Deployments(proto::Deployments { deployments })
         }),
-        Ok(AdminAnswer::Shards(all)) => {
+        Ok(AdminOutput::Shards(all)) => {
             pages(&all, most, |shards| Response::Shards(proto::Shards { shards }))
         }
-        Ok(AdminAnswer::Plan(proto::RebalancePlan { moves, held_up })) => {
+        Ok(AdminOutput::RebalancePlan(proto::RebalancePlan { moves, blocked_reason: held_up })) => {
             pages(&moves, most, |moves| {
-                Response::Plan(proto::RebalancePlan { moves, held_up: held_up.clone() })
+                Response::Plan(proto::RebalancePlan { moves, blocked_reason: held_up.clone() })
             })
         }
         // Sent as it grows.
-        Ok(AdminAnswer::Growing(_)) => Vec::new(),
+        Ok(AdminOutput::Updates(_)) => Vec::new(),
     }
 }

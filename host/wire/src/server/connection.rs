@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::{Peer, Service, SessionInfo, Shared, admin, peers, session};
-use crate::budget::{Account, NoPlace};
-use crate::code::Code;
-use crate::error::{Error, unreadable};
+use super::{ClientInfo, Inner, Service, SessionInfo, admin, peers, session};
+use crate::budget::{Account, LimitReached};
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::identity::Principal;
 use crate::peer::Alpn;
@@ -25,12 +25,12 @@ use crate::{dial, hello, tls};
 const HANDSHAKES: usize = 256;
 
 /// Bytes of a frame that a client must take: a refusal in full.
-const LEAST_FRAME: u32 = 4 << 10;
+const MIN_CLIENT_MAX_FRAME: u32 = 4 << 10;
 
 /// One connection more, until it is dropped.
-pub(super) struct Counted(Arc<AtomicUsize>);
+pub(super) struct ConnectionGuard(Arc<AtomicUsize>);
 
-impl Counted {
+impl ConnectionGuard {
     /// `None` if there are `most` already.
     fn one_more(of: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let counted = Self(Arc::clone(of));
@@ -38,17 +38,17 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl<S: Service> Shared<S> {
+impl<S: Service> Inner<S> {
     /// All connections that there may be. Which of them are nodes', and whose the others are, is known after their
     /// handshakes; as many of nodes as are taken may be dialled.
     pub(super) fn most_connections(&self) -> usize {
-        let nodes = self.peers.as_ref().map_or(0, |_| 2 * self.limits.peers.connections);
+        let nodes = self.peers.as_ref().map_or(0, |_| 2 * self.limits.peers.max_connections);
         self.limits.max_connections.saturating_add(nodes).saturating_add(HANDSHAKES)
     }
 
@@ -57,14 +57,14 @@ impl<S: Service> Shared<S> {
         incoming: quinn::Incoming,
     ) -> Result<(), Error> {
         let connecting = incoming.accept()?;
-        let connection = timeout(self.limits.hello_deadline, connecting)
+        let connection = timeout(self.limits.hello_timeout, connecting)
             .await
-            .map_err(|_| Error::Lost("the handshake was not done in time".into()))??;
+            .map_err(|_| Error::ConnectionLost("the handshake was not done in time".into()))??;
         let alpn = Alpn::from_name(&tls::alpn(&connection));
         if let (Some(alpn), Some(service)) = (alpn, &self.peers) {
-            let most = self.limits.peers.connections;
-            let Some(counted) = Counted::one_more(&self.nodes, most) else {
-                return Err(self.no_place(&connection, "peer_connections", most));
+            let most = self.limits.peers.max_connections;
+            let Some(counted) = ConnectionGuard::one_more(&self.nodes, most) else {
+                return Err(self.refuse_connection(&connection, "peer_connections", most));
             };
             let (runtime, service) = (service.runtime(alpn), Arc::clone(service));
             let serving = peers::connection(Arc::clone(self), service, alpn, connection, counted);
@@ -72,16 +72,17 @@ impl<S: Service> Shared<S> {
             return Ok(());
         }
         let identity = tls::peer(&connection)?;
-        let (_place, account, send_window) = match self.budgets.connect(&identity.to_string()) {
-            Ok(taken) => taken,
-            Err(NoPlace { setting, most }) => {
-                return Err(self.no_place(&connection, setting, most));
-            }
-        };
+        let (_place, account, send_window) =
+            match self.budgets.admit_connection(&identity.to_string()) {
+                Ok(taken) => taken,
+                Err(LimitReached { setting, limit: most }) => {
+                    return Err(self.refuse_connection(&connection, setting, most));
+                }
+            };
         connection.set_send_window(send_window);
         let hello = self.hello(&connection, identity, account);
-        let peer = self.greet(&connection, hello).await?;
-        debug!(principal = %peer.principal, address = %peer.address, "a connection began");
+        let peer = self.with_hello_timeout(&connection, hello).await?;
+        debug!(principal = %peer.principal_name, address = %peer.address, "a connection began");
         self.streams(&connection, |send, recv| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
             async move { shared.stream(&peer, send, recv).await }
@@ -89,31 +90,36 @@ impl<S: Service> Shared<S> {
         .await
     }
 
-    fn no_place(&self, connection: &quinn::Connection, setting: &str, most: usize) -> Error {
+    fn refuse_connection(
+        &self,
+        connection: &quinn::Connection,
+        setting: &str,
+        most: usize,
+    ) -> Error {
         let text = format!("the node takes no more such connections now (`{setting}`, {most})");
-        dial::refuse(connection, Code::TooManyConnections, text)
+        dial::refuse(connection, CloseCode::TooManyConnections, text)
     }
 
     /// Gives a hello its time, and closes the connection if it is none.
-    pub(super) async fn greet<P>(
+    pub(super) async fn with_hello_timeout<P>(
         &self,
         connection: &quinn::Connection,
         hello: impl Future<Output = Result<P, Error>>,
     ) -> Result<P, Error> {
-        let deadline = self.limits.hello_deadline;
+        let deadline = self.limits.hello_timeout;
         match timeout(deadline, hello).await {
             Ok(Ok(peer)) => Ok(peer),
             Ok(Err(error)) => {
                 let (code, text) = match &error {
-                    Error::Violation { code, text } => (*code, text.clone()),
-                    other => (Code::BadHello, other.to_string()),
+                    Error::Violation { code, message: text } => (*code, text.clone()),
+                    other => (CloseCode::InvalidHello, other.to_string()),
                 };
                 connection.close(code.into(), text.as_bytes());
                 Err(error)
             }
             Err(_) => {
                 let text = format!("no hello within {deadline:?} (`hello_deadline`)");
-                Err(dial::refuse(connection, Code::HelloDeadline, text))
+                Err(dial::refuse(connection, CloseCode::HelloTimeout, text))
             }
         }
     }
@@ -143,20 +149,20 @@ impl<S: Service> Shared<S> {
             None => {
                 // The answers on their way arrive before the close does.
                 streams.wait().await;
-                connection.close(Code::ShuttingDown.into(), b"the node stops");
+                connection.close(CloseCode::ShuttingDown.into(), b"the node stops");
                 Ok(())
             }
         }
     }
 
     /// The first frame of a connection, and the way to answer it.
-    pub(super) async fn hear(
+    pub(super) async fn accept_hello_stream(
         &self,
         connection: &quinn::Connection,
     ) -> Result<(Bytes, FrameWriter), Error> {
         let (send, recv) = connection.accept_bi().await?;
-        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
-        let empty = || Error::violation(Code::BadHello, "the first stream was empty");
+        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_timeout);
+        let empty = || Error::violation(CloseCode::InvalidHello, "the first stream was empty");
         Ok((reader.next().await?.ok_or_else(empty)?, FrameWriter::new(send)))
     }
 
@@ -166,27 +172,29 @@ impl<S: Service> Shared<S> {
         connection: &quinn::Connection,
         identity: Principal,
         account: Arc<Account>,
-    ) -> Result<Arc<Peer>, Error> {
-        let (frame, mut writer) = self.hear(connection).await?;
-        let bad = |text: &str| Error::violation(Code::BadHello, text);
-        let open = Open::decode(frame).map_err(|e| bad(&unreadable(&e)))?;
+    ) -> Result<Arc<ClientInfo>, Error> {
+        let (frame, mut writer) = self.accept_hello_stream(connection).await?;
+        let bad = |text: &str| Error::violation(CloseCode::InvalidHello, text);
+        let open = Open::decode(frame).map_err(|e| bad(&decode_error_message(&e)))?;
         let Some(open::Stream::Hello(theirs)) = open.stream else {
             return Err(bad("the first stream is for the hello"));
         };
         let most = theirs.limits.as_ref().map_or(0, |limits| limits.max_frame);
-        if (1..LEAST_FRAME).contains(&most) {
-            return Err(bad(&format!("a `max_frame` of {most} bytes: at least {LEAST_FRAME}")));
+        if (1..MIN_CLIENT_MAX_FRAME).contains(&most) {
+            return Err(bad(&format!(
+                "a `max_frame` of {most} bytes: at least {MIN_CLIENT_MAX_FRAME}"
+            )));
         }
-        let own = self.facts.now().node;
-        hello::agree(hello::PROTOCOL, Some(own.cluster), &theirs)
+        let own = self.descriptor.now().node;
+        hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
-        let cluster_ms = self.service.cluster_ms();
-        writer.put(&proto::Hello { cluster_ms, ..own.hello(&self.limits) });
+        let cluster_ms = self.service.cluster_time_ms();
+        writer.put(&proto::Hello { cluster_time_ms: cluster_ms, ..own.hello(&self.limits) });
         writer.flush().await?;
         writer.finish();
-        Ok(Arc::new(Peer {
-            principal: Arc::clone(account.principal()),
-            identity,
+        Ok(Arc::new(ClientInfo {
+            principal_name: Arc::clone(account.principal()),
+            principal: identity,
             address: connection.remote_address(),
             limits: theirs.limits.unwrap_or_default(),
             account,
@@ -194,14 +202,19 @@ impl<S: Service> Shared<S> {
     }
 
     /// Finds out what a stream is for, and serves it to its end.
-    async fn stream(&self, peer: &Arc<Peer>, send: quinn::SendStream, recv: quinn::RecvStream) {
-        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_deadline);
+    async fn stream(
+        &self,
+        peer: &Arc<ClientInfo>,
+        send: quinn::SendStream,
+        recv: quinn::RecvStream,
+    ) {
+        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_timeout);
         let mut writer = FrameWriter::new(send);
-        let served = match self.budgets.open(&peer.account) {
+        let served = match self.budgets.admit_stream(&peer.account) {
             Ok(_place) => self.serve(peer, &mut reader, &mut writer).await,
-            Err(NoPlace { setting, most }) => {
-                let text = format!("{} has {most} streams (`{setting}`)", peer.principal);
-                Err(Error::violation(Code::TooManyStreams, text))
+            Err(LimitReached { setting, limit: most }) => {
+                let text = format!("{} has {most} streams (`{setting}`)", peer.principal_name);
+                Err(Error::violation(CloseCode::TooManyStreams, text))
             }
         };
         if let Err(error) = served {
@@ -211,55 +224,61 @@ impl<S: Service> Shared<S> {
 
     /// The first frame of a stream, which says what it is for.
     pub(super) async fn first(&self, reader: &mut FrameReader) -> Result<Bytes, Error> {
-        let deadline = self.limits.open_deadline;
+        let deadline = self.limits.open_timeout;
         let first = tokio::select! {
             () = self.stopping.cancelled() => return Err(stopping()),
             first = timeout(deadline, reader.next()) => first,
         };
         let first = first.map_err(|_| {
             let text = format!("a stream said nothing for {deadline:?} (`open_deadline`)");
-            Error::violation(Code::OpenDeadline, text)
+            Error::violation(CloseCode::OpenTimeout, text)
         })?;
-        first?.ok_or_else(|| Error::violation(Code::HalfFrame, "an empty stream"))
+        first?.ok_or_else(|| Error::violation(CloseCode::TruncatedFrame, "an empty stream"))
     }
 
     async fn serve(
         &self,
-        peer: &Arc<Peer>,
+        peer: &Arc<ClientInfo>,
         reader: &mut FrameReader,
         writer: &mut FrameWriter,
     ) -> Result<(), Error> {
         let frame = self.first(reader).await?;
-        let open =
-            Open::decode(frame).map_err(|e| Error::violation(Code::BadFrame, unreadable(&e)))?;
+        let open = Open::decode(frame)
+            .map_err(|e| Error::violation(CloseCode::InvalidFrame, decode_error_message(&e)))?;
         match open.stream {
             Some(open::Stream::Session(open)) => {
                 let Ok(id) = <[u8; 16]>::try_from(&open.session[..]) else {
                     let text = format!("a session id of {} bytes", open.session.len());
-                    return Err(Error::violation(Code::UnexpectedFrame, text));
+                    return Err(Error::violation(CloseCode::UnexpectedFrame, text));
                 };
-                let session = ScopedSessionId::derive(&peer.principal, &id);
-                let info = Arc::new(SessionInfo { peer: Arc::clone(peer), id, session });
+                let session = ScopedSessionId::derive(&peer.principal_name, &id);
+                let info = Arc::new(SessionInfo {
+                    client: Arc::clone(peer),
+                    client_session_id: id,
+                    session,
+                });
                 session::serve(self, &info, reader, writer).await
             }
             Some(open::Stream::Admin(request)) => {
                 admin::serve(self, peer, request, reader, writer).await
             }
             Some(open::Stream::Hello(_)) => {
-                Err(Error::violation(Code::UnexpectedFrame, "a second hello"))
+                Err(Error::violation(CloseCode::UnexpectedFrame, "a second hello"))
             }
-            None => Err(Error::violation(Code::BadFrame, "a stream for nothing that is known")),
+            None => {
+                Err(Error::violation(CloseCode::InvalidFrame, "a stream for nothing that is known"))
+            }
         }
     }
 }
 
 pub(super) fn stopping() -> Error {
-    Error::violation(Code::ShuttingDown, "the node stops")
+    Error::violation(CloseCode::ShuttingDown, "the node stops")
 }
 
 /// Resets a stream with the error's code.
 pub(super) fn give_up(error: &Error, reader: &mut FrameReader, writer: &mut FrameWriter) {
     debug!(%error, "a stream ended");
-    reader.stop(error.reset_code());
-    writer.reset(error.reset_code());
+    reader.stop(error.close_code());
+    writer.reset(error.close_code());
 }

@@ -8,8 +8,8 @@
 
 mod admin;
 mod connection;
+mod log_throttle;
 mod peers;
-mod refusals;
 mod session;
 
 use std::future::Future;
@@ -24,22 +24,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-pub use admin::{Admin, AdminAnswer, Part, Upload, UploadPlace, growing};
+pub use admin::{AdminOperation, AdminOutput, AdminUpdate, Upload, UploadPermit, update_channel};
 
-pub use crate::budget::{Account, Charge, Full};
-pub use crate::flow::{Request, Ticket};
+pub use crate::budget::{Account, BudgetExceeded, Charge};
+pub use crate::message_stream::{IncomingMessage, Ticket};
 
 use connection::stopping;
-use refusals::Refusals;
+use log_throttle::LogThrottle;
 
 use crate::budget::Budgets;
-use crate::code::Code;
+use crate::close_code::CloseCode;
 use crate::error::Error;
-use crate::hello::NodeFacts;
-use crate::identity::{Identity, Principal, Trust};
+use crate::hello::NodeDescriptor;
+use crate::identity::{Identity, Principal, TrustRoot};
 use crate::limits::Limits;
-use crate::peer::facts::SharedFacts;
-use crate::peer::{Facts, PeerDialer, PeerService};
+use crate::peer::descriptor::SharedDescriptor;
+use crate::peer::{PeerDescriptor, PeerDialer, PeerService};
 use crate::proto::{self, Problem};
 use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, endpoint, tls};
 
@@ -47,32 +47,32 @@ use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, endpoint, tls};
 pub trait Service: Send + Sync + 'static {
     /// Takes messages of one session, in the order they were sent, and leaves the batch empty: what
     /// is left in it is answered as `unknown`. While it waits, nothing more of this session is read.
-    fn messages(
+    fn handle_messages(
         &self,
         session: &Arc<SessionInfo>,
-        batch: &mut Vec<Request>,
+        batch: &mut Vec<IncomingMessage>,
     ) -> impl Future<Output = ()> + Send;
 
     /// Answers a request that is no message.
-    fn admin(
+    fn handle_admin(
         &self,
-        peer: &Arc<Peer>,
-        request: Admin,
-    ) -> impl Future<Output = Result<AdminAnswer, Problem>> + Send;
+        peer: &Arc<ClientInfo>,
+        request: AdminOperation,
+    ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send;
 
     /// Cluster time in milliseconds, which clients stamp their messages with (R17); 0: not known.
-    fn cluster_ms(&self) -> u64 {
+    fn cluster_time_ms(&self) -> u64 {
         0
     }
 }
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
-pub struct Peer {
+pub struct ClientInfo {
     /// From its certificate, as entities' access rules know it: `client/alice`.
-    pub principal: Arc<str>,
+    pub principal_name: Arc<str>,
     /// The same in parts.
-    pub identity: Principal,
+    pub principal: Principal,
     /// Where it is.
     pub address: SocketAddr,
     /// What it announced to take; 0 stands for "not announced".
@@ -85,37 +85,37 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct SessionInfo {
     /// Whose.
-    pub peer: Arc<Peer>,
+    pub client: Arc<ClientInfo>,
     /// What the client chose.
-    pub id: [u8; 16],
+    pub client_session_id: [u8; 16],
     /// As entities know it (R17).
     pub session: ScopedSessionId,
 }
 
 /// A node among nodes.
-pub struct Peers {
+pub struct PeerConfig {
     /// What it says of itself to other nodes.
-    pub facts: Facts,
+    pub descriptor: PeerDescriptor,
     /// What it does with their streams.
     pub service: Arc<dyn PeerService>,
 }
 
 /// Takes clients, and other nodes, on one UDP port.
 pub struct Server<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<Inner<S>>,
     endpoint: quinn::Endpoint,
 }
 
-struct Shared<S> {
+struct Inner<S> {
     service: Arc<S>,
     limits: Limits,
-    facts: SharedFacts,
+    descriptor: SharedDescriptor,
     peers: Option<Arc<dyn PeerService>>,
     /// What is held for clients, and their connections.
     budgets: Arc<Budgets>,
     /// Connections from nodes.
     nodes: Arc<AtomicUsize>,
-    refusals: Refusals,
+    refusals: LogThrottle,
     tasks: TaskTracker,
     /// Nothing new is taken; what was taken is answered.
     stopping: CancellationToken,
@@ -132,9 +132,9 @@ impl<S: Service> Server<S> {
         address: SocketAddr,
         setting: &'static str,
         identity: &Identity,
-        trust: &Trust,
+        trust: &TrustRoot,
         limits: Limits,
-        facts: NodeFacts,
+        facts: NodeDescriptor,
         service: Arc<S>,
     ) -> Result<Self, Error> {
         Self::bind_as(address, setting, identity, trust, limits, facts.into(), None, service)
@@ -149,12 +149,12 @@ impl<S: Service> Server<S> {
         address: SocketAddr,
         setting: &'static str,
         identity: &Identity,
-        trust: &Trust,
+        trust: &TrustRoot,
         limits: Limits,
-        peers: Peers,
+        peers: PeerConfig,
         service: Arc<S>,
     ) -> Result<(Self, PeerDialer), Error> {
-        let Peers { facts, service: streams } = peers;
+        let PeerConfig { descriptor: facts, service: streams } = peers;
         let server = Self::bind_as(
             address,
             setting,
@@ -165,7 +165,7 @@ impl<S: Service> Server<S> {
             Some(streams),
             service,
         )?;
-        let (endpoint, facts) = (server.endpoint.clone(), server.shared.facts.clone());
+        let (endpoint, facts) = (server.endpoint.clone(), server.shared.descriptor.clone());
         let dialer = PeerDialer::new(endpoint, identity, trust, &server.shared.limits, facts)?;
         Ok((server, dialer))
     }
@@ -175,9 +175,9 @@ impl<S: Service> Server<S> {
         address: SocketAddr,
         setting: &'static str,
         identity: &Identity,
-        trust: &Trust,
+        trust: &TrustRoot,
         limits: Limits,
-        facts: Facts,
+        facts: PeerDescriptor,
         peers: Option<Arc<dyn PeerService>>,
         service: Arc<S>,
     ) -> Result<Self, Error> {
@@ -187,14 +187,14 @@ impl<S: Service> Server<S> {
         }
         let config = endpoint::server_config(tls::server(identity, trust, &alpns)?, &limits)?;
         let endpoint = endpoint::bind_node(address, setting, &limits, config, identity)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Inner {
             service,
             budgets: Budgets::new(&limits),
             limits,
-            facts: SharedFacts::new(facts),
+            descriptor: SharedDescriptor::new(facts),
             peers,
             nodes: Arc::default(),
-            refusals: Refusals::default(),
+            refusals: LogThrottle::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         });
@@ -207,18 +207,18 @@ impl<S: Service> Server<S> {
     ///
     /// [`Error::Lost`] if the system does not say.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
-        self.endpoint.local_addr().map_err(|e| Error::Lost(e.to_string()))
+        self.endpoint.local_addr().map_err(|e| Error::ConnectionLost(e.to_string()))
     }
 
     /// Changes what later hellos say, such as the incarnation after a re-registration. Other nodes hear it
     /// too, and the rest as before.
-    pub fn set_facts(&self, facts: NodeFacts) {
-        self.shared.facts.change(|all| all.node = facts);
+    pub fn set_node_descriptor(&self, facts: NodeDescriptor) {
+        self.shared.descriptor.change(|all| all.node = facts);
     }
 
     /// Changes all that later hellos say. Connections that stand keep what they heard.
-    pub fn set_peer_facts(&self, facts: Facts) {
-        self.shared.facts.change(|all| *all = facts);
+    pub fn set_peer_descriptor(&self, facts: PeerDescriptor) {
+        self.shared.descriptor.change(|all| *all = facts);
     }
 
     /// Connections that are open.
@@ -229,8 +229,8 @@ impl<S: Service> Server<S> {
 
     /// Bytes that are held for clients, here and through other nodes.
     #[must_use]
-    pub fn held_bytes(&self) -> u64 {
-        self.shared.budgets.held()
+    pub fn charged_bytes(&self) -> u64 {
+        self.shared.budgets.charged_bytes()
     }
 
     /// Takes connections until [`Server::shut_down`].
@@ -268,7 +268,7 @@ impl<S: Service> Server<S> {
         self.shared.tasks.close();
         // What did not end in time is cut off by the close.
         let _ = timeout(grace, self.shared.tasks.wait()).await;
-        self.endpoint.close(Code::ShuttingDown.into(), b"the node stops");
+        self.endpoint.close(CloseCode::ShuttingDown.into(), b"the node stops");
         // Draining takes three probe time-outs a connection; a node that must go does not wait for more.
         let _ = timeout(Duration::from_secs(2), async {
             self.shared.tasks.wait().await;

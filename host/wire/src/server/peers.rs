@@ -6,30 +6,30 @@ use prost::Message;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::connection::{Counted, give_up};
-use super::{Service, Shared};
-use crate::code::Code;
-use crate::error::{Error, unreadable};
+use super::connection::{ConnectionGuard, give_up};
+use super::{Inner, Service};
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
-use crate::peer::facts::is_node;
+use crate::peer::descriptor::node_id_of;
 use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
 use crate::proto::{PeerOpen, peer_open};
 use crate::tls;
 
 /// Serves a connection on the runtime that its protocol has, with the service's streams.
 pub(super) async fn connection<S: Service>(
-    shared: Arc<Shared<S>>,
+    shared: Arc<Inner<S>>,
     service: Arc<dyn PeerService>,
     alpn: Alpn,
     connection: quinn::Connection,
-    _counted: Counted,
+    _counted: ConnectionGuard,
 ) {
     let remote = connection.remote_address();
-    let peer = match shared.greet(&connection, hello(&shared, &connection)).await {
+    let peer = match shared.with_hello_timeout(&connection, hello(&shared, &connection)).await {
         Ok(peer) => Arc::new(peer),
         Err(error) => {
             // Whoever tries again and again does not fill the log.
-            match shared.refusals.one_more(Instant::now()) {
+            match shared.refusals.should_log(Instant::now()) {
                 Some(0) => warn!(%error, %remote, "a node was refused"),
                 Some(unsaid) => warn!(%error, %remote, unsaid, "nodes were refused"),
                 None => debug!(%error, %remote, "a node was refused"),
@@ -45,10 +45,10 @@ pub(super) async fn connection<S: Service>(
             async move {
                 let limits = &shared.limits;
                 let frame = limits.peers.max_frame;
-                let mut reader = FrameReader::new(recv, frame, limits.frame_deadline);
+                let mut reader = FrameReader::new(recv, frame, limits.frame_timeout);
                 let mut writer = FrameWriter::new(send);
                 match opened(&shared, alpn, &mut reader).await {
-                    Ok(kind) => service.stream(peer, kind, reader, writer).await,
+                    Ok(kind) => service.serve_stream(peer, kind, reader, writer).await,
                     Err(error) => give_up(&error, &mut reader, &mut writer),
                 }
             }
@@ -60,34 +60,34 @@ pub(super) async fn connection<S: Service>(
 }
 
 async fn opened<S: Service>(
-    shared: &Shared<S>,
+    shared: &Inner<S>,
     alpn: Alpn,
     reader: &mut FrameReader,
 ) -> Result<StreamKind, Error> {
     let frame = shared.first(reader).await?;
-    let open =
-        PeerOpen::decode(frame).map_err(|e| Error::violation(Code::BadFrame, unreadable(&e)))?;
+    let open = PeerOpen::decode(frame)
+        .map_err(|e| Error::violation(CloseCode::InvalidFrame, decode_error_message(&e)))?;
     StreamKind::opened(open.stream, alpn)
 }
 
 /// Hears the node's hello and answers it.
 async fn hello<S: Service>(
-    shared: &Shared<S>,
+    shared: &Inner<S>,
     connection: &quinn::Connection,
 ) -> Result<PeerInfo, Error> {
     let refused = |(code, text)| Error::violation(code, text);
     let certificate = tls::peer(connection)?;
-    is_node(&certificate).map_err(refused)?;
-    let (frame, mut writer) = shared.hear(connection).await?;
-    let bad = |text: String| Error::violation(Code::BadHello, text);
-    let open = PeerOpen::decode(frame).map_err(|e| bad(unreadable(&e)))?;
+    node_id_of(&certificate).map_err(refused)?;
+    let (frame, mut writer) = shared.accept_hello_stream(connection).await?;
+    let bad = |text: String| Error::violation(CloseCode::InvalidHello, text);
+    let open = PeerOpen::decode(frame).map_err(|e| bad(decode_error_message(&e)))?;
     let Some(peer_open::Stream::Hello(theirs)) = open.stream else {
         return Err(bad("the first stream is for the hello".into()));
     };
-    let own = shared.facts.now();
+    let own = shared.descriptor.now();
     let (remote, stopping) = (connection.remote_address(), shared.stopping.clone());
     let peer =
-        own.agree(theirs, &certificate, remote, &shared.budgets, stopping).map_err(refused)?;
+        own.negotiate(theirs, &certificate, remote, &shared.budgets, stopping).map_err(refused)?;
     writer.put(&own.hello(&shared.limits));
     writer.flush().await?;
     writer.finish();

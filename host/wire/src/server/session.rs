@@ -4,25 +4,29 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Service, SessionInfo, Shared};
+use super::{Inner, Service, SessionInfo};
 use crate::budget::Account;
-use crate::check::{self, Refused};
 use crate::error::Error;
-use crate::flow::{self, Bound, Request, Traffic};
 use crate::framed::{FrameReader, FrameWriter};
+use crate::message_stream::{self, IncomingMessage, StreamHandler, StreamLimits};
 use crate::proto::{Envelope, Reply};
+use crate::validate::{self, InvalidFrame};
 
 /// A client's messages: each frame is an envelope or a reply, told apart by its sequence.
-struct Session<'a, S> {
-    shared: &'a Shared<S>,
+struct SessionStream<'a, S> {
+    shared: &'a Inner<S>,
     info: &'a Arc<SessionInfo>,
 }
 
-impl<S: Service> Traffic for Session<'_, S> {
+impl<S: Service> StreamHandler for SessionStream<'_, S> {
     type Frame = Reply;
 
-    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), Refused> {
-        let envelope = check::sent(frame, &self.info.id, &self.shared.limits)?;
+    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), InvalidFrame> {
+        let envelope = validate::decode_client_message(
+            frame,
+            &self.info.client_session_id,
+            &self.shared.limits,
+        )?;
         Ok((envelope.sequence, envelope))
     }
 
@@ -31,34 +35,35 @@ impl<S: Service> Traffic for Session<'_, S> {
     }
 
     fn account(&self) -> &Arc<Account> {
-        &self.info.peer.account
+        &self.info.client.account
     }
 
-    fn payer(&self, _: &Envelope) -> Option<Arc<Account>> {
+    fn account_for(&self, _: &Envelope) -> Option<Arc<Account>> {
         None
     }
 
-    async fn deliver(&self, batch: &mut Vec<Request>) {
-        self.shared.service.messages(self.info, batch).await;
+    async fn deliver(&self, batch: &mut Vec<IncomingMessage>) {
+        self.shared.service.handle_messages(self.info, batch).await;
     }
 }
 
 pub(super) async fn serve<S: Service>(
-    shared: &Shared<S>,
+    shared: &Inner<S>,
     info: &Arc<SessionInfo>,
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
-    let bound = Bound {
-        messages: shared.limits.session_messages,
-        bytes: shared.limits.session_bytes,
-        replies: true,
-        reply: match info.peer.limits.max_frame {
+    let bound = StreamLimits {
+        messages: shared.limits.session_in_flight_messages,
+        bytes: shared.limits.session_in_flight_bytes,
+        count_replies: true,
+        max_reply_bytes: match info.client.limits.max_frame {
             0 => u32::MAX,
             announced => announced,
         },
         setting: "max_frame",
-        reply_deadline: shared.limits.reply_deadline,
+        reply_timeout: shared.limits.reply_timeout,
     };
-    flow::serve(&Session { shared, info }, &bound, &shared.stopping, reader, writer).await
+    message_stream::serve(&SessionStream { shared, info }, &bound, &shared.stopping, reader, writer)
+        .await
 }

@@ -9,15 +9,18 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use ostraca_core::ids::{ClusterId, Incarnation};
-use ostraca_wire::dial::{Dialer, Link};
+use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::frame::put_frame;
 use ostraca_wire::framed::FrameReader;
-use ostraca_wire::hello::{self, NodeFacts};
+use ostraca_wire::hello::{self, NodeDescriptor};
 use ostraca_wire::identity::{Ca, Identity};
 use ostraca_wire::proto::{
-    Deployed, Deployment, Envelope, Kind, Open, Outcome, Problem, Reply, SessionOpen, Status, open,
+    DeployResult, Deployment, Envelope, MessageKind, Open, Outcome, Problem, Reply, SessionOpen,
+    Status, open,
 };
-use ostraca_wire::server::{Admin, AdminAnswer, Peer, Request, Server, Service, SessionInfo};
+use ostraca_wire::server::{
+    AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Server, Service, SessionInfo,
+};
 use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, problem, tls};
 use prost::Message;
 use tokio_util::task::TaskTracker;
@@ -26,56 +29,56 @@ use tokio_util::task::TaskTracker;
 /// as the body says, and "large" a command.
 #[derive(Default)]
 pub(crate) struct Echo {
-    pub(crate) held: std::sync::Mutex<Vec<Request>>,
+    pub(crate) held: std::sync::Mutex<Vec<IncomingMessage>>,
 }
 
 impl Service for Echo {
-    async fn messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<Request>) {
+    async fn handle_messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         for request in batch.drain(..) {
             match request.envelope.method.as_str() {
                 "hold" => self.held.lock().expect("held").push(request),
                 "drop" => drop(request),
                 large @ ("big" | "large") => {
-                    let kind = if large == "big" { Kind::Query } else { Kind::Command };
+                    let kind =
+                        if large == "big" { MessageKind::Query } else { MessageKind::Command };
                     let bytes = std::str::from_utf8(&request.envelope.body).expect("a number");
                     let body = vec![0; bytes.parse().expect("a number")].into();
                     let (outcome, kind) = (Outcome::Result.into(), kind.into());
-                    request.ticket.answer(Reply { outcome, kind, body, ..Reply::default() });
+                    request.ticket.reply(Reply { outcome, kind, body, ..Reply::default() });
                 }
                 _ => {
-                    let content_type = session.peer.principal.to_string();
+                    let content_type = session.client.principal_name.to_string();
                     let body = request.envelope.body;
                     let outcome = Outcome::Result.into();
-                    request.ticket.answer(Reply {
-                        outcome,
-                        content_type,
-                        body,
-                        ..Reply::default()
-                    });
+                    request.ticket.reply(Reply { outcome, content_type, body, ..Reply::default() });
                 }
             }
         }
     }
 
-    async fn admin(&self, _: &Arc<Peer>, request: Admin) -> Result<AdminAnswer, Problem> {
+    async fn handle_admin(
+        &self,
+        _: &Arc<ClientInfo>,
+        request: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
         match request {
-            Admin::Deploy(upload) if upload.manifest == "wait" => {
+            AdminOperation::Deploy(upload) if upload.manifest == "wait" => {
                 drop(upload);
                 std::future::pending().await
             }
-            Admin::Deploy(upload) => Ok(AdminAnswer::Deployed(Deployed {
+            AdminOperation::Deploy(upload) => Ok(AdminOutput::Deployed(DeployResult {
                 r#type: upload.manifest,
                 revision: upload.component.len() as u64,
                 digest: upload.digest.to_vec().into(),
-                ..Deployed::default()
+                ..DeployResult::default()
             })),
-            Admin::Deployments => {
+            AdminOperation::Deployments => {
                 let one = Deployment { r#type: "x".repeat(100), ..Deployment::default() };
-                Ok(AdminAnswer::Deployments(vec![one; 600]))
+                Ok(AdminOutput::Deployments(vec![one; 600]))
             }
-            Admin::Status => {
+            AdminOperation::Status => {
                 let status = Status { node: "x".repeat(10_000), ..Status::default() };
-                Ok(AdminAnswer::Status(Box::new(status)))
+                Ok(AdminOutput::Status(Box::new(status)))
             }
             _ => Err(problem("unknown-type", "not here")),
         }
@@ -96,9 +99,9 @@ pub(crate) fn authority() -> Ca {
 
 pub(crate) fn limits() -> Limits {
     Limits {
-        hello_deadline: Duration::from_millis(300),
-        open_deadline: Duration::from_millis(300),
-        frame_deadline: Duration::from_millis(300),
+        hello_timeout: Duration::from_millis(300),
+        open_timeout: Duration::from_millis(300),
+        frame_timeout: Duration::from_millis(300),
         max_message: 10_000,
         max_frame: 12_000,
         max_component: 1_000_000,
@@ -120,9 +123,9 @@ impl Node {
     }
 
     pub(crate) fn start_as(ca: Ca, identity: &Identity, limits: Limits) -> Self {
-        let facts = NodeFacts {
+        let facts = NodeDescriptor {
             cluster: ca.cluster(),
-            store: 7,
+            store_id: 7,
             node: "one".into(),
             incarnation: Incarnation { counter: 1, nonce: 2 },
         };
@@ -151,30 +154,30 @@ impl Node {
     }
 
     pub(crate) fn dialer(&self, identity: Option<&Identity>) -> Dialer {
-        let limits = Limits { hello_deadline: Duration::from_secs(5), ..Limits::default() };
+        let limits = Limits { hello_timeout: Duration::from_secs(5), ..Limits::default() };
         let trust = self.ca.trust().expect("trust");
         Dialer::new(identity, &trust, self.address, limits).expect("dialer")
     }
 
-    pub(crate) async fn link(&self) -> Link {
+    pub(crate) async fn link(&self) -> ClientConnection {
         self.link_of("alice").await
     }
 
-    pub(crate) async fn link_of(&self, name: &str) -> Link {
+    pub(crate) async fn link_of(&self, name: &str) -> ClientConnection {
         self.try_link_of(name).await.expect("link")
     }
 
-    pub(crate) async fn try_link_of(&self, name: &str) -> Result<Link, Error> {
+    pub(crate) async fn try_link_of(&self, name: &str) -> Result<ClientConnection, Error> {
         let identity = self.ca.issue_client(name).expect("identity");
         self.dialer(Some(&identity)).connect(self.address).await
     }
 
     /// A connection whose windows are small: whoever does not read it has nothing more sent to it.
-    pub(crate) async fn narrow_link_of(&self, name: &str) -> Link {
+    pub(crate) async fn narrow_link_of(&self, name: &str) -> ClientConnection {
         let limits = Limits {
-            stream_window: 16 << 10,
-            connection_window: 64 << 10,
-            hello_deadline: Duration::from_secs(5),
+            stream_receive_window: 16 << 10,
+            connection_receive_window: 64 << 10,
+            hello_timeout: Duration::from_secs(5),
             ..Limits::default()
         };
         let (identity, trust) = (self.ca.issue_client(name), self.ca.trust());
@@ -202,7 +205,7 @@ impl Node {
     /// A connection with hellos exchanged.
     pub(crate) async fn greeted(&self) -> (quinn::Endpoint, quinn::Connection) {
         let (endpoint, connection) = self.raw().await;
-        let own = hello::client(Some(self.ca.cluster()), &Limits::default());
+        let own = hello::client_hello(Some(self.ca.cluster()), &Limits::default());
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
         send.write_all(&frame(&Open { stream: Some(open::Stream::Hello(own)) }))
             .await
@@ -254,11 +257,15 @@ pub(crate) fn envelope(sequence: u64, method: &str, body: &[u8]) -> Envelope {
 }
 
 pub(crate) async fn next(reader: &mut FrameReader) -> Result<Reply, Error> {
-    let frame = reader.next().await?.ok_or_else(|| Error::Lost("no reply".into()))?;
+    let frame = reader.next().await?.ok_or_else(|| Error::ConnectionLost("no reply".into()))?;
     Ok(Reply::decode(frame).expect("reply"))
 }
 
-pub(crate) async fn one(link: &Link, method: &str, body: &[u8]) -> Result<Reply, Error> {
+pub(crate) async fn one(
+    link: &ClientConnection,
+    method: &str,
+    body: &[u8],
+) -> Result<Reply, Error> {
     let (mut writer, mut reader) = link.session([3; 16]).await?;
     writer.put(&envelope(1, method, body));
     writer.flush().await?;

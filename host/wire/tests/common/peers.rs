@@ -12,13 +12,17 @@ use futures::future::BoxFuture;
 use ostraca_core::ids::{Incarnation, NodeId};
 use ostraca_core::rows::Roles;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::hello::NodeFacts;
+use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::identity::{Ca, Identity};
-use ostraca_wire::peer::messages::{self, Forward, Lost, Messages, Replies};
-use ostraca_wire::peer::serve::serve_calls;
-use ostraca_wire::peer::{Alpn, Facts, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind};
-use ostraca_wire::proto::{Envelope, Kind, Outcome, Reply};
-use ostraca_wire::server::{Peers, Request, Server};
+use ostraca_wire::peer::forwarding::{
+    self, Forward, ForwardedMessageHandler, ReplyHandler, UnansweredMessages,
+};
+use ostraca_wire::peer::rpc_server::serve_rpc;
+use ostraca_wire::peer::{
+    Alpn, PeerDescriptor, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind,
+};
+use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Reply};
+use ostraca_wire::server::{IncomingMessage, PeerConfig, Server};
 use ostraca_wire::{Error, Limits, endpoint, tls};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -37,7 +41,7 @@ pub(crate) struct Streams {
     /// Answers calls of `hold`.
     pub(crate) release: Notify,
     pub(crate) peers: Mutex<Vec<Arc<PeerInfo>>>,
-    pub(crate) held: Mutex<Vec<Request>>,
+    pub(crate) held: Mutex<Vec<IncomingMessage>>,
     pub(crate) ended: Mutex<Vec<Option<&'static str>>>,
 }
 
@@ -72,8 +76,8 @@ impl Streams {
     }
 }
 
-impl Messages for Streams {
-    async fn messages(&self, peer: &Arc<PeerInfo>, batch: &mut Vec<Request>) {
+impl ForwardedMessageHandler for Streams {
+    async fn handle_messages(&self, peer: &Arc<PeerInfo>, batch: &mut Vec<IncomingMessage>) {
         for request in batch.drain(..) {
             match request.envelope.method.as_str() {
                 "hold" => self.held.lock().expect("held").push(request),
@@ -81,19 +85,14 @@ impl Messages for Streams {
                 "big" => {
                     let bytes = std::str::from_utf8(&request.envelope.body).expect("a number");
                     let body = vec![0; bytes.parse().expect("a number")].into();
-                    let (outcome, kind) = (Outcome::Result.into(), Kind::Query.into());
-                    request.ticket.answer(Reply { outcome, kind, body, ..Reply::default() });
+                    let (outcome, kind) = (Outcome::Result.into(), MessageKind::Query.into());
+                    request.ticket.reply(Reply { outcome, kind, body, ..Reply::default() });
                 }
                 _ => {
                     let Envelope { body, principal, .. } = request.envelope;
                     let content_type = format!("{principal} by {}", peer.member);
                     let outcome = Outcome::Result.into();
-                    request.ticket.answer(Reply {
-                        outcome,
-                        content_type,
-                        body,
-                        ..Reply::default()
-                    });
+                    request.ticket.reply(Reply { outcome, content_type, body, ..Reply::default() });
                 }
             }
         }
@@ -104,7 +103,7 @@ impl Messages for Streams {
 struct Serving(Arc<Streams>);
 
 impl PeerService for Serving {
-    fn stream(
+    fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
         kind: StreamKind,
@@ -115,14 +114,15 @@ impl PeerService for Serving {
         streams.peers.lock().expect("peers").push(Arc::clone(&peer));
         async move {
             let done = match kind {
-                StreamKind::Messages { messages, bytes } => {
-                    messages::serve(reader, writer, &peer, (messages, bytes), &*streams).await
-                }
+                StreamKind::Forwarding {
+                    max_in_flight_messages: messages,
+                    max_in_flight_bytes: bytes,
+                } => forwarding::serve(reader, writer, &peer, (messages, bytes), &*streams).await,
                 _ => {
                     let (push, pushes) = mpsc::channel(100);
                     let calling = Arc::clone(&streams);
                     let handler = move |_, body| Arc::clone(&calling).call(body, &push);
-                    serve_calls(reader, writer, &peer, handler, pushes).await
+                    serve_rpc(reader, writer, &peer, handler, pushes).await
                 }
             };
             streams.ended.lock().expect("ended").push(done.err().map(|error| error.code()));
@@ -147,11 +147,11 @@ pub(crate) struct PeerNode {
     tasks: TaskTracker,
 }
 
-pub(crate) fn facts(ca: &Ca, name: &str) -> Facts {
-    Facts {
-        node: NodeFacts {
+pub(crate) fn facts(ca: &Ca, name: &str) -> PeerDescriptor {
+    PeerDescriptor {
+        node: NodeDescriptor {
             cluster: ca.cluster(),
-            store: 7,
+            store_id: 7,
             node: name.into(),
             incarnation: Incarnation { counter: 1, nonce: 2 },
         },
@@ -165,10 +165,10 @@ pub(crate) fn facts(ca: &Ca, name: &str) -> Facts {
 
 /// Small bounds, so that tests reach them.
 pub(crate) fn small() -> Limits {
-    let mut limits = Limits { hello_deadline: Duration::from_secs(3), ..limits() };
+    let mut limits = Limits { hello_timeout: Duration::from_secs(3), ..limits() };
     limits.peers.max_frame = 100_000;
-    limits.peers.calls = 64;
-    limits.peers.messages = 64;
+    limits.peers.in_flight_requests = 64;
+    limits.peers.in_flight_messages = 64;
     limits.peers.pushes = 4;
     limits
 }
@@ -183,7 +183,7 @@ impl PeerNode {
         ca: &Arc<Ca>,
         identity: &Identity,
         limits: Limits,
-        facts: Facts,
+        facts: PeerDescriptor,
         control: Handle,
     ) -> Self {
         let streams = Arc::new(Streams {
@@ -202,7 +202,7 @@ impl PeerNode {
             identity,
             &ca.trust().expect("trust"),
             limits,
-            Peers { facts, service: Arc::new(Serving(Arc::clone(&streams))) },
+            PeerConfig { descriptor: facts, service: Arc::new(Serving(Arc::clone(&streams))) },
             Arc::new(Echo::default()),
         )
         .expect("bind");
@@ -254,15 +254,15 @@ pub(crate) fn pair() -> (PeerNode, PeerNode) {
 #[derive(Default)]
 pub(crate) struct Sink {
     pub(crate) replies: Mutex<Vec<(u64, Reply)>>,
-    pub(crate) lost: Mutex<Option<Lost>>,
+    pub(crate) lost: Mutex<Option<UnansweredMessages>>,
 }
 
-impl Replies for Sink {
-    fn replies(&self, batch: &mut Vec<(u64, Reply)>) {
+impl ReplyHandler for Sink {
+    fn on_replies(&self, batch: &mut Vec<(u64, Reply)>) {
         self.replies.lock().expect("replies").append(batch);
     }
 
-    fn lost(&self, lost: Lost) {
+    fn on_closed(&self, lost: UnansweredMessages) {
         assert_eq!(self.lost.lock().expect("lost").replace(lost), None);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::stream::{FuturesUnordered, StreamExt};
-use ostraca_client::{Client, Entity, Kind, Session};
+use ostraca_client::{Client, Entity, MessageKind, Session};
 use ostraca_oracle::Outcome;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -155,7 +155,7 @@ impl Sender {
         loop {
             while calls.len() < self.size.in_flight && !self.books.end.load(Ordering::SeqCst) {
                 let (kind, entity, method, arguments) = self.next();
-                let number = (kind == Kind::Command).then(|| {
+                let number = (kind == MessageKind::Command).then(|| {
                     let number = self.books.number.fetch_add(1, Ordering::SeqCst);
                     self.books.waiting().insert(number, (now(), self.client));
                     number
@@ -183,7 +183,7 @@ impl Sender {
         }
     }
 
-    fn next(&mut self) -> (Kind, Entity, &'static str, Value) {
+    fn next(&mut self) -> (MessageKind, Entity, &'static str, Value) {
         let (round, size) = (self.round, self.size);
         let mut among = |count| format!("r{round}-{}", self.rng.random_range(0..count));
         let counter = Entity::new("counter", among(size.counters));
@@ -191,11 +191,11 @@ impl Sender {
         let amount = self.rng.random_range(1..100);
         let query = self.reads_only || self.rng.random_ratio(QUERIES, 100);
         match self.rng.random_range(0..4) {
-            0 | 1 if query => (Kind::Query, counter, "get", json!({})),
-            _ if query => (Kind::Query, account, "balance", json!({})),
-            0 | 1 => (Kind::Command, counter, "add", json!({ "by": amount })),
-            2 => (Kind::Command, account, "deposit", json!({ "cents": amount })),
-            _ => (Kind::Command, account, "withdraw", json!({ "cents": amount })),
+            0 | 1 if query => (MessageKind::Query, counter, "get", json!({})),
+            _ if query => (MessageKind::Query, account, "balance", json!({})),
+            0 | 1 => (MessageKind::Command, counter, "add", json!({ "by": amount })),
+            2 => (MessageKind::Command, account, "deposit", json!({ "cents": amount })),
+            _ => (MessageKind::Command, account, "withdraw", json!({ "cents": amount })),
         }
     }
 }

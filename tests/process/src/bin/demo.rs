@@ -156,7 +156,7 @@ impl Demo {
             let progress = updates.next().await?.context("the drain was not finished")?;
             println!(
                 "demo: {name} still owns {} of {} shards, {} in a hand-off",
-                progress.left, progress.total, progress.in_flight
+                progress.remaining, progress.total, progress.in_flight
             );
             if progress.done {
                 break;

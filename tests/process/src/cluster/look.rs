@@ -74,7 +74,7 @@ impl Cluster {
             while let Some(page) = events.next().await? {
                 for event in page.events {
                     let lost = ["lease-lapsed", "node-dead"].contains(&event.kind.as_str());
-                    ensure!(!lost, "{name} tells: {}", event.text);
+                    ensure!(!lost, "{name} tells: {}", event.message);
                 }
             }
         }

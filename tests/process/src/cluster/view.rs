@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ostraca_client::{NodeStanding, NodeState, Nodes, ShardInfo, ShardState};
+use ostraca_client::{NodeState, NodeStatus, Nodes, ShardInfo, ShardState};
 
 /// What `ostraca nodes` and `ostraca shards` show.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl View {
     #[must_use]
     pub fn hosts(&self) -> Vec<&str> {
         let live = |node: &&NodeState| {
-            node.standing() == NodeStanding::Live && node.roles.iter().any(|role| role == "host")
+            node.status() == NodeStatus::Live && node.roles.iter().any(|role| role == "host")
         };
         self.nodes.nodes.iter().filter(live).map(|node| node.name.as_str()).collect()
     }
@@ -101,7 +101,7 @@ impl View {
 }
 
 fn alive(node: &NodeState) -> bool {
-    matches!(node.standing(), NodeStanding::Live | NodeStanding::Draining)
+    matches!(node.status(), NodeStatus::Live | NodeStatus::Draining)
 }
 
 impl fmt::Display for View {
@@ -109,10 +109,10 @@ impl fmt::Display for View {
         writeln!(f, "manager {:?}, term {}", self.nodes.manager, self.nodes.term)?;
         for node in &self.nodes.nodes {
             let owned = self.owned_by(&node.name);
-            writeln!(f, "{} {:?}: {owned} shards", node.name, node.standing())?;
+            writeln!(f, "{} {:?}: {owned} shards", node.name, node.status())?;
         }
         for shard in &self.shards {
-            let (to, state) = (&shard.to, shard.state());
+            let (to, state) = (&shard.target_node, shard.state());
             write!(f, "{}@{} {}{to} {state:?}; ", shard.shard, shard.epoch, shard.owner)?;
         }
         Ok(())

@@ -55,7 +55,7 @@ fn hears_nothing(socket: &UdpSocket) {
 }
 
 #[test]
-fn each_is_known_by_its_address_and_answered_where_it_spoke() {
+fn each_source_has_its_own_port_and_gets_replies_there() {
     let three = Three::new();
     let port = three.say_to_1(b"hello").expect("heard");
     three.nodes[1].send_to(b"back", port).expect("sent");
@@ -71,7 +71,7 @@ fn each_is_known_by_its_address_and_answered_where_it_spoke() {
 }
 
 #[test]
-fn a_one_way_cut_holds_on_connections_of_both_sides_and_on_no_other_way() {
+fn a_one_way_cut_blocks_all_connections_in_one_direction() {
     let three = Three::new();
     let at_1 = three.say_to_1(b"a").expect("heard");
     three.nodes[1].send_to(b"b", three.network.front(0)).expect("sent");
@@ -94,7 +94,7 @@ fn a_one_way_cut_holds_on_connections_of_both_sides_and_on_no_other_way() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_hears_neither_nodes_nor_clients() {
+fn a_cut_off_node_receives_nothing_from_nodes_or_clients() {
     let three = Three::new();
     three.network.around(1, Rule::CUT);
     three.nodes[0].send_to(b"a", three.network.front(1)).expect("sent");
@@ -106,7 +106,7 @@ fn a_node_that_is_cut_off_hears_neither_nodes_nor_clients() {
 }
 
 #[test]
-fn a_bad_line_loses_doubles_delays_and_reorders_and_says_how_many() {
+fn a_bad_link_injects_its_faults_and_counts_them() {
     let three = Three::new();
     let late = Rule::late(Duration::from_millis(1), Duration::from_millis(20));
     let bad = Rule { loss: 200, double: 200, ..late };
@@ -135,7 +135,7 @@ fn a_bad_line_loses_doubles_delays_and_reorders_and_says_how_many() {
 }
 
 #[test]
-fn behind_a_forgotten_port_a_source_is_a_stranger() {
+fn a_source_gets_a_new_address_after_its_port_is_forgotten() {
     let three = Three::new();
     let before = three.say_to_1(b"a").expect("heard");
     three.network.forget(1);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{ClusterTime, Patience, Window};
+use ostraca_client::ledger::{ClusterTime, SessionLimits, SwitchTimer};
 use ostraca_client::{CallError, MessageId};
 use ostraca_core::ids::{Entity, MessageId as MessageKey};
 use ostraca_core::message::{MessageKind, ReplyToken};
@@ -34,7 +34,7 @@ pub(super) struct Client {
     /// It goes to no gateway by itself.
     pub(super) tied: bool,
     pub(super) sessions: Vec<usize>,
-    patience: Patience,
+    patience: SwitchTimer,
     time: ClusterTime,
     /// How far its reading of cluster time is ahead, or behind.
     skew: i64,
@@ -58,7 +58,7 @@ impl World {
 
     pub(super) fn a_client(&mut self, home: usize, tied: bool) -> usize {
         let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
-        let patience = Patience::new(LEAVE_AFTER, self.rng.draw(), self.instant());
+        let patience = SwitchTimer::new(LEAVE_AFTER, self.rng.draw(), self.instant());
         self.clients.push(Client {
             home,
             line: None,
@@ -75,15 +75,15 @@ impl World {
         let number = self.sessions.len();
         let (seed, off) = (self.rng.draw(), self.options.client.clone());
         let mut books = Books::new(number, PRINCIPAL, seed, off);
-        books.ledger.set_window(self.window());
+        books.ledger.set_limits(self.window());
         self.sessions.push(Session { client, books, renamed: BTreeMap::new(), armed: None });
         self.clients[client].sessions.push(number);
         number
     }
 
     /// What gateways let a session have in flight.
-    fn window(&self) -> Window {
-        Window { messages: if self.narrow { 4 } else { 256 }, ..Window::default() }
+    fn window(&self) -> SessionLimits {
+        SessionLimits { messages: if self.narrow { 4 } else { 256 }, ..SessionLimits::default() }
     }
 
     pub(super) fn issue(&mut self, session: usize) {
@@ -153,8 +153,8 @@ impl World {
         let it = &mut self.sessions[session];
         let client = it.client;
         let line = self.clients[client].line;
-        it.books.intake.stamped(it.books.ledger.latest_stamp());
-        it.books.ledger.set_absent(line.is_none().then(|| {
+        it.books.intake.stamped(it.books.ledger.highest_restamp());
+        it.books.ledger.set_not_connected(line.is_none().then(|| {
             let mut absent = problem("not-connected", "there is no connection");
             absent.retryable = true;
             absent
@@ -170,11 +170,11 @@ impl World {
         }
         self.hand_out(session, false);
         let it = &mut self.sessions[session];
-        let stuck = line.and_then(|_| it.books.ledger.stuck());
+        let stuck = line.and_then(|_| it.books.ledger.stall());
         let patience = &mut self.clients[client].patience;
-        let ends = stuck.map(|stuck| patience.ends(stuck));
+        let ends = stuck.map(|stuck| patience.deadline(stuck));
         let wake = it.books.ledger.next_wake().into_iter().chain(ends).min();
-        let left = stuck.is_some_and(|stuck| patience.is_lost(stuck, now));
+        let left = stuck.is_some_and(|stuck| patience.try_switch(stuck, now));
         if let Some(wake) = wake {
             let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
             self.arm_session(session, u64::try_from(after).unwrap_or(u64::MAX));
@@ -266,16 +266,16 @@ impl World {
                 Broken::SecondReply.because(format!("a second answer to {token:?}: {reply:?}")),
             );
         };
-        let mut reply = open.charge.pay_for(reply);
+        let mut reply = open.charge.admit_reply(reply);
         reply.sequence = open.sequence;
         let outcome = reply.outcome();
         match outcome {
-            Outcome::Result | Outcome::Error | Outcome::Ran => {
+            Outcome::Result | Outcome::ApplicationError | Outcome::ReplyDropped => {
                 self.tally.count("reply: final");
-                if outcome == Outcome::Error {
+                if outcome == Outcome::ApplicationError {
                     self.tally.count("reply: application error");
                 }
-                if outcome == Outcome::Ran {
+                if outcome == Outcome::ReplyDropped {
                     self.tally.count("reply: no longer kept");
                 }
                 match self.sessions[open.session].books.unresolved.get(&open.sequence) {
@@ -302,9 +302,9 @@ impl World {
         let now = self.instant();
         let it = &mut self.sessions[session];
         let client = &mut self.clients[it.client];
-        client.time.hear(&reply, Duration::from_millis(self.now));
-        it.books.ledger.reply(reply, now);
-        client.patience.heard(it.books.ledger.is_answered(), now);
+        client.time.observe_reply(&reply, Duration::from_millis(self.now));
+        it.books.ledger.on_reply(reply, now);
+        client.patience.record_replies(it.books.ledger.is_progressing(), now);
         self.drive(session);
     }
 
@@ -312,10 +312,10 @@ impl World {
     pub(super) fn connected(&mut self, client: usize) {
         let it = &mut self.clients[client];
         let hello = self.now.saturating_add_signed(it.skew).max(1);
-        it.time.at_least(hello, Duration::from_millis(self.now));
+        it.time.advance_to(hello, Duration::from_millis(self.now));
         for session in it.sessions.clone() {
             let window = self.window();
-            self.sessions[session].books.ledger.set_window(window);
+            self.sessions[session].books.ledger.set_limits(window);
             self.drive(session);
         }
     }
@@ -334,7 +334,7 @@ impl World {
         let (now, why) = (self.instant(), problem("silent", "nothing was heard for too long"));
         for session in self.clients[client].sessions.clone() {
             let it = &mut self.sessions[session];
-            it.books.ledger.end_all(&why, now);
+            it.books.ledger.complete_all(&why, now);
             for (former, called, _) in it.books.take_ended() {
                 let it = &mut self.sessions[session];
                 it.renamed.insert(former, it.books.intake.next_sequence());
@@ -357,7 +357,7 @@ impl World {
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
         for session in 0..self.sessions.len() {
-            self.sessions[session].books.ledger.end_all(&why, now);
+            self.sessions[session].books.ledger.complete_all(&why, now);
             self.hand_out(session, true);
         }
     }

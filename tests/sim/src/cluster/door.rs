@@ -121,7 +121,7 @@ impl World {
                     if refusal.code == codes::OVERLOADED {
                         self.tally.count("route: refused at its bound");
                     }
-                    self.reply(pid, item.token, outcome::refused_by(refusal));
+                    self.reply(pid, item.token, outcome::reply_for_refusal(refusal));
                 }
             }
         }
@@ -201,7 +201,7 @@ impl World {
         };
         let it = &self.processes[pid];
         let held = it.mono(self.now).saturating_sub(item.received);
-        let envelope = item.envelope.passed_on(item.session, &it.node.0, epoch, held);
+        let envelope = item.envelope.to_forwarded(item.session, &it.node.0, epoch, held);
         self.frame(conn, 0, Frame::Forward(tag, Box::new(envelope)));
     }
 
@@ -267,14 +267,14 @@ impl World {
         let hint = it.door.router.redirect_hint(shard, Epoch(envelope.route_epoch), &it.node.0);
         if hint.is_some() || !it.identity.roles.host {
             let details = hint.as_ref().map(outcome::hint_details).unwrap_or_default();
-            let bounced = outcome::bounced(codes::NOT_OWNER, "the shard is another's");
+            let bounced = outcome::retryable_problem(codes::NOT_OWNER, "the shard is another's");
             return Err(Problem { details, ..bounced });
         }
         let token = ReplyToken(0);
         let message = self.open_parcel(pid, &Parcel { token, session, envelope, received })?;
         let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.get(&shard) else {
-            let reply = outcome::reply(not_here(shard), message.kind, Epoch(0));
+            let reply = outcome::reply_for_outcome(not_here(shard), message.kind, Epoch(0));
             self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
             return Ok(());
         };
@@ -287,7 +287,7 @@ impl World {
 
     /// Another node's answer.
     pub(super) fn forwarded_came(&mut self, pid: Pid, tag: u64, reply: Reply) {
-        self.answered(pid, tag, outcome::verdict_of(&reply), || Some(reply));
+        self.answered(pid, tag, outcome::attempt_result_for_reply(&reply), || Some(reply));
     }
 
     /// An attempt ended at this node's own machine of the shard.
@@ -299,8 +299,8 @@ impl World {
         outcome: Outcome,
         epoch: Epoch,
     ) {
-        let verdict = outcome::verdict_on(&outcome, epoch);
-        self.answered(pid, tag, verdict, || Some(outcome::reply(outcome, kind, epoch)));
+        let verdict = outcome::attempt_result_for_outcome(&outcome, epoch);
+        self.answered(pid, tag, verdict, || Some(outcome::reply_for_outcome(outcome, kind, epoch)));
     }
 
     /// An attempt found no way.
@@ -330,7 +330,7 @@ impl World {
             if in_doubt {
                 self.tally.count("route: resent in doubt");
             }
-            self.reply(pid, item.token, outcome::doubtful(reply, in_doubt));
+            self.reply(pid, item.token, outcome::unknown_if_in_doubt(reply, in_doubt));
         }
         self.steps(pid, out);
     }

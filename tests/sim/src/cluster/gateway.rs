@@ -8,11 +8,11 @@ use bytes::Bytes;
 use ostraca_core::ids::ScopedSessionId as SessionKey;
 use ostraca_core::message::{Message, MessageKind, ReplyToken, codes};
 use ostraca_core::route::Action;
-use ostraca_wire::budget::{Account, Charge, OVERHEAD, Place};
-use ostraca_wire::check::{self, Refused};
-use ostraca_wire::envelope::{Deadlines, Deployed, in_namespace, resolve};
-use ostraca_wire::outcome::{not_run, starting};
+use ostraca_wire::budget::{Account, Charge, OVERHEAD, Permit};
+use ostraca_wire::envelope::{TimeoutLimits, TypeInfo, check_namespace, resolve_method};
+use ostraca_wire::outcome::{node_starting, not_run};
 use ostraca_wire::proto::{self, Envelope, Problem};
+use ostraca_wire::validate::{self, InvalidFrame};
 use ostraca_wire::{Limits, problem};
 use prost::Message as _;
 
@@ -50,20 +50,20 @@ pub enum Mutation {
 #[derive(Debug)]
 pub(super) struct Taken {
     account: Arc<Account>,
-    _place: Place,
+    _place: Permit,
 }
 
 /// Bounds of every gateway in a run.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
     pub(super) limits: Limits,
-    pub(super) deadlines: Deadlines,
+    pub(super) deadlines: TimeoutLimits,
 }
 
 impl Bounds {
     pub(super) fn wide() -> Self {
         let limits = Limits { max_message: 4 << 10, ..Limits::default() };
-        Self { limits, deadlines: Deadlines { unless_named: 60_000, longest: 600_000 } }
+        Self { limits, deadlines: TimeoutLimits { default_ms: 60_000, max_ms: 600_000 } }
     }
 }
 
@@ -84,7 +84,7 @@ impl SimType {
     }
 }
 
-impl Deployed for SimType {
+impl TypeInfo for SimType {
     fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -120,7 +120,7 @@ impl World {
             limits.node_bytes = dice.range(4 << 10, 16 << 10);
         }
         if self.options.tight || dice.chance(25) {
-            self.bounds.deadlines.longest = dice.range(100, 3_000);
+            self.bounds.deadlines.max_ms = dice.range(100, 3_000);
         }
         for _ in 0..if self.options.leaves { 6 } else { 0 } {
             let when = dice.range(FROM, TO);
@@ -142,7 +142,8 @@ impl World {
 
     /// What a client that connects has at the node, unless the node takes no more connections.
     pub(super) fn take_connection(&self, pid: Pid) -> Option<Taken> {
-        let (place, account, _) = self.processes[pid].door.budgets.connect(PRINCIPAL).ok()?;
+        let (place, account, _) =
+            self.processes[pid].door.budgets.admit_connection(PRINCIPAL).ok()?;
         Some(Taken { account, _place: place })
     }
 
@@ -165,14 +166,14 @@ impl World {
         let session = &self.sessions[post.session];
         let id = session.books.id.0;
         let frame = Bytes::from(post.envelope.encode_to_vec());
-        let mut envelope = match check::sent(&frame, &id, &self.bounds.limits) {
+        let mut envelope = match validate::decode_client_message(&frame, &id, &self.bounds.limits) {
             Ok(envelope) => envelope,
             Err(_) if self.lets(Mutation::DontCheck) => post.envelope.clone(),
-            Err(Refused::Message { problem, .. }) => {
+            Err(InvalidFrame::Message { problem, .. }) => {
                 self.refuse(post, *problem);
                 return None;
             }
-            Err(Refused::Stream) => {
+            Err(InvalidFrame::Stream) => {
                 self.tally.count("gateway: ended a stream for a frame that is no message");
                 return None;
             }
@@ -181,13 +182,13 @@ impl World {
         let charge = match &self.lines[post.line].taken {
             Some(taken) => taken.account.admit(bytes),
             // The connection is gone: what comes of it late is the node's to bear.
-            None => self.processes[pid].door.budgets.passed_on(PRINCIPAL).admit(bytes),
+            None => self.processes[pid].door.budgets.forwarded_account(PRINCIPAL).admit(bytes),
         };
         let charge = self.admitted(pid, bytes, charge);
         let charge = charge.map_err(|full| self.refuse(post, full)).ok()?;
         if !self.processes[pid].door.opened {
             self.tally.count("gateway: refused, its node starts");
-            self.answer_post(post, not_run(starting()));
+            self.answer_post(post, not_run(node_starting()));
             return None;
         }
         // The certificate says who it is.
@@ -206,7 +207,7 @@ impl World {
         if let Some(full) = full.filter(|_| !self.lets(Mutation::TakeWithoutRoom)) {
             return Err(full);
         }
-        let held = self.processes[pid].door.budgets.held() - bytes - OVERHEAD;
+        let held = self.processes[pid].door.budgets.charged_bytes() - bytes - OVERHEAD;
         let most = self.bounds.limits.node_bytes;
         if held >= most {
             let node = &self.processes[pid].node;
@@ -219,7 +220,7 @@ impl World {
     fn bound(&mut self, envelope: &mut Envelope) {
         let named = envelope.remaining_ms;
         if !self.lets(Mutation::UnboundDeadlines) {
-            self.bounds.deadlines.bound(envelope);
+            self.bounds.deadlines.apply(envelope);
         }
         if envelope.remaining_ms < named {
             self.tally.count("gateway: cut a deadline to its bound");
@@ -249,14 +250,15 @@ impl World {
         tag: u64,
         envelope: Envelope,
     ) -> Result<(Envelope, SessionKey, Arc<Charge>), Problem> {
-        let frame = proto::Forward { tag, envelope: Some(envelope) }.encode_to_vec();
+        let frame = proto::ForwardedMessage { tag, envelope: Some(envelope) }.encode_to_vec();
         let bytes = frame.len() as u64;
-        let read = check::forwarded(&Bytes::from(frame), self.bounds.limits.max_message);
+        let read =
+            validate::decode_forwarded_message(&Bytes::from(frame), self.bounds.limits.max_message);
         let (_, mut envelope) = read.map_err(|refused| match refused {
-            Refused::Message { problem, .. } => *problem,
-            Refused::Stream => problem("bad-message", "a node sent what is no message"),
+            InvalidFrame::Message { problem, .. } => *problem,
+            InvalidFrame::Stream => problem("bad-message", "a node sent what is no message"),
         })?;
-        let account = self.processes[pid].door.budgets.passed_on(&envelope.principal);
+        let account = self.processes[pid].door.budgets.forwarded_account(&envelope.principal);
         let charge = self.admitted(pid, bytes, account.admit(bytes));
         let charge = charge.inspect_err(|_| {
             self.tally.count("owner: refused what was passed on, overloaded");
@@ -272,17 +274,17 @@ impl World {
         let envelope = &parcel.envelope;
         self.tokens += 1;
         let token = ReplyToken(self.tokens);
-        let resolved = in_namespace(envelope).and_then(|()| {
+        let resolved = check_namespace(envelope).and_then(|()| {
             let entry = self.types.iter().find(|it| *it.name == *envelope.r#type);
             let entry = entry.ok_or_else(|| problem(codes::UNKNOWN_TYPE, "no such type"))?;
-            let (method, kind) = resolve(entry, &envelope.principal, envelope)?;
+            let (method, kind) = resolve_method(entry, &envelope.principal, envelope)?;
             Ok((entry.name.clone(), method, kind))
         });
         let resolved = match resolved {
             Ok(resolved) => resolved,
             Err(problem) if self.lets(Mutation::DontCheck) => {
                 let kind = match envelope.kind() {
-                    proto::Kind::Query => MessageKind::Query,
+                    proto::MessageKind::Query => MessageKind::Query,
                     _ => MessageKind::Command,
                 };
                 drop(problem);
@@ -299,7 +301,7 @@ impl World {
             principal: envelope.principal.as_str().into(),
             ..Default::default()
         };
-        Ok(envelope.message(token, parcel.session, resolved, (now, held), context))
+        Ok(envelope.to_message(token, parcel.session, resolved, (now, held), context))
     }
 
     /// No turn starts for a message that no gateway may let in, or that may take longer than any.
@@ -316,7 +318,7 @@ impl World {
         {
             self.breaches.push(Broken::BadMessageRan.because(format!("{message:?}")));
         }
-        let longest = self.processes[pid].mono(self.now) + self.bounds.deadlines.longest;
+        let longest = self.processes[pid].mono(self.now) + self.bounds.deadlines.max_ms;
         if message.deadline.is_none_or(|deadline| deadline > longest) {
             let why = format!("{id:?} has until {:?}, beyond {longest}", message.deadline);
             self.breaches.push(Broken::DeadlineUnbound.because(why));
@@ -339,7 +341,7 @@ impl World {
             id: "e0".into(),
             sequence: 5,
             created_ms: self.now,
-            kind: proto::Kind::Command.into(),
+            kind: proto::MessageKind::Command.into(),
             method: "add".into(),
             body: 777_u64.to_le_bytes().to_vec().into(),
             remaining_ms: 1_000,
@@ -354,7 +356,7 @@ impl World {
             5 => Envelope { session: vec![7; 16].into(), ..good },
             6 => Envelope { body: vec![1; 5 << 10].into(), ..good },
             7 => Envelope { method: "drop".into(), ..good },
-            8 => Envelope { kind: proto::Kind::Query.into(), ..good },
+            8 => Envelope { kind: proto::MessageKind::Query.into(), ..good },
             9 => Envelope { namespace: "other".into(), ..good },
             _ => Envelope { sequence: 0, ..good },
         };

@@ -275,7 +275,7 @@ impl World {
         match asker {
             Asker::Door(tag, kind) => self.ended(pid, tag.0, kind, outcome, epoch),
             Asker::Peer(conn, tag, kind) => {
-                let reply = ostraca_wire::outcome::reply(outcome, kind, epoch);
+                let reply = ostraca_wire::outcome::reply_for_outcome(outcome, kind, epoch);
                 self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
             }
         }

@@ -96,7 +96,7 @@ impl World {
     pub(super) fn drive(&mut self, client: usize) {
         let now = self.instant();
         let it = &mut self.clients[client].books;
-        it.intake.stamped(it.ledger.latest_stamp());
+        it.intake.stamped(it.ledger.highest_restamp());
         it.ledger.tick(now);
         while let Some(envelope) = self.clients[client].books.ledger.next_to_send(now).cloned() {
             self.send(client, envelope);
@@ -169,7 +169,7 @@ impl World {
             created_ms: it.stamps.get(&operation.sequence).copied().unwrap_or(1),
             after: 0,
             settled: 0,
-            kind: proto::Kind::Command.into(),
+            kind: proto::MessageKind::Command.into(),
             method: "add".into(),
             body: 777_u64.to_le_bytes().to_vec().into(),
             ..envelope.clone()
@@ -214,9 +214,9 @@ impl World {
         if let Some(sent) = it.books.unresolved.get(&sequence) {
             it.heard.insert(sequence, sent.copies);
         }
-        let reply = proto::Reply { sequence, ..outcome::reply(outcome, kind, epoch) };
-        it.time.hear(&reply, Duration::from_millis(self.now));
-        it.books.ledger.reply(reply, now);
+        let reply = proto::Reply { sequence, ..outcome::reply_for_outcome(outcome, kind, epoch) };
+        it.time.observe_reply(&reply, Duration::from_millis(self.now));
+        it.books.ledger.on_reply(reply, now);
         self.drive(client);
     }
 
@@ -247,7 +247,7 @@ impl World {
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
         for client in 0..self.clients.len() {
-            self.clients[client].books.ledger.end_all(&why, now);
+            self.clients[client].books.ledger.complete_all(&why, now);
             self.hand_out(client, true);
         }
     }
@@ -266,7 +266,7 @@ impl World {
         let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
         let mut time = ClusterTime::default();
         let hello = self.now.saturating_add_signed(skew).max(1);
-        time.at_least(hello, Duration::from_millis(self.now));
+        time.advance_to(hello, Duration::from_millis(self.now));
         let (seed, off) = (self.rng.draw(), self.options.client.clone());
         self.clients.push(Client {
             books: Books::new(self.clients.len(), PRINCIPAL, seed, off),
@@ -310,14 +310,14 @@ impl World {
         self.tokens += 1;
         let Parcel { client, line, probe, envelope } = *copy;
         let kind = match envelope.kind() {
-            proto::Kind::Query => MessageKind::Query,
+            proto::MessageKind::Query => MessageKind::Query,
             _ => MessageKind::Command,
         };
         let resolved = (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind);
         let (token, session) = (ReplyToken(self.tokens), self.clients[client].books.key);
         let arrived = it.mono(self.now);
         let context = MessageMetadata::default();
-        let message = envelope.message(token, session, resolved, (arrived, 0), context);
+        let message = envelope.to_message(token, session, resolved, (arrived, 0), context);
         let asker = Asker { client, line, probe, sequence: message.id.sequence, kind };
         it.tokens.insert(token, asker);
         // Copies share a turn: it may start while one of them still waits.

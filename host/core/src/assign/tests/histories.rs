@@ -28,7 +28,7 @@ fn leave(view: &mut AllocationView, gone: usize) {
 }
 
 #[test]
-fn average_is_within_one_after_each_join_and_leave_and_a_join_moves_no_more_than_its_share() {
+fn average_stays_within_one_and_a_join_moves_only_its_share() {
     for seed in 0..300 {
         let random = &mut SplitMix64(seed);
         let mut view = view(&vec![0; 1 + random.below(12)], 1 + random.below(300));
@@ -59,8 +59,7 @@ fn average_is_within_one_after_each_join_and_leave_and_a_join_moves_no_more_than
 
 /// Hand-offs take their time here, and the next round is asked for meanwhile.
 #[test]
-fn average_evens_any_view_out_by_the_fewest_moves_and_moves_no_shard_twice_in_rounds_that_overlap()
-{
+fn average_balances_any_view_with_the_fewest_moves() {
     for seed in 0..300 {
         let random = &mut SplitMix64(seed);
         let counts: Vec<_> = (0..1 + random.below(10)).map(|_| random.below(60)).collect();
@@ -103,7 +102,7 @@ fn any(random: &mut SplitMix64) -> AllocationView {
 }
 
 #[test]
-fn every_strategy_places_all_on_the_latest_version_leaves_busy_shards_and_comes_to_rest() {
+fn every_strategy_places_all_shards_and_converges() {
     for seed in 0..1_500 {
         let random = &mut SplitMix64(seed);
         let before = any(random);

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_counts_unless_a_later_one_of_its_node_came() {
+    fn a_report_counts_unless_a_later_one_has_arrived() {
         let mut manager = Manager::new(1, 4, 0, 0);
         let mut newest = |counter, number| {
             manager.accept_report_number(
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_two_reports_of_a_life_is_looked_at() {
+    fn chunks_that_differ_between_two_reports_become_dirty() {
         let shard = |chunk| shard_at(chunk, 3);
         let held = |chunk, epoch| ReportedShard {
             shard: shard(chunk),

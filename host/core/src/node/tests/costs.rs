@@ -25,14 +25,14 @@ fn looks(cluster: &mut Cluster, node: &str) -> usize {
 }
 
 #[test]
-fn nothing_is_looked_at_while_nothing_changes() {
+fn no_chunk_is_examined_while_nothing_changes() {
     let mut cluster = at_rest();
     cluster.run(5_000);
     assert_eq!((looks(&mut cluster, "a"), looks(&mut cluster, "b")), (0, 0));
 }
 
 #[test]
-fn a_lost_shard_has_its_own_chunk_looked_at() {
+fn a_lost_shard_causes_only_its_own_chunk_to_be_examined() {
     let mut cluster = at_rest();
     let (shard, (epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
     let (shard, epoch) = (*shard, *epoch);
@@ -48,7 +48,7 @@ fn a_lost_shard_has_its_own_chunk_looked_at() {
 }
 
 #[test]
-fn a_node_that_dies_has_all_looked_at() {
+fn a_dead_node_causes_all_chunks_to_be_examined() {
     let mut cluster = at_rest();
     cluster.node("b").dead = true;
     cluster.run(20_000);

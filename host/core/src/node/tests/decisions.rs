@@ -35,7 +35,7 @@ fn manager() -> Alone {
 }
 
 #[test]
-fn a_manager_decides_when_its_clock_has_just_begun() {
+fn a_manager_decides_when_its_clock_starts_at_zero() {
     let mut alone = Alone::new(Roles::ALL, Settings::default());
     alone.now = 0;
     alone.tell(Event::RowsListed(Some(Vec::new())));
@@ -44,7 +44,7 @@ fn a_manager_decides_when_its_clock_has_just_begun() {
 }
 
 #[test]
-fn a_renewal_keeps_no_manager_awake_that_misses_rows() {
+fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
     let mut alone = sealed(4);
     alone.all_done();
     // Its report to itself is news; a moment later it has decided.
@@ -57,7 +57,7 @@ fn a_renewal_keeps_no_manager_awake_that_misses_rows() {
 }
 
 #[test]
-fn a_row_of_its_own_term_is_written_again_and_not_doubted() {
+fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     let retry = Settings::default().store_retry_interval;
     let mut alone = leader(4, Vec::new());
     // The seal has no answer: it is read, and read again.
@@ -101,7 +101,7 @@ fn a_plan_counts_no_owner_whose_write_is_unknown() {
 }
 
 #[test]
-fn r11_after_a_lapse_rows_are_seen_when_acted_on_again() {
+fn r11_after_a_lapse_chunks_count_as_applied_once_relisted() {
     let mut alone = Alone::registered(HOST);
     alone.learn(key("m"), row(1, Roles::ALL));
     alone.manager(1, member("m", 1));
@@ -119,7 +119,7 @@ fn r11_after_a_lapse_rows_are_seen_when_acted_on_again() {
 }
 
 #[test]
-fn shards_nobody_could_have_are_given_once_a_drain_is_undone() {
+fn unassignable_shards_are_assigned_once_a_drain_is_undone() {
     let mut alone = manager();
     alone.learn(key("b"), Row::Node(NodeRow { draining: true, ..host_row() }));
     assert!(alone.writes.is_empty(), "nobody can have them");
@@ -130,7 +130,7 @@ fn shards_nobody_could_have_are_given_once_a_drain_is_undone() {
 }
 
 #[test]
-fn who_was_not_reached_holds_balancing_up_for_one_lease() {
+fn an_unreachable_node_delays_balancing_for_one_lease() {
     let lease = Settings::default().lease;
     let mut alone = sealed(4);
     alone.all_done();
@@ -173,7 +173,7 @@ fn nothing_is_balanced_while_a_row_is_being_written() {
 }
 
 #[test]
-fn a_hand_off_is_over_when_its_owner_died_in_it() {
+fn a_hand_off_ends_when_its_owner_dies() {
     let id = HandOffId { term: 0, number: 1 };
     let moving = Some(HandOffIntent { id, target: Some("d".into()) });
     let owned = |node: &str, moving| Assignment {
@@ -205,7 +205,7 @@ fn a_hand_off_is_over_when_its_owner_died_in_it() {
 }
 
 #[test]
-fn who_hears_no_host_gives_the_lead_on_when_patience_ends() {
+fn a_manager_without_reports_steps_down_at_the_timeout() {
     let mut alone = manager();
     alone.learn(key("b"), row(1, HOST));
     alone.learn(key("c"), row(1, MANAGER));
@@ -224,7 +224,7 @@ fn who_hears_no_host_gives_the_lead_on_when_patience_ends() {
 }
 
 #[test]
-fn who_is_marked_dead_drops_its_shards_before_it_tells_it() {
+fn a_node_marked_dead_is_fenced_before_peers_are_updated() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
     alone.shards(&[(1, Some(me))]);

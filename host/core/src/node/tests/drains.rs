@@ -31,7 +31,7 @@ fn r12_a_drain_mark_outlives_a_crash_until_it_is_undone() {
 }
 
 #[test]
-fn r12_a_drain_mark_outlives_a_stop_and_leaving_does_not() {
+fn r12_a_drain_mark_survives_a_stop_but_leaving_does_not() {
     for drained in [true, false] {
         let mut cluster = Cluster::of(&["a", "b"]);
         drain(&mut cluster, "b", drained);
@@ -47,7 +47,7 @@ fn r12_a_drain_mark_outlives_a_stop_and_leaving_does_not() {
 }
 
 #[test]
-fn r12_a_node_killed_while_it_leaves_does_not_drain_for_ever() {
+fn r12_a_node_killed_while_leaving_does_not_stay_draining() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").stuck = true;
     cluster.tell("b", Event::Leave);

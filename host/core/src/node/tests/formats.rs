@@ -60,7 +60,7 @@ fn renewals(cluster: &Cluster, node: &str) -> u64 {
 }
 
 #[test]
-fn renewals_and_a_drain_keep_a_later_releases_fields() {
+fn renewals_and_a_drain_keep_unknown_row_fields() {
     let mut cluster = Cluster::of(&["a", "b"]);
     note(&mut cluster);
     let before = renewals(&cluster, "b");
@@ -76,7 +76,7 @@ fn renewals_and_a_drain_keep_a_later_releases_fields() {
 }
 
 #[test]
-fn a_death_a_seal_and_new_owners_keep_a_later_releases_fields() {
+fn mark_dead_seal_and_assignment_keep_unknown_row_fields() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     note(&mut cluster);
     let (manager, term) = cluster.manager();
@@ -89,7 +89,7 @@ fn a_death_a_seal_and_new_owners_keep_a_later_releases_fields() {
 }
 
 #[test]
-fn a_new_life_begins_without_the_fields_of_the_last_one() {
+fn a_new_incarnation_drops_the_unknown_fields_of_the_last() {
     let mut cluster = Cluster::of(&["a", "b"]);
     note(&mut cluster);
     cluster.node("b").dead = true;

@@ -20,7 +20,7 @@ fn drain(cluster: &mut Cluster, node: &str) {
 }
 
 #[test]
-fn a_drained_node_ends_with_no_shard_and_gets_none_until_the_drain_is_undone() {
+fn a_drained_node_gets_no_shard_until_the_drain_is_undone() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     drain(&mut cluster, "c");
     cluster.run(5_000);
@@ -33,7 +33,7 @@ fn a_drained_node_ends_with_no_shard_and_gets_none_until_the_drain_is_undone() {
 }
 
 #[test]
-fn a_leaving_node_hands_its_shards_over_and_then_says_goodbye() {
+fn a_leaving_node_hands_over_its_shards_and_then_leaves() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.tell("a", Event::Leave);
     cluster.run(5_000);
@@ -53,7 +53,7 @@ fn the_last_node_stops_its_shards_itself_and_leaves() {
 }
 
 #[test]
-fn the_intent_is_in_the_row_before_any_node_is_told_and_acks_before_the_owner_is() {
+fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.said.clear();
     drain(&mut cluster, "c");
@@ -97,7 +97,7 @@ fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
 }
 
 #[test]
-fn a_lost_shard_stopped_repairs_itself() {
+fn the_loss_of_a_shard_stopped_message_is_repaired() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.lose = |talk| matches!(talk, ControlMessage::ShardStopped { .. });
     drain(&mut cluster, "c");
@@ -157,7 +157,7 @@ fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
 }
 
 #[test]
-fn an_unanswered_hand_off_leaves_the_shard_where_it_is() {
+fn an_unanswered_hand_off_leaves_the_shard_with_its_owner() {
     let mut cluster = three_hosts(|| Box::new(Once));
     STILL.store(true, Ordering::Relaxed);
     let (epochs, spread) = (cluster.epochs(), cluster.spread());
@@ -192,7 +192,7 @@ fn shards_are_even_again_after_a_drain_is_undone() {
 }
 
 #[test]
-fn a_new_manager_goes_on_with_the_hand_offs_that_the_old_one_began() {
+fn a_new_manager_continues_the_hand_offs_of_the_old_one() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.node("c").stuck = true;
     drain(&mut cluster, "c");
@@ -225,7 +225,7 @@ fn an_owner_that_dies_in_a_hand_off_is_not_waited_for() {
 }
 
 #[test]
-fn a_late_begin_hand_off_holds_nothing_and_a_late_hand_off_stops_nothing() {
+fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     drain(&mut cluster, "c");
     cluster.run(4_000);
@@ -264,7 +264,7 @@ fn a_late_begin_hand_off_holds_nothing_and_a_late_hand_off_stops_nothing() {
 }
 
 #[test]
-fn a_refused_claim_is_assigned_above_the_epoch_that_stands() {
+fn a_refused_claim_is_reassigned_above_the_current_epoch() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let stranger = cluster.node("a").machine.member().expect("registered");
     for shard in 1..=SHARDS {
@@ -279,7 +279,7 @@ fn a_refused_claim_is_assigned_above_the_epoch_that_stands() {
 }
 
 #[test]
-fn r11_a_late_hand_off_of_a_former_epoch_leaves_a_shard_alone_that_came_back() {
+fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.said.clear();
     // There and back, in one life, until some shard is the same.
@@ -316,7 +316,7 @@ fn r11_a_late_hand_off_of_a_former_epoch_leaves_a_shard_alone_that_came_back() {
 }
 
 #[test]
-fn r5_a_new_epoch_goes_above_the_claim_that_stands() {
+fn r5_a_new_epoch_exceeds_that_of_the_current_claim() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let lost: Vec<_> =
         cluster.node("c").owns.iter().map(|(shard, (epoch, _))| (*shard, *epoch)).collect();
@@ -335,7 +335,7 @@ fn r5_a_new_epoch_goes_above_the_claim_that_stands() {
 }
 
 #[test]
-fn s15_no_hand_off_begins_where_another_row_was_found() {
+fn s15_no_hand_off_begins_on_a_row_that_others_changed() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     // Somebody wrote the row, and the manager has not heard of it.
     cluster.revision += 1;
@@ -348,7 +348,7 @@ fn s15_no_hand_off_begins_where_another_row_was_found() {
 }
 
 #[test]
-fn an_owner_that_does_not_stop_is_told_again_now_and_then() {
+fn the_hand_off_is_resent_to_an_owner_that_does_not_stop() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.settings.max_drain_hand_offs = 1;
     cluster.node("b").stuck = true;
@@ -369,7 +369,7 @@ fn an_owner_that_does_not_stop_is_told_again_now_and_then() {
 }
 
 #[test]
-fn a_hand_off_that_was_taken_up_is_given_up_in_time() {
+fn a_continued_hand_off_is_abandoned_at_its_timeout() {
     let mut cluster = Cluster::new();
     cluster.settings.hand_off_timeout = 8_000;
     for node in ["a", "b", "c"] {
@@ -420,7 +420,7 @@ fn s15_a_shard_goes_to_the_node_that_its_intent_names() {
 }
 
 #[test]
-fn a9_a_hand_off_goes_on_as_soon_as_all_hold_messages_back() {
+fn a9_a_hand_off_proceeds_once_all_have_acknowledged() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(100);

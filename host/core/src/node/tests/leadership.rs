@@ -12,7 +12,7 @@ fn counts(cluster: &Cluster) -> Vec<usize> {
 }
 
 #[test]
-fn the_first_host_gets_every_shard_and_each_join_balances_within_one() {
+fn the_first_host_gets_all_shards_and_each_join_balances() {
     let mut cluster = Cluster::of(&["a"]);
     assert_eq!(counts(&cluster), [SHARDS as usize]);
     for (node, spread) in [("b", vec![6, 6]), ("c", vec![4, 4, 4]), ("d", vec![3, 3, 3, 3])] {
@@ -26,7 +26,7 @@ fn the_first_host_gets_every_shard_and_each_join_balances_within_one() {
 }
 
 #[test]
-fn the_oldest_candidate_follows_a_manager_that_died_and_every_row_is_sealed_anew() {
+fn the_oldest_candidate_replaces_a_dead_manager_and_seals() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     assert_eq!(cluster.manager(), ("a".into(), 1));
     cluster.node("a").dead = true;
@@ -42,7 +42,7 @@ fn the_oldest_candidate_follows_a_manager_that_died_and_every_row_is_sealed_anew
 }
 
 #[test]
-fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
+fn a_deposed_manager_that_wakes_decides_nothing() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     // It has something to decide: hand-offs that it began, and that no owner answers.
     cluster.node("c").stuck = true;
@@ -71,7 +71,7 @@ fn a_deposed_manager_that_wakes_up_decides_nothing_any_more() {
 }
 
 #[test]
-fn a_node_without_the_host_role_gets_no_shard_and_one_without_manager_never_manages() {
+fn shards_need_the_host_role_and_managing_the_manager_role() {
     let mut cluster = Cluster::new();
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.start_with("h", Roles { host: true, ..Roles::default() }, 1);
@@ -84,7 +84,7 @@ fn a_node_without_the_host_role_gets_no_shard_and_one_without_manager_never_mana
 }
 
 #[test]
-fn mixed_versions_stop_balancing_and_new_owners_are_of_the_latest() {
+fn mixed_versions_stop_balancing_and_fail_over_to_the_latest() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.start_with("c", Roles::ALL, 2);
     cluster.run(15_000);
@@ -134,7 +134,7 @@ impl AllocationStrategy for WhenAllowed {
 }
 
 #[test]
-fn every_node_notes_joins_leaves_and_managers() {
+fn every_node_emits_notices_of_joins_leaves_and_managers() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.tell("b", Event::Leave);
     cluster.run(3_000);
@@ -150,7 +150,7 @@ fn every_node_notes_joins_leaves_and_managers() {
 
 /// Seed 41435 of the simulator: the answer of who led in term 2 came after the rows of term 3 had been sealed.
 #[test]
-fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
+fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {
     let sealed_by_b_after = |term: u64| {
         let mut cluster = Cluster::of(&["a", "b"]);
         let now = cluster.now();
@@ -190,7 +190,7 @@ fn r10_who_hears_late_that_it_leads_seals_no_row_of_a_later_term() {
 }
 
 #[test]
-fn the_first_candidate_stands_at_once() {
+fn the_first_candidate_campaigns_at_once() {
     let mut cluster = Cluster::new();
     cluster.start("a");
     assert!(cluster.rows.contains_key(&RowKey::Manager), "no time has passed");
@@ -199,7 +199,7 @@ fn the_first_candidate_stands_at_once() {
 }
 
 #[test]
-fn k21_candidates_stand_in_order_of_age_and_wait_for_no_others() {
+fn k21_only_candidates_campaign_in_order_of_age() {
     let mut cluster = Cluster::new();
     cluster.settings.campaign_stagger = 60_000;
     let host = Roles { host: true, ..Roles::default() };
@@ -217,7 +217,7 @@ fn k21_candidates_stand_in_order_of_age_and_wait_for_no_others() {
 }
 
 #[test]
-fn who_leaves_does_not_stand_for_the_leadership() {
+fn a_leaving_node_does_not_campaign() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.node("b").stuck = true;
     cluster.tell("b", Event::Leave);
@@ -228,7 +228,7 @@ fn who_leaves_does_not_stand_for_the_leadership() {
 }
 
 #[test]
-fn a_candidate_whose_write_failed_stands_again() {
+fn a_candidate_whose_write_failed_campaigns_again() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("a").dead = true;
     cluster.run(2_800);

@@ -14,7 +14,7 @@ fn renewals(cluster: &Cluster, node: &str) -> (u64, u64) {
 }
 
 #[test]
-fn a_node_that_registers_over_a_live_lease_waits_until_it_lapses() {
+fn a_registration_over_a_live_lease_waits_for_its_lapse() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").dead = true;
     cluster.start("b");
@@ -43,7 +43,7 @@ fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
 }
 
 #[test]
-fn where_the_stores_lock_is_the_proof_a_node_registers_at_once() {
+fn a_node_with_an_embedded_store_registers_at_once() {
     let mut cluster = Cluster::new();
     cluster.settings.embedded_store = true;
     cluster.start("a");
@@ -54,7 +54,7 @@ fn where_the_stores_lock_is_the_proof_a_node_registers_at_once() {
 }
 
 #[test]
-fn a_second_process_of_the_same_name_owns_nothing_while_the_first_renews() {
+fn a_second_process_of_a_live_node_owns_nothing() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let first = cluster.nodes.remove(&"b".into()).expect("b");
     cluster.start("b");
@@ -79,7 +79,7 @@ fn a_second_process_of_the_same_name_owns_nothing_while_the_first_renews() {
 }
 
 #[test]
-fn a_process_that_died_as_it_renewed_is_no_rival_of_the_next() {
+fn a_late_renewal_of_a_dead_process_is_no_name_conflict() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").dead = true;
     cluster.start("b");
@@ -98,7 +98,7 @@ fn a_process_that_died_as_it_renewed_is_no_rival_of_the_next() {
 }
 
 #[test]
-fn a_report_that_may_not_be_made_keeps_nobody_awake() {
+fn a_suspended_node_does_not_wake_for_a_report() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");
     let (&shard, &(epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
@@ -112,7 +112,7 @@ fn a_report_that_may_not_be_made_keeps_nobody_awake() {
 }
 
 #[test]
-fn a_node_that_cannot_renew_suspends_before_anybody_may_take_its_shards() {
+fn a_node_that_cannot_renew_suspends_before_mark_dead() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").cut = true;
     cluster.run(2_200);
@@ -124,7 +124,7 @@ fn a_node_that_cannot_renew_suspends_before_anybody_may_take_its_shards() {
 }
 
 #[test]
-fn a_short_cut_ends_with_the_same_life_and_its_claims_read_back() {
+fn after_a_short_cut_a_node_resumes_its_incarnation() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");
     cluster.node("b").cut = false;
@@ -135,7 +135,7 @@ fn a_short_cut_ends_with_the_same_life_and_its_claims_read_back() {
 }
 
 #[test]
-fn after_a_lapse_a_shard_that_was_claimed_by_another_is_not_served() {
+fn after_a_lapse_a_shard_claimed_by_another_is_not_served() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");
     let thief = cluster.node("a").machine.member().expect("registered");
@@ -150,7 +150,7 @@ fn after_a_lapse_a_shard_that_was_claimed_by_another_is_not_served() {
 }
 
 #[test]
-fn a_life_that_was_marked_dead_is_over_and_another_one_registers() {
+fn a_node_marked_dead_registers_a_new_incarnation() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").paused = true;
     cluster.run(8_000);
@@ -162,7 +162,7 @@ fn a_life_that_was_marked_dead_is_over_and_another_one_registers() {
 }
 
 #[test]
-fn a_life_that_was_forgotten_while_it_slept_is_over_and_the_next_has_a_higher_incarnation() {
+fn a_forgotten_node_that_wakes_gets_a_higher_incarnation() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").paused = true;
     cluster.run(8_000);
@@ -181,7 +181,7 @@ fn a_life_that_was_forgotten_while_it_slept_is_over_and_the_next_has_a_higher_in
 }
 
 #[test]
-fn a_judge_that_slept_counts_every_lease_as_just_renewed() {
+fn a_manager_that_slept_counts_leases_as_just_renewed() {
     let asleep = |mut cluster: Cluster| {
         // Both sleep; the judge wakes first, with what it had not heard still on its way.
         cluster.node("a").paused = true;
@@ -198,7 +198,7 @@ fn a_judge_that_slept_counts_every_lease_as_just_renewed() {
 }
 
 #[test]
-fn a_node_whose_entity_store_does_not_answer_gives_its_shards_up() {
+fn a_node_without_its_entity_store_releases_its_shards() {
     let mut cluster = Cluster::of(&["a", "b"]);
     // Its rows are written, only the entities' store does not answer.
     for _ in 0..50 {
@@ -241,7 +241,7 @@ fn probations_of_c(cluster: &mut Cluster) -> Vec<u64> {
 }
 
 #[test]
-fn r9_probation_doubles_each_time_shards_are_given_up_again() {
+fn r9_probation_doubles_each_time_shards_are_released() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     answer_c_without_shards(&mut cluster, 400_000);
     let lease = cluster.settings.lease;
@@ -260,7 +260,7 @@ fn r9_probation_doubles_each_time_shards_are_given_up_again() {
 }
 
 #[test]
-fn r9_probation_doubles_however_late_shards_come_back() {
+fn r9_probation_doubles_however_late_shards_return() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let lease = cluster.settings.lease;
     // Balancing waits for a member that cannot be reached, until long after the first probation.
@@ -294,7 +294,7 @@ fn r9_a_late_report_does_not_end_a_probation() {
 }
 
 #[test]
-fn a_lapse_and_a_return_are_noted() {
+fn a_lapse_and_a_recovery_emit_notices() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");
     cluster.node("b").cut = false;
@@ -304,7 +304,7 @@ fn a_lapse_and_a_return_are_noted() {
 }
 
 #[test]
-fn a_host_that_gave_up_for_want_of_the_store_is_given_nothing_until_it_answers() {
+fn a_host_that_released_shards_gets_none_during_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let before = cluster.epochs();
     // The entities' store answers `c` no more; its renewals go on, but late.
@@ -372,7 +372,7 @@ fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
 }
 
 #[test]
-fn r8_a_shorter_lease_is_told_by_the_row_after_it_is_relied_on() {
+fn r8_a_shorter_lease_is_relied_on_before_its_row_says_so() {
     let mut cluster = Cluster::of(&["a", "b"]);
     agree(&mut cluster, "b", 1, 10_000);
     cluster.run(2_000);
@@ -394,7 +394,7 @@ fn r8_a_shorter_lease_is_told_by_the_row_after_it_is_relied_on() {
 }
 
 #[test]
-fn settings_that_are_older_than_those_known_change_nothing() {
+fn lease_settings_older_than_those_known_change_nothing() {
     let mut cluster = Cluster::of(&["a"]);
     agree(&mut cluster, "a", 2, 5_000);
     agree(&mut cluster, "a", 1, 1_000);
@@ -403,7 +403,7 @@ fn settings_that_are_older_than_those_known_change_nothing() {
 }
 
 #[test]
-fn a_row_says_when_its_life_registered_by_the_wall_clock() {
+fn a_row_has_the_wall_clock_time_of_its_registration() {
     let registered = |cluster: &Cluster| match &cluster.rows[&RowKey::Node("a".into())].0 {
         Row::Node(row) => row.registered_unix_ms(),
         _ => unreachable!("a node's row"),
@@ -419,7 +419,7 @@ fn a_row_says_when_its_life_registered_by_the_wall_clock() {
 }
 
 #[test]
-fn r7_each_life_has_a_nonce_of_its_own() {
+fn r7_each_incarnation_has_its_own_nonce() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let nonce = |cluster: &mut Cluster, node: &str| {
         cluster.node(node).machine.member().expect("registered").incarnation
@@ -435,7 +435,7 @@ fn r7_each_life_has_a_nonce_of_its_own() {
 }
 
 #[test]
-fn r8_a_mark_on_a_row_is_no_renewal() {
+fn r8_a_drain_mark_does_not_delay_mark_dead() {
     let dies_after = |marked: bool| {
         let mut cluster = Cluster::of(&["a", "b"]);
         cluster.node("b").dead = true;

@@ -17,7 +17,7 @@ fn drain(cluster: &mut Cluster, node: &str) {
 }
 
 #[test]
-fn r12_a_drain_has_only_so_many_hand_offs_in_flight() {
+fn r12_a_drain_limits_its_hand_offs_in_flight() {
     let mut cluster = Cluster::new();
     cluster.settings.max_drain_hand_offs = 4;
     cluster.start("a");
@@ -34,7 +34,7 @@ fn r12_a_drain_has_only_so_many_hand_offs_in_flight() {
 }
 
 #[test]
-fn k23_a_balancing_has_only_so_many_hand_offs_in_flight() {
+fn k23_balancing_limits_its_hand_offs_in_flight() {
     let mut cluster = Cluster::new();
     cluster.settings.max_rebalance_hand_offs = 2;
     cluster.start("a");
@@ -49,7 +49,7 @@ fn k23_a_balancing_has_only_so_many_hand_offs_in_flight() {
 }
 
 #[test]
-fn r12_a_drain_goes_on_while_versions_are_mixed_and_a_member_is_unreachable() {
+fn r12_mixed_versions_and_unreachable_nodes_stop_no_drain() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.start_with("c", Roles::ALL, 2);
     drain(&mut cluster, "b");
@@ -63,7 +63,7 @@ fn r12_a_drain_goes_on_while_versions_are_mixed_and_a_member_is_unreachable() {
 }
 
 #[test]
-fn s12_who_cannot_be_reached_keeps_its_shards_while_it_renews_and_nothing_is_balanced() {
+fn s12_an_unreachable_node_that_renews_keeps_its_shards() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let unreachable = |cluster: &mut Cluster| {
         cluster.tell("b", Event::NodeUnreachable { node: "a".into() });
@@ -105,7 +105,7 @@ impl AllocationStrategy for Later {
 }
 
 #[test]
-fn a1_shards_are_balanced_at_each_interval_by_the_strategy_that_was_given() {
+fn a1_balancing_runs_at_each_interval_with_the_strategy() {
     let mut cluster = Cluster::new();
     cluster.strategy = || Box::new(Later);
     cluster.start("a");
@@ -120,7 +120,7 @@ fn a1_shards_are_balanced_at_each_interval_by_the_strategy_that_was_given() {
 }
 
 #[test]
-fn s15_8_after_a_hand_off_that_was_given_up_another_is_tried_soon() {
+fn s15_8_an_abandoned_hand_off_is_soon_followed_by_another() {
     let mut cluster = Cluster::new();
     cluster.settings.hand_off_timeout = 1_000;
     cluster.start("a");
@@ -138,7 +138,7 @@ fn s15_8_after_a_hand_off_that_was_given_up_another_is_tried_soon() {
 }
 
 #[test]
-fn s13_a_host_that_joins_or_leaves_is_an_occasion_to_balance() {
+fn s13_a_host_that_joins_or_leaves_triggers_balancing() {
     let mut cluster = Cluster::new();
     cluster.settings.rebalance_interval = 3_600_000;
     for node in ["a", "b", "c"] {
@@ -152,7 +152,7 @@ fn s13_a_host_that_joins_or_leaves_is_an_occasion_to_balance() {
 }
 
 #[test]
-fn k35_a_goodbye_that_the_watch_tells_before_its_answer_comes_is_a_goodbye() {
+fn k35_a_leave_seen_by_the_watch_before_its_answer_counts() {
     let mut cluster = Cluster::of(&["a"]);
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.run(500);
@@ -181,7 +181,7 @@ fn k35_a_goodbye_that_the_watch_tells_before_its_answer_comes_is_a_goodbye() {
 }
 
 #[test]
-fn s12_a_node_that_nobody_counts_on_holds_nothing_up() {
+fn s12_an_unknown_unreachable_node_delays_nothing() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.tell("b", Event::NodeUnreachable { node: "ghost".into() });
     cluster.start("c");
@@ -193,7 +193,7 @@ fn s12_a_node_that_nobody_counts_on_holds_nothing_up() {
 }
 
 #[test]
-fn the_next_few_shards_are_moved_soon_after_the_last() {
+fn the_next_shards_are_moved_soon_after_the_last_ones() {
     let mut cluster = Cluster::new();
     cluster.shards = 40;
     // It moves three at once, and none while three are under way.

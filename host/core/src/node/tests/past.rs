@@ -39,7 +39,7 @@ fn stop(life: Incarnation, term: u64, shard: u32, epoch: u64) -> ControlMessage 
 }
 
 #[test]
-fn a_hand_off_is_past_when_its_term_life_or_epoch_is() {
+fn a_hand_off_of_an_old_term_or_epoch_is_irrelevant() {
     let mut alone = host(Vec::new());
     let (life, m) = (alone.me().incarnation, member("m", 1));
     let past = |alone: &Alone, term, shard, epoch| {
@@ -64,7 +64,7 @@ fn a_hand_off_is_past_when_its_term_life_or_epoch_is() {
 }
 
 #[test]
-fn a_row_that_was_seen_is_past_and_a_begin_of_a_hand_off_always() {
+fn a_known_row_and_any_begin_hand_off_are_irrelevant() {
     let alone = host(Vec::new());
     let m = member("m", 1);
     let seen = alone.revision;
@@ -145,7 +145,7 @@ fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> Control
 }
 
 #[test]
-fn an_acknowledgement_is_obsolete_after_its_hand_off() {
+fn an_ack_is_irrelevant_after_its_hand_off() {
     let (mut alone, intents) = handing_off();
     let (of, me, b) = (intents[0], alone.me(), member("b", 1));
     let past = |alone: &Alone, from: &Member, of| alone.machine.is_irrelevant(from, &ack(of, 1));
@@ -170,7 +170,7 @@ fn an_acknowledgement_is_obsolete_after_its_hand_off() {
 }
 
 #[test]
-fn an_acknowledgement_is_past_where_the_owner_is_over() {
+fn an_ack_is_irrelevant_once_the_owner_is_dead() {
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
     let b = member("b", 1);
@@ -197,7 +197,7 @@ fn an_acknowledgement_is_past_where_the_owner_is_over() {
 }
 
 #[test]
-fn word_of_a_stop_is_past_when_the_epoch_or_the_term_is() {
+fn shard_stopped_of_an_old_epoch_or_term_is_irrelevant() {
     let (alone, intents) = handing_off();
     let (of, me) = (intents[0], alone.me());
     let past = |of, term| alone.machine.is_irrelevant(&me, &stopped(of, term, &me));
@@ -212,7 +212,7 @@ fn word_of_a_stop_is_past_when_the_epoch_or_the_term_is() {
 }
 
 #[test]
-fn a_candidate_never_manages_in_terms_of_others_and_before() {
+fn acks_of_terms_that_others_managed_are_irrelevant() {
     let mut alone = Alone::registered(crate::rows::Roles::ALL);
     alone.written(Err(WriteError::Unknown));
     alone.learn(key("m"), row(1, HOST));
@@ -228,7 +228,7 @@ fn a_candidate_never_manages_in_terms_of_others_and_before() {
 }
 
 #[test]
-fn a_hand_off_is_known_from_its_intent_or_its_row() {
+fn a_hand_off_may_continue_by_its_intent_or_its_row() {
     let (mut alone, intents) = handing_off();
     let (of, other) = (intents[0].2, HandOffId { term: 1, number: 99 });
     let knows = |alone: &Alone| {
@@ -260,7 +260,7 @@ fn report(alone: &Alone) -> NodeReport {
 }
 
 #[test]
-fn a_report_agrees_with_the_rows_that_it_was_made_from() {
+fn a_report_that_matches_the_rows_is_irrelevant() {
     let mut alone = host(Vec::new());
     let b = member("b", 1);
     let base = report(&alone);
@@ -314,7 +314,7 @@ fn a_report_agrees_with_the_rows_that_it_was_made_from() {
 }
 
 #[test]
-fn a_managers_reports_are_forgotten_when_they_say_what_rows_do() {
+fn reports_that_match_the_rows_are_pruned() {
     let mut alone = sealed(4);
     alone.all_done();
     alone.learn(key("g"), row(1, crate::rows::Roles { gateway: true, ..Default::default() }));
@@ -352,7 +352,7 @@ fn a_managers_reports_are_forgotten_when_they_say_what_rows_do() {
 }
 
 #[test]
-fn epochs_that_ended_are_forgotten_once_the_row_is_above_them() {
+fn ended_epochs_are_pruned_once_the_row_is_above_them() {
     let mut alone = host(Vec::new());
     let me = alone.me();
     let m = member("m", 1);
@@ -373,7 +373,7 @@ fn epochs_that_ended_are_forgotten_once_the_row_is_above_them() {
 }
 
 #[test]
-fn word_of_a_stop_is_kept_until_the_shard_has_an_owner() {
+fn shard_stopped_is_kept_until_the_shard_has_an_owner() {
     let (mut alone, intents) = handing_off();
     let (of, me) = (intents[0], alone.me());
     // The intent is being written, so that nothing is decided of the row.
@@ -429,7 +429,7 @@ impl Canonicalizer for Back {
 }
 
 #[test]
-fn a_hand_off_is_moved_in_time_with_its_machine() {
+fn canonicalization_shifts_hand_off_deadlines_too() {
     let (mut alone, _) = handing_off();
     // It begins, and `b` does not acknowledge it.
     alone.done();
@@ -448,7 +448,7 @@ fn a_hand_off_is_moved_in_time_with_its_machine() {
 }
 
 #[test]
-fn a_hand_off_is_over_when_its_shard_has_another_epoch() {
+fn a_hand_off_ends_when_its_shard_has_another_epoch() {
     let (mut alone, intents) = handing_off();
     alone.done();
     // Nobody is left to wait for: this node is told to stop them.
@@ -471,7 +471,7 @@ fn a_hand_off_is_over_when_its_shard_has_another_epoch() {
 }
 
 #[test]
-fn a_hand_off_is_known_until_it_is_heard_that_a_seal_stands() {
+fn a_hand_off_may_continue_until_its_seal_is_confirmed() {
     let id = HandOffId { term: 0, number: 7 };
     let of = |epoch, moving| {
         let owner = Some(member("b", 1));

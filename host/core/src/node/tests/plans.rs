@@ -29,7 +29,7 @@ fn drain(cluster: &mut Cluster, node: &str) {
 }
 
 #[test]
-fn a_plan_sees_what_the_same_decision_gave_away() {
+fn a_plan_sees_assignments_of_the_same_decision() {
     // A drain is planned in the decision that gives a dead host's shards away, at some of these moments.
     for before in (0..200).step_by(20) {
         let mut cluster = four_hosts();
@@ -42,7 +42,7 @@ fn a_plan_sees_what_the_same_decision_gave_away() {
 }
 
 #[test]
-fn a_plan_sees_rows_that_somebody_else_wrote() {
+fn a_plan_sees_rows_that_another_node_wrote() {
     let mut cluster = four_hosts();
     // The watch has not told it, so the manager's next write meets another row: in it a shard has gone to the manager.
     let member = cluster.node("a").machine.member();

@@ -44,7 +44,7 @@ fn relative(cluster: &mut Cluster, node: &str) -> (u64, u64) {
 }
 
 #[test]
-fn a_node_at_rest_looks_the_same_after_each_renewal() {
+fn an_idle_nodes_canonical_state_survives_renewals() {
     // One that manages alone, and one that is managed: a manager counts the reports of others.
     for (nodes, node) in [(&["a"][..], "a"), (&["a", "b"], "b")] {
         let mut cluster = Cluster::new();
@@ -64,7 +64,7 @@ fn a_node_at_rest_looks_the_same_after_each_renewal() {
 }
 
 #[test]
-fn what_is_said_is_made_relative_too() {
+fn control_messages_are_canonicalized_too() {
     struct Marks;
     impl Canonicalizer for Marks {
         fn map_time(&self, at: u64) -> u64 {
@@ -141,7 +141,7 @@ impl Canonicalizer for Same {
 }
 
 #[test]
-fn nothing_but_numbers_changes_when_a_machine_is_made_relative() {
+fn canonicalization_changes_nothing_but_numbers() {
     use super::alone::{Alone, HOST, key, member, row, sealed};
     use crate::node::{Event, Settings};
 

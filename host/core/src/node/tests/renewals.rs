@@ -7,7 +7,7 @@ use crate::node::{Action, Event, Machine, NodeIdentity, Settings, WriteError};
 use crate::rows::{NodeRow, Roles, Row, RowKey};
 
 #[test]
-fn renewals_count_though_all_their_answers_are_lost() {
+fn renewals_count_even_if_all_answers_are_lost() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").unanswered = true;
     cluster.run(20_000);
@@ -99,7 +99,7 @@ fn lost() -> (Host, u64, NodeRow, NodeRow) {
 }
 
 #[test]
-fn r8_a_renewal_that_a_read_finds_counts_from_when_it_was_sent() {
+fn r8_a_renewal_found_by_a_read_counts_from_its_sending() {
     let (mut host, sent, row, _) = lost();
     host.now += 100;
     host.row(&row, 2);
@@ -109,7 +109,7 @@ fn r8_a_renewal_that_a_read_finds_counts_from_when_it_was_sent() {
 }
 
 #[test]
-fn r8_a_renewal_that_was_made_late_counts_from_its_sending_and_not_from_the_next_ones() {
+fn r8_a_delayed_renewal_counts_from_its_own_sending() {
     let (mut host, sent, row, before) = lost();
     // Not made yet, when it is read.
     host.row(&before, 1);
@@ -134,7 +134,7 @@ fn r8_a_renewal_that_was_made_late_counts_from_its_sending_and_not_from_the_next
 }
 
 #[test]
-fn a_mark_that_another_sets_is_no_renewal() {
+fn a_drain_mark_that_another_sets_is_no_renewal() {
     let (mut host, sent, row, before) = lost();
     let marked = NodeRow { draining: true, ..before };
     host.row(&marked, 2);
@@ -150,7 +150,7 @@ fn a_mark_that_another_sets_is_no_renewal() {
 }
 
 #[test]
-fn a_renewal_that_the_watch_tells_before_its_answer_counts_once() {
+fn a_renewal_seen_first_by_the_watch_counts_once() {
     let mut host = Host::registered();
     let (number, _, row) = host.writes();
     let sent = host.now;

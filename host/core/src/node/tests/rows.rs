@@ -106,7 +106,7 @@ fn note(notice: Notice) -> Action {
 }
 
 #[test]
-fn a_life_is_told_when_it_begins_ends_or_moves() {
+fn an_incarnation_is_announced_at_start_end_and_move() {
     let mut reader = Reader::new();
     let joined = [note(Notice::NodeJoined(life(1))), told(1, true, "b:1")];
     assert_eq!(reader.node(&row(1)), joined);
@@ -128,13 +128,13 @@ fn a_life_is_told_when_it_begins_ends_or_moves() {
 }
 
 #[test]
-fn a_life_that_was_over_when_first_seen_is_told_without_notice() {
+fn an_incarnation_first_seen_dead_emits_no_notice() {
     let dead = NodeRow { status: NodeStatus::Dead, draining: true, ..row(1) };
     assert_eq!(Reader::new().node(&dead), [told(1, false, "b:1")]);
 }
 
 #[test]
-fn a_drain_mark_is_noted_when_it_changes_and_with_each_life() {
+fn a_drain_notice_is_emitted_per_change_and_incarnation() {
     let mut reader = Reader::new();
     reader.node(&row(1));
     let drains = |on, counter| note(Notice::DrainChanged(life(counter), on));
@@ -150,7 +150,7 @@ fn a_drain_mark_is_noted_when_it_changes_and_with_each_life() {
 }
 
 #[test]
-fn r13_a_route_names_its_owner_only_while_that_life_lives() {
+fn r13_a_route_names_its_owner_only_while_it_is_live() {
     let mut reader = Reader::new();
     reader.node(&row(1));
     assert!(reader.shards(&[owned(1, 1)]).contains(&route(1, Some(1), false)));
@@ -165,7 +165,7 @@ fn r13_a_route_names_its_owner_only_while_that_life_lives() {
 }
 
 #[test]
-fn a_shard_is_noted_when_it_is_assigned_and_around_its_hand_off() {
+fn notices_are_emitted_for_assignments_and_hand_offs() {
     let mut reader = Reader::new();
     reader.node(&row(1));
     let shard = ShardId(1);
@@ -184,7 +184,7 @@ fn a_shard_is_noted_when_it_is_assigned_and_around_its_hand_off() {
 }
 
 #[test]
-fn s8_cached_rows_tell_lives_and_routes_until_the_store_does() {
+fn s8_cached_rows_give_peers_and_routes_until_rows_are_listed() {
     let mut reader = Reader::new();
     reader.tell(Event::WatchLost);
     let shards = AssignmentsRow { assignments: vec![owned(4, 1)], ..AssignmentsRow::default() };

@@ -48,7 +48,7 @@ fn r24_a_type_that_no_host_can_run_moves_no_shards() {
 }
 
 #[test]
-fn r24_the_mutation_leaves_shards_with_an_unfit_host() {
+fn r24_ignoring_unrunnable_types_leaves_the_shards_in_place() {
     let mut cluster = Cluster::mutated(&["a", "b"], Mutation::IgnoreUnrunnableTypes);
     unrunnable(&mut cluster, "b", &["counter"]);
     cluster.run(5_000);

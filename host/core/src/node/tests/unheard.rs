@@ -71,7 +71,7 @@ fn balanced_in_vain(mut cluster: Cluster) -> Cluster {
 }
 
 #[test]
-fn r11_what_a_node_gave_up_unheard_is_served_by_others_once_its_life_has_ended() {
+fn r11_manager_silence_ends_an_incarnation_and_frees_shards() {
     let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
     assert_eq!(cluster.life("b"), 1);
     cluster.run(LONG);
@@ -86,7 +86,7 @@ fn r11_what_a_node_gave_up_unheard_is_served_by_others_once_its_life_has_ended()
 }
 
 #[test]
-fn s12_who_is_not_heard_is_given_nothing_that_others_can_have_until_it_is_heard() {
+fn s12_a_host_in_manager_silence_is_given_no_shards() {
     let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
     cluster.run(LONG);
     assert_eq!(has(&cluster, "b"), 0, "it could not say that it stopped them");
@@ -98,7 +98,7 @@ fn s12_who_is_not_heard_is_given_nothing_that_others_can_have_until_it_is_heard(
 }
 
 #[test]
-fn a_drain_of_a_node_that_is_not_heard_ends_and_its_next_life_drains_too() {
+fn a_drain_in_manager_silence_outlives_the_incarnation() {
     let mut cluster = stopped_in_vain(Cluster::of(&["a", "b", "c"]));
     cluster.run(LONG);
     assert_eq!(cluster.life("c"), 2);
@@ -111,7 +111,7 @@ fn a_drain_of_a_node_that_is_not_heard_ends_and_its_next_life_drains_too() {
 }
 
 #[test]
-fn a_node_that_never_hears_that_it_is_to_hand_off_sees_it_by_the_row() {
+fn an_owner_that_misses_its_hand_off_sees_it_in_the_row() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     deafen(&mut cluster, "a", "c");
     deafen(&mut cluster, "c", "a");
@@ -124,7 +124,7 @@ fn a_node_that_never_hears_that_it_is_to_hand_off_sees_it_by_the_row() {
 }
 
 #[test]
-fn a_claim_that_was_refused_unheard_is_assigned_anew() {
+fn a_claim_refused_in_manager_silence_is_reassigned() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     deafen(&mut cluster, "c", "a");
     let (&shard, &(epoch, _)) = cluster.node("c").owns.first_key_value().expect("a shard");
@@ -136,7 +136,7 @@ fn a_claim_that_was_refused_unheard_is_assigned_anew() {
 }
 
 #[test]
-fn a_node_that_leaves_unheard_says_goodbye_without_hand_offs() {
+fn a_node_leaves_in_manager_silence_without_hand_offs() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     deafen(&mut cluster, "c", "a");
     cluster.tell("c", Event::Leave);
@@ -147,7 +147,7 @@ fn a_node_that_leaves_unheard_says_goodbye_without_hand_offs() {
 }
 
 #[test]
-fn nobody_ends_its_life_while_nothing_waits_for_its_words() {
+fn manager_silence_without_pending_work_is_harmless() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     deafen(&mut cluster, "c", "a");
     deafen(&mut cluster, "a", "c");
@@ -156,7 +156,7 @@ fn nobody_ends_its_life_while_nothing_waits_for_its_words() {
 }
 
 #[test]
-fn nobody_ends_its_life_for_want_of_a_manager() {
+fn the_lack_of_a_manager_ends_no_incarnation() {
     let mut cluster = Cluster::new();
     cluster.start("a");
     cluster.run(3_000);
@@ -188,14 +188,14 @@ fn without_entities(answered: &[&str]) -> Cluster {
 }
 
 #[test]
-fn what_a_node_gave_up_for_want_of_the_store_goes_to_others_unheard() {
+fn shards_released_without_store_in_silence_are_reassigned() {
     let mut cluster = without_entities(&["a", "b"]);
     assert!(cluster.node("c").owns.is_empty(), "R9");
     assert_eq!((cluster.life("c"), has(&cluster, "c")), (2, 0));
 }
 
 #[test]
-fn nobody_ends_its_life_while_the_entity_store_answers_nobody() {
+fn an_entity_store_outage_ends_no_incarnation() {
     let mut cluster = without_entities(&[]);
     assert!(["a", "b", "c"].iter().all(|node| cluster.node(node).owns.is_empty()), "R9");
     assert_eq!(["a", "b", "c"].map(|node| cluster.life(node)), [1, 1, 1]);
@@ -204,7 +204,7 @@ fn nobody_ends_its_life_while_the_entity_store_answers_nobody() {
 }
 
 #[test]
-fn an_only_candidate_takes_shards_that_need_an_owner() {
+fn the_only_candidate_takes_shards_that_need_an_owner() {
     let mut cluster = Cluster::of(&["a"]);
     for node in ["b", "c"] {
         cluster.start_with(node, HOST, 1);
@@ -237,7 +237,7 @@ fn deaf_manager(mut cluster: Cluster) -> Cluster {
 }
 
 #[test]
-fn a_manager_that_hears_no_host_gives_the_leadership_on() {
+fn a_manager_that_receives_no_reports_steps_down() {
     let mut cluster = deaf_manager(Cluster::of(&["a", "b", "c"]));
     cluster.run(LONG);
     assert_eq!(cluster.manager(), ("b".into(), 2));
@@ -253,7 +253,7 @@ fn a_manager_that_hears_no_host_gives_the_leadership_on() {
 }
 
 #[test]
-fn a_manager_that_hears_one_host_stays() {
+fn a_manager_that_receives_one_hosts_reports_stays() {
     let mut cluster = Cluster::of(&["a", "b", "c", "d"]);
     for node in ["b", "c"] {
         deafen(&mut cluster, node, "a");
@@ -263,7 +263,7 @@ fn a_manager_that_hears_one_host_stays() {
 }
 
 #[test]
-fn leadership_goes_to_no_node_that_leaves_or_cannot_lead() {
+fn leadership_passes_to_no_draining_or_ineligible_node() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.start_with("c", HOST, 1);
     cluster.start("d");
@@ -278,7 +278,7 @@ fn leadership_goes_to_no_node_that_leaves_or_cannot_lead() {
 }
 
 #[test]
-fn where_no_host_is_heard_the_leadership_goes_round_slower() {
+fn without_reports_leadership_rotates_with_growing_delays() {
     let nodes = ["a", "b", "c"];
     let mut cluster = Cluster::of(&nodes);
     deafen_all(&mut cluster, &nodes);
@@ -299,7 +299,7 @@ fn where_no_host_is_heard_the_leadership_goes_round_slower() {
 }
 
 #[test]
-fn who_follows_a_dead_manager_begins_with_the_shortest_wait() {
+fn a_dead_managers_successor_starts_with_the_shortest_delay() {
     let nodes = ["a", "b", "c"];
     let mut cluster = Cluster::of(&nodes);
     deafen_all(&mut cluster, &nodes);
@@ -313,7 +313,7 @@ fn who_follows_a_dead_manager_begins_with_the_shortest_wait() {
 }
 
 #[test]
-fn a_manager_that_hears_no_host_balances_nothing() {
+fn a_manager_that_receives_no_reports_balances_nothing() {
     let mut cluster = Cluster::new();
     cluster.start_with("a", Roles { host: false, ..Roles::ALL }, 1);
     for node in ["b", "c"] {

@@ -65,7 +65,7 @@ fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
 }
 
 #[test]
-fn r11_shard_stopped_counts_only_if_term_epoch_incarnation_and_id_match() {
+fn r11_shard_stopped_counts_only_if_all_its_ids_match() {
     for wrong in 0..4 {
         let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), wrong);
         assert_eq!(before, after, "part {wrong} is another's");
@@ -78,7 +78,7 @@ fn r11_shard_stopped_counts_only_if_term_epoch_incarnation_and_id_match() {
 }
 
 #[test]
-fn r11_a_hand_off_of_an_old_term_or_for_another_life_stops_nothing() {
+fn r11_a_hand_off_of_an_old_term_or_incarnation_is_ignored() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("a").dead = true;
     cluster.run(8_000);
@@ -96,7 +96,7 @@ fn r11_a_hand_off_of_an_old_term_or_for_another_life_stops_nothing() {
 }
 
 #[test]
-fn a8_every_node_acknowledges_whether_or_not_it_knew_the_shard() {
+fn a8_every_node_acknowledges_even_unknown_shards() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.run(2_000);
@@ -112,7 +112,7 @@ fn a8_every_node_acknowledges_whether_or_not_it_knew_the_shard() {
 }
 
 #[test]
-fn a9_the_owner_is_told_when_all_have_acknowledged_and_else_at_the_deadline() {
+fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
     let told = |cluster: &Cluster| {
         cluster.said.iter().any(|(_, _, talk)| matches!(talk, ControlMessage::HandOff { .. }))
     };
@@ -130,7 +130,7 @@ fn a9_the_owner_is_told_when_all_have_acknowledged_and_else_at_the_deadline() {
 }
 
 #[test]
-fn s3_the_watch_brings_every_row_when_no_word_of_it_comes() {
+fn s3_the_watch_delivers_rows_whose_announcement_is_lost() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lose = |talk| matches!(talk, ControlMessage::RowUpdate { .. });
     cluster.start("c");
@@ -139,7 +139,7 @@ fn s3_the_watch_brings_every_row_when_no_word_of_it_comes() {
 }
 
 #[test]
-fn s4_the_manager_tells_every_node_the_rows_that_it_writes() {
+fn s4_the_manager_announces_its_rows_to_every_node() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.run(2_000);
@@ -181,7 +181,7 @@ fn a_leaving_node_adopts_no_shard() {
 }
 
 #[test]
-fn s4_a_row_that_is_told_moves_routes_before_the_watch_does_and_never_back() {
+fn s4_an_announced_row_moves_routes_early_and_never_back() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let (from, now) = (member(&mut cluster, "a"), cluster.now());
     let key = RowKey::Assignments(0);
@@ -207,7 +207,7 @@ fn s4_a_row_that_is_told_moves_routes_before_the_watch_does_and_never_back() {
 }
 
 #[test]
-fn r13_rows_from_disk_are_for_sending_and_nothing_is_owned_by_them() {
+fn r13_cached_rows_give_routes_but_no_ownership() {
     let cluster = Cluster::of(&["a", "b"]);
     let now = cluster.now();
     let identity = NodeIdentity {

@@ -18,7 +18,7 @@ fn codes_of(hand: &Hand) -> Vec<(u32, &'static str, bool)> {
 }
 
 #[test]
-fn a_full_buffer_refuses_by_name_and_keeps_what_it_has() {
+fn a_full_buffer_names_its_limit_and_keeps_its_messages() {
     let mut hand = Hand::with(small());
     (1..=3).for_each(|item| hand.route(item));
     assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
@@ -31,7 +31,7 @@ fn a_full_buffer_refuses_by_name_and_keeps_what_it_has() {
 }
 
 #[test]
-fn what_comes_back_from_a_node_is_held_beyond_the_bounds() {
+fn messages_returned_by_a_lost_link_may_exceed_the_bounds() {
     let mut hand = Hand::with(Settings { buffered_messages: 0, ..small() });
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
@@ -44,7 +44,7 @@ fn what_comes_back_from_a_node_is_held_beyond_the_bounds() {
 }
 
 #[test]
-fn a_full_window_holds_and_each_shard_has_its_turn() {
+fn a_full_window_buffers_and_serves_shards_in_turn() {
     let mut hand = Hand::with(small());
     let two = ShardId(2);
     hand.update(1, Some(member("a", 1)), false);
@@ -63,7 +63,7 @@ fn a_full_window_holds_and_each_shard_has_its_turn() {
 }
 
 #[test]
-fn a_message_larger_than_the_window_goes_alone_and_is_not_overtaken_for_ever() {
+fn a_message_larger_than_the_window_is_sent_alone() {
     let mut hand = Hand::with(Settings { buffered_bytes: 1_000, ..small() });
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
@@ -80,7 +80,7 @@ fn a_message_larger_than_the_window_goes_alone_and_is_not_overtaken_for_ever() {
 }
 
 #[test]
-fn a_message_that_waits_too_long_is_refused_by_what_it_waited_for() {
+fn a_buffer_timeout_names_what_the_message_waited_for() {
     let mut hand = Hand::with(Settings { link_messages: 1, ..Settings::default() });
     hand.route(1);
     let b = |router: &mut Router<u32>, now, out: &mut Vec<_>, moving| {
@@ -105,7 +105,7 @@ fn a_message_that_waits_too_long_is_refused_by_what_it_waited_for() {
 }
 
 #[test]
-fn a_message_that_is_bounced_for_ever_ends_by_its_wait() {
+fn a_message_rejected_forever_ends_at_its_buffer_timeout() {
     let mut hand = Hand::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
@@ -122,7 +122,7 @@ fn a_message_that_is_bounced_for_ever_ends_by_its_wait() {
 }
 
 #[test]
-fn a_hand_off_that_never_ends_refuses_as_rebalancing() {
+fn an_endless_hand_off_refuses_messages_as_rebalancing() {
     let mut hand = Hand::with(Settings::default());
     hand.update(1, Some(member("a", 1)), true);
     hand.route(1);
@@ -133,7 +133,7 @@ fn a_hand_off_that_never_ends_refuses_as_rebalancing() {
 }
 
 #[test]
-fn a_passed_deadline_is_told_with_its_doubt() {
+fn a_passed_deadline_reports_whether_it_is_in_doubt() {
     let mut hand = Hand::with(Settings { max_backoff: 1_600, ..Settings::default() });
     hand.act(|router, now, out| router.route_into(now, ONE, 1, 10, Some(now), out));
     hand.update(1, Some(member("a", 1)), false);
@@ -157,7 +157,7 @@ fn a_passed_deadline_is_told_with_its_doubt() {
 }
 
 #[test]
-fn a_node_that_stops_gives_everything_back() {
+fn closing_the_router_refuses_all_its_messages() {
     let mut hand = Hand::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
@@ -168,7 +168,7 @@ fn a_node_that_stops_gives_everything_back() {
 }
 
 #[test]
-fn a_stop_waits_for_what_is_in_flight_and_not_for_ever() {
+fn a_stop_waits_a_bounded_time_for_in_flight_messages() {
     let mut hand = Hand::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
@@ -194,7 +194,7 @@ fn a_stop_waits_for_what_is_in_flight_and_not_for_ever() {
 }
 
 #[test]
-fn what_waits_is_turned_away_and_what_is_in_flight_is_still_answered() {
+fn refusing_buffered_messages_keeps_those_in_flight() {
     let mut hand = Hand::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
@@ -211,7 +211,7 @@ fn what_waits_is_turned_away_and_what_is_in_flight_is_still_answered() {
 }
 
 #[test]
-fn a_shard_that_is_not_there_is_refused() {
+fn a_message_for_a_nonexistent_shard_is_refused() {
     let mut hand = Hand::with(Settings::default());
     for shard in [0, 5, u32::MAX] {
         hand.act(|router, now, out| router.route_into(now, ShardId(shard), 1, 1, None, out));
@@ -220,7 +220,7 @@ fn a_shard_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn as_many_bytes_wait_as_the_bound_allows_and_no_more() {
+fn buffered_bytes_may_reach_their_limit_exactly() {
     let mut hand = Hand::with(small());
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 40, None, out));
@@ -230,7 +230,7 @@ fn as_many_bytes_wait_as_the_bound_allows_and_no_more() {
 }
 
 #[test]
-fn a_shard_that_moves_leaves_the_others_their_turn() {
+fn a_moving_shard_does_not_disturb_the_turns_of_others() {
     let mut hand = Hand::with(Settings { link_messages: 1, ..small() });
     for shard in 1..=3 {
         hand.act(|router, now, out| {

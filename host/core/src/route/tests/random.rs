@@ -316,7 +316,7 @@ fn run(seed: u64, mutations: &[Mutation]) -> Result<(usize, usize), String> {
 }
 
 #[test]
-fn every_message_comes_out_once_in_order_and_with_its_doubt() {
+fn every_message_ends_once_in_order_with_its_in_doubt_flag() {
     let (mut refused, mut resent) = (0, 0);
     for seed in 1..=400 {
         let counts = run(seed, &[]).unwrap_or_else(|error| panic!("{error}"));
@@ -327,7 +327,7 @@ fn every_message_comes_out_once_in_order_and_with_its_doubt() {
 }
 
 #[test]
-fn the_model_sees_each_rule_that_is_switched_off() {
+fn the_model_detects_each_disabled_rule() {
     for mutation in [Mutation::ForgetInDoubt, Mutation::DropBuffered, Mutation::AcceptLowerEpochs] {
         let seen = (1..=50).filter(|seed| run(*seed, &[mutation]).is_err()).count();
         assert!(seen > 25, "{mutation:?} was seen in {seen} of 50 runs");

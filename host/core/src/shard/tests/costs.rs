@@ -37,7 +37,7 @@ fn live() -> Hand {
 }
 
 #[test]
-fn time_and_lease_concern_only_entities_that_wait_for_them() {
+fn time_and_lease_events_visit_only_waiting_entities() {
     let mut hand = live();
     for _ in 0..10 {
         hand.now += 500;
@@ -78,7 +78,7 @@ fn time_and_lease_concern_only_entities_that_wait_for_them() {
 }
 
 #[test]
-fn a_claim_concerns_only_entities_that_wait_for_it() {
+fn a_granted_claim_visits_only_entities_that_wait_for_it() {
     let mut hand = live();
     hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.post(Message { id: id(0, 1), ..hand.template() });

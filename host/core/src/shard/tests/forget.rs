@@ -95,7 +95,7 @@ fn r17_a_fresh_message_of_a_forgotten_session_runs() {
 }
 
 #[test]
-fn r17_where_no_lane_was_dropped_a_message_runs_however_old() {
+fn r17_without_a_dropped_lane_any_old_message_runs() {
     let mut hand = Hand::relying(settings());
     hand.now = 500_000_000;
     assert_eq!(hand.run_one(b"a", 1, 1).as_deref(), Some("final 1"));
@@ -115,7 +115,7 @@ fn r17_a_query_of_a_forgotten_session_is_answered() {
 }
 
 #[test]
-fn r17_a_lane_unused_for_its_life_raises_the_watermark() {
+fn r17_a_lane_unused_for_its_ttl_raises_the_watermark() {
     let settings = Settings { lane_ttl: 10_000, max_lanes: 10, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     hand.run_one(b"a", 1, 990);
@@ -127,7 +127,7 @@ fn r17_a_lane_unused_for_its_life_raises_the_watermark() {
 }
 
 #[test]
-fn r17_a_watermark_ahead_of_the_clock_names_a_time_that_passes() {
+fn r17_a_watermark_ahead_of_the_clock_names_a_valid_time() {
     let mut hand = Hand::relying(settings());
     for (session, created) in [(b"a", 2_000), (b"b", 2_001), (b"c", 2_002)] {
         hand.run_one(session, 1, created);
@@ -138,7 +138,7 @@ fn r17_a_watermark_ahead_of_the_clock_names_a_time_that_passes() {
 }
 
 #[test]
-fn r17_a_stamp_far_ahead_is_refused_with_the_time() {
+fn r17_a_creation_time_far_ahead_is_refused_with_the_time() {
     let mut hand = Hand::relying(Settings { max_clock_skew: 50, ..settings() });
     let ahead = hand.now + 51;
     assert_eq!(hand.run_one(b"a", 1, ahead), Some(codes::CREATED_IN_FUTURE.into()));
@@ -163,7 +163,7 @@ fn r17_the_principal_with_most_lanes_loses_its_oldest() {
 }
 
 #[test]
-fn r17_among_principals_with_as_many_lanes_the_oldest_goes() {
+fn r17_on_equal_lane_counts_the_oldest_lane_is_dropped() {
     let mut hand = Hand::relying(settings());
     hand.run_for("p1", b"s", 1, 902, 1);
     hand.run_for("p2", b"s", 1, 901, 1);
@@ -173,7 +173,7 @@ fn r17_among_principals_with_as_many_lanes_the_oldest_goes() {
 }
 
 #[test]
-fn r17_a_session_with_a_dropped_predecessor_waits_and_comes_again() {
+fn r17_a_predecessor_in_a_dropped_lane_is_out_of_order() {
     let mut hand = Hand::relying(settings());
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903)] {
         hand.run_one(session, 1, created);
@@ -237,7 +237,7 @@ fn r17_a_session_that_never_settles_loses_its_own_replies() {
 }
 
 #[test]
-fn r17_one_shot_sessions_leave_head_and_records_flat() {
+fn r17_one_shot_sessions_keep_head_and_records_bounded() {
     let settings =
         Settings { max_lanes: 50, unsettled_bytes: 20_000, inline_lane_bytes: 400, ..settings() };
     let mut hand = Hand::relying(settings);
@@ -263,7 +263,7 @@ fn r17_one_shot_sessions_leave_head_and_records_flat() {
 }
 
 #[test]
-fn r17_a_record_beside_a_lane_of_the_head_is_a_former_one() {
+fn r17_a_record_of_an_inline_lane_is_stale() {
     let settings = Settings { max_lanes: 1, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     hand.run_one(b"a", 1, 901);
@@ -278,7 +278,7 @@ fn r17_a_record_beside_a_lane_of_the_head_is_a_former_one() {
 }
 
 #[test]
-fn r17_the_record_of_a_former_lane_is_deleted_once() {
+fn r17_a_stale_record_of_an_inline_lane_is_deleted_once() {
     let mut hand = Hand::relying(settings());
     hand.run_one(b"a", 1, 901);
     hand.lanes.push(hand.head.as_ref().expect("it ran").lanes[0].clone());
@@ -292,7 +292,7 @@ fn r17_the_record_of_a_former_lane_is_deleted_once() {
 }
 
 #[test]
-fn r17_a_lane_stays_in_the_head_as_long_as_it_fits() {
+fn r17_a_lane_stays_in_the_head_while_it_fits() {
     for (head_lane_bytes, beside) in [(81, 0), (80, 1)] {
         let mut hand = Hand::relying(Settings { inline_lane_bytes: head_lane_bytes, ..settings() });
         // 40 bytes for the lane, 40 for the reply, and its body.
@@ -304,7 +304,7 @@ fn r17_a_lane_stays_in_the_head_as_long_as_it_fits() {
 }
 
 #[test]
-fn r17_a_dropped_lane_counts_by_the_newest_that_ran_in_it() {
+fn r17_a_dropped_lane_raises_the_watermark_to_its_newest() {
     let mut hand = Hand::relying(settings());
     for (sequence, created) in [(1, 901), (2, 910), (3, 905)] {
         hand.run_one(b"a", sequence, created);
@@ -316,7 +316,7 @@ fn r17_a_dropped_lane_counts_by_the_newest_that_ran_in_it() {
 }
 
 #[test]
-fn r17_replies_of_a_loaded_lane_count_and_go_oldest_first() {
+fn r17_loaded_replies_count_and_are_dropped_oldest_first() {
     let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings.clone());
     hand.run_for("client/x", b"a", 1, 900, 800);
@@ -339,7 +339,7 @@ fn r17_replies_of_a_loaded_lane_count_and_go_oldest_first() {
 }
 
 #[test]
-fn r17_a_hundred_old_records_go_with_two_commits() {
+fn r17_a_hundred_old_records_are_deleted_in_two_commits() {
     let settings =
         Settings { max_lanes: 200, lane_ttl: 10_000, inline_lane_bytes: 0, ..settings() };
     let mut hand = Hand::relying(settings.clone());
@@ -356,7 +356,7 @@ fn r17_a_hundred_old_records_go_with_two_commits() {
 }
 
 #[test]
-fn r17_notes_of_refused_messages_are_bounded() {
+fn r17_the_memory_of_refused_messages_is_bounded() {
     use super::super::lanes::{LaneDecision, Lanes};
 
     let hand = Hand::serving();
@@ -386,7 +386,7 @@ fn is_whole(hand: &mut Hand, session: &[u8], sequence: u64) -> bool {
 }
 
 #[test]
-fn r17_what_a_session_settled_is_forgotten_and_makes_room() {
+fn r17_settled_replies_are_dropped_and_free_room() {
     let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_for("client/x", b"a", 1, 900, 400);
@@ -403,7 +403,7 @@ fn r17_what_a_session_settled_is_forgotten_and_makes_room() {
 }
 
 #[test]
-fn r17_half_of_the_bound_is_one_sessions() {
+fn r17_one_session_may_use_half_of_the_reply_bytes() {
     for (unsettled_bytes, whole) in [(1_680, true), (1_678, false)] {
         let mut hand = Hand::relying(Settings { unsettled_bytes, ..settings() });
         hand.run_for("client/x", b"a", 1, 900, 800);
@@ -416,7 +416,7 @@ fn r17_half_of_the_bound_is_one_sessions() {
 }
 
 #[test]
-fn r17_a_dropped_lane_leaves_its_room_and_the_other_lanes() {
+fn r17_a_dropped_lane_frees_its_room_and_no_other_lane() {
     let settings = Settings { unsettled_bytes: 2_000, inline_lane_bytes: 10_000, ..settings() };
     let mut hand = Hand::relying(settings);
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903), (b"d", 904)] {
@@ -430,7 +430,7 @@ fn r17_a_dropped_lane_leaves_its_room_and_the_other_lanes() {
 }
 
 #[test]
-fn r17_old_lanes_go_together_when_room_is_needed() {
+fn r17_old_lanes_are_dropped_together_when_room_is_needed() {
     let lanes = |hand: &Hand| hand.head.as_ref().map_or(0, |head| head.lanes.len());
     let settings = Settings { max_lanes: 3, lane_ttl: 6_400, ..settings() };
     let mut hand = Hand::relying(settings);
@@ -444,7 +444,7 @@ fn r17_old_lanes_go_together_when_room_is_needed() {
 }
 
 #[test]
-fn r17_lanes_are_looked_at_for_age_now_and_then() {
+fn r17_lane_ages_are_checked_at_intervals() {
     let settings = Settings { max_lanes: 3, lane_ttl: 6_400, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_one(b"a", 1, 900);
@@ -461,7 +461,7 @@ fn r17_lanes_are_looked_at_for_age_now_and_then() {
 }
 
 #[test]
-fn r17_a_lane_lives_through_its_whole_life() {
+fn r17_a_lane_is_kept_for_its_whole_ttl() {
     for (age, runs_again) in [(10_000, false), (10_001, true)] {
         let settings = Settings { lane_ttl: 10_000, ..settings() };
         let mut hand = Hand::relying(settings.clone());
@@ -474,7 +474,7 @@ fn r17_a_lane_lives_through_its_whole_life() {
 }
 
 #[test]
-fn r17_as_many_answers_go_as_it_takes_and_then_the_replies() {
+fn r17_reply_bodies_are_dropped_before_their_records() {
     let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings);
     for session in [b"a", b"b", b"c", b"d"] {
@@ -493,7 +493,7 @@ fn r17_as_many_answers_go_as_it_takes_and_then_the_replies() {
 }
 
 #[test]
-fn r17_a_settled_reply_has_no_place_among_the_oldest() {
+fn r17_a_settled_reply_is_not_the_oldest_to_drop() {
     let settings = Settings { max_lanes: 100, unsettled_bytes: 2_000, ..settings() };
     let mut hand = Hand::relying(settings);
     hand.run_for("client/x", b"a", 1, 900, 400);

@@ -10,7 +10,7 @@ fn noted<T: Extensible>() -> Extensions<T> {
 }
 
 #[test]
-fn a_turn_keeps_a_later_releases_fields_of_head_lane_and_reply() {
+fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
     for head_lane_bytes in [4_096, 0] {
         let mut hand =
             Hand::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });

@@ -16,7 +16,7 @@ fn abandon(hand: &mut Hand) -> (u64, TurnId, Arc<Message>) {
 }
 
 #[test]
-fn an_outcome_of_another_machines_turn_is_nobodys() {
+fn a_commit_outcome_of_another_machine_is_ignored() {
     let mut hand = Hand::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -40,7 +40,7 @@ fn an_outcome_of_another_machines_turn_is_nobodys() {
 }
 
 #[test]
-fn a_load_that_was_given_up_is_not_taken_for_a_later_one() {
+fn an_abandoned_load_does_not_complete_a_later_one() {
     let mut hand = Hand::serving();
     hand.silent = true;
     let deadline = Some(hand.now + 10);
@@ -61,7 +61,7 @@ fn a_load_that_was_given_up_is_not_taken_for_a_later_one() {
 }
 
 #[test]
-fn what_is_answered_from_the_head_leaves_nothing_in_memory() {
+fn a_reply_from_the_head_leaves_nothing_in_memory() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -75,7 +75,7 @@ fn what_is_answered_from_the_head_leaves_nothing_in_memory() {
 }
 
 #[test]
-fn a_turn_that_was_abandoned_answers_for_no_later_one() {
+fn an_abandoned_turn_does_not_complete_a_later_one() {
     let mut hand = Hand::serving();
     let query = hand.send(1, 0, MessageKind::Query);
     let late = abandon(&mut hand);
@@ -92,7 +92,7 @@ fn a_turn_that_was_abandoned_answers_for_no_later_one() {
 }
 
 #[test]
-fn a_command_runs_on_when_its_sender_is_gone() {
+fn a_command_continues_when_its_sender_is_gone() {
     let mut hand = Hand::serving();
     let command = hand.send(1, 0, MessageKind::Command);
     hand.running = Some(abandon(&mut hand));
@@ -116,7 +116,7 @@ fn a_query_runs_until_the_last_of_its_senders_is_gone() {
 }
 
 #[test]
-fn a_stop_hook_ends_with_its_own_turn() {
+fn a_stop_hook_is_completed_only_by_its_own_turn() {
     let mut hand = Hand::serving();
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
     hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
@@ -134,7 +134,7 @@ fn a_stop_hook_ends_with_its_own_turn() {
 }
 
 #[test]
-fn room_is_given_up_by_idle_instances_only() {
+fn only_idle_instances_are_evicted() {
     let evict = |hand: &mut Hand| hand.tell(Event::Evict { entity: alice() });
     let mut hand = Hand::serving();
     evict(&mut hand);
@@ -166,7 +166,7 @@ fn room_is_given_up_by_idle_instances_only() {
 }
 
 #[test]
-fn r24_a_newer_revision_replaces_the_instances_of_its_type_only() {
+fn r24_a_newer_revision_replaces_only_instances_of_its_type() {
     let deploy = |hand: &mut Hand, kind: &str, revision| {
         let settings = TypeSettings { revision, ..TypeSettings::default() };
         hand.tell(Event::TypeDeployed { entity_type: kind.into(), settings });
@@ -190,7 +190,7 @@ fn r24_a_newer_revision_replaces_the_instances_of_its_type_only() {
 }
 
 #[test]
-fn a_limit_of_the_store_delays_no_turn_after_the_refused_one() {
+fn a_store_limit_delays_no_turn_after_the_refused_one() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -202,7 +202,7 @@ fn a_limit_of_the_store_delays_no_turn_after_the_refused_one() {
 }
 
 #[test]
-fn r3_an_outcome_of_another_machines_turn_lets_nobody_claim() {
+fn r3_an_outcome_of_another_machine_permits_no_claim() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -219,7 +219,7 @@ fn r3_an_outcome_of_another_machines_turn_lets_nobody_claim() {
 }
 
 #[test]
-fn the_rules_of_gate_lanes_and_lease_are_looked_at() {
+fn gate_lane_and_lease_mutations_have_visible_effects() {
     let without =
         |mutation| Hand::with(Settings { mutations: vec![mutation], ..Settings::default() });
     let mut hand = without(Mutation::ReplyBeforeCommit);

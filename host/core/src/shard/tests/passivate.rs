@@ -29,7 +29,7 @@ fn an_instance_is_dropped_when_its_guest_asks_for_it() {
 }
 
 #[test]
-fn a_guest_that_asks_to_be_dropped_is_told_so() {
+fn a_guest_that_asks_to_be_dropped_gets_its_stop_hook() {
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
     let mut hand = answered(settings, true);
     hand.settle(CommitOutcome::Committed);
@@ -38,7 +38,7 @@ fn a_guest_that_asks_to_be_dropped_is_told_so() {
 }
 
 #[test]
-fn an_instance_is_dropped_when_it_was_idle_for_its_types_time() {
+fn an_instance_is_dropped_after_the_idle_time_of_its_type() {
     let idle = 5_000;
     let mut hand = answered(TypeSettings { idle_timeout: idle, ..TypeSettings::default() }, false);
     hand.settle(CommitOutcome::Committed);
@@ -52,7 +52,7 @@ fn an_instance_is_dropped_when_it_was_idle_for_its_types_time() {
 }
 
 #[test]
-fn a_message_keeps_an_instance_for_another_while() {
+fn a_message_restarts_the_idle_time() {
     // A query needs a good lease: all of this happens within one.
     let idle = 1_000;
     let mut hand = answered(TypeSettings { idle_timeout: idle, ..TypeSettings::default() }, false);

@@ -10,7 +10,7 @@ fn room(hand: &mut Hand) {
 }
 
 #[test]
-fn r14_a_shard_serves_as_soon_as_its_claim_stands_and_asks_only_for_what_a_message_needs() {
+fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
     let mut hand = Hand::new(Settings::default());
     hand.silent = true;
     let waiting = hand.send(1, 0, MessageKind::Command);
@@ -49,7 +49,7 @@ fn started() -> (Hand, u64) {
 }
 
 #[test]
-fn r24_a_start_with_effects_is_a_turn_of_its_own_and_is_committed_before_the_message() {
+fn r24_a_start_with_effects_is_committed_as_its_own_turn() {
     let (mut hand, message) = started();
     let versions: Vec<_> =
         hand.commits.iter().map(|it| (it.expected_version, it.head.version)).collect();
@@ -68,7 +68,7 @@ fn r24_a_start_with_effects_is_a_turn_of_its_own_and_is_committed_before_the_mes
 }
 
 #[test]
-fn r22_a_deadline_ends_the_waiting_behind_a_turn_that_runs_on() {
+fn r22_a_deadline_ends_the_wait_behind_a_running_turn() {
     let mut hand = Hand::serving();
     let running = hand.send(1, 0, MessageKind::Command);
     let id = MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 2 };
@@ -102,7 +102,7 @@ fn r1_every_turn_has_an_id_of_its_own() {
 }
 
 #[test]
-fn an_id_that_is_used_twice_is_named_to_its_sender() {
+fn a_reused_id_is_named_to_its_sender() {
     let mut hand = Hand::serving();
     hand.send(7, 0, MessageKind::Command);
     let token = hand.send_from(b"s", 7, 0, MessageKind::Command, "other");
@@ -113,7 +113,7 @@ fn an_id_that_is_used_twice_is_named_to_its_sender() {
 }
 
 #[test]
-fn a_machine_says_what_waits_and_what_it_was_made_with() {
+fn a_machine_shows_its_waiting_messages_and_settings() {
     let mut hand = Hand::with(Settings { max_copies: 7, ..Settings::default() });
     assert_eq!(hand.machine.queued_messages(&alice()), None);
     hand.send(1, 0, MessageKind::Command);

@@ -48,7 +48,7 @@ fn told(hand: &Hand, token: u64) -> Option<(String, u32)> {
 }
 
 #[test]
-fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
+fn a_start_refused_for_a_limit_is_retried_with_backoff() {
     let mut hand = hand();
     let writes = turn(GuestReply::Result(Bytes::new()), true);
     let mut pause = 0;
@@ -87,7 +87,7 @@ fn a_start_refused_for_a_limit_is_answered_and_tried_again_later() {
 }
 
 #[test]
-fn the_pause_after_a_refused_start_is_a_setting() {
+fn the_backoff_after_a_refused_start_is_configurable() {
     let mut hand = hand_with(Settings { start_backoff: 10, ..Settings::default() });
     let writes = turn(GuestReply::Result(Bytes::new()), true);
     for (round, expected) in (0..7).map(|doubled| 10 << doubled.min(5)).enumerate() {
@@ -121,7 +121,7 @@ fn a_start_that_passivates_serves_a_message_first() {
 }
 
 #[test]
-fn a_start_that_passivates_with_nothing_left_to_serve_is_given_up() {
+fn a_passivating_start_without_messages_is_dropped() {
     let mut hand = hand();
     let passivates =
         TurnOutput { passivate: true, ..turn(GuestReply::Result(Bytes::new()), false) };
@@ -140,7 +140,7 @@ fn a_start_that_passivates_with_nothing_left_to_serve_is_given_up() {
 }
 
 #[test]
-fn a_pause_that_is_over_leaves_nothing_in_memory() {
+fn an_ended_start_backoff_leaves_nothing_in_memory() {
     let mut hand = hand();
     let writes = turn(GuestReply::Result(Bytes::new()), true);
     hand.send(1, 0, MessageKind::Command);
@@ -159,7 +159,7 @@ fn a_pause_that_is_over_leaves_nothing_in_memory() {
 }
 
 #[test]
-fn an_instance_is_told_whether_its_entity_is_new() {
+fn the_start_reason_says_whether_the_entity_is_new() {
     for (version, reason) in [(0, StartReason::FirstMessage), (3, StartReason::Message)] {
         let mut hand = hand();
         hand.head = Some(Head { version, ..Head::default() });

@@ -16,7 +16,7 @@ fn hint_of(claim: &Claim) -> OwnerHint {
 }
 
 #[test]
-fn s11_6_a_message_for_a_shard_that_was_lost_is_told_whose_it_is() {
+fn s11_6_messages_for_a_lost_shard_get_the_current_owner() {
     let mut hand = Hand::new(Settings::default());
     let waiting = hand.send(1, 0, MessageKind::Command);
     let standing = standing(&hand, 4);
@@ -33,7 +33,7 @@ fn s11_6_a_message_for_a_shard_that_was_lost_is_told_whose_it_is() {
 }
 
 #[test]
-fn s11_6_a_turn_whose_commit_met_another_claim_is_told_whose_the_shard_is() {
+fn s11_6_a_commit_under_an_old_claim_gets_the_current_owner() {
     let mut hand = Hand::serving();
     let turn = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -46,7 +46,7 @@ fn s11_6_a_turn_whose_commit_met_another_claim_is_told_whose_the_shard_is() {
 }
 
 #[test]
-fn s11_6_a_message_for_a_shard_that_stops_is_told_the_epoch_that_ends() {
+fn s11_6_messages_for_a_stopping_shard_get_its_ending_epoch() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Stop(StopReason::HandedOff));
@@ -99,7 +99,7 @@ impl Hand {
 }
 
 #[test]
-fn a12_a_shard_that_claims_is_stopped_when_its_claim_is_answered_whatever_the_answer() {
+fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
     for at in 0..3 {
         let mut hand = Hand::new(Settings::default());
         let waiting = hand.send(1, 0, MessageKind::Command);
@@ -118,7 +118,7 @@ fn a12_a_shard_that_claims_is_stopped_when_its_claim_is_answered_whatever_the_an
 }
 
 #[test]
-fn a12_a_shard_that_waits_to_claim_again_is_stopped_at_once() {
+fn a12_a_shard_waiting_to_retry_its_claim_stops_at_once() {
     let mut hand = Hand::new(Settings::default());
     hand.claimed(ClaimOutcome::Failed("no".into()));
     hand.stop();
@@ -127,7 +127,7 @@ fn a12_a_shard_that_waits_to_claim_again_is_stopped_at_once() {
 }
 
 #[test]
-fn a12_with_an_unknown_commit_stopped_waits_for_the_other_commits_and_for_no_claim() {
+fn a12_stopped_waits_for_commits_but_for_no_new_claim() {
     let mut hand = Hand::serving();
     let unknown = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -161,8 +161,7 @@ fn claiming_again() -> (Hand, u64) {
 }
 
 #[test]
-fn a12_a_turn_that_ends_while_a_stopping_shard_claims_again_is_committed_under_the_new_claim_only()
-{
+fn a12_a_turn_ending_in_a_reclaim_needs_the_new_claim() {
     let (mut hand, running) = claiming_again();
     hand.stop();
     hand.run();
@@ -182,7 +181,7 @@ fn a12_a_turn_that_ends_while_a_stopping_shard_claims_again_is_committed_under_t
 }
 
 #[test]
-fn a12_a_turn_that_waits_for_the_claim_when_its_shard_stops_did_not_run_and_its_instance_goes() {
+fn a12_a_stop_discards_a_turn_that_awaits_its_claim() {
     let (mut hand, waiting) = claiming_again();
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
     hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
@@ -196,7 +195,7 @@ fn a12_a_turn_that_waits_for_the_claim_when_its_shard_stops_did_not_run_and_its_
 }
 
 #[test]
-fn a12_a_shard_whose_entity_is_loaded_or_waits_for_room_is_stopped_at_once() {
+fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
     for room in [false, true] {
         let mut hand = Hand::serving();
         hand.silent = true;
@@ -237,7 +236,7 @@ fn activating() -> (Hand, u64, Event) {
 }
 
 #[test]
-fn a12_an_instance_that_is_being_made_ends_before_stopped_is_said_and_at_the_deadline_is_dropped() {
+fn a12_stopped_waits_for_an_activation_up_to_the_deadline() {
     let (mut hand, _, activated) = activating();
     hand.tell(activated);
     assert_eq!((hand.stopped, hand.dropped), (0, 1), "the start turn's commit is under way");
@@ -254,7 +253,7 @@ fn a12_an_instance_that_is_being_made_ends_before_stopped_is_said_and_at_the_dea
 }
 
 #[test]
-fn a12_gated_turns_and_their_queries_are_answered_before_stopped_and_parked_messages_go_back() {
+fn a12_stopped_waits_for_gated_replies_and_refuses_parked() {
     let mut hand = Hand::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -276,7 +275,7 @@ fn a12_gated_turns_and_their_queries_are_answered_before_stopped_and_parked_mess
 }
 
 #[test]
-fn a13_a_turn_that_runs_beyond_the_stop_deadline_is_dropped_and_has_no_effect() {
+fn a13_a_turn_beyond_the_stop_deadline_has_no_effect() {
     let mut hand = Hand::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.stop();
@@ -288,7 +287,7 @@ fn a13_a_turn_that_runs_beyond_the_stop_deadline_is_dropped_and_has_no_effect() 
 }
 
 #[test]
-fn a13_a_stop_hook_is_a_turn_that_stopped_waits_for_up_to_the_deadline() {
+fn a13_stopped_waits_for_a_stop_hook_up_to_the_deadline() {
     for hangs in [false, true] {
         let mut hand = Hand::serving();
         let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
@@ -314,7 +313,7 @@ fn a13_a_stop_hook_is_a_turn_that_stopped_waits_for_up_to_the_deadline() {
 }
 
 #[test]
-fn a13_a_shard_that_is_lost_while_it_stops_is_stopped_all_the_same() {
+fn a13_a_shard_lost_while_stopping_still_reports_stopped() {
     let mut hand = Hand::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -328,7 +327,7 @@ fn a13_a_shard_that_is_lost_while_it_stops_is_stopped_all_the_same() {
 }
 
 #[test]
-fn a14_a_stop_that_comes_twice_or_for_a_shard_that_was_lost_changes_nothing() {
+fn a14_a_repeated_stop_or_one_for_a_lost_shard_is_a_no_op() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.stop();
@@ -348,7 +347,7 @@ fn a14_a_stop_that_comes_twice_or_for_a_shard_that_was_lost_changes_nothing() {
 }
 
 #[test]
-fn a_machine_that_is_forgotten_answers_all_it_holds_at_once_and_ignores_the_rest() {
+fn a_dropped_machine_answers_all_messages_at_once() {
     let mut hand = Hand::serving();
     let gated = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -378,7 +377,7 @@ fn a_machine_that_is_forgotten_answers_all_it_holds_at_once_and_ignores_the_rest
 }
 
 #[test]
-fn a_machine_that_is_forgotten_while_it_claims_hears_no_answer_to_its_claim() {
+fn a_machine_dropped_while_claiming_ignores_the_outcome() {
     for again in [false, true] {
         let mut hand = if again { Hand::serving() } else { Hand::new(Settings::default()) };
         let first = hand.send(1, 0, MessageKind::Command);
@@ -405,7 +404,7 @@ fn a_machine_that_is_forgotten_while_it_claims_hears_no_answer_to_its_claim() {
 }
 
 #[test]
-fn a_machine_that_was_lost_and_is_then_forgotten_tells_what_still_waited_for_its_commit() {
+fn a_lost_and_dropped_machine_answers_open_commits_unknown() {
     let mut hand = Hand::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -426,7 +425,7 @@ fn a_machine_that_was_lost_and_is_then_forgotten_tells_what_still_waited_for_its
 }
 
 #[test]
-fn a15_an_instance_that_fails_outside_a_stop_is_dropped_and_the_next_message_starts_another() {
+fn a15_a_failed_instance_is_dropped_and_replaced_on_demand() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
@@ -445,7 +444,7 @@ fn a15_an_instance_that_fails_outside_a_stop_is_dropped_and_the_next_message_sta
 }
 
 #[test]
-fn a13_a_shard_that_stops_wakes_at_its_deadline() {
+fn a13_a_stopping_shard_wakes_at_its_deadline() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.stop();

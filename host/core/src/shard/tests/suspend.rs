@@ -14,7 +14,7 @@ fn suspended() -> Hand {
 }
 
 #[test]
-fn r9_a_suspended_shard_starts_no_turn_keeps_its_instances_and_goes_on_when_it_is_resumed() {
+fn r9_a_suspended_shard_keeps_instances_and_starts_no_turn() {
     let mut hand = suspended();
     let command = hand.send(2, 1, MessageKind::Command);
     let query = hand.send_from(b"other", 1, 0, MessageKind::Query, "1");
@@ -37,7 +37,7 @@ fn r9_a_suspended_shard_starts_no_turn_keeps_its_instances_and_goes_on_when_it_i
 }
 
 #[test]
-fn r9_a_turn_that_ran_when_the_shard_was_suspended_is_still_made_durable() {
+fn r9_a_turn_running_at_suspension_is_still_committed() {
     let mut hand = Hand::serving();
     let command = hand.send(1, 0, MessageKind::Command);
     hand.tell(Event::Suspend);
@@ -48,7 +48,7 @@ fn r9_a_turn_that_ran_when_the_shard_was_suspended_is_still_made_durable() {
 }
 
 #[test]
-fn r9_a_query_that_ran_when_the_shard_was_suspended_is_not_answered_from_memory() {
+fn r9_a_query_running_at_suspension_is_not_answered() {
     let mut hand = Hand::serving();
     let query = hand.send(1, 0, MessageKind::Query);
     hand.tell(Event::Suspend);
@@ -58,7 +58,7 @@ fn r9_a_query_that_ran_when_the_shard_was_suspended_is_not_answered_from_memory(
 }
 
 #[test]
-fn r9_what_comes_while_a_shard_is_suspended_waits_within_mailbox_and_deadline() {
+fn r9_messages_to_a_suspended_shard_wait_within_bounds() {
     let mut hand = suspended();
     let settings = TypeSettings { mailbox_capacity: 2, ..TypeSettings::default() };
     hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
@@ -78,7 +78,7 @@ fn r9_what_comes_while_a_shard_is_suspended_waits_within_mailbox_and_deadline() 
 }
 
 #[test]
-fn r9_a_message_parked_behind_one_that_waits_for_the_resumption_is_not_out_of_order() {
+fn r9_a_suspension_puts_no_parked_message_out_of_order() {
     let mut hand = Hand::serving();
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     let follower = hand.send(2, 1, MessageKind::Command);
@@ -97,7 +97,7 @@ fn r9_a_message_parked_behind_one_that_waits_for_the_resumption_is_not_out_of_or
 }
 
 #[test]
-fn r9_no_start_turn_begins_while_suspended_and_room_granted_before_is_not_taken_twice() {
+fn r9_no_start_runs_and_no_slot_is_kept_while_suspended() {
     let mut hand = Hand::serving();
     hand.silent = true;
     hand.send(1, 0, MessageKind::Command);
@@ -121,7 +121,7 @@ fn r9_no_start_turn_begins_while_suspended_and_room_granted_before_is_not_taken_
 }
 
 #[test]
-fn r9_nothing_is_loaded_or_run_by_a_claim_that_is_granted_while_suspended() {
+fn r9_a_claim_granted_while_suspended_loads_nothing() {
     let mut hand = Hand::new(Settings::default());
     hand.tell(Event::Suspend);
     let command = hand.send(1, 0, MessageKind::Command);
@@ -134,7 +134,7 @@ fn r9_nothing_is_loaded_or_run_by_a_claim_that_is_granted_while_suspended() {
 }
 
 #[test]
-fn r9_a_suspended_shard_stops_in_good_order_without_its_stop_hooks() {
+fn r9_a_suspended_shard_stops_without_its_stop_hooks() {
     let mut hand = Hand::serving();
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
     hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
@@ -150,7 +150,7 @@ fn r9_a_suspended_shard_stops_in_good_order_without_its_stop_hooks() {
 }
 
 #[test]
-fn r9_room_granted_before_is_taken_by_none_of_many_entities() {
+fn r9_slots_granted_before_a_suspension_are_returned() {
     let mut hand = Hand::serving();
     hand.silent = true;
     let mut wanted = Vec::new();

@@ -105,7 +105,7 @@ fn an_entity_loaded_meanwhile_waits_for_the_new_claim() {
 }
 
 #[test]
-fn a_claim_that_failed_is_asked_for_again() {
+fn a_failed_claim_is_retried_with_backoff() {
     let mut hand = Hand::new(Settings::default());
     for (asked, wait) in [(1, 250), (2, 500)] {
         hand.tell(Event::ClaimResult { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
@@ -122,7 +122,7 @@ fn a_claim_that_failed_is_asked_for_again() {
 }
 
 #[test]
-fn each_entity_that_waits_for_the_lease_goes_on() {
+fn each_entity_that_waits_for_the_lease_resumes() {
     let mut hand = Hand::serving();
     for_bob(&mut hand, 1);
     hand.run();
@@ -162,7 +162,7 @@ fn a_closed_entity_waits_for_its_commits_and_loads_again() {
 }
 
 #[test]
-fn a_deadline_ends_the_waiting_wherever_a_message_is() {
+fn a_deadline_ends_the_wait_in_every_state() {
     // While its entity is loaded, waits for room, starts, and runs another.
     for steps in 0..=3 {
         let mut hand = Hand::serving();
@@ -204,7 +204,7 @@ fn id_after(sequence: u64) -> MessageId {
 }
 
 #[test]
-fn a_message_put_back_keeps_its_deadline() {
+fn a_message_returned_to_the_mailbox_keeps_its_deadline() {
     let mut hand = Hand::serving();
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     hand.run();
@@ -221,7 +221,7 @@ fn a_message_put_back_keeps_its_deadline() {
 }
 
 #[test]
-fn a_message_whose_sender_left_keeps_its_copies_deadline() {
+fn a_message_whose_sender_left_keeps_the_copys_deadline() {
     let mut hand = Hand::with(Settings { max_gated_turns: 1, ..Settings::default() });
     let id = id_after(1);
     let deadline = Some(hand.now + 300);
@@ -238,7 +238,7 @@ fn a_message_whose_sender_left_keeps_its_copies_deadline() {
 }
 
 #[test]
-fn a_copy_with_a_later_deadline_prolongs_the_waiting() {
+fn a_copy_with_a_later_deadline_extends_the_wait() {
     let mut hand = Hand::serving();
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     let first = hand.send_by(b"late", 100);
@@ -248,7 +248,7 @@ fn a_copy_with_a_later_deadline_prolongs_the_waiting() {
 }
 
 #[test]
-fn room_that_never_comes_is_waited_for_in_bounds() {
+fn the_wait_for_an_instance_slot_is_bounded() {
     let mut hand = Hand::serving();
     hand.silent = true;
     let token = hand.send(1, 0, MessageKind::Command);
@@ -259,7 +259,7 @@ fn room_that_never_comes_is_waited_for_in_bounds() {
 }
 
 #[test]
-fn a_message_parked_again_after_a_load_waits_in_bounds() {
+fn the_wait_of_a_message_parked_again_is_bounded() {
     let mut hand = Hand::serving();
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     let parked = hand.send(2, 1, MessageKind::Command);
@@ -274,7 +274,7 @@ fn a_message_parked_again_after_a_load_waits_in_bounds() {
 }
 
 #[test]
-fn order_and_idleness_are_timed_again_after_a_resumption() {
+fn order_and_idle_timeouts_restart_after_a_resume() {
     let mut hand = Hand::serving();
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     hand.run();
@@ -290,7 +290,7 @@ fn order_and_idleness_are_timed_again_after_a_resumption() {
 }
 
 #[test]
-fn an_instance_is_idle_from_its_last_answer_whatever_it_was() {
+fn idle_time_counts_from_the_last_reply_of_any_kind() {
     let idle = 1_000;
     for last in 0..=4 {
         let mut hand = Hand::serving();
@@ -335,7 +335,7 @@ fn an_instance_is_idle_from_its_last_answer_whatever_it_was() {
 }
 
 #[test]
-fn a_stop_hook_that_hangs_keeps_messages_for_its_time_only() {
+fn a_hanging_stop_hook_delays_messages_to_its_deadline() {
     let mut hand = Hand::serving();
     let settings =
         TypeSettings { idle_timeout: 1_000, has_stop_hook: true, ..TypeSettings::default() };
@@ -369,7 +369,7 @@ fn waits_for_its_start() -> Hand {
 }
 
 #[test]
-fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
+fn a_start_backoff_is_kept_across_a_late_claim() {
     let mut hand = waits_for_its_start();
     for_bob(&mut hand, 1);
     hand.silent = false;
@@ -394,7 +394,7 @@ fn a_pause_before_a_start_is_timed_though_the_claim_came_late() {
 }
 
 #[test]
-fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
+fn a_start_backoff_that_ends_before_the_claim_wakes_nobody() {
     for suspended in [false, true] {
         let mut hand = waits_for_its_start();
         hand.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into())));
@@ -415,7 +415,7 @@ fn a_pause_that_ended_before_the_claim_stands_wakes_nobody() {
 }
 
 #[test]
-fn r3_no_claim_is_made_while_a_held_commit_runs() {
+fn r3_no_claim_is_made_while_a_delayed_commit_runs() {
     let mut hand = Hand::serving();
     hand.send(1, 0, MessageKind::Command);
     let alices = hand.running.take();
@@ -440,7 +440,7 @@ fn r3_no_claim_is_made_while_a_held_commit_runs() {
 }
 
 #[test]
-fn a_refused_turn_takes_no_other_entitys_turn_along() {
+fn a_refused_turn_affects_no_turn_of_another_entity() {
     let mut hand = Hand::serving();
     // Alice's first turn is with the store; her second and bob's wait for the claim.
     hand.send(1, 0, MessageKind::Command);
@@ -470,7 +470,7 @@ fn a_refused_turn_takes_no_other_entitys_turn_along() {
 }
 
 #[test]
-fn what_comes_while_the_store_does_not_answer_is_told_so() {
+fn messages_without_a_store_are_refused_as_unavailable() {
     let mut hand = Hand::new(Settings::default());
     hand.tell(Event::ClaimResult { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
     let token = hand.send(1, 0, MessageKind::Command);
@@ -478,7 +478,7 @@ fn what_comes_while_the_store_does_not_answer_is_told_so() {
 }
 
 #[test]
-fn a_message_whose_deadline_has_passed_has_nothing_loaded() {
+fn a_message_with_a_passed_deadline_causes_no_load() {
     let mut hand = Hand::serving();
     let token = hand.send_by(b"s", 0);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE_EXCEEDED));
@@ -486,7 +486,7 @@ fn a_message_whose_deadline_has_passed_has_nothing_loaded() {
 }
 
 #[test]
-fn what_a_full_mailbox_refuses_leaves_nothing_behind() {
+fn a_message_refused_by_a_full_mailbox_leaves_no_trace() {
     let mut hand = Hand::serving();
     hand.deploy(TypeSettings { mailbox_capacity: 0, ..TypeSettings::default() });
     let token = hand.send(1, 0, MessageKind::Command);

@@ -116,7 +116,7 @@ fn later_report(field: Option<u32>) -> Later {
 }
 
 #[test]
-fn a_later_releases_message_is_understood_or_ignored_whole() {
+fn a_message_of_a_later_release_is_read_or_ignored_whole() {
     let heard = |talk: &Later, field| decode(&one(), &later(talk, field)).map(|(_, talk)| talk);
     let node = one();
     assert_eq!(
@@ -133,7 +133,7 @@ fn a_later_releases_message_is_understood_or_ignored_whole() {
 }
 
 #[test]
-fn a_later_release_understands_this_ones_messages() {
+fn a_later_release_understands_messages_of_this_one() {
     let talk = ControlMessage::Report(Box::new(NodeReport {
         store_available: true,
         ..NodeReport::default()

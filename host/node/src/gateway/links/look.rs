@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::rows::Member;
-use ostraca_wire::peer::look;
+use ostraca_wire::peer::inspect;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{
-    Look, LookEntity, LookShard, Looked, LookedEntity, LookedShard, LookedType, Unanswered,
+    InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, NodeIssue,
+    PeerInspectRequest, PeerInspectResponse,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,7 +36,7 @@ impl Gateway {
         &self,
         at: &Member,
         question: Question,
-    ) -> Result<Vec<Inspected>, Unanswered> {
+    ) -> Result<Vec<Inspected>, NodeIssue> {
         let looking = async {
             match at.node == self.links.own {
                 true => self.look_here(question).await.ok_or_else(|| "it stops".to_owned()),
@@ -44,7 +45,7 @@ impl Gateway {
         };
         let answer = tokio::time::timeout(PATIENCE, looking).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
-        answer.map_err(|why| Unanswered { node: at.node.to_string(), why })
+        answer.map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
     }
 
     /// What this node has in memory; none if a worker has ended.
@@ -71,49 +72,54 @@ impl Gateway {
         &self,
         at: &Member,
         name: &str,
-    ) -> Result<LookedType, Unanswered> {
+    ) -> Result<InspectedType, NodeIssue> {
         if at.node == self.links.own {
             return Ok(self.look_type_here(name));
         }
-        let look = Look { shards: Vec::new(), types: vec![name.to_owned()] };
+        let look = PeerInspectRequest { shards: Vec::new(), types: vec![name.to_owned()] };
         let answer = tokio::time::timeout(PATIENCE, self.links.ask(at, &look)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
-        let of_type = |looked: Looked| looked.types.into_iter().next().unwrap_or_default();
-        answer.map(of_type).map_err(|why| Unanswered { node: at.node.to_string(), why })
+        let of_type =
+            |looked: PeerInspectResponse| looked.types.into_iter().next().unwrap_or_default();
+        answer.map(of_type).map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
     }
 
-    fn look_type_here(&self, name: &str) -> LookedType {
+    fn look_type_here(&self, name: &str) -> InspectedType {
         let (revision, broken) = self.types.progress(name);
         let (broken_revision, broken) = broken.unwrap_or_default();
-        LookedType { revision, broken_revision, broken: broken.to_string() }
+        InspectedType {
+            revision,
+            failed_revision: broken_revision,
+            failure_reason: broken.to_string(),
+        }
     }
 
     /// Answers another node's question; none if this node stops.
-    pub(crate) async fn looked(&self, look: Look) -> Option<Looked> {
+    pub(crate) async fn looked(&self, look: PeerInspectRequest) -> Option<PeerInspectResponse> {
         let question = look.shards.into_iter().map(|of| {
             let entities = of.entities.into_iter();
             (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
         });
         let types = look.types.iter().map(|name| self.look_type_here(name)).collect();
         let seen = self.look_here(question.collect()).await?;
-        let shards = seen.into_iter().map(|shard| LookedShard {
+        let shards = seen.into_iter().map(|shard| InspectedShard {
             held: shard.held,
             entities: shard
                 .entities
                 .into_iter()
-                .map(|it| LookedEntity {
-                    live: it.live,
-                    waiting: it.waiting as u64,
-                    failure: it.failure.map(|it| proto::LastFailure {
+                .map(|it| InspectedEntity {
+                    active: it.live,
+                    mailbox_length: it.waiting as u64,
+                    last_failure: it.failure.map(|it| proto::LastFailure {
                         code: it.code,
                         message: it.message,
-                        wall_ms: it.wall_ms,
-                        in_a_row: it.in_a_row,
+                        unix_ms: it.wall_ms,
+                        consecutive_failures: it.in_a_row,
                     }),
                 })
                 .collect(),
         });
-        Some(Looked { shards: shards.collect(), types })
+        Some(PeerInspectResponse { shards: shards.collect(), types })
     }
 }
 
@@ -131,37 +137,44 @@ fn inspect(
 impl Links {
     /// Asks another node, over the link that stands to it.
     async fn look(&self, to: &Member, question: Question) -> Result<Vec<Inspected>, String> {
-        let shards = question.into_iter().map(|(shard, entities)| LookShard {
+        let shards = question.into_iter().map(|(shard, entities)| InspectShard {
             shard: shard.0,
             entities: entities
                 .iter()
-                .map(|it| LookEntity { r#type: it.entity_type.to_string(), id: it.id.to_string() })
+                .map(|it| InspectEntity {
+                    r#type: it.entity_type.to_string(),
+                    id: it.id.to_string(),
+                })
                 .collect(),
         });
-        let look = Look { shards: shards.collect(), types: Vec::new() };
+        let look = PeerInspectRequest { shards: shards.collect(), types: Vec::new() };
         Ok(self.ask(to, &look).await?.shards.into_iter().map(inspected).collect())
     }
 
-    async fn ask(&self, to: &Member, look: &Look) -> Result<Looked, String> {
+    async fn ask(
+        &self,
+        to: &Member,
+        look: &PeerInspectRequest,
+    ) -> Result<PeerInspectResponse, String> {
         let peer = {
             let ways = self.ways.read().unwrap_or_else(std::sync::PoisonError::into_inner);
             let way = ways.get(&to.node).filter(|way| way.member == *to);
             way.and_then(|way| lock(&way.road.link).as_ref().map(|up| up.peer.clone()))
         };
         let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.own))?;
-        look::ask(&peer, look).await.map_err(|error| error.to_string())
+        inspect::request(&peer, look).await.map_err(|error| error.to_string())
     }
 }
 
-fn inspected(shard: LookedShard) -> Inspected {
+fn inspected(shard: InspectedShard) -> Inspected {
     let entities = shard.entities.into_iter().map(|it| InMemory {
-        live: it.live,
-        waiting: usize::try_from(it.waiting).unwrap_or(usize::MAX),
-        failure: it.failure.map(|it| LastFailure {
+        live: it.active,
+        waiting: usize::try_from(it.mailbox_length).unwrap_or(usize::MAX),
+        failure: it.last_failure.map(|it| LastFailure {
             code: it.code,
             message: it.message,
-            wall_ms: it.wall_ms,
-            in_a_row: it.in_a_row,
+            wall_ms: it.unix_ms,
+            in_a_row: it.consecutive_failures,
         }),
     });
     Inspected { held: shard.held, entities: entities.collect() }

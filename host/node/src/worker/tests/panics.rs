@@ -126,7 +126,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
+async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));
@@ -170,7 +170,7 @@ async fn a_machine_that_panics_gives_its_shard_up_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_query_that_nobody_waits_for_does_not_run_and_a_command_does() {
+async fn an_abandoned_query_does_not_run_but_a_command_does() {
     let host = host();
     let mut hand = Hand::new();
     hand.worker.input(Input::Type(guest(&host)));

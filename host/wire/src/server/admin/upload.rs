@@ -4,12 +4,12 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
-use crate::budget::Place;
-use crate::code::Code;
-use crate::error::{Error, problem, unreadable};
+use crate::budget::Permit;
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message, problem};
 use crate::framed::FrameReader;
 use crate::limits::Limits;
-use crate::proto::{self, Chunk, Problem};
+use crate::proto::{self, ComponentFragment, Problem};
 
 /// A deployment that has come whole; the component's digest has been checked.
 #[derive(Debug)]
@@ -23,21 +23,21 @@ pub struct Upload {
     /// The revision that must stand; 0 for none yet, `None` for whichever.
     pub expected_revision: Option<u64>,
     /// To be dropped with the component, before anything else is waited for.
-    pub place: UploadPlace,
+    pub permit: UploadPermit,
 }
 
 /// A place among the node's uploads, and among those of its principal, until it is dropped.
 #[derive(Debug)]
-pub struct UploadPlace(#[expect(dead_code, reason = "held, not looked at")] Option<Place>);
+pub struct UploadPermit(#[expect(dead_code, reason = "held, not looked at")] Option<Permit>);
 
-impl UploadPlace {
-    pub(super) fn taken(place: Place) -> Self {
+impl UploadPermit {
+    pub(super) fn taken(place: Permit) -> Self {
         Self(Some(place))
     }
 
     /// One that nobody else misses: for what no client has sent.
     #[must_use]
-    pub fn free() -> Self {
+    pub fn unmetered() -> Self {
         Self(None)
     }
 }
@@ -46,8 +46,8 @@ impl UploadPlace {
 /// since its place is others' too.
 pub(super) async fn receive(
     limits: &Limits,
-    deploy: proto::Deploy,
-    place: UploadPlace,
+    deploy: proto::DeployRequest,
+    place: UploadPermit,
     reader: &mut FrameReader,
 ) -> Result<Result<Upload, Problem>, Error> {
     let (size, most) = (deploy.component_size, limits.max_component);
@@ -63,16 +63,19 @@ pub(super) async fn receive(
         return Ok(Err(problem("bad-digest", text)));
     };
     let mut component = BytesMut::new();
-    let end = Instant::now() + limits.upload_deadline;
+    let end = Instant::now() + limits.upload_timeout;
     while (component.len() as u64) < size {
         let Some(frame) = next(limits, end, reader).await? else {
-            return Err(Error::violation(Code::HalfFrame, "the stream ended within a component"));
+            return Err(Error::violation(
+                CloseCode::TruncatedFrame,
+                "the stream ended within a component",
+            ));
         };
-        let chunk =
-            Chunk::decode(frame).map_err(|e| Error::violation(Code::BadFrame, unreadable(&e)))?;
+        let chunk = ComponentFragment::decode(frame)
+            .map_err(|e| Error::violation(CloseCode::InvalidFrame, decode_error_message(&e)))?;
         if chunk.data.is_empty() || (component.len() + chunk.data.len()) as u64 > size {
             return Err(Error::violation(
-                Code::UnexpectedFrame,
+                CloseCode::UnexpectedFrame,
                 "an empty chunk, or one beyond the announced size",
             ));
         }
@@ -83,7 +86,7 @@ pub(super) async fn receive(
         return Ok(Err(problem("bad-digest", "the component has another digest than announced")));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
-    Ok(Ok(Upload { manifest, component, digest, expected_revision, place }))
+    Ok(Ok(Upload { manifest, component, digest, expected_revision, permit: place }))
 }
 
 /// The next piece, in time.
@@ -92,12 +95,14 @@ async fn next(
     end: Instant,
     reader: &mut FrameReader,
 ) -> Result<Option<Bytes>, Error> {
-    let piece = Instant::now() + limits.chunk_deadline;
+    let piece = Instant::now() + limits.upload_fragment_timeout;
     timeout_at(piece.min(end), reader.next()).await.map_err(|_| {
         let text = match piece < end {
-            true => format!("no piece came for {:?} (`chunk_deadline`)", limits.chunk_deadline),
-            false => format!("not whole after {:?} (`upload_deadline`)", limits.upload_deadline),
+            true => {
+                format!("no piece came for {:?} (`chunk_deadline`)", limits.upload_fragment_timeout)
+            }
+            false => format!("not whole after {:?} (`upload_deadline`)", limits.upload_timeout),
         };
-        Error::violation(Code::UploadDeadline, text)
+        Error::violation(CloseCode::UploadTimeout, text)
     })?
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bytes::Bytes;
 use handmade::{doubling, nested_loops, with_nested};
-use ostraca_client::{Client, Entity, Options};
+use ostraca_client::{CallOptions, Client, Entity};
 use ostraca_process_tests::home::{deploy_example, deploy_guest};
 use ostraca_process_tests::load::{Measured, open_loop};
 use ostraca_process_tests::{Home, Node};
@@ -68,7 +68,7 @@ fn sends(id: &'static str, method: &'static str, bodies: [&'static str; 2]) -> A
     Arc::new(move |client, round| {
         Box::pin(async move {
             let entity = Entity::new("misbehaving", format!("{id}-{}", round % 100));
-            let options = Options { deadline: Duration::from_secs(5), ..Options::default() };
+            let options = CallOptions { timeout: Duration::from_secs(5), ..CallOptions::default() };
             let body = bodies[(round % 2) as usize];
             let _ = client.session().send(&entity, method, body, &options).await;
         })

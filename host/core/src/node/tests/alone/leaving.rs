@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn who_leaves_before_it_registered_never_registers() {
+fn a_node_that_leaves_before_registering_never_registers() {
     let mut alone = Alone::new(HOST, Settings::default());
     assert_eq!(alone.tell(Event::Leave), [Action::Left]);
     assert_eq!(alone.tell(Event::RowsListed(Some(Vec::new()))), []);
@@ -11,7 +11,7 @@ fn who_leaves_before_it_registered_never_registers() {
 }
 
 #[test]
-fn who_leaves_with_the_rows_listed_does_not_register_either() {
+fn a_node_that_leaves_during_registration_does_not_retry() {
     let mut alone = Alone::new(HOST, Settings::default());
     // The first life registers in vain, and the rows are listed anew.
     alone.tell(Event::RowsListed(Some(Vec::new())));
@@ -60,7 +60,7 @@ fn s10_a_leaving_node_waits_for_its_hand_offs() {
 }
 
 #[test]
-fn s10_goodbye_is_said_when_no_row_names_the_node() {
+fn s10_a_node_leaves_when_no_row_names_it() {
     let (mut alone, _) = leaves(host_row());
     let (shard, epoch) = (ShardId(1), Epoch(1));
     alone.tell(Event::ShardStopped { shard, epoch });
@@ -74,7 +74,7 @@ fn s10_goodbye_is_said_when_no_row_names_the_node() {
 }
 
 #[test]
-fn s10_no_goodbye_is_said_with_a_shard_that_has_not_stopped() {
+fn s10_a_node_does_not_leave_before_its_shards_stop() {
     let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
     assert!(stops(&actions));
     alone.wait(10);
@@ -84,7 +84,7 @@ fn s10_no_goodbye_is_said_with_a_shard_that_has_not_stopped() {
 }
 
 #[test]
-fn s10_who_leaves_is_gone_with_its_goodbye_and_not_before() {
+fn s10_a_node_has_left_only_once_its_row_says_so() {
     let mut alone = Alone::registered(HOST);
     alone.tell(Event::Leave);
     let renewed = alone.writes[0].1.clone();
@@ -98,7 +98,7 @@ fn s10_who_leaves_is_gone_with_its_goodbye_and_not_before() {
 }
 
 #[test]
-fn who_leaves_takes_no_shard_once_its_row_says_so() {
+fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
     let given = |alone: &mut Alone| {
         let me = alone.me();
         adopted(&alone.shards(&[(1, Some(me))]))
@@ -121,7 +121,7 @@ fn who_leaves_takes_no_shard_once_its_row_says_so() {
 }
 
 #[test]
-fn s10_a_manager_says_goodbye_whatever_row_it_is_writing() {
+fn s10_a_manager_leaves_even_while_a_write_is_pending() {
     let mut alone = leader(4, Vec::new());
     let seals = alone.writes.remove(0);
     alone.tell(Event::LeaveNow);
@@ -131,7 +131,7 @@ fn s10_a_manager_says_goodbye_whatever_row_it_is_writing() {
 }
 
 #[test]
-fn s10_a_goodbye_in_its_name_ends_a_life_that_still_has_shards() {
+fn s10_left_status_set_by_others_ends_the_incarnation() {
     let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
     assert!(stops(&actions));
     let stopped = NodeRow { status: NodeStatus::Left, ..own(&alone) };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn r10_a_life_that_was_not_seen_is_looked_for_and_not_followed() {
+fn r10_an_unseen_manager_is_read_and_not_replaced() {
     let mut alone = candidate(member("x", 2));
     let read = Action::ReadRow(key("x"));
     let retry = Settings::default().store_retry_interval;
@@ -37,7 +37,7 @@ fn no_rebalance_is_sent_to_a_former_incarnation() {
 }
 
 #[test]
-fn what_a_machine_knows_is_shown_and_what_it_would_move() {
+fn a_machine_shows_its_rows_and_its_planned_moves() {
     let mut alone = Alone::registered(Roles { gateway: true, ..Roles::default() });
     for node in ["a", "b", "c"] {
         alone.learn(key(node), row(1, Roles::ALL));
@@ -79,7 +79,7 @@ fn r10_nothing_is_decided_before_every_row_is_sealed() {
 }
 
 #[test]
-fn r10_a_seal_without_an_answer_is_read_until_it_is_known() {
+fn r10_an_unanswered_seal_is_read_until_it_is_known() {
     let retry = Settings::default().store_retry_interval;
     let read = Action::ReadRow(RowKey::Assignments(0));
     let unanswered = || {
@@ -113,7 +113,7 @@ fn r10_a_seal_without_an_answer_is_read_until_it_is_known() {
 }
 
 #[test]
-fn r10_a_late_leader_seals_no_row_of_a_later_term() {
+fn r10_a_late_manager_seals_no_row_of_a_later_term() {
     let retry = Settings::default().store_retry_interval;
     let later = AssignmentsRow { term: 5, ..AssignmentsRow::default() };
     let mut alone = leader(4, vec![(RowKey::Assignments(0), Row::Assignments(later), 3)]);
@@ -149,7 +149,7 @@ fn writes_death(alone: &Alone) -> bool {
 }
 
 #[test]
-fn r7_a_death_without_an_answer_is_written_again_after_a_while() {
+fn r7_an_unanswered_mark_dead_is_retried_after_a_pause() {
     let retry = Settings::default().store_retry_interval;
     for (waits, again) in [(retry - 1, false), (retry, true)] {
         let mut alone = marks_dead();
@@ -161,7 +161,7 @@ fn r7_a_death_without_an_answer_is_written_again_after_a_while() {
 }
 
 #[test]
-fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
+fn a_drain_mark_is_rewritten_only_if_its_answer_is_lost() {
     let retry = Settings::default().store_retry_interval;
     let drains = |alone: &Alone| {
         let of_b = |row: &Row| matches!(row, Row::Node(row) if row.incarnation.counter == 9);
@@ -183,7 +183,7 @@ fn a_drain_is_written_once_and_again_when_its_answer_is_lost() {
 }
 
 #[test]
-fn a_manager_that_was_followed_still_hears_of_its_own_renewal() {
+fn a_replaced_manager_still_completes_its_own_renewal() {
     let mut alone = sealed(4);
     alone.all_done();
     alone.wait(Settings::default().renew_interval);
@@ -196,7 +196,7 @@ fn a_manager_that_was_followed_still_hears_of_its_own_renewal() {
 }
 
 #[test]
-fn a_manager_that_slept_counts_every_node_as_just_heard() {
+fn a_manager_that_slept_restarts_its_silence_timeouts() {
     let manager = Roles { manager: true, ..Roles::default() };
     let mut alone = Alone::new(manager, Settings::default());
     alone.tell(Event::RowsListed(Some(Vec::new())));
@@ -232,7 +232,7 @@ fn a_manager_that_slept_counts_every_node_as_just_heard() {
 }
 
 #[test]
-fn r8_a_judge_that_looks_once_a_margin_is_awake() {
+fn r8_checking_leases_once_per_margin_is_often_enough() {
     let Settings { lease, lease_margin: margin, .. } = Settings::default();
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
@@ -246,7 +246,7 @@ fn r8_a_judge_that_looks_once_a_margin_is_awake() {
 }
 
 #[test]
-fn r8_rows_listed_anew_count_as_just_renewed() {
+fn r8_relisted_rows_count_as_just_renewed() {
     let Settings { lease, lease_margin: margin, .. } = Settings::default();
     let dies_after = |listed: bool| {
         let mut alone = sealed(4);

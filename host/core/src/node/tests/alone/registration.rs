@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn r7_nobody_registers_before_the_rows_were_listed() {
+fn r7_a_node_registers_only_after_listing_the_rows() {
     let mut alone = Alone::new(HOST, Settings::default());
     assert_eq!(alone.wait(1_000), []);
     assert_eq!(writes(&alone.tell(Event::RowsListed(Some(Vec::new())))), [&key("me")]);
@@ -20,7 +20,7 @@ fn rows_are_listed_again_after_an_unanswered_registration() {
 }
 
 #[test]
-fn r8_a_renewal_without_an_answer_is_read_and_not_written_again() {
+fn r8_an_unanswered_renewal_is_read_and_not_rewritten() {
     let mut alone = Alone::registered(HOST);
     let Settings { renew_interval: renew, store_retry_interval: retry, .. } = Settings::default();
     assert_eq!(writes(&alone.wait(renew)), [&key("me")]);
@@ -49,7 +49,7 @@ fn a_node_wakes_for_its_renewals() {
 }
 
 #[test]
-fn a_report_that_is_due_does_not_keep_the_node_awake() {
+fn a_due_report_causes_no_busy_loop() {
     let settings = Settings { report_delay: 0, ..Settings::default() };
     let mut alone = Alone::new(HOST, settings);
     alone.tell(Event::RowsListed(Some(Vec::new())));
@@ -81,7 +81,7 @@ fn own_rows(alone: &mut Alone, millis: u64) -> Vec<(u64, NodeRow)> {
 }
 
 #[test]
-fn r9_a_row_says_for_one_lease_that_the_store_answers() {
+fn r9_a_row_reports_the_store_available_for_one_lease() {
     let mut alone = Alone::registered(HOST);
     let joined = alone.now;
     let lease = Settings::default().lease;
@@ -93,7 +93,7 @@ fn r9_a_row_says_for_one_lease_that_the_store_answers() {
 }
 
 #[test]
-fn r8_a_shorter_lease_waits_until_nobody_relies_on_more() {
+fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     let agreed = |revision, lease| crate::node::LeaseSettings {
         revision,
         lease,
@@ -133,7 +133,7 @@ fn r8_a_shorter_lease_waits_until_nobody_relies_on_more() {
 }
 
 #[test]
-fn r8_a_mark_that_others_set_counts_as_no_renewal() {
+fn r8_a_drain_mark_set_by_others_is_no_renewal() {
     let mut alone = Alone::registered(HOST);
     alone.wait(Settings::default().renew_interval);
     let marked = NodeRow { draining: true, ..own(&alone) };
@@ -150,7 +150,7 @@ fn r8_a_mark_that_others_set_counts_as_no_renewal() {
 }
 
 #[test]
-fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
+fn r7_a_drain_mark_set_during_registration_is_kept() {
     let mut alone = Alone::new(HOST, Settings::default());
     alone.tell(Event::RowsListed(Some(Vec::new())));
     let (number, row) = alone.writes.remove(0);
@@ -183,7 +183,7 @@ fn r7_a_mark_set_before_the_registration_is_answered_is_learnt() {
 }
 
 #[test]
-fn rows_that_cannot_be_listed_are_asked_for_after_a_while() {
+fn a_failed_listing_of_rows_is_retried_after_a_pause() {
     let mut alone = Alone::new(HOST, Settings::default());
     let retry = Settings::default().store_retry_interval;
     assert_eq!(alone.tell(Event::RowsListed(None)), []);
@@ -192,7 +192,7 @@ fn rows_that_cannot_be_listed_are_asked_for_after_a_while() {
 }
 
 #[test]
-fn r8_a_longer_lease_is_said_at_once_after_a_shorter_one() {
+fn r8_a_longer_lease_is_written_at_once_after_a_shorter_one() {
     let agreed = |revision, lease| crate::node::LeaseSettings {
         revision,
         lease,

@@ -18,7 +18,7 @@ fn r11_a_shard_is_held_under_the_epoch_of_its_row() {
 }
 
 #[test]
-fn r5_a_refused_claim_is_reported_until_its_row_goes_above_it() {
+fn r5_a_refused_claim_is_reported_until_its_row_is_above_it() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
     alone.learn(key("m"), row(1, Roles::ALL));
@@ -52,7 +52,7 @@ fn r9_no_shard_is_adopted_after_a_lapse_or_without_rows() {
 }
 
 #[test]
-fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
+fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
     let claim = |node: &str, life: Incarnation, epoch| {
         Some(crate::records::Claim {
             cluster: crate::ids::ClusterId(1),
@@ -129,7 +129,7 @@ fn r9_after_a_lapse_only_shards_whose_claims_stand_go_on() {
 }
 
 #[test]
-fn a8_a_new_hand_off_holds_messages_back() {
+fn a8_only_a_current_hand_off_buffers_messages() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
     alone.learn(key("m"), row(1, Roles::ALL));
@@ -166,7 +166,7 @@ fn a8_a_new_hand_off_holds_messages_back() {
 }
 
 #[test]
-fn a11_a_hand_off_of_a_later_epoch_ends_the_one_that_is_held() {
+fn a11_a_hand_off_of_a_later_epoch_drops_the_held_shard() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
     alone.learn(key("m"), row(1, Roles::ALL));

@@ -7,18 +7,18 @@
 
 use std::time::{Duration, Instant};
 
-use ostraca_wire::proto::{Kind, Problem};
+use ostraca_wire::proto::{MessageKind, Problem};
 
 use super::{Ledger, Mutation, State};
 
 /// How long a message waits before it is looked at again whether it may be stamped anew.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RESTAMP_RETRY: Duration = Duration::from_millis(20);
 
 /// The detail of a refusal that says which creation time would pass.
 const CREATED_MS: &str = "created_ms";
 
 /// The creation time that a refusal says would pass.
-pub(super) fn time_said(problem: &Problem) -> Option<u64> {
+pub(super) fn suggested_created_ms(problem: &Problem) -> Option<u64> {
     problem.details.get(CREATED_MS)?.parse().ok()
 }
 
@@ -32,38 +32,38 @@ enum Restamp {
 impl<W> Ledger<W> {
     /// The entity does not remember the session, and the message may be a copy of what ran before it was forgotten.
     pub(super) fn too_old(&mut self, sequence: u64, said: Problem, now: Instant) {
-        let restamps = self.off(Mutation::RestampInDoubt);
+        let restamps = self.has_mutation(Mutation::RestampInDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
-        let stamp = time_said(&said).filter(|stamp| *stamp > call.message.created);
+        let stamp = suggested_created_ms(&said).filter(|stamp| *stamp > call.message.created_ms);
         match stamp {
             // No copy will do better.
-            _ if call.in_doubt && !restamps => self.end_without_answer(sequence, said, now),
-            None => self.end_without_answer(sequence, said, now),
+            _ if call.in_doubt && !restamps => self.complete_without_reply(sequence, said, now),
+            None => self.complete_without_reply(sequence, said, now),
             Some(stamp) => {
                 call.restamp = Some(stamp);
-                self.again(sequence, said, now);
+                self.schedule_retry(sequence, said, now);
             }
         }
     }
 
     /// Gives a message its new stamp, if it needs one; false: it does not go out now.
-    pub(super) fn stamped(&mut self, sequence: u64, now: Instant) -> bool {
+    pub(super) fn apply_restamp(&mut self, sequence: u64, now: Instant) -> bool {
         let Some(stamp) = self.calls.get(&sequence).and_then(|call| call.restamp) else {
             return true;
         };
         match self.restamp(sequence, stamp) {
             Restamp::Done => true,
             Restamp::Later => {
-                let due = now + LOOK_AGAIN;
+                let due = now + RESTAMP_RETRY;
                 if let Some(call) = self.calls.get_mut(&sequence) {
-                    call.state = State::Waiting(due);
-                    self.waiting.insert((due, sequence));
+                    call.state = State::Backoff(due);
+                    self.retry_at.insert((due, sequence));
                 }
                 false
             }
             Restamp::Never => {
-                let heard = self.calls.get_mut(&sequence).and_then(|call| call.heard.take());
-                self.end_without_answer(sequence, heard.unwrap_or_default(), now);
+                let heard = self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
+                self.complete_without_reply(sequence, heard.unwrap_or_default(), now);
                 false
             }
         }
@@ -72,7 +72,7 @@ impl<W> Ledger<W> {
     fn restamp(&mut self, sequence: u64, asked: u64) -> Restamp {
         let Some(call) = self.calls.get(&sequence) else { return Restamp::Never };
         // A copy of one that was given up may still be on its way, with its old stamp.
-        let careful = !self.off(Mutation::RestampInDoubt);
+        let careful = !self.has_mutation(Mutation::RestampInDoubt);
         if careful && (call.in_doubt || self.given_up.range(sequence + 1..).next().is_some()) {
             return Restamp::Never;
         }
@@ -82,14 +82,14 @@ impl<W> Ledger<W> {
         let mut stamp = asked;
         for later in from.iter().filter_map(|later| self.calls.get(later)).filter(|_| careful) {
             // What a query bears is never looked at: it leaves no lane.
-            let query = later.message.envelope.kind() == Kind::Query;
-            if query || later.message.created >= stamp {
+            let query = later.message.envelope.kind() == MessageKind::Query;
+            if query || later.message.created_ms >= stamp {
                 continue;
             }
             if later.in_doubt {
                 // It waits for this one at the entity, so waiting for its end would be for ever. Its own stamp may do: if
                 // not now, then where an entity is loaded that has not forgotten the session, or it is refused itself.
-                stamp = later.message.created;
+                stamp = later.message.created_ms;
             } else if later.state == State::InFlight {
                 return Restamp::Later;
             }
@@ -98,11 +98,11 @@ impl<W> Ledger<W> {
             if let Some(call) = self.calls.get_mut(&sequence)
                 && !(careful && (call.in_doubt || call.state == State::InFlight))
             {
-                call.message.created = call.message.created.max(stamp);
+                call.message.created_ms = call.message.created_ms.max(stamp);
                 call.restamp = call.restamp.filter(|needed| *needed > stamp && stamp == asked);
             }
         }
-        self.latest = self.latest.max(stamp);
+        self.highest_restamp = self.highest_restamp.max(stamp);
         Restamp::Done
     }
 }

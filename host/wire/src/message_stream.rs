@@ -27,12 +27,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Account, Charge};
-use crate::check::Refused;
-use crate::clock::Moment;
-use crate::code::Code;
+use crate::clock::BootInstant;
+use crate::close_code::CloseCode;
 use crate::error::{Error, problem, within};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{Envelope, Outcome, Problem, Reply};
+use crate::validate::InvalidFrame;
 
 /// Replies that go into one write.
 const BATCH: usize = 512;
@@ -42,12 +42,12 @@ const SMOOTHING: u64 = 8;
 
 /// A message, and what it is answered with.
 #[derive(Debug)]
-pub struct Request {
+pub struct IncomingMessage {
     /// Checked against the limits of names and bodies. From a client, `principal` is empty, since its
     /// certificate says it; from a node, `session` is the entity's and `principal` is the sender.
     pub envelope: Envelope,
     /// When it was read: the time since is taken off `remaining_ms` (R22).
-    pub received: Moment,
+    pub received: BootInstant,
     /// The right to answer it.
     pub ticket: Ticket,
 }
@@ -56,7 +56,7 @@ pub struct Request {
 /// an answer it says `unknown`, since no accepted message ends in silence.
 #[derive(Debug)]
 pub struct Ticket {
-    lane: Arc<Lane>,
+    reply_channel: Arc<ReplyChannel>,
     tag: u64,
     sequence: u64,
     bytes: u32,
@@ -79,18 +79,18 @@ impl Ticket {
 
     /// Whether the answer can go nowhere: the connection that the message came through is closed.
     #[must_use]
-    pub fn is_abandoned(&self) -> bool {
-        self.lane.outgoing.is_closed()
+    pub fn is_closed(&self) -> bool {
+        self.reply_channel.outgoing.is_closed()
     }
 
     /// Answers the message; the reply's sequence is set here. Never waits.
-    pub fn answer(mut self, reply: Reply) {
+    pub fn reply(mut self, reply: Reply) {
         self.send(reply);
     }
 
     /// Answers that this copy of the message was not run, and never will be.
     pub fn not_run(self, problem: Problem) {
-        self.answer(Reply {
+        self.reply(Reply {
             outcome: Outcome::NotRun.into(),
             problem: Some(problem),
             ..Reply::default()
@@ -99,12 +99,13 @@ impl Ticket {
 
     fn send(&mut self, reply: Reply) {
         self.answered = true;
-        let mut reply = self.charge.pay_for(reply);
+        let mut reply = self.charge.admit_reply(reply);
         reply.sequence = self.sequence;
         let (tag, charge) = (self.tag, Arc::clone(&self.charge));
-        let bytes = u64::from(self.bytes) + self.lane.window.made(reply.encoded_len() as u64);
-        if self.lane.outgoing.send(Outgoing { tag, reply, bytes, charge }).is_err() {
-            self.lane.window.release(1, bytes);
+        let bytes =
+            u64::from(self.bytes) + self.reply_channel.window.add_reply(reply.encoded_len() as u64);
+        if self.reply_channel.outgoing.send(OutgoingReply { tag, reply, bytes, charge }).is_err() {
+            self.reply_channel.window.release(1, bytes);
         }
     }
 }
@@ -124,12 +125,12 @@ impl Drop for Ticket {
 }
 
 /// What flows on a stream, and where it goes.
-pub(crate) trait Traffic: Sync {
+pub(crate) trait StreamHandler: Sync {
     /// What a reply is sent as.
     type Frame: Message;
 
     /// A frame's message, with the tag that its reply is sent under.
-    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), Refused>;
+    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), InvalidFrame>;
 
     /// A reply's frame.
     fn encode(&self, tag: u64, reply: Reply) -> Self::Frame;
@@ -138,28 +139,28 @@ pub(crate) trait Traffic: Sync {
     fn account(&self) -> &Arc<Account>;
 
     /// Who is charged for a message, if that is somebody else.
-    fn payer(&self, envelope: &Envelope) -> Option<Arc<Account>>;
+    fn account_for(&self, envelope: &Envelope) -> Option<Arc<Account>>;
 
     /// Takes messages in the order they were sent, and leaves the batch empty. While it waits, nothing
     /// more of the stream is read.
-    fn deliver(&self, batch: &mut Vec<Request>) -> impl Future<Output = ()> + Send;
+    fn deliver(&self, batch: &mut Vec<IncomingMessage>) -> impl Future<Output = ()> + Send;
 }
 
 /// How much of a stream may be in flight.
-pub(crate) struct Bound {
+pub(crate) struct StreamLimits {
     pub(crate) messages: u32,
     pub(crate) bytes: u64,
     /// Whether replies count for the bytes.
-    pub(crate) replies: bool,
+    pub(crate) count_replies: bool,
     /// Bytes of a reply that the other side takes, and its setting.
-    pub(crate) reply: u32,
+    pub(crate) max_reply_bytes: u32,
     pub(crate) setting: &'static str,
     /// How long replies may wait for the other side to take any of them.
-    pub(crate) reply_deadline: Duration,
+    pub(crate) reply_timeout: Duration,
 }
 
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingReply {
     tag: u64,
     reply: Reply,
     /// Of the message and the reply.
@@ -168,8 +169,8 @@ struct Outgoing {
 }
 
 #[derive(Debug)]
-struct Lane {
-    outgoing: mpsc::UnboundedSender<Outgoing>,
+struct ReplyChannel {
+    outgoing: mpsc::UnboundedSender<OutgoingReply>,
     window: Arc<Window>,
 }
 
@@ -180,8 +181,8 @@ struct Window {
     bytes: AtomicU64,
     /// Bytes that a reply of the stream has, by those that were made.
     expected: AtomicU64,
-    most_messages: u32,
-    most_bytes: u64,
+    max_messages: u32,
+    max_bytes: u64,
     /// Whether replies count.
     replies: bool,
     freed: Notify,
@@ -194,7 +195,7 @@ impl Window {
     }
 
     /// A reply was made: the bytes that it counts for.
-    fn made(&self, bytes: u64) -> u64 {
+    fn add_reply(&self, bytes: u64) -> u64 {
         if !self.replies {
             return 0;
         }
@@ -217,11 +218,11 @@ impl Window {
         let expected = self.expected.load(Ordering::Relaxed).saturating_mul(messages.into());
         let bytes = self.bytes.load(Ordering::Acquire).saturating_add(expected);
         // Alone a message may have any size.
-        messages >= self.most_messages || (messages > 0 && bytes >= self.most_bytes)
+        messages >= self.max_messages || (messages > 0 && bytes >= self.max_bytes)
     }
 
     /// Only the stream's reader waits here, so the one permit that `Notify` keeps is enough.
-    async fn room(&self) {
+    async fn wait_for_room(&self) {
         while self.is_full() {
             self.freed.notified().await;
         }
@@ -229,9 +230,9 @@ impl Window {
 }
 
 /// Serves a stream to its end.
-pub(crate) async fn serve<T: Traffic>(
+pub(crate) async fn serve<T: StreamHandler>(
     traffic: &T,
-    bound: &Bound,
+    bound: &StreamLimits,
     stopping: &CancellationToken,
     reader: &mut FrameReader,
     writer: &mut FrameWriter,
@@ -241,12 +242,12 @@ pub(crate) async fn serve<T: Traffic>(
         messages: AtomicU32::new(0),
         bytes: AtomicU64::new(0),
         expected: AtomicU64::new(0),
-        most_messages: bound.messages,
-        most_bytes: bound.bytes,
-        replies: bound.replies,
+        max_messages: bound.messages,
+        max_bytes: bound.bytes,
+        replies: bound.count_replies,
         freed: Notify::new(),
     });
-    let lane = Arc::new(Lane { outgoing, window: Arc::clone(&window) });
+    let lane = Arc::new(ReplyChannel { outgoing, window: Arc::clone(&window) });
     let mut reading = std::pin::pin!(read(traffic, stopping, lane, reader));
     let mut writing = std::pin::pin!(write(traffic, bound, replies, &window, writer));
     let mut read_all = false;
@@ -262,10 +263,10 @@ pub(crate) async fn serve<T: Traffic>(
     }
 }
 
-async fn read<T: Traffic>(
+async fn read<T: StreamHandler>(
     traffic: &T,
     stopping: &CancellationToken,
-    lane: Arc<Lane>,
+    lane: Arc<ReplyChannel>,
     reader: &mut FrameReader,
 ) -> Result<(), Error> {
     let account = traffic.account();
@@ -273,30 +274,30 @@ async fn read<T: Traffic>(
     // For the rest of a frame that has come in part.
     let mut paid: Option<Arc<Charge>> = None;
     loop {
-        lane.window.room().await;
+        lane.window.wait_for_room().await;
         if paid.is_none() && account.connection_is_full() {
             tokio::select! {
                 () = stopping.cancelled() => return stop(reader),
                 () = account.connection_room() => {}
             }
         }
-        let received = Moment::now();
+        let received = BootInstant::now();
         let all = loop {
             if lane.window.is_full() || (paid.is_none() && account.connection_is_full()) {
                 break false;
             }
-            let Some(frame) = reader.buffered()? else { break true };
+            let Some(frame) = reader.next_buffered()? else { break true };
             let paid = paid.take();
             // At most the frames' limit, which is a u32.
             let bytes = frame.len() as u32;
             lane.window.take(u64::from(bytes));
             let ticket = |tag, sequence, charge| {
                 let lane = Arc::clone(&lane);
-                Ticket { lane, tag, sequence, bytes, charge, answered: false }
+                Ticket { reply_channel: lane, tag, sequence, bytes, charge, answered: false }
             };
             match traffic.decode(&frame) {
                 Ok((tag, envelope)) => {
-                    let payer = traffic.payer(&envelope);
+                    let payer = traffic.account_for(&envelope);
                     let payer = payer.as_ref().unwrap_or(account);
                     let (charge, full) = match paid {
                         // What was let in before all of it had come is not refused now.
@@ -307,14 +308,17 @@ async fn read<T: Traffic>(
                     let ticket = ticket(tag, envelope.sequence, charge);
                     match full {
                         Some(full) => ticket.not_run(full),
-                        None => batch.push(Request { envelope, received, ticket }),
+                        None => batch.push(IncomingMessage { envelope, received, ticket }),
                     }
                 }
-                Err(Refused::Message { tag, sequence, problem }) => {
+                Err(InvalidFrame::Message { tag, sequence, problem }) => {
                     ticket(tag, sequence, account.charge(bytes.into())).not_run(*problem);
                 }
-                Err(Refused::Stream) => {
-                    return Err(Error::violation(Code::BadFrame, "a frame that is no message"));
+                Err(InvalidFrame::Stream) => {
+                    return Err(Error::violation(
+                        CloseCode::InvalidFrame,
+                        "a frame that is no message",
+                    ));
                 }
             }
         };
@@ -327,10 +331,10 @@ async fn read<T: Traffic>(
             continue;
         }
         if let (None, Some(bytes)) = (&paid, reader.unfinished()) {
-            if account.full().is_some() {
+            if account.exceeded_budget().is_some() {
                 tokio::select! {
                     () = stopping.cancelled() => return stop(reader),
-                    () = account.room() => {}
+                    () = account.wait_for_room() => {}
                 }
             }
             paid = Some(account.charge(bytes.into()));
@@ -343,39 +347,39 @@ async fn read<T: Traffic>(
 }
 
 fn stop(reader: &mut FrameReader) -> Result<(), Error> {
-    reader.stop(Code::ShuttingDown);
+    reader.stop(CloseCode::ShuttingDown);
     Ok(())
 }
 
-async fn write<T: Traffic>(
+async fn write<T: StreamHandler>(
     traffic: &T,
-    bound: &Bound,
-    mut replies: mpsc::UnboundedReceiver<Outgoing>,
+    bound: &StreamLimits,
+    mut replies: mpsc::UnboundedReceiver<OutgoingReply>,
     window: &Window,
     writer: &mut FrameWriter,
 ) -> Result<(), Error> {
-    let mut waiting = Waiting::default();
+    let mut waiting = FairReplyQueue::default();
     while let Some(first) = replies.recv().await {
         waiting.put(first);
         while !waiting.is_empty() {
-            let mut written = Written { window, messages: 0, bytes: 0, charges: Vec::new() };
+            let mut written = WriteBatch { window, messages: 0, bytes: 0, charges: Vec::new() };
             while written.charges.len() < BATCH && writer.unwritten() < BATCH_BYTES {
                 // Whoever comes only now has the next turn.
                 while let Ok(next) = replies.try_recv() {
                     waiting.put(next);
                 }
-                let Some(Outgoing { tag, mut reply, bytes, charge }) = waiting.take() else {
+                let Some(OutgoingReply { tag, mut reply, bytes, charge }) = waiting.take() else {
                     break;
                 };
                 written.messages += 1;
                 written.bytes += bytes;
                 written.charges.push(charge);
-                if reply.encoded_len() > bound.reply as usize {
-                    reply = too_large(reply, bound);
+                if reply.encoded_len() > bound.max_reply_bytes as usize {
+                    reply = fit_reply(reply, bound);
                 }
                 writer.put(&traffic.encode(tag, reply));
             }
-            writer.flush_within(bound.reply_deadline).await?;
+            writer.flush_within(bound.reply_timeout).await?;
             written.release();
         }
     }
@@ -387,21 +391,21 @@ async fn write<T: Traffic>(
 
 /// Replies that are not written yet: each sender's in their order, and senders take turns.
 #[derive(Default)]
-struct Waiting {
+struct FairReplyQueue {
     /// By their accounts' addresses: the charges in a queue keep its account.
-    queues: HashMap<usize, VecDeque<Outgoing>>,
+    queues: HashMap<usize, VecDeque<OutgoingReply>>,
     /// Who has replies here, in the order of their turns.
     turns: VecDeque<usize>,
     /// An empty queue for the next sender: most streams have one, whose queue runs empty at each batch.
-    spare: VecDeque<Outgoing>,
+    spare: VecDeque<OutgoingReply>,
 }
 
-impl Waiting {
+impl FairReplyQueue {
     fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 
-    fn put(&mut self, outgoing: Outgoing) {
+    fn put(&mut self, outgoing: OutgoingReply) {
         let account = Arc::as_ptr(outgoing.charge.account()).addr();
         let spare = || std::mem::take(&mut self.spare);
         let queue = self.queues.entry(account).or_insert_with(spare);
@@ -411,7 +415,7 @@ impl Waiting {
         queue.push_back(outgoing);
     }
 
-    fn take(&mut self) -> Option<Outgoing> {
+    fn take(&mut self) -> Option<OutgoingReply> {
         let account = self.turns.pop_front()?;
         let queue = self.queues.get_mut(&account)?;
         let next = queue.pop_front();
@@ -425,14 +429,14 @@ impl Waiting {
 }
 
 /// What is in the writer, and free when it was handed to QUIC.
-struct Written<'a> {
+struct WriteBatch<'a> {
     window: &'a Window,
     messages: u32,
     bytes: u64,
     charges: Vec<Arc<Charge>>,
 }
 
-impl Written<'_> {
+impl WriteBatch<'_> {
     fn release(&mut self) {
         self.charges.clear();
         self.window.release(std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes));
@@ -441,13 +445,13 @@ impl Written<'_> {
 
 /// A result that cannot be delivered: the command stays done, and its caller does not hear it. Of other replies the
 /// text is cut.
-fn too_large(reply: Reply, bound: &Bound) -> Reply {
+fn fit_reply(reply: Reply, bound: &StreamLimits) -> Reply {
     if let (Some(told), true) = (&reply.problem, reply.outcome() != Outcome::Result) {
         let rest = reply.encoded_len() - told.encoded_len();
-        let most = (bound.reply as usize).saturating_sub(rest);
+        let most = (bound.max_reply_bytes as usize).saturating_sub(rest);
         return Reply { problem: Some(within(told.clone(), most)), ..reply };
     }
-    let (size, most, setting) = (reply.encoded_len(), bound.reply, bound.setting);
+    let (size, most, setting) = (reply.encoded_len(), bound.max_reply_bytes, bound.setting);
     let text = format!("a reply of {size} bytes: the other side takes {most} (`{setting}`)");
     Reply {
         sequence: reply.sequence,

@@ -7,23 +7,23 @@ use indicatif::ProgressBar;
 use ostraca_client::{Client, Profile};
 use tokio::time::Instant;
 
-use crate::args::{Format, Global};
+use crate::args::{Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 
 /// Nobody wants to see a spinner for less.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SPINNER_DELAY: Duration = Duration::from_secs(1);
 
 /// Connects to the cluster of the profile.
 pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
     let profile = profile(global)?;
-    Ok(patiently("connecting", Client::connect(profile)).await?)
+    Ok(with_spinner("connecting", Client::connect(profile)).await?)
 }
 
 /// The same, until a deadline that counts for the whole command.
 pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Client, Failure> {
     let profile = profile(global)?;
     let addresses = profile.addresses.join(", ");
-    let connecting = patiently("connecting", Client::connect(profile));
+    let connecting = with_spinner("connecting", Client::connect(profile));
     match tokio::time::timeout_at(deadline.at, connecting).await {
         Ok(connected) => Ok(connected?),
         Err(_) => {
@@ -50,7 +50,7 @@ impl Deadline {
     }
 
     /// What is left of it.
-    pub(crate) fn left(self) -> Duration {
+    pub(crate) fn remaining(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 }
@@ -60,7 +60,7 @@ impl Deadline {
 fn profile(global: &Global) -> Result<Profile, Failure> {
     let found = Profile::locate(global.profile.as_deref())?;
     tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster, "profile");
-    if let (Some(other), Format::Table) = (&found.instead_of, global.output) {
+    if let (Some(other), OutputFormat::Table) = (&found.shadowed, global.output) {
         eprintln!(
             "note: uses the profile {} (OSTRACA_PROFILE), not {}",
             found.path.display(),
@@ -72,17 +72,17 @@ fn profile(global: &Global) -> Result<Profile, Failure> {
 
 /// Says goodbye. It is on its way at once; what is not waited for is the silence after it, in which QUIC would
 /// answer late packets: a tenth of a second for each command that is typed.
-pub(crate) async fn part(client: Client) {
+pub(crate) async fn disconnect(client: Client) {
     let _ = tokio::time::timeout(Duration::from_millis(20), client.close()).await;
 }
 
 /// Waits, and shows that it does if it takes longer than a second and a person looks on.
-pub(crate) async fn patiently<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub(crate) async fn with_spinner<T>(what: &str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;
     }
     tokio::pin!(work);
-    if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+    if let Ok(done) = tokio::time::timeout(SPINNER_DELAY, &mut work).await {
         return done;
     }
     let spinner = ProgressBar::new_spinner().with_message(format!("{what} …"));

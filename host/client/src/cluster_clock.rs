@@ -18,15 +18,15 @@ impl ClusterClock {
     }
 
     /// Somebody who knows says that it is so late, or later.
-    pub(crate) fn at_least(&self, cluster_ms: u64) {
-        self.lock().at_least(cluster_ms, since_boot());
+    pub(crate) fn advance_to(&self, cluster_ms: u64) {
+        self.lock().advance_to(cluster_ms, since_boot());
     }
 
     /// A refused stamp says which time would pass (R17).
-    pub(crate) fn hear(&self, reply: &proto::Reply) {
+    pub(crate) fn observe_reply(&self, reply: &proto::Reply) {
         // Nearly no reply says it.
         if reply.problem.is_some() {
-            self.lock().hear(reply, since_boot());
+            self.lock().observe_reply(reply, since_boot());
         }
     }
 

@@ -10,11 +10,11 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// What was said last, and what was not.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<(Option<Instant>, u64)>);
+pub(super) struct LogThrottle(Mutex<(Option<Instant>, u64)>);
 
-impl Refusals {
+impl LogThrottle {
     /// Whether to say this one, and how many were not said since the last one that was.
-    pub(super) fn one_more(&self, now: Instant) -> Option<u64> {
+    pub(super) fn should_log(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.0.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
             state.1 += 1;
@@ -30,12 +30,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_refusal_is_said_now_and_then() {
-        let refusals = Refusals::default();
+    fn refusals_are_logged_at_a_limited_rate() {
+        let refusals = LogThrottle::default();
         let now = Instant::now();
-        assert_eq!(refusals.one_more(now), Some(0));
-        assert_eq!((refusals.one_more(now), refusals.one_more(now)), (None, None));
+        assert_eq!(refusals.should_log(now), Some(0));
+        assert_eq!((refusals.should_log(now), refusals.should_log(now)), (None, None));
         let later = now + PAUSE;
-        assert_eq!((refusals.one_more(later), refusals.one_more(later)), (Some(2), None));
+        assert_eq!((refusals.should_log(later), refusals.should_log(later)), (Some(2), None));
     }
 }

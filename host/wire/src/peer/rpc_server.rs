@@ -16,12 +16,12 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::HEAD;
+use super::FRAME_OVERHEAD;
 use super::PeerInfo;
-use crate::code::Code;
-use crate::error::{Error, unreadable};
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
-use crate::proto::{Answer, Call};
+use crate::proto::{RpcRequest, RpcResponse};
 
 /// Serves a stream of calls to its end. The handler is called with each call's tag and body, in the order
 /// in which they were sent; what must keep that order it does before it returns. What comes from `pushes`
@@ -31,7 +31,7 @@ use crate::proto::{Answer, Call};
 /// # Errors
 ///
 /// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
-pub async fn serve_calls<H>(
+pub async fn serve_rpc<H>(
     mut reader: FrameReader,
     mut writer: FrameWriter,
     peer: &PeerInfo,
@@ -41,12 +41,12 @@ pub async fn serve_calls<H>(
 where
     H: FnMut(u64, Bytes) -> BoxFuture<'static, Bytes> + Send,
 {
-    let mut serving = Serving {
+    let mut serving = RpcServer {
         peer,
         handler,
         making: FuturesUnordered::new(),
-        taken: Load::default(),
-        written: Load::default(),
+        in_flight: InFlight::default(),
+        written: InFlight::default(),
         read_all: false,
         pushes: Some(pushes),
     };
@@ -64,8 +64,8 @@ where
             let _ = timeout(LINGER, writer.taken()).await;
         }
         Err(error) => {
-            reader.stop(error.reset_code());
-            writer.reset(error.reset_code());
+            reader.stop(error.close_code());
+            writer.reset(error.close_code());
         }
     }
     done
@@ -73,7 +73,7 @@ where
 
 /// Calls and their bytes.
 #[derive(Clone, Copy, Default)]
-struct Load {
+struct InFlight {
     calls: u32,
     bytes: u64,
 }
@@ -85,20 +85,20 @@ struct Made {
     answer: Bytes,
 }
 
-struct Serving<'a, H> {
+struct RpcServer<'a, H> {
     peer: &'a PeerInfo,
     handler: H,
     making: FuturesUnordered<BoxFuture<'static, Made>>,
     /// In flight.
-    taken: Load,
+    in_flight: InFlight,
     /// The part of them whose answers are in the writer.
-    written: Load,
+    written: InFlight,
     read_all: bool,
     /// Until nobody pushes any more.
     pushes: Option<mpsc::Receiver<Bytes>>,
 }
 
-impl<H> Serving<'_, H>
+impl<H> RpcServer<'_, H>
 where
     H: FnMut(u64, Bytes) -> BoxFuture<'static, Bytes> + Send,
 {
@@ -120,7 +120,7 @@ where
         tokio::select! {
             biased;
             () = self.peer.stopping.cancelled(), if !self.read_all => {
-                reader.stop(Code::ShuttingDown);
+                reader.stop(CloseCode::ShuttingDown);
                 self.read_all = true;
             }
             Some(made) = self.making.next(), if room => {
@@ -132,42 +132,46 @@ where
                 }
             }
             push = next(&mut self.pushes), if room => match push {
-                Some(body) => writer.put(&Answer { tag: 0, body, too_large: 0 }),
+                Some(body) => writer.put(&RpcResponse { tag: 0, body, omitted_size: 0 }),
                 None => self.pushes = None,
             },
             done = writer.write_some(), if !writer.is_flushed() => {
                 done?;
                 if writer.is_flushed() {
-                    self.taken.calls -= self.written.calls;
-                    self.taken.bytes -= self.written.bytes;
-                    self.written = Load::default();
+                    self.in_flight.calls -= self.written.calls;
+                    self.in_flight.bytes -= self.written.bytes;
+                    self.written = InFlight::default();
                 }
             }
             more = reader.fill(), if !self.read_all && !full => self.read_all = !more?,
             () = unwanted, if self.read_all || full => {
-                return Err(Error::Lost("nobody waits for the answers any more".into()));
+                return Err(Error::ConnectionLost("nobody waits for the answers any more".into()));
             }
         }
         Ok(true)
     }
 
     fn is_full(&self) -> bool {
-        let bounds = &self.peer.bounds;
-        self.taken.calls >= bounds.calls || self.taken.bytes >= bounds.call_bytes
+        let bounds = &self.peer.limits;
+        self.in_flight.calls >= bounds.in_flight_requests
+            || self.in_flight.bytes >= bounds.in_flight_request_bytes
     }
 
     fn take_calls(&mut self, reader: &mut FrameReader) -> Result<(), Error> {
         while !self.is_full() {
-            let Some(frame) = reader.buffered()? else { return Ok(()) };
+            let Some(frame) = reader.next_buffered()? else { return Ok(()) };
             let bytes = frame.len() as u64;
-            let call = Call::decode(frame).map_err(|e| {
-                Error::violation(Code::BadFrame, format!("no call: {}", unreadable(&e)))
+            let call = RpcRequest::decode(frame).map_err(|e| {
+                Error::violation(
+                    CloseCode::InvalidFrame,
+                    format!("no call: {}", decode_error_message(&e)),
+                )
             })?;
             if call.tag == 0 {
-                return Err(Error::violation(Code::BadFrame, "a call without a tag"));
+                return Err(Error::violation(CloseCode::InvalidFrame, "a call without a tag"));
             }
-            self.taken.calls += 1;
-            self.taken.bytes += bytes;
+            self.in_flight.calls += 1;
+            self.in_flight.bytes += bytes;
             let answer = (self.handler)(call.tag, call.body);
             let tag = call.tag;
             self.making.push(async move { Made { tag, bytes, answer: answer.await } }.boxed());
@@ -179,11 +183,11 @@ where
         self.written.calls += 1;
         self.written.bytes += made.bytes;
         let Made { tag, answer: body, .. } = made;
-        if body.len() + HEAD > self.peer.bounds.frame as usize {
+        if body.len() + FRAME_OVERHEAD > self.peer.limits.max_frame as usize {
             let too_large = body.len() as u64;
-            writer.put(&Answer { tag, body: Bytes::new(), too_large });
+            writer.put(&RpcResponse { tag, body: Bytes::new(), omitted_size: too_large });
         } else {
-            writer.put(&Answer { tag, body, too_large: 0 });
+            writer.put(&RpcResponse { tag, body, omitted_size: 0 });
         }
     }
 }

@@ -18,16 +18,16 @@ use bytes::Bytes;
 use prost::Message;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::pending::{Most, Pending};
-use super::{Bounds, HEAD, PeerInfo};
-use crate::budget::{Account, Budgets, LinkBudget};
-use crate::check::{self, Refused};
-use crate::clock::Moment;
-use crate::code::Code;
-use crate::error::{Error, unreadable};
-use crate::flow::{self, Bound, Request, Traffic};
+use super::pending::{PendingLimits, PendingRequests};
+use super::{FRAME_OVERHEAD, NegotiatedLimits, PeerInfo};
+use crate::budget::{Account, Budgets, ReplyBudget};
+use crate::clock::BootInstant;
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
-use crate::proto::{self, Envelope, Forwarded, Reply};
+use crate::message_stream::{self, IncomingMessage, StreamHandler, StreamLimits};
+use crate::proto::{self, Envelope, ForwardedReply, Reply};
+use crate::validate::{self, InvalidFrame};
 
 /// Senders of a stream that are kept before those without use are looked for.
 const KEPT: usize = 64;
@@ -43,30 +43,30 @@ pub struct Forward {
 }
 
 /// Where a link's replies go. Both are called by the link's task, and must not wait.
-pub trait Replies: Send + Sync + 'static {
+pub trait ReplyHandler: Send + Sync + 'static {
     /// Takes replies by their tags, and leaves the batch empty.
-    fn replies(&self, batch: &mut Vec<(u64, Reply)>);
+    fn on_replies(&self, batch: &mut Vec<(u64, Reply)>);
 
     /// The link is of no more use; no reply comes any more. Called once.
-    fn lost(&self, lost: Lost);
+    fn on_closed(&self, lost: UnansweredMessages);
 }
 
 /// What had no reply when a link broke.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct UnansweredMessages {
     /// Tags of messages that the other node never hears of, in the order in which they were sent.
     pub not_sent: Vec<u64>,
     /// Tags of messages that may have arrived, in rising order.
     pub in_doubt: Vec<u64>,
     /// What happened.
-    pub why: String,
+    pub reason: String,
 }
 
-type Waiting = Pending<(Envelope, Moment), ()>;
+type PendingMessages = PendingRequests<(Envelope, BootInstant), ()>;
 
 /// The sending half. When it is dropped, the link ends.
 pub struct MessageLink {
-    pending: Arc<Waiting>,
+    pending: Arc<PendingMessages>,
     /// Bytes of a frame that the other side takes.
     frame: u32,
     _stop: DropGuard,
@@ -79,17 +79,17 @@ impl MessageLink {
     pub fn new(
         writer: FrameWriter,
         reader: FrameReader,
-        bounds: &Bounds,
-        sink: Arc<dyn Replies>,
+        bounds: &NegotiatedLimits,
+        sink: Arc<dyn ReplyHandler>,
     ) -> Self {
-        let pending = Arc::new(Pending::new(Most {
-            count: (bounds.messages, "messages", "peer_messages"),
-            bytes: (bounds.message_bytes, "bytes of messages", "peer_message_bytes"),
+        let pending = Arc::new(PendingRequests::new(PendingLimits {
+            count: (bounds.in_flight_messages, "messages", "peer_messages"),
+            bytes: (bounds.in_flight_message_bytes, "bytes of messages", "peer_message_bytes"),
         }));
         let stop = CancellationToken::new();
         let (batch, waiting) = (Vec::new(), Arc::clone(&pending));
         tokio::spawn(Driver { pending: waiting, sink, writer, reader, batch }.run(stop.clone()));
-        Self { pending, frame: bounds.frame, _stop: stop.drop_guard() }
+        Self { pending, frame: bounds.max_frame, _stop: stop.drop_guard() }
     }
 
     /// Queues messages, in their order, and never waits. Those that are taken are taken from the batch; the
@@ -99,12 +99,12 @@ impl MessageLink {
     ///
     /// [`Error::Overloaded`] and [`Error::NotSent`]: nothing of what stays in the batch is sent.
     pub fn send(&self, batch: &mut Vec<Forward>) -> Result<(), Error> {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let mut taken = 0;
         let done = self.pending.queue(|pending| {
             for Forward { tag, envelope } in batch.iter_mut() {
                 let bytes = envelope.encoded_len();
-                if bytes + HEAD > self.frame as usize {
+                if bytes + FRAME_OVERHEAD > self.frame as usize {
                     let (bytes, limit) = (bytes as u64, u64::from(self.frame));
                     let (what, setting) = ("a message", "peer_max_frame");
                     return Err(Error::TooLarge { what, bytes, limit, setting });
@@ -121,7 +121,7 @@ impl MessageLink {
 
     /// How many messages have no reply yet.
     #[must_use]
-    pub fn unanswered(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.pending.len()
     }
 
@@ -133,8 +133,8 @@ impl MessageLink {
 
 /// What works on the stream.
 struct Driver {
-    pending: Arc<Waiting>,
-    sink: Arc<dyn Replies>,
+    pending: Arc<PendingMessages>,
+    sink: Arc<dyn ReplyHandler>,
     writer: FrameWriter,
     reader: FrameReader,
     batch: Vec<(u64, Reply)>,
@@ -145,8 +145,8 @@ impl Driver {
         let (code, why) = tokio::select! {
             // First, so that what is queued when this side gives up is not sent any more.
             biased;
-            () = stop.cancelled() => (Code::Done, "this side closed the link".to_owned()),
-            error = self.work() => (error.reset_code(), error.to_string()),
+            () = stop.cancelled() => (CloseCode::Done, "this side closed the link".to_owned()),
+            error = self.work() => (error.close_code(), error.to_string()),
         };
         self.reader.stop(code);
         self.writer.reset(code);
@@ -168,7 +168,7 @@ impl Driver {
             () = self.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
             done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
             more = self.reader.fill() => if !more? {
-                return Err(Error::Lost("the other side ended the stream".into()));
+                return Err(Error::ConnectionLost("the other side ended the stream".into()));
             },
         }
         Ok(())
@@ -178,11 +178,11 @@ impl Driver {
         if self.writer.unwritten() >= BATCH_BYTES {
             return;
         }
-        let now = Moment::now();
+        let now = BootInstant::now();
         self.pending.send(|tag, (envelope, since)| {
             let held = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-            let envelope = Some(held_for(envelope, held));
-            self.writer.put(&proto::Forward { tag, envelope });
+            let envelope = Some(deduct_elapsed(envelope, held));
+            self.writer.put(&proto::ForwardedMessage { tag, envelope });
             self.writer.unwritten() < BATCH_BYTES
         });
     }
@@ -190,13 +190,15 @@ impl Driver {
     fn take_replies(&mut self) -> Result<(), Error> {
         let mut come = Vec::new();
         let read = loop {
-            match self.reader.buffered() {
-                Ok(Some(frame)) => match Forwarded::decode(frame) {
-                    Ok(Forwarded { tag, reply: Some(reply) }) => come.push((tag, reply)),
-                    Ok(_) => break Err(Error::violation(Code::BadFrame, "an empty reply")),
+            match self.reader.next_buffered() {
+                Ok(Some(frame)) => match ForwardedReply::decode(frame) {
+                    Ok(ForwardedReply { tag, reply: Some(reply) }) => come.push((tag, reply)),
+                    Ok(_) => {
+                        break Err(Error::violation(CloseCode::InvalidFrame, "an empty reply"));
+                    }
                     Err(e) => {
-                        let text = format!("no reply: {}", unreadable(&e));
-                        break Err(Error::violation(Code::BadFrame, text));
+                        let text = format!("no reply: {}", decode_error_message(&e));
+                        break Err(Error::violation(CloseCode::InvalidFrame, text));
                     }
                 },
                 Ok(None) => break Ok(()),
@@ -204,17 +206,17 @@ impl Driver {
             }
         };
         let batch = &mut self.batch;
-        let known = self.pending.answered(come.into_iter(), |tag, (), reply| {
+        let known = self.pending.complete(come.into_iter(), |tag, (), reply| {
             batch.push((tag, reply));
         });
         // What was answered before something went wrong is an answer all the same.
         if !self.batch.is_empty() {
-            self.sink.replies(&mut self.batch);
+            self.sink.on_replies(&mut self.batch);
             self.batch.clear();
         }
         known.map_err(|tag| {
             let text = format!("a reply to message {tag}, which waits for none");
-            Error::violation(Code::UnexpectedFrame, text)
+            Error::violation(CloseCode::UnexpectedFrame, text)
         })?;
         read
     }
@@ -226,7 +228,7 @@ impl Driver {
         let unanswered = self.pending.lose(&why);
         let tags = |of: Vec<(u64, ())>| of.into_iter().map(|(tag, ())| tag).collect();
         let (not_sent, in_doubt) = (tags(unanswered.not_sent), tags(unanswered.in_doubt));
-        self.sink.lost(Lost { not_sent, in_doubt, why });
+        self.sink.on_closed(UnansweredMessages { not_sent, in_doubt, reason: why });
         self.pending.end();
     }
 }
@@ -239,7 +241,7 @@ impl Drop for Driver {
 }
 
 /// Every holder takes the time that it held a message off what remains. A deadline that has passed stays one.
-fn held_for(mut envelope: Envelope, millis: u64) -> Envelope {
+fn deduct_elapsed(mut envelope: Envelope, millis: u64) -> Envelope {
     if envelope.remaining_ms > 0 {
         envelope.remaining_ms = envelope.remaining_ms.saturating_sub(millis).max(1);
     }
@@ -247,35 +249,35 @@ fn held_for(mut envelope: Envelope, millis: u64) -> Envelope {
 }
 
 /// What a node does with messages that others pass on to it.
-pub trait Messages: Send + Sync {
+pub trait ForwardedMessageHandler: Send + Sync {
     /// Takes messages of one stream in the order they were sent, and leaves the batch empty: what is
     /// left in it is answered as `unknown`. While it waits, nothing more of this stream is read.
-    fn messages(
+    fn handle_messages(
         &self,
         peer: &Arc<PeerInfo>,
-        batch: &mut Vec<Request>,
+        batch: &mut Vec<IncomingMessage>,
     ) -> impl Future<Output = ()> + Send;
 }
 
-struct Incoming<'a, S> {
+struct ForwardedStream<'a, S> {
     service: &'a S,
     peer: &'a Arc<PeerInfo>,
     /// Of the other node: for frames whose sender is not known yet.
     account: Arc<Account>,
-    senders: Mutex<Senders>,
+    senders: Mutex<SenderAccounts>,
 }
 
 /// The senders of a stream's messages: each has one account as long as anything is held for it.
-struct Senders {
+struct SenderAccounts {
     /// Of the last message's, which the next one often has too.
     last: Arc<Account>,
     by_name: HashMap<Arc<str>, Weak<Account>>,
     /// When names without use are looked for.
     purge_at: usize,
-    link: Arc<LinkBudget>,
+    link: Arc<ReplyBudget>,
 }
 
-impl Senders {
+impl SenderAccounts {
     fn account(&mut self, budgets: &Budgets, principal: &str) -> Arc<Account> {
         if **self.last.principal() == *principal {
             return Arc::clone(&self.last);
@@ -294,28 +296,28 @@ impl Senders {
     }
 }
 
-impl<S: Messages> Traffic for Incoming<'_, S> {
-    type Frame = Forwarded;
+impl<S: ForwardedMessageHandler> StreamHandler for ForwardedStream<'_, S> {
+    type Frame = ForwardedReply;
 
-    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), Refused> {
-        check::forwarded(frame, self.peer.bounds.message)
+    fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), InvalidFrame> {
+        validate::decode_forwarded_message(frame, self.peer.limits.max_message)
     }
 
-    fn encode(&self, tag: u64, reply: Reply) -> Forwarded {
-        Forwarded { tag, reply: Some(reply) }
+    fn encode(&self, tag: u64, reply: Reply) -> ForwardedReply {
+        ForwardedReply { tag, reply: Some(reply) }
     }
 
     fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    fn payer(&self, envelope: &Envelope) -> Option<Arc<Account>> {
+    fn account_for(&self, envelope: &Envelope) -> Option<Arc<Account>> {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         Some(senders.account(&self.peer.budgets, &envelope.principal))
     }
 
-    async fn deliver(&self, batch: &mut Vec<Request>) {
-        self.service.messages(self.peer, batch).await;
+    async fn deliver(&self, batch: &mut Vec<IncomingMessage>) {
+        self.service.handle_messages(self.peer, batch).await;
     }
 }
 
@@ -326,38 +328,43 @@ impl<S: Messages> Traffic for Incoming<'_, S> {
 /// # Errors
 ///
 /// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
-pub async fn serve<S: Messages>(
+pub async fn serve<S: ForwardedMessageHandler>(
     mut reader: FrameReader,
     mut writer: FrameWriter,
     peer: &Arc<PeerInfo>,
     window: (u32, u64),
     service: &S,
 ) -> Result<(), Error> {
-    let bounds = &peer.bounds;
-    let bound = Bound {
-        messages: if window.0 == 0 { bounds.messages } else { window.0.min(bounds.messages) },
-        bytes: if window.1 == 0 {
-            bounds.message_bytes
+    let bounds = &peer.limits;
+    let bound = StreamLimits {
+        messages: if window.0 == 0 {
+            bounds.in_flight_messages
         } else {
-            window.1.min(bounds.message_bytes)
+            window.0.min(bounds.in_flight_messages)
         },
-        replies: false,
-        reply: bounds.frame.saturating_sub(HEAD as u32),
+        bytes: if window.1 == 0 {
+            bounds.in_flight_message_bytes
+        } else {
+            window.1.min(bounds.in_flight_message_bytes)
+        },
+        count_replies: false,
+        max_reply_bytes: bounds.max_frame.saturating_sub(FRAME_OVERHEAD as u32),
         setting: "peer_max_frame",
-        reply_deadline: peer.budgets.limits().reply_deadline,
+        reply_timeout: peer.budgets.limits().reply_timeout,
     };
-    let account = peer.budgets.passed_on(&format!("node/{}", peer.member.node));
-    let senders = Mutex::new(Senders {
+    let account = peer.budgets.forwarded_account(&format!("node/{}", peer.member.node));
+    let senders = Mutex::new(SenderAccounts {
         last: Arc::clone(&account),
         by_name: HashMap::new(),
         purge_at: KEPT,
-        link: LinkBudget::new(bounds.message_bytes),
+        link: ReplyBudget::new(bounds.in_flight_message_bytes),
     });
-    let incoming = Incoming { service, peer, account, senders };
-    let done = flow::serve(&incoming, &bound, &peer.stopping, &mut reader, &mut writer).await;
+    let incoming = ForwardedStream { service, peer, account, senders };
+    let done =
+        message_stream::serve(&incoming, &bound, &peer.stopping, &mut reader, &mut writer).await;
     if let Err(error) = &done {
-        reader.stop(error.reset_code());
-        writer.reset(error.reset_code());
+        reader.stop(error.close_code());
+        writer.reset(error.close_code());
     }
     done
 }
@@ -367,11 +374,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_takes_its_time_off_and_a_passed_deadline_stays_one() {
+    fn time_held_is_subtracted_from_the_remaining_time() {
         let envelope = Envelope { created_ms: 5, remaining_ms: 10, ..Envelope::default() };
-        let held = held_for(envelope.clone(), 4);
+        let held = deduct_elapsed(envelope.clone(), 4);
         assert_eq!((held.created_ms, held.remaining_ms), (5, 6));
-        assert_eq!(held_for(envelope.clone(), 40).remaining_ms, 1);
-        assert_eq!(held_for(Envelope { remaining_ms: 0, ..envelope }, 40).remaining_ms, 0);
+        assert_eq!(deduct_elapsed(envelope.clone(), 40).remaining_ms, 1);
+        assert_eq!(deduct_elapsed(Envelope { remaining_ms: 0, ..envelope }, 40).remaining_ms, 0);
     }
 }

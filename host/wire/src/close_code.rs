@@ -9,11 +9,11 @@ macro_rules! codes {
         /// Why a connection was closed or a stream reset.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
-        pub enum Code {
+        pub enum CloseCode {
             $($(#[$doc])* $name = $number,)*
         }
 
-        impl Code {
+        impl CloseCode {
             /// Every code, by rising number.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -34,46 +34,46 @@ codes! {
     /// The node stops or drains; connect to another one, or to this one again later.
     ShuttingDown = 0x01, "shutting-down";
     /// The first stream of the connection did not begin with a hello.
-    BadHello = 0x02, "bad-hello";
+    InvalidHello = 0x02, "bad-hello";
     /// No hello came in time.
-    HelloDeadline = 0x03, "hello-deadline";
+    HelloTimeout = 0x03, "hello-deadline";
     /// There is no protocol version that both sides speak.
     UnsupportedProtocol = 0x04, "unsupported-protocol";
     /// The other side requires a feature that this one does not know; the reason names it.
     UnknownFeature = 0x05, "unknown-feature";
     /// The other side belongs to another cluster.
-    OtherCluster = 0x06, "other-cluster";
+    ClusterMismatch = 0x06, "other-cluster";
     /// The node has as many connections as it takes.
     TooManyConnections = 0x07, "too-many-connections";
     /// This protocol is for nodes: the certificate is a client's; the reason names it.
     NodesOnly = 0x08, "nodes-only";
     /// The other side is another node than it says, or than was expected; the reason names both.
-    OtherNode = 0x09, "other-node";
+    NodeMismatch = 0x09, "other-node";
     /// The other node counts other shards; the reason has both numbers.
-    OtherShardCount = 0x0a, "other-shard-count";
+    ShardCountMismatch = 0x0a, "other-shard-count";
     /// The other node puts entities into shards by another hash; the reason names both.
-    OtherHash = 0x0b, "other-hash";
+    HashMismatch = 0x0b, "other-hash";
     /// A frame's announced length is beyond the limit.
     FrameTooLarge = 0x10, "frame-too-large";
     /// A frame is not the message that belongs there.
-    BadFrame = 0x11, "bad-frame";
+    InvalidFrame = 0x11, "bad-frame";
     /// A frame began and did not end in time.
-    FrameDeadline = 0x12, "frame-deadline";
+    FrameTimeout = 0x12, "frame-deadline";
     /// A stream was opened and its first frame did not come in time.
-    OpenDeadline = 0x13, "open-deadline";
+    OpenTimeout = 0x13, "open-deadline";
     /// A frame that has no place there: a second hello, a session id that is not 16 bytes.
     UnexpectedFrame = 0x14, "unexpected-frame";
     /// The stream ended within a frame.
-    HalfFrame = 0x15, "half-frame";
+    TruncatedFrame = 0x15, "half-frame";
     /// Replies waited and the other side took nothing of them in time.
-    ReplyDeadline = 0x16, "reply-deadline";
+    ReplyTimeout = 0x16, "reply-deadline";
     /// The principal has as many streams open as it may.
     TooManyStreams = 0x17, "too-many-streams";
     /// The next piece of a component, or the last one, did not come in time.
-    UploadDeadline = 0x18, "upload-deadline";
+    UploadTimeout = 0x18, "upload-deadline";
 }
 
-impl Code {
+impl CloseCode {
     /// The code of a number, if it is one of these.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
@@ -81,13 +81,13 @@ impl Code {
     }
 }
 
-impl From<Code> for VarInt {
-    fn from(code: Code) -> Self {
+impl From<CloseCode> for VarInt {
+    fn from(code: CloseCode) -> Self {
         Self::from_u32(code as u32)
     }
 }
 
-impl std::fmt::Display for Code {
+impl std::fmt::Display for CloseCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn every_code_is_found_by_its_number() {
-        for code in Code::ALL {
-            assert_eq!(Code::from_number(u64::from(*code as u32)), Some(*code));
+        for code in CloseCode::ALL {
+            assert_eq!(CloseCode::from_number(u64::from(*code as u32)), Some(*code));
         }
-        assert_eq!(Code::from_number(0xdead), None);
+        assert_eq!(CloseCode::from_number(0xdead), None);
     }
 }

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use ostraca_core::ids::Entity;
 use prost::Message;
 
-use crate::error::{problem, unreadable};
+use crate::error::{decode_error_message, problem};
 use crate::limits::Limits;
-use crate::proto::{Envelope, Forward, Kind, Problem};
+use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem};
 
 /// Bytes of a type, a method and a namespace.
 const NAME: usize = 255;
@@ -20,7 +20,7 @@ const HOPS: u32 = 1;
 
 /// What is no message.
 #[derive(Clone, Debug)]
-pub enum Refused {
+pub enum InvalidFrame {
     /// It can be told which one it was: it alone is refused.
     Message {
         /// What its answer is sent under: its sequence, or a node's tag.
@@ -37,18 +37,18 @@ pub enum Refused {
 /// What can still be read of an envelope that as a whole cannot: whom to answer. It is read up to what cannot be read
 /// even here, such as an unknown field that is nested without end.
 #[derive(Clone, PartialEq, Message)]
-struct Salvage {
+struct PartialEnvelope {
     #[prost(uint64, tag = "5")]
     sequence: u64,
 }
 
 /// The same of a message that a node passes on.
 #[derive(Clone, PartialEq, Message)]
-struct SalvageForward {
+struct PartialForwardedMessage {
     #[prost(uint64, tag = "1")]
     tag: u64,
     #[prost(message, optional, tag = "2")]
-    envelope: Option<Salvage>,
+    envelope: Option<PartialEnvelope>,
 }
 
 /// The envelope of a client's frame, without a principal: the certificate says who it is.
@@ -56,26 +56,30 @@ struct SalvageForward {
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn sent(frame: &Bytes, session: &[u8; SESSION], limits: &Limits) -> Result<Envelope, Refused> {
+pub fn decode_client_message(
+    frame: &Bytes,
+    session: &[u8; SESSION],
+    limits: &Limits,
+) -> Result<Envelope, InvalidFrame> {
     let alone = |sequence, problem| Err(refused(sequence, sequence, problem));
     let mut envelope = match Envelope::decode(frame.clone()) {
         Ok(envelope) => envelope,
         Err(error) => {
-            let sequence = salvaged::<Salvage>(frame).sequence;
+            let sequence = decode_partial::<PartialEnvelope>(frame).sequence;
             if sequence == 0 {
-                return Err(Refused::Stream);
+                return Err(InvalidFrame::Stream);
             }
-            return alone(sequence, problem("bad-message", unreadable(&error)));
+            return alone(sequence, problem("bad-message", decode_error_message(&error)));
         }
     };
     if envelope.sequence == 0 {
-        return Err(Refused::Stream);
+        return Err(InvalidFrame::Stream);
     }
     if !envelope.session.is_empty() && envelope.session[..] != session[..] {
         let text = "the message names another session than its stream";
         return alone(envelope.sequence, problem("bad-message", text));
     }
-    if let Some(problem) = refusal(&envelope, limits.max_message) {
+    if let Some(problem) = validate_envelope(&envelope, limits.max_message) {
         return alone(envelope.sequence, problem);
     }
     // The certificate says who it is.
@@ -88,25 +92,28 @@ pub fn sent(frame: &Bytes, session: &[u8; SESSION], limits: &Limits) -> Result<E
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Refused> {
+pub fn decode_forwarded_message(
+    frame: &Bytes,
+    max_message: u32,
+) -> Result<(u64, Envelope), InvalidFrame> {
     let alone = |tag, sequence, problem| Err(refused(tag, sequence, problem));
     let bad = |text: String| problem("bad-message", text);
-    let forward = match Forward::decode(frame.clone()) {
+    let forward = match ForwardedMessage::decode(frame.clone()) {
         Ok(forward) => forward,
         Err(error) => {
-            let found = salvaged::<SalvageForward>(frame);
+            let found = decode_partial::<PartialForwardedMessage>(frame);
             if found.tag == 0 {
-                return Err(Refused::Stream);
+                return Err(InvalidFrame::Stream);
             }
             let sequence = found.envelope.unwrap_or_default().sequence;
-            return alone(found.tag, sequence, bad(unreadable(&error)));
+            return alone(found.tag, sequence, bad(decode_error_message(&error)));
         }
     };
     let (tag, Some(envelope)) = (forward.tag, forward.envelope) else {
-        return Err(Refused::Stream);
+        return Err(InvalidFrame::Stream);
     };
     if tag == 0 || envelope.sequence == 0 {
-        return Err(Refused::Stream);
+        return Err(InvalidFrame::Stream);
     }
     let wrong = if envelope.session.len() != SESSION {
         Some(bad(format!("a session of {} bytes: it has {SESSION}", envelope.session.len())))
@@ -116,7 +123,7 @@ pub fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Ref
     } else if envelope.hops > HOPS {
         Some(bad(format!("passed on {} times: {HOPS} is allowed", envelope.hops)))
     } else {
-        refusal(&envelope, max_message)
+        validate_envelope(&envelope, max_message)
     };
     match wrong {
         Some(problem) => alone(tag, envelope.sequence, problem),
@@ -124,18 +131,18 @@ pub fn forwarded(frame: &Bytes, max_message: u32) -> Result<(u64, Envelope), Ref
     }
 }
 
-fn salvaged<M: Message + Default>(frame: &Bytes) -> M {
+fn decode_partial<M: Message + Default>(frame: &Bytes) -> M {
     let mut found = M::default();
     // What was read before the error stays.
     let _ = found.merge(frame.clone());
     found
 }
 
-fn refused(tag: u64, sequence: u64, problem: Problem) -> Refused {
-    Refused::Message { tag, sequence, problem: Box::new(problem) }
+fn refused(tag: u64, sequence: u64, problem: Problem) -> InvalidFrame {
+    InvalidFrame::Message { tag, sequence, problem: Box::new(problem) }
 }
 
-fn refusal(envelope: &Envelope, limit: u32) -> Option<Problem> {
+fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
     let bad = |text: String| Some(problem("bad-message", text));
     if envelope.after >= envelope.sequence || envelope.settled > envelope.sequence {
         return bad(format!(
@@ -148,7 +155,7 @@ fn refusal(envelope: &Envelope, limit: u32) -> Option<Problem> {
             "created_ms is missing: stamp the message with the cluster time of the hello".into()
         );
     }
-    if Kind::try_from(envelope.kind).is_err() {
+    if MessageKind::try_from(envelope.kind).is_err() {
         return bad(format!("kind {} is not known", envelope.kind));
     }
     for (what, name) in [("type", &envelope.r#type), ("method", &envelope.method)] {

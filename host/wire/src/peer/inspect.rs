@@ -6,25 +6,28 @@ use futures::future::BoxFuture;
 use prost::Message;
 use tokio::sync::mpsc;
 
-use super::serve::serve_calls;
+use super::rpc_server::serve_rpc;
 use super::{PeerInfo, PeerLink, StreamKind};
-use crate::code::Code;
-use crate::error::{Error, unreadable};
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
-use crate::proto::{Look, Looked};
+use crate::proto::{PeerInspectRequest, PeerInspectResponse};
 
 /// Asks a node. Waits for its answer as long as the connection stands.
 ///
 /// # Errors
 ///
 /// How the stream ended without an answer; [`Error::Violation`] if the answer is none to this question.
-pub async fn ask(link: &PeerLink, look: &Look) -> Result<Looked, Error> {
-    let calls = link.calls(StreamKind::Look).await?;
+pub async fn request(
+    link: &PeerLink,
+    look: &PeerInspectRequest,
+) -> Result<PeerInspectResponse, Error> {
+    let calls = link.open_rpc(StreamKind::Inspect).await?;
     let answer = calls.call(look.encode_to_vec().into()).await?;
-    let bad = |text: String| Error::violation(Code::BadFrame, text);
-    let looked = Looked::decode(answer)
-        .map_err(|error| bad(format!("no answer: {}", unreadable(&error))))?;
-    let fits = |(asked, seen): (&crate::proto::LookShard, &crate::proto::LookedShard)| {
+    let bad = |text: String| Error::violation(CloseCode::InvalidFrame, text);
+    let looked = PeerInspectResponse::decode(answer)
+        .map_err(|error| bad(format!("no answer: {}", decode_error_message(&error))))?;
+    let fits = |(asked, seen): (&crate::proto::InspectShard, &crate::proto::InspectedShard)| {
         !seen.held || seen.entities.len() == asked.entities.len()
     };
     let whole = looked.shards.len() == look.shards.len()
@@ -48,12 +51,12 @@ pub async fn serve<H>(
     look: H,
 ) -> Result<(), Error>
 where
-    H: Fn(Look) -> BoxFuture<'static, Option<Looked>> + Send,
+    H: Fn(PeerInspectRequest) -> BoxFuture<'static, Option<PeerInspectResponse>> + Send,
 {
     // Nothing is pushed.
     let (_, pushes) = mpsc::channel(1);
     let answer = move |_, body: Bytes| {
-        let looking = Look::decode(body).ok().map(&look);
+        let looking = PeerInspectRequest::decode(body).ok().map(&look);
         async move {
             let looked = match looking {
                 Some(looking) => looking.await,
@@ -63,5 +66,5 @@ where
         }
         .boxed()
     };
-    serve_calls(reader, writer, peer, answer, pushes).await
+    serve_rpc(reader, writer, peer, answer, pushes).await
 }

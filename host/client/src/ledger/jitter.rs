@@ -2,9 +2,9 @@
 
 /// Xorshift, which is noise enough for that.
 #[derive(Debug)]
-pub(super) struct Noise(u64);
+pub(super) struct JitterRng(u64);
 
-impl Noise {
+impl JitterRng {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed | 1)
     }

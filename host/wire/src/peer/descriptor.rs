@@ -7,11 +7,11 @@ use ostraca_core::ids::{Incarnation, NodeId};
 use ostraca_core::rows::{Member, Roles};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bounds, PeerInfo, VERSIONS};
+use super::{NegotiatedLimits, PEER_PROTOCOL_VERSIONS, PeerInfo};
 use crate::budget::Budgets;
-use crate::code::Code;
-use crate::hello::{self, NodeFacts};
-use crate::identity::{Principal, Role};
+use crate::close_code::CloseCode;
+use crate::hello::{self, NodeDescriptor};
+use crate::identity::{Principal, PrincipalKind};
 use crate::limits::Limits;
 use crate::proto::Hello;
 
@@ -22,10 +22,10 @@ const TEXT: usize = 255;
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct PeerDescriptor {
     /// What clients hear too. An incarnation of 0 stands for a life that has not registered yet (R7), and
     /// a store of 0 for one that has not been seen yet.
-    pub node: NodeFacts,
+    pub node: NodeDescriptor,
     /// What it does.
     pub roles: Roles,
     /// Shards of the pool `default`; 0: not known yet.
@@ -38,15 +38,15 @@ pub struct Facts {
     pub format: u32,
 }
 
-impl From<NodeFacts> for Facts {
+impl From<NodeDescriptor> for PeerDescriptor {
     /// A node of which only that is known.
-    fn from(node: NodeFacts) -> Self {
+    fn from(node: NodeDescriptor) -> Self {
         let (roles, hash, addresses) = (Roles::default(), String::new(), Vec::new());
         Self { node, roles, shards: 0, hash, addresses, format: 0 }
     }
 }
 
-impl Facts {
+impl PeerDescriptor {
     /// The hello to another node.
     #[must_use]
     pub fn hello(&self, limits: &Limits) -> Hello {
@@ -57,32 +57,32 @@ impl Facts {
             hash: self.hash.clone(),
             addresses: self.addresses.clone(),
             format: self.format,
-            protocol_min: *VERSIONS.start(),
-            protocol_max: *VERSIONS.end(),
+            protocol_min: *PEER_PROTOCOL_VERSIONS.start(),
+            protocol_max: *PEER_PROTOCOL_VERSIONS.end(),
             ..self.node.hello(limits)
         }
     }
 
     /// Who the other side is, or with which code and reason the connection is closed. Its certificate has
     /// been checked; here it must be a node's, and that of the node that says hello.
-    pub(crate) fn agree(
+    pub(crate) fn negotiate(
         &self,
         theirs: Hello,
         certificate: &Principal,
         remote: SocketAddr,
         budgets: &Arc<Budgets>,
         stopping: CancellationToken,
-    ) -> Result<PeerInfo, (Code, String)> {
-        let name = is_node(certificate)?;
-        let version = hello::agree(VERSIONS, Some(self.node.cluster), &theirs)?;
-        let bad = |text: String| Err((Code::BadHello, text));
+    ) -> Result<PeerInfo, (CloseCode, String)> {
+        let name = node_id_of(certificate)?;
+        let version = hello::negotiate(PEER_PROTOCOL_VERSIONS, Some(self.node.cluster), &theirs)?;
+        let bad = |text: String| Err((CloseCode::InvalidHello, text));
         if theirs.cluster_id.is_empty() {
             return bad("a node says of which cluster it is".into());
         }
         if theirs.node != *name.0 {
             let said: String = theirs.node.chars().take(100).collect();
             let text = format!("the certificate is node {name}'s, the hello node {said:?}'s");
-            return Err((Code::OtherNode, text));
+            return Err((CloseCode::NodeMismatch, text));
         }
         let store = match <[u8; 16]>::try_from(&theirs.store_id[..]) {
             Ok(bytes) => u128::from_be_bytes(bytes),
@@ -98,12 +98,12 @@ impl Facts {
         if self.shards != 0 && theirs.shards != 0 && self.shards != theirs.shards {
             let (ours, theirs) = (self.shards, theirs.shards);
             let text = format!("node {own} has {ours} shards, node {name} has {theirs}");
-            return Err((Code::OtherShardCount, text));
+            return Err((CloseCode::ShardCountMismatch, text));
         }
         if !self.hash.is_empty() && !theirs.hash.is_empty() && self.hash != theirs.hash {
             let (ours, theirs) = (&self.hash, &theirs.hash);
             let text = format!("node {own} hashes with {ours:?}, node {name} with {theirs:?}");
-            return Err((Code::OtherHash, text));
+            return Err((CloseCode::HashMismatch, text));
         }
         let life = theirs.incarnation.unwrap_or_default();
         let incarnation = Incarnation { counter: life.counter, nonce: life.nonce };
@@ -112,13 +112,16 @@ impl Facts {
             roles: roles(&theirs.roles),
             addresses: theirs.addresses,
             remote,
-            store,
+            store_id: store,
             shards: theirs.shards,
             hash: theirs.hash,
             format: theirs.format,
             version,
             software: theirs.software,
-            bounds: Bounds::agreed(budgets.limits(), &theirs.limits.unwrap_or_default()),
+            limits: NegotiatedLimits::negotiate(
+                budgets.limits(),
+                &theirs.limits.unwrap_or_default(),
+            ),
             budgets: Arc::clone(budgets),
             stopping,
         })
@@ -126,10 +129,10 @@ impl Facts {
 }
 
 /// The node that a certificate names.
-pub(crate) fn is_node(certificate: &Principal) -> Result<NodeId, (Code, String)> {
-    match certificate.role {
-        Role::Node => Ok(certificate.name.as_str().into()),
-        Role::Client => Err((Code::NodesOnly, format!("{certificate} is no node"))),
+pub(crate) fn node_id_of(certificate: &Principal) -> Result<NodeId, (CloseCode, String)> {
+    match certificate.kind {
+        PrincipalKind::Node => Ok(certificate.name.as_str().into()),
+        PrincipalKind::Client => Err((CloseCode::NodesOnly, format!("{certificate} is no node"))),
     }
 }
 
@@ -151,18 +154,18 @@ fn roles(names: &[String]) -> Roles {
 
 /// A node's facts, where all its hellos read them.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedFacts(Arc<RwLock<Facts>>);
+pub(crate) struct SharedDescriptor(Arc<RwLock<PeerDescriptor>>);
 
-impl SharedFacts {
-    pub(crate) fn new(facts: Facts) -> Self {
+impl SharedDescriptor {
+    pub(crate) fn new(facts: PeerDescriptor) -> Self {
         Self(Arc::new(RwLock::new(facts)))
     }
 
-    pub(crate) fn now(&self) -> Facts {
+    pub(crate) fn now(&self) -> PeerDescriptor {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Facts)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut PeerDescriptor)) {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -173,23 +176,24 @@ mod tests {
 
     use super::*;
 
-    fn facts(name: &str) -> Facts {
-        let node = NodeFacts {
+    fn facts(name: &str) -> PeerDescriptor {
+        let node = NodeDescriptor {
             cluster: ClusterId(1),
-            store: 2,
+            store_id: 2,
             node: name.into(),
             incarnation: Incarnation { counter: 3, nonce: 4 },
         };
         let roles = Roles { store: true, host: true, ..Roles::default() };
         let addresses = vec!["127.0.0.1:1".to_owned()];
-        Facts { node, roles, shards: 256, hash: "murmur3".into(), addresses, format: 5 }
+        PeerDescriptor { node, roles, shards: 256, hash: "murmur3".into(), addresses, format: 5 }
     }
 
-    fn agree(theirs: Hello) -> Result<PeerInfo, (Code, String)> {
-        let two = Principal { cluster: ClusterId(1), role: Role::Node, name: "two".into() };
+    fn agree(theirs: Hello) -> Result<PeerInfo, (CloseCode, String)> {
+        let two =
+            Principal { cluster: ClusterId(1), kind: PrincipalKind::Node, name: "two".into() };
         let remote = SocketAddr::from(([127, 0, 0, 1], 9));
         let stopping = CancellationToken::new();
-        facts("one").agree(theirs, &two, remote, &Budgets::new(&Limits::default()), stopping)
+        facts("one").negotiate(theirs, &two, remote, &Budgets::new(&Limits::default()), stopping)
     }
 
     fn hello(change: impl FnOnce(&mut Hello)) -> Hello {
@@ -199,27 +203,27 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_is_what_the_other_one_knows() {
+    fn a_hello_carries_the_whole_peer_descriptor() {
         let info = agree(hello(|_| {})).expect("agreed");
         let own = facts("two");
         assert_eq!(info.member.node, own.node.node);
         assert_eq!(info.member.incarnation, own.node.incarnation);
-        assert_eq!((info.roles, info.store, info.format), (own.roles, 2, 5));
-        assert_eq!(info.version, *VERSIONS.end());
+        assert_eq!((info.roles, info.store_id, info.format), (own.roles, 2, 5));
+        assert_eq!(info.version, *PEER_PROTOCOL_VERSIONS.end());
         assert_eq!((info.shards, info.hash, info.addresses), (256, own.hash, own.addresses));
     }
 
     #[test]
-    fn what_differs_is_refused_with_both_values_and_what_is_not_known_yet_is_not() {
+    fn mismatches_are_refused_and_unknown_values_are_not() {
         type Change = fn(&mut Hello);
-        let cases: [(Change, Code, [&str; 2]); 5] = [
-            (|h| h.shards = 128, Code::OtherShardCount, ["256", "128"]),
-            (|h| h.hash = "java".into(), Code::OtherHash, ["murmur3", "java"]),
-            (|h| h.node = "three".into(), Code::OtherNode, ["two", "three"]),
-            (|h| h.protocol_min = 7, Code::UnsupportedProtocol, ["2 to 2", "7 to 2"]),
+        let cases: [(Change, CloseCode, [&str; 2]); 5] = [
+            (|h| h.shards = 128, CloseCode::ShardCountMismatch, ["256", "128"]),
+            (|h| h.hash = "java".into(), CloseCode::HashMismatch, ["murmur3", "java"]),
+            (|h| h.node = "three".into(), CloseCode::NodeMismatch, ["two", "three"]),
+            (|h| h.protocol_min = 7, CloseCode::UnsupportedProtocol, ["2 to 2", "7 to 2"]),
             (
                 |h| h.cluster_id = 9_u128.to_be_bytes().to_vec().into(),
-                Code::OtherCluster,
+                CloseCode::ClusterMismatch,
                 ["00000000000000000000000000000001", "00000000000000000000000000000009"],
             ),
         ];
@@ -232,18 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn two_releases_speak_the_highest_version_that_both_have() {
+    fn two_releases_use_their_highest_common_version() {
         let newer = agree(hello(|h| h.protocol_max = 9)).expect("they overlap");
-        assert_eq!(newer.version, *VERSIONS.end());
+        assert_eq!(newer.version, *PEER_PROTOCOL_VERSIONS.end());
         // Before the first release.
         let old = agree(hello(|h| (h.protocol_min, h.protocol_max) = (1, 1)));
         let (code, text) = old.expect_err("refused");
-        assert_eq!(code, Code::UnsupportedProtocol);
+        assert_eq!(code, CloseCode::UnsupportedProtocol);
         assert!(text.contains("2 to 2") && text.contains("1 to 1"), "{text}");
     }
 
     #[test]
-    fn a_hello_that_is_no_nodes_is_refused() {
+    fn a_malformed_node_hello_is_refused() {
         type Change = fn(&mut Hello);
         let changes: [Change; 4] = [
             |h| h.cluster_id.clear(),
@@ -252,7 +256,7 @@ mod tests {
             |h| h.hash = "h".repeat(TEXT + 1),
         ];
         for change in changes {
-            assert_eq!(agree(hello(change)).expect_err("refused").0, Code::BadHello);
+            assert_eq!(agree(hello(change)).expect_err("refused").0, CloseCode::InvalidHello);
         }
     }
 }

@@ -6,36 +6,36 @@ use ostraca_wire::proto::Problem;
 use crate::call::{MessageId, SessionId};
 
 /// Messages that a session holds without an outcome, at most; beyond it `session-full`.
-const MAX_HELD: usize = 65_536;
+const MAX_PENDING: usize = 65_536;
 /// Bytes of their bodies, at most.
-const MAX_HELD_BYTES: usize = 64 << 20;
+const MAX_PENDING_BYTES: usize = 64 << 20;
 
 /// A message that was not taken, by the id that it would have had.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refused {
+pub struct AdmissionError {
     /// The id.
     pub id: MessageId,
     /// Why not.
-    pub why: Box<Problem>,
+    pub problem: Box<Problem>,
 }
 
 /// Where a session's messages come in: each new one gets the next sequence and a creation time that never falls (R17).
 #[derive(Debug)]
-pub struct Intake {
+pub struct CallAdmission {
     session: SessionId,
     next: u64,
     /// The highest creation time so far.
     latest: u64,
-    held: usize,
-    held_bytes: usize,
+    pending: usize,
+    pending_bytes: usize,
     ended: bool,
 }
 
-impl Intake {
+impl CallAdmission {
     /// Of a session whose next message is `next`.
     #[must_use]
     pub fn new(session: SessionId, next: u64) -> Self {
-        Self { session, next: next.max(1), latest: 0, held: 0, held_bytes: 0, ended: false }
+        Self { session, next: next.max(1), latest: 0, pending: 0, pending_bytes: 0, ended: false }
     }
 
     /// The sequence that the next message gets.
@@ -49,39 +49,39 @@ impl Intake {
     /// # Errors
     ///
     /// Why it is not taken.
-    pub fn take(
+    pub fn admit(
         &mut self,
-        again: Option<MessageId>,
+        resend: Option<MessageId>,
         cluster_ms: u64,
         size: usize,
-    ) -> Result<MessageId, Refused> {
+    ) -> Result<MessageId, AdmissionError> {
         let fresh = || MessageId {
             session: self.session,
             sequence: self.next,
-            created: cluster_ms.max(self.latest),
+            created_ms: cluster_ms.max(self.latest),
         };
-        let id = again.unwrap_or_else(fresh);
+        let id = resend.unwrap_or_else(fresh);
         if let Some(why) = self.refusal(id, size) {
-            return Err(Refused { id, why: Box::new(why) });
+            return Err(AdmissionError { id, problem: Box::new(why) });
         }
         self.next = self.next.max(id.sequence.saturating_add(1));
-        self.latest = self.latest.max(id.created);
-        self.held += 1;
-        self.held_bytes += size;
+        self.latest = self.latest.max(id.created_ms);
+        self.pending += 1;
+        self.pending_bytes += size;
         Ok(id)
     }
 
     fn refusal(&self, id: MessageId, size: usize) -> Option<Problem> {
         if id.session != self.session {
             Some(problem("other-session", "the id is of another session than the one that sends"))
-        } else if id.sequence == 0 || id.created == 0 {
+        } else if id.sequence == 0 || id.created_ms == 0 {
             Some(problem("bad-message", "an id has a sequence and a creation time from 1"))
         } else if self.ended {
             Some(problem("client-closed", "the client was closed"))
-        } else if self.held >= MAX_HELD || self.held_bytes + size > MAX_HELD_BYTES {
+        } else if self.pending >= MAX_PENDING || self.pending_bytes + size > MAX_PENDING_BYTES {
             let text = format!(
-                "the session holds {} messages of {} bytes without an outcome: {MAX_HELD} and {MAX_HELD_BYTES} are allowed",
-                self.held, self.held_bytes
+                "the session holds {} messages of {} bytes without an outcome: {MAX_PENDING} and {MAX_PENDING_BYTES} are allowed",
+                self.pending, self.pending_bytes
             );
             let mut full = problem("session-full", text);
             full.retryable = true;
@@ -98,12 +98,12 @@ impl Intake {
 
     /// So many messages, of so many bytes, have their outcome.
     pub fn release(&mut self, messages: usize, bytes: usize) {
-        self.held -= messages;
-        self.held_bytes -= bytes;
+        self.pending -= messages;
+        self.pending_bytes -= bytes;
     }
 
     /// Nothing is taken from now on.
-    pub fn end(&mut self) {
+    pub fn close(&mut self) {
         self.ended = true;
     }
 }

@@ -7,75 +7,75 @@
 
 use std::time::{Duration, Instant};
 
-use super::noise::Noise;
+use super::jitter::JitterRng;
 
 /// Patience is doubled at most so often.
 const DOUBLINGS: u32 = 4;
 
 /// What a session's messages meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct Stall {
     /// Since when none of them was answered by an entity.
     pub since: Instant,
     /// They came back from the gateway; else nothing was heard.
-    pub bounced: bool,
+    pub rejected_by_gateway: bool,
 }
 
 /// One for a client: its sessions report to it. Sans-IO, as the books of a session are.
 #[derive(Debug)]
-pub struct Patience {
+pub struct SwitchTimer {
     bound: Duration,
     /// This client's share of the bound: not all leave at once.
     share: f64,
-    leaves: u32,
+    switches: u32,
     /// When this connection began, or any session last heard of an entity.
     progress: Instant,
     /// When patience was lost last.
-    lost_at: Option<Instant>,
-    noise: Noise,
+    last_switch: Option<Instant>,
+    noise: JitterRng,
 }
 
-impl Patience {
+impl SwitchTimer {
     /// The patience of a client that connects now. `seed` makes it differ from others'.
     #[must_use]
     pub fn new(bound: Duration, seed: u64, now: Instant) -> Self {
-        let mut noise = Noise::new(seed);
+        let mut noise = JitterRng::new(seed);
         let share = share(&mut noise);
-        Self { bound, share, leaves: 0, progress: now, lost_at: None, noise }
+        Self { bound, share, switches: 0, progress: now, last_switch: None, noise }
     }
 
     /// A session took replies: whether an entity has answered it.
-    pub fn heard(&mut self, answered: bool, now: Instant) {
+    pub fn record_replies(&mut self, answered: bool, now: Instant) {
         if answered {
-            self.leaves = 0;
+            self.switches = 0;
             self.progress = now;
         }
     }
 
     /// Whether the client leaves its gateway because a session is stuck like this: then all wait anew, and longer.
-    pub fn is_lost(&mut self, stuck: Stuck, now: Instant) -> bool {
-        if self.ends(stuck) > now {
+    pub fn try_switch(&mut self, stuck: Stall, now: Instant) -> bool {
+        if self.deadline(stuck) > now {
             return false;
         }
         self.share = share(&mut self.noise);
-        self.leaves = (self.leaves + 1).min(DOUBLINGS);
+        self.switches = (self.switches + 1).min(DOUBLINGS);
         self.progress = now;
-        self.lost_at = Some(now);
+        self.last_switch = Some(now);
         true
     }
 
     /// When a session that is stuck like this loses patience.
     #[must_use]
-    pub fn ends(&self, stuck: Stuck) -> Instant {
-        let since = match stuck.bounced {
-            true => stuck.since.max(self.lost_at.unwrap_or(stuck.since)),
+    pub fn deadline(&self, stuck: Stall) -> Instant {
+        let since = match stuck.rejected_by_gateway {
+            true => stuck.since.max(self.last_switch.unwrap_or(stuck.since)),
             false => stuck.since.max(self.progress),
         };
-        since + self.bound.mul_f64(self.share) * 2_u32.pow(self.leaves)
+        since + self.bound.mul_f64(self.share) * 2_u32.pow(self.switches)
     }
 }
 
-fn share(noise: &mut Noise) -> f64 {
+fn share(noise: &mut JitterRng) -> f64 {
     0.75 + noise.draw() / 2.0
 }
 
@@ -84,40 +84,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_leave_that_did_not_help_doubles_the_patience() {
+    fn each_failed_gateway_switch_doubles_the_switch_delay() {
         let bound = Duration::from_secs(8);
         let now = Instant::now();
-        let mut patience = Patience::new(bound, 7, now);
-        let waits = |patience: &Patience, now: Instant| {
-            patience.ends(Stuck { since: now, bounced: true }) - now
+        let mut patience = SwitchTimer::new(bound, 7, now);
+        let waits = |patience: &SwitchTimer, now: Instant| {
+            patience.deadline(Stall { since: now, rejected_by_gateway: true }) - now
         };
         assert!((bound * 3 / 4..=bound * 5 / 4).contains(&waits(&patience, now)));
-        let stuck = Stuck { since: now, bounced: true };
+        let stuck = Stall { since: now, rejected_by_gateway: true };
         for _ in 0..9 {
-            let end = patience.ends(stuck);
-            assert!(!patience.is_lost(stuck, end - Duration::from_millis(1)));
-            assert!(patience.is_lost(stuck, end));
+            let end = patience.deadline(stuck);
+            assert!(!patience.try_switch(stuck, end - Duration::from_millis(1)));
+            assert!(patience.try_switch(stuck, end));
         }
-        let now = patience.ends(stuck);
+        let now = patience.deadline(stuck);
         assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
-        patience.heard(false, now);
+        patience.record_replies(false, now);
         assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
-        patience.heard(true, now);
+        patience.record_replies(true, now);
         assert!(waits(&patience, now) <= bound * 5 / 4);
     }
 
     #[test]
-    fn clients_differ_in_their_patience_by_a_quarter() {
+    fn switch_delays_vary_by_a_quarter_between_clients() {
         let (bound, now) = (Duration::from_secs(1), Instant::now());
-        let stuck = Stuck { since: now, bounced: true };
+        let stuck = Stall { since: now, rejected_by_gateway: true };
         // A client's own changes at each leave, too.
-        let first = |seed: u64| Patience::new(bound, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), now);
+        let first =
+            |seed: u64| SwitchTimer::new(bound, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), now);
         let mut same = first(1);
         let later = (0..2_000).map(|_| {
-            let end = same.ends(stuck);
-            assert!(same.is_lost(stuck, end));
+            let end = same.deadline(stuck);
+            assert!(same.try_switch(stuck, end));
             let share = same.share;
-            same.heard(true, end);
+            same.record_replies(true, end);
             share
         });
         let all: [Vec<f64>; 2] =
@@ -133,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_hears_nothing_waits_while_others_are_answered() {
+    fn a_silent_session_waits_while_other_sessions_get_replies() {
         let since = Instant::now();
-        let mut patience = Patience::new(Duration::from_secs(8), 7, since);
+        let mut patience = SwitchTimer::new(Duration::from_secs(8), 7, since);
         let now = since + Duration::from_secs(3_000);
-        patience.heard(true, now);
-        assert!(patience.ends(Stuck { since, bounced: false }) > now);
-        assert!(patience.ends(Stuck { since, bounced: true }) < now);
+        patience.record_replies(true, now);
+        assert!(patience.deadline(Stall { since, rejected_by_gateway: false }) > now);
+        assert!(patience.deadline(Stall { since, rejected_by_gateway: true }) < now);
     }
 }

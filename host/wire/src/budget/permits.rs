@@ -7,34 +7,34 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::account::Account;
-use super::principals::{Budgets, Principal};
+use super::principals::{Budgets, PrincipalUsage};
 use super::send_window;
 
 /// The part of `max_connections` that `reserved_connections` is at most.
 const MOST_RESERVED: usize = 4;
 
 /// The pause between two attempts to get a place.
-const LOOK: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// There is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoPlace {
+pub struct LimitReached {
     /// Which bound was met.
     pub setting: &'static str,
     /// What it is.
-    pub most: usize,
+    pub limit: usize,
 }
 
 /// One of something of the node and of a principal, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Permit {
     budgets: Arc<Budgets>,
-    principal: Arc<Principal>,
+    principal: Arc<PrincipalUsage>,
     of_node: Option<fn(&Budgets) -> &AtomicUsize>,
-    of_principal: fn(&Principal) -> &AtomicUsize,
+    of_principal: fn(&PrincipalUsage) -> &AtomicUsize,
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         (self.of_principal)(&self.principal).fetch_sub(1, Ordering::AcqRel);
         if let Some(of_node) = self.of_node {
@@ -50,19 +50,22 @@ impl Budgets {
     /// # Errors
     ///
     /// Which bound leaves no place.
-    pub fn connect(self: &Arc<Self>, name: &str) -> Result<(Place, Arc<Account>, u64), NoPlace> {
+    pub fn admit_connection(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<(Permit, Arc<Account>, u64), LimitReached> {
         let limits = &self.limits;
         let principal = self.principal(name);
-        let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.connections;
+        let of_principal: fn(&PrincipalUsage) -> &AtomicUsize = |principal| &principal.connections;
         let of_node: fn(&Self) -> &AtomicUsize = |budgets| &budgets.connections;
         // Counted first: two that come together cannot both have the last place.
         let mine = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
         let all = of_node(self).fetch_add(1, Ordering::AcqRel);
         let (budgets, of_node) = (Arc::clone(self), Some(of_node));
-        let place = Place { budgets, principal: Arc::clone(&principal), of_node, of_principal };
+        let place = Permit { budgets, principal: Arc::clone(&principal), of_node, of_principal };
         let most = limits.max_connections;
         let reserved = limits.reserved_connections.min(most / MOST_RESERVED);
-        let refused = |setting, most| Err(NoPlace { setting, most });
+        let refused = |setting, most| Err(LimitReached { setting, limit: most });
         if mine >= limits.principal_connections {
             return refused("principal_connections", limits.principal_connections);
         }
@@ -77,48 +80,57 @@ impl Budgets {
     }
 
     /// A place for one more stream of a principal.
-    pub(crate) fn open(self: &Arc<Self>, account: &Account) -> Result<Place, NoPlace> {
+    pub(crate) fn admit_stream(
+        self: &Arc<Self>,
+        account: &Account,
+    ) -> Result<Permit, LimitReached> {
         let most = self.limits.principal_streams;
-        let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.streams;
+        let of_principal: fn(&PrincipalUsage) -> &AtomicUsize = |principal| &principal.streams;
         let principal = Arc::clone(&account.principal);
         let open = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
-        let place = Place { budgets: Arc::clone(self), principal, of_node: None, of_principal };
+        let place = Permit { budgets: Arc::clone(self), principal, of_node: None, of_principal };
         match open < most {
             true => Ok(place),
-            false => Err(NoPlace { setting: "principal_streams", most }),
+            false => Err(LimitReached { setting: "principal_streams", limit: most }),
         }
     }
 
     /// A place for one more component that is received, as soon as there is one, if that is within `upload_wait`. A client
     /// that deploys in a loop is slowed down by the wait, instead of being refused once a round trip.
-    pub(crate) async fn upload_in_time(
+    pub(crate) async fn wait_for_upload_permit(
         self: &Arc<Self>,
         account: &Account,
-    ) -> Result<Place, NoPlace> {
-        let end = Instant::now() + self.limits.upload_wait;
+    ) -> Result<Permit, LimitReached> {
+        let end = Instant::now() + self.limits.upload_queue_timeout;
         loop {
-            match self.upload(account) {
-                Err(_) if Instant::now() < end => tokio::time::sleep(LOOK).await,
+            match self.admit_upload(account) {
+                Err(_) if Instant::now() < end => tokio::time::sleep(RETRY_INTERVAL).await,
                 place => return place,
             }
         }
     }
 
     /// A place for one more component that is received.
-    pub(crate) fn upload(self: &Arc<Self>, account: &Account) -> Result<Place, NoPlace> {
+    pub(crate) fn admit_upload(
+        self: &Arc<Self>,
+        account: &Account,
+    ) -> Result<Permit, LimitReached> {
         let limits = &self.limits;
-        let of_principal: fn(&Principal) -> &AtomicUsize = |principal| &principal.uploads;
+        let of_principal: fn(&PrincipalUsage) -> &AtomicUsize = |principal| &principal.uploads;
         let of_node: fn(&Self) -> &AtomicUsize = |budgets| &budgets.uploads;
         let principal = Arc::clone(&account.principal);
         let mine = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
         let all = of_node(self).fetch_add(1, Ordering::AcqRel);
         let place =
-            Place { budgets: Arc::clone(self), principal, of_node: Some(of_node), of_principal };
+            Permit { budgets: Arc::clone(self), principal, of_node: Some(of_node), of_principal };
         if mine >= limits.principal_uploads {
-            return Err(NoPlace { setting: "principal_uploads", most: limits.principal_uploads });
+            return Err(LimitReached {
+                setting: "principal_uploads",
+                limit: limits.principal_uploads,
+            });
         }
         if all >= limits.max_uploads {
-            return Err(NoPlace { setting: "max_uploads", most: limits.max_uploads });
+            return Err(LimitReached { setting: "max_uploads", limit: limits.max_uploads });
         }
         Ok(place)
     }

@@ -25,40 +25,40 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::pending::{Most, Pending};
-use super::{Bounds, HEAD};
-use crate::code::Code;
-use crate::error::{Error, unreadable};
+use super::pending::{PendingLimits, PendingRequests};
+use super::{FRAME_OVERHEAD, NegotiatedLimits};
+use crate::close_code::CloseCode;
+use crate::error::{Error, decode_error_message};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter};
-use crate::proto::{Answer, Call};
+use crate::proto::{RpcRequest, RpcResponse};
 
-type Asker = oneshot::Sender<Result<Bytes, Error>>;
+type ResponseSender = oneshot::Sender<Result<Bytes, Error>>;
 
 /// Asks over one stream. When it is dropped, the stream ends, and so do the calls that have no answer.
-pub struct Calls {
-    shared: Arc<Shared>,
+pub struct RpcClient {
+    shared: Arc<Inner>,
     pushes: Mutex<Option<mpsc::Receiver<Bytes>>>,
     _stop: DropGuard,
 }
 
-struct Shared {
-    pending: Pending<Bytes, Asker>,
+struct Inner {
+    pending: PendingRequests<Bytes, ResponseSender>,
     last: AtomicU64,
     /// Bytes of a frame that the other side takes.
     frame: u32,
 }
 
-impl Calls {
+impl RpcClient {
     /// Takes a stream of calls over. Must be called within a tokio runtime: a task of it works until the
     /// stream or this ends; if it should panic, all calls end as lost.
     #[must_use]
-    pub fn new(writer: FrameWriter, reader: FrameReader, bounds: &Bounds) -> Self {
-        let most = Most {
-            count: (bounds.calls, "calls", "peer_calls"),
-            bytes: (bounds.call_bytes, "bytes of calls", "peer_call_bytes"),
+    pub fn new(writer: FrameWriter, reader: FrameReader, bounds: &NegotiatedLimits) -> Self {
+        let most = PendingLimits {
+            count: (bounds.in_flight_requests, "calls", "peer_calls"),
+            bytes: (bounds.in_flight_request_bytes, "bytes of calls", "peer_call_bytes"),
         };
-        let pending = Pending::new(most);
-        let shared = Arc::new(Shared { pending, last: AtomicU64::new(0), frame: bounds.frame });
+        let pending = PendingRequests::new(most);
+        let shared = Arc::new(Inner { pending, last: AtomicU64::new(0), frame: bounds.max_frame });
         let (sender, pushes) = mpsc::channel(bounds.pushes.max(1));
         let stop = CancellationToken::new();
         let driver = Driver {
@@ -87,7 +87,9 @@ impl Calls {
         async move {
             match refused {
                 Some(error) => Err(error),
-                None => answered.await.unwrap_or_else(|_| Err(Error::Lost("given up".into()))),
+                None => {
+                    answered.await.unwrap_or_else(|_| Err(Error::ConnectionLost("given up".into())))
+                }
             }
         }
     }
@@ -112,10 +114,10 @@ impl Calls {
     }
 }
 
-impl Shared {
-    fn queue(&self, body: Bytes, answer: Asker) -> Result<(), Error> {
+impl Inner {
+    fn queue(&self, body: Bytes, answer: ResponseSender) -> Result<(), Error> {
         let bytes = body.len() as u64;
-        if body.len() + HEAD > self.frame as usize {
+        if body.len() + FRAME_OVERHEAD > self.frame as usize {
             return Err(self.too_large("a call", bytes));
         }
         self.pending.queue(|pending| {
@@ -127,18 +129,18 @@ impl Shared {
         })
     }
 
-    fn answer(&self, answer: Answer) -> Result<(), Error> {
-        let result = match answer.too_large {
+    fn answer(&self, answer: RpcResponse) -> Result<(), Error> {
+        let result = match answer.omitted_size {
             0 => Ok(answer.body),
             bytes => Err(self.too_large("an answer", bytes)),
         };
-        let give = |_, asker: Asker, result| {
+        let give = |_, asker: ResponseSender, result| {
             // Whoever does not wait any more does not need it.
             let _ = asker.send(result);
         };
-        self.pending.answered(std::iter::once((answer.tag, result)), give).map_err(|tag| {
+        self.pending.complete(std::iter::once((answer.tag, result)), give).map_err(|tag| {
             let text = format!("an answer to call {tag}, which waits for none");
-            Error::violation(Code::UnexpectedFrame, text)
+            Error::violation(CloseCode::UnexpectedFrame, text)
         })
     }
 
@@ -148,7 +150,7 @@ impl Shared {
             let _ = asker.send(Err(Error::NotSent(why.to_owned())));
         }
         for (_, asker) in unanswered.in_doubt {
-            let _ = asker.send(Err(Error::Lost(why.to_owned())));
+            let _ = asker.send(Err(Error::ConnectionLost(why.to_owned())));
         }
         self.pending.end();
     }
@@ -161,7 +163,7 @@ impl Shared {
 
 /// What works on the stream.
 struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     writer: FrameWriter,
     reader: FrameReader,
     /// Until nobody wants events any more.
@@ -175,8 +177,8 @@ impl Driver {
         let (code, why) = tokio::select! {
             // First, so that what is queued when this side gives up is not sent any more.
             biased;
-            () = stop.cancelled() => (Code::Done, "this side closed the stream".to_owned()),
-            error = self.work() => (error.reset_code(), error.to_string()),
+            () = stop.cancelled() => (CloseCode::Done, "this side closed the stream".to_owned()),
+            error = self.work() => (error.close_code(), error.to_string()),
         };
         self.reader.stop(code);
         self.writer.reset(code);
@@ -192,7 +194,7 @@ impl Driver {
     }
 
     async fn step(&mut self) -> Result<(), Error> {
-        self.take_answers()?;
+        self.read_responses()?;
         self.put_calls();
         let full = self.held.is_some();
         tokio::select! {
@@ -204,7 +206,7 @@ impl Driver {
             () = self.shared.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
             done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
             more = self.reader.fill(), if !full => if !more? {
-                return Err(Error::Lost("the other side ended the stream".into()));
+                return Err(Error::ConnectionLost("the other side ended the stream".into()));
             },
         }
         Ok(())
@@ -213,17 +215,20 @@ impl Driver {
     fn put_calls(&mut self) {
         if self.writer.unwritten() < BATCH_BYTES {
             self.shared.pending.send(|tag, body| {
-                self.writer.put(&Call { tag, body });
+                self.writer.put(&RpcRequest { tag, body });
                 self.writer.unwritten() < BATCH_BYTES
             });
         }
     }
 
-    fn take_answers(&mut self) -> Result<(), Error> {
+    fn read_responses(&mut self) -> Result<(), Error> {
         while self.held.is_none() {
-            let Some(frame) = self.reader.buffered()? else { return Ok(()) };
-            let answer = Answer::decode(frame).map_err(|e| {
-                Error::violation(Code::BadFrame, format!("no answer: {}", unreadable(&e)))
+            let Some(frame) = self.reader.next_buffered()? else { return Ok(()) };
+            let answer = RpcResponse::decode(frame).map_err(|e| {
+                Error::violation(
+                    CloseCode::InvalidFrame,
+                    format!("no answer: {}", decode_error_message(&e)),
+                )
             })?;
             if answer.tag != 0 {
                 self.shared.answer(answer)?;
