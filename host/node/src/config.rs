@@ -27,6 +27,7 @@ mod check;
 mod cluster;
 mod file;
 mod guests;
+mod renamed;
 #[cfg(test)]
 mod tests;
 
@@ -105,7 +106,7 @@ impl Config {
     }
 
     fn read(text: &str, name: &str, join: &[String]) -> Result<Self, ConfigError> {
-        let input = Text { code: "bad-config", name, text };
+        let input = Text { code: "bad-config", name, text, renamed: renamed::RENAMED };
         let mut file: File = input.parse()?;
         if !join.is_empty() {
             file.join = join.to_vec();

@@ -95,14 +95,30 @@ pub(crate) struct Text<'a> {
     pub(crate) code: &'static str,
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
+    /// Former names of keys and sections, each with its present one, as `section.key`.
+    pub(crate) renamed: &'static [(&'static str, &'static str)],
 }
 
 impl Text<'_> {
     /// Reads it as TOML.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, InputError> {
         toml::from_str(self.text).map_err(|error| {
+            if let Some(renamed) = self.renamed_key(error.message()) {
+                return renamed;
+            }
             let (text, help) = explain(error.message());
             self.error(self.code, error.span(), text, help)
+        })
+    }
+
+    /// The error for a key that had another name in an earlier version.
+    fn renamed_key(&self, message: &str) -> Option<InputError> {
+        message.strip_prefix("unknown field")?;
+        self.renamed.iter().find_map(|(old, new)| {
+            let path: Vec<_> = old.split('.').collect();
+            let span = locate(self.text, &path)?;
+            let help = format!("write `{new}`");
+            Some(self.error(self.code, Some(span), format!("`{old}` was renamed"), Some(help)))
         })
     }
 

@@ -126,13 +126,20 @@ impl Access {
     }
 }
 
+/// Keys that had another name in an earlier version, each with its present one.
+const RENAMED: &[(&str, &str)] = &[
+    ("life.idle", "lifecycle.idle-timeout"),
+    ("life.remember", "lifecycle.remember-entities"),
+    ("life", "lifecycle"),
+];
+
 impl Manifest {
     /// Reads a manifest. `name` is what the errors call it.
     ///
     /// # Errors
     /// [`ManifestError`] with `bad-manifest` or `not-supported-yet`, and the line marked.
     pub fn parse(text: &str, name: &str) -> Result<Self, ManifestError> {
-        let input = Text { code: "bad-manifest", name, text };
+        let input = Text { code: "bad-manifest", name, text, renamed: RENAMED };
         if text.len() > MAX_MANIFEST_BYTES {
             let why = format!("{} bytes are more than {MAX_MANIFEST_BYTES}", text.len());
             return Err(input.at(&[], why, None));
@@ -150,7 +157,7 @@ impl Manifest {
         why: String,
         help: String,
     ) -> ManifestError {
-        Text { code, name, text }.at(&["component"], why, Some(help))
+        Text { code, name, text, renamed: RENAMED }.at(&["component"], why, Some(help))
     }
 
     /// What the sandbox needs of the limits.

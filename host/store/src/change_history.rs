@@ -1,7 +1,7 @@
-//! The recent changes of rows, and watches over them: what a backend inside one process needs.
+//! The recent changes of rows, and watches over them, for backends inside one process.
 //!
-//! Watches pull: the history is bounded, a watch only remembers how far it came, and one that falls
-//! behind the history is [`RowEvent::Lost`]. So a slow watcher costs nothing.
+//! Watches pull: the history is bounded, a watch remembers only how far it has read, and one that falls behind the
+//! history gets [`RowEvent::ResyncRequired`]. So a slow watcher costs nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -13,13 +13,13 @@ use futures::future::BoxFuture;
 
 use crate::{RowEvent, Watch};
 
-/// A bounded history of changes. Clones are handles to the same one.
+/// A bounded history of changes. Clones are handles to the same history.
 #[derive(Clone)]
 pub struct ChangeHistory(Arc<Mutex<History>>);
 
 struct History {
     events: VecDeque<RowEvent>,
-    /// Changes up to this revision are not held, or no longer.
+    /// The history does not hold changes up to this revision, or no longer holds them.
     compacted_revision: u64,
     max_events: usize,
     bytes: usize,
@@ -36,7 +36,7 @@ impl fmt::Debug for ChangeHistory {
 }
 
 impl ChangeHistory {
-    /// A history of what comes after `revision`, of at most so many events and bytes.
+    /// A history of the changes after `revision`, bounded in events and bytes.
     #[must_use]
     pub fn new(revision: u64, max_events: usize, max_bytes: usize) -> Self {
         Self(Arc::new(Mutex::new(History {
@@ -68,14 +68,14 @@ impl ChangeHistory {
         history.wake();
     }
 
-    /// Ends every watch with [`RowEvent::Lost`]: no change will be published any more.
+    /// Ends every watch with [`RowEvent::ResyncRequired`]: no more changes will be published.
     pub fn close(&self) {
         let mut history = self.lock();
         history.closed = true;
         history.wake();
     }
 
-    /// Watches rows whose keys start with `prefix`, after `revision`.
+    /// Watches rows whose keys start with `prefix` for changes after `revision`.
     #[must_use]
     pub fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
         let mut history = self.lock();

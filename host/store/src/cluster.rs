@@ -1,4 +1,4 @@
-//! Where nodes, leases, leadership, assignments and deployments live: rows with compare-and-set and watch.
+//! The store of nodes, leases, leadership, assignments and deployments: rows with compare-and-set and watch.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -15,21 +15,21 @@ pub const MAX_ROW_VALUE_BYTES: usize = 64 * 1024;
 ///
 /// # Contract
 ///
-/// A row is a key (1 to 512 bytes) and a value (at most 64 KiB: components are blobs of the `EntityStore`,
-/// R6). Each row has a *revision*: the store's own counter at its last change, never used twice, so a row
-/// deleted and made again has another one. `compare_and_set` must be linearizable and durable before it
-/// returns (R2, R10); nothing is asked beyond one row at a time, and nothing of the order between rows and commits:
-/// a store should serve rows first, since leases are rows. `get` and `list` come after every `compare_and_set` that
-/// was called before them. A watch from a revision must deliver every
-/// later change of the prefix, in order of revision; it may skip values that were overwritten before they
-/// were delivered, but never the last one. A watcher that is too slow or asks for a revision that the
-/// store no longer has must get [`RowEvent::Lost`], and lists anew. A key or a value beyond its limit is
-/// answered [`StoreError::Limit`].
+/// A row has a key (1 to 512 bytes) and a value (at most 64 KiB: components are blobs of the `EntityStore`, R6). Each
+/// row has a *revision*: the store's own counter at the row's last change. A revision is never reused, so a row that
+/// is deleted and created again has another one.
+/// `compare_and_set` must be linearizable, and durable before it returns (R2, R10). Nothing needs to be atomic beyond
+/// one row, and rows and commits need no order between them. A store should serve rows first, since leases are rows.
+/// `get` and `list` must come after every `compare_and_set` that was called before them.
+/// A watch from a revision must deliver every later change under its prefix, in order of revision. It may skip values
+/// that were overwritten before they were delivered, but never the last one. A watcher that is too slow, or asks for
+/// a revision that the store no longer has, must get [`RowEvent::ResyncRequired`]; it then lists the rows again.
+/// A key or value beyond its limit must be refused with [`StoreError::LimitExceeded`].
 pub trait ClusterStore: Send + Sync + 'static {
-    /// Who this store is.
+    /// The store's identity as of its opening, with the newest `durable_sequence`.
     fn identity(&self) -> StoreIdentity;
 
-    /// The nonces of its last openings, the newest last (R5): as many as it remembers.
+    /// The nonces of the last openings that the store remembers, newest last (R5).
     fn open_nonces(&self) -> Vec<u64> {
         vec![self.identity().open_nonce]
     }
@@ -37,32 +37,32 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// One row.
     fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>>;
 
-    /// All rows whose keys start with `prefix`, in order of key, and the revision as of which they are listed.
+    /// All rows whose keys start with `prefix`, ordered by key, and the revision as of which they are listed.
     fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>>;
 
-    /// Writes or deletes a row if it is as expected.
+    /// Writes or deletes a row if it has the expected revision; returns the revision of the change.
     fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>>;
 
-    /// Changes of rows whose keys start with `prefix`, after `revision`.
+    /// Watches rows whose keys start with `prefix` for changes after `revision`.
     fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch>;
 }
 
-/// One compare-and-set.
+/// A conditional write of one row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompareAndSet {
-    /// Which row.
+    /// The row's key.
     pub key: String,
-    /// The revision that it must have; `None`: it must not exist.
+    /// The revision that the row must have; `None`: the row must not exist.
     pub expected: Option<u64>,
-    /// Its new value; `None` deletes it.
+    /// The new value; `None` deletes the row.
     pub value: Option<Bytes>,
 }
 
 impl CompareAndSet {
-    /// Whether key and value are within their limits.
+    /// Checks the key and the value against their limits.
     ///
     /// # Errors
-    /// [`StoreError::Limit`] if not.
+    /// [`StoreError::LimitExceeded`] if one is beyond its limit.
     pub fn check(&self) -> Result<(), StoreError> {
         let value = self.value.as_ref().map_or(0, Bytes::len);
         if self.key.is_empty() || self.key.len() > MAX_ROW_KEY_BYTES {
@@ -80,13 +80,13 @@ impl CompareAndSet {
     }
 }
 
-/// Why a compare-and-set did not happen.
+/// Why a compare-and-set failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CompareAndSetError {
-    /// The row is not as expected; here is how it is.
+    /// The row does not have the expected revision. Holds the current row; `None` if it does not exist.
     #[error("the row was changed by somebody else")]
     RevisionMismatch(Option<StoredRow>),
-    /// The store failed; whether the row was written is not known.
+    /// The store failed; it is unknown whether the row was written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -103,7 +103,7 @@ pub struct StoredRow {
 }
 
 impl RowEvent {
-    /// Whose change it is and at which revision; nothing for [`RowEvent::Lost`].
+    /// The key and the revision of the change; `None` for [`RowEvent::ResyncRequired`].
     #[must_use]
     pub fn key_and_revision(&self) -> Option<(&str, u64)> {
         match self {
@@ -114,24 +114,24 @@ impl RowEvent {
     }
 }
 
-/// One change.
+/// A change, as a watch delivers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowEvent {
-    /// The row has this value now.
+    /// The row now has this value.
     Set(StoredRow),
-    /// The row was deleted at this revision.
+    /// The row was deleted.
     Deleted {
-        /// Which row.
+        /// The row's key.
         key: String,
-        /// When.
+        /// The revision of the deletion.
         revision: u64,
     },
-    /// Changes were missed: list anew and watch from there.
+    /// Changes were missed: list the rows again, and watch from the revision of the list.
     ResyncRequired,
 }
 
-/// A running watch; dropped, it ends.
+/// A running watch. Dropping it ends it.
 pub trait Watch: Send {
-    /// The next change. Cancel safe. After [`RowEvent::Lost`] it gives only that.
+    /// The next change. Cancel safe. After [`RowEvent::ResyncRequired`] it returns only that.
     fn next(&mut self) -> futures::future::BoxFuture<'_, RowEvent>;
 }

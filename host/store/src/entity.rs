@@ -1,4 +1,4 @@
-//! Where entities' heads, lanes and state live.
+//! The store of entities' heads, lanes and state.
 
 use bytes::Bytes;
 use ostraca_core::ids::{Entity, ShardPath};
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::keys::MAX_KEY_BYTES;
 use crate::{StoreError, StoreFuture, StoreIdentity};
 
-/// The largest value of a record, in bytes. Types have lower limits of their own.
+/// The largest value of a record, in bytes. Entity types have lower limits of their own.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The most bytes that a turn writes, as [`commit_bytes`] counts them; a frame between nodes takes more. Types have
-/// lower limits of their own.
+/// The largest commit, in bytes as [`commit_bytes`] counts them; a frame between nodes can hold more. Entity types
+/// have lower limits of their own.
 pub const MAX_COMMIT_BYTES: usize = 18 * 1024 * 1024;
 
-/// The bytes of a commit: its keys, values and replies, and what each takes beside them. Never fewer than it has on
-/// a link.
+/// The size of a commit in bytes: its keys, values and replies, plus a fixed overhead for each. It is an upper bound
+/// of the encoded size on a link.
 #[must_use]
 pub fn commit_bytes(commit: &Commit) -> usize {
     let replies = commit.head.lanes.iter().map(|lane| {
@@ -34,10 +34,10 @@ pub fn commit_bytes(commit: &Commit) -> usize {
     512 + names + replies.sum::<usize>() + writes.sum::<usize>()
 }
 
-/// Whether a commit as a whole is within the limit that every backend has.
+/// Checks a commit against the total size limit that all backends share.
 ///
 /// # Errors
-/// The limit that it passes.
+/// The limit that is exceeded, and by what.
 pub fn check_commit(commit: &Commit) -> Result<(), String> {
     let bytes = commit_bytes(commit);
     if bytes > MAX_COMMIT_BYTES {
@@ -46,10 +46,10 @@ pub fn check_commit(commit: &Commit) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a record is within the limits that every backend has.
+/// Checks a record's key and value against the limits that all backends share.
 ///
 /// # Errors
-/// The limit that it passes.
+/// The limit that is exceeded, and by what.
 pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
     if key.len() > MAX_KEY_BYTES {
         return Err(format!(
@@ -69,54 +69,55 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 ///
 /// # Contract
 ///
-/// **Claims (R1, R4, R5).** Of a shard one claim stands. `claim` must grant a claim if none stands or
-/// if it [`supersedes`](Claim::supersedes) the one that does, and must refuse it otherwise, returning
-/// the one that stands. A claim of another cluster must be refused by name. Once `claim` has returned
-/// `Granted`, no commit under another claim of that shard may take effect, however late it arrives.
+/// **Claims (R1, R4, R5).** Each shard has at most one current claim. `claim` must grant a claim if the shard has
+/// none, or if the new claim [`supersedes`](Claim::supersedes) the current one. Otherwise it must refuse the claim
+/// and return the current one. A claim of another cluster must be refused as `OtherCluster`. Once `claim` has
+/// returned `Granted`, no commit under another claim of that shard may take effect, however late it arrives.
 ///
-/// **Commits (R1, R3).** A commit must take effect only if the claim that stands equals its own exactly
-/// and the stored head has version `from` (0: there is no head). One whose turn id and new version are
-/// already the head's must be answered `Already`, whatever claim stands: it is durable. Effects are atomic:
-/// the head and all writes, or none. One whose new version is not `from + 1` must be refused with `Limit`; one that
-/// has a key or value beyond its limit ([`check_record`]), or is too large as a whole ([`check_commit`]), with
-/// `TooLarge`, by every store alike.
-/// The commits and claims of a shard are judged in the order of the calls, and within a call in its order, each
-/// seeing those before it: so after a refused commit of an entity all later ones that build on it are refused
-/// too. Between shards there is no order.
-/// `Done` may be said only when the commit is on stable storage. Only a failed or unfinished write may be
-/// answered `Unknown`, then for the whole batch; a store that knows that it wrote nothing says `Refused`.
+/// **Commits (R1, R3).** A commit must take effect only if the shard's current claim equals the commit's claim
+/// exactly and the stored head has version `expected_version` (0: there is no head). A commit whose turn id and new
+/// version are already the head's must be answered `AlreadyCommitted`, whatever the current claim is: it is durable.
+/// Effects are atomic: the head and all writes, or none. A commit whose new version is not `expected_version + 1`
+/// must be refused with `LimitReached`. One that has a key or value beyond its limit ([`check_record`]), or is too
+/// large as a whole ([`check_commit`]), must be refused with `TooLarge`, by every store alike.
+/// The commits and claims of a shard are decided in the order of the calls, and within a call in its order. Each sees
+/// those before it, so after a refused commit of an entity, all later ones that build on it are refused too. There is
+/// no order between shards.
+/// A store may answer `Committed` only when the commit is on stable storage. It may answer `Unknown` only for a
+/// failed or unfinished write, and then for the whole batch. A store that knows that it wrote nothing answers
+/// `Refused`.
 ///
-/// **Reads (R2).** Whatever is handed out must be durable, must come after all commits of that entity or
-/// shard that were queued before the call, and must show turns whole. A commit is queued when the call of
-/// `commit` returns its future, before that is awaited. A load must give the lanes beside a head whose
-/// `lanes_beside` is not 0, in the order of their sessions; a store need not look for any others.
+/// **Reads (R2).** Whatever a read returns must be durable, must come after all commits of that entity or shard that
+/// were queued before the call, and must show turns whole. A commit is queued when the call of `commit` returns its
+/// future, before the future is awaited. A load must return the spilled lanes of a head whose `spilled_lane_count` is
+/// not 0, ordered by session; a store need not look for any others.
 ///
-/// **Sequences.** The store gives each accepted commit a sequence within its shard, rising with gaps,
-/// kept in the head; it must not go back over a restart.
+/// **Sequences.** The store gives each accepted commit a sequence within its shard and keeps it in the head.
+/// Sequences rise, with gaps, and must not go back after a restart.
 ///
-/// A call whose future is dropped may still take effect. No call may panic over what a caller sends.
+/// A call whose future is dropped may still take effect. No call may panic because of its input.
 pub trait EntityStore: Send + Sync + 'static {
-    /// Who this store is, as of its opening; `sequence` is the newest durable one.
+    /// The store's identity as of its opening, with the newest `durable_sequence`.
     fn identity(&self) -> StoreIdentity;
 
-    /// The nonces of its last openings, the newest last (R5): as many as it remembers.
+    /// The nonces of the last openings that the store remembers, newest last (R5).
     fn open_nonces(&self) -> Vec<u64> {
         vec![self.identity().open_nonce]
     }
 
-    /// Claims shards, one answer each, in order.
+    /// Claims shards. Returns one outcome per claim, in order.
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>>;
 
-    /// The claims that stand, `None` for a shard that nobody ever claimed.
+    /// The current claims, in order; `None` for a shard that was never claimed.
     fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>>;
 
-    /// Commits turns, one answer each, in order. They need not be of one shard.
+    /// Commits turns, which may be of different shards. Returns one outcome per turn, in order.
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>>;
 
-    /// Loads heads and lanes, one answer each, in order.
+    /// Loads heads and spilled lanes. Returns one result per entity, in order.
     fn load(
         &self,
         entities: Vec<(ShardPath, Entity)>,
@@ -125,43 +126,43 @@ pub trait EntityStore: Send + Sync + 'static {
     /// Reads a page of a shard's records of one kind.
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>>;
 
-    /// Keeps bytes under their BLAKE3 digest, durably; idempotent (R6). Any size up to the backend's limit.
+    /// Stores bytes durably under their BLAKE3 digest; idempotent (R6). Any size up to the backend's limit.
     fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>>;
 
-    /// The bytes with that digest, checked against it.
+    /// The bytes with this digest, verified against it; `None` if there are none.
     fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>>;
 }
 
-/// What to scan.
+/// A request for one page of records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
-    /// Whose records.
+    /// The shard to scan.
     pub shard: ShardPath,
-    /// Of which kind.
+    /// The kind of records to read.
     pub kind: ScanKind,
-    /// Where the page before this one ended: its [`Page::next`].
+    /// The end of the previous page: its [`Page::next_cursor`]. `None` starts at the beginning.
     pub after: Option<Bytes>,
-    /// At most so many records; at least 1 is returned if there is one.
+    /// The most records in the page. At least one is returned if there is one.
     pub max_records: usize,
-    /// Stop before the page holds more than so many bytes, but return at least one record.
+    /// The page ends before it exceeds this many bytes, but holds at least one record if there is one.
     pub max_bytes: usize,
 }
 
-/// Kinds of records that are read by scanning.
+/// The kinds of records that can be scanned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScanKind {
-    /// The heads of the shard, in the order of the entities' types and ids.
+    /// The heads of the shard, ordered by entity type and id.
     Heads,
-    /// One entity's state, in the order of its keys (bytewise).
+    /// One entity's state, ordered by key (bytewise).
     State(Entity),
 }
 
-/// One page.
+/// One page of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// The records, in order.
     pub records: Vec<ScannedRecord>,
-    /// Where the next page starts, opaque; `None` at the end.
+    /// An opaque cursor for the next page; `None` at the end.
     pub next_cursor: Option<Bytes>,
 }
 

@@ -1,13 +1,12 @@
 //! Keys on disk: `namespace · pool · shard · kind · entity type · entity id · …`, in an order that scans can use.
 //!
-//! Names are escaped and terminated (`00` becomes `00 ff`, the end is `00 00`), numbers are big-endian, and a
-//! key of state stands last and raw. So comparing two keys bytewise compares their parts one by one; the
-//! records of one shard, of one kind, and of one entity each lie together behind a prefix that no other
-//! shard's, kind's or entity's key starts with; and a claim covers exactly the keys that start with its
-//! shard's prefix (R23).
+//! Names are escaped and terminated (`00` becomes `00 ff`, the end is `00 00`), numbers are big-endian, and a state
+//! key comes last and unescaped. So comparing two keys bytewise compares their parts one by one. The records of one
+//! shard, of one kind, and of one entity are each contiguous, behind a prefix that no key of another shard, kind or
+//! entity starts with. A claim covers exactly the keys that start with its shard's prefix (R23).
 //!
-//! Nothing is written yet under the keys of timers, outboxes, journals, remembered entities and dead letters; their
-//! layouts are fixed here, so that stores need no migration (`docs/decisions/0023`).
+//! Nothing is written yet under the keys of timers, outboxes, journals, remembered entities and dead letters. Their
+//! layouts are fixed here, so that stores will need no migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -17,11 +16,12 @@ use ostraca_core::records::RecordKey;
 use crate::StoreError;
 use crate::record::RecordKind;
 
-/// The longest key that a store need take, in bytes, escapes included: at least 300 for a key of state, even
-/// beside the longest entity id. Backends keep many keys in one page, so the bound is theirs.
+/// The longest key that a backend must accept, in bytes, escapes included. It leaves at least 300 bytes for a state
+/// key, even with an entity id of 512 bytes (NUL bytes, which are escaped, leave less). Backends set this bound,
+/// since they keep many keys in one page.
 pub const MAX_KEY_BYTES: usize = 960;
 
-/// What every key of a shard starts with, and no other key does.
+/// The prefix of every key of a shard, and of no other key.
 #[must_use]
 pub fn shard_prefix(shard: &ShardPath) -> Vec<u8> {
     let mut key = Vec::with_capacity(96);
@@ -31,7 +31,7 @@ pub fn shard_prefix(shard: &ShardPath) -> Vec<u8> {
     key
 }
 
-/// What every key of one kind in a shard starts with.
+/// The prefix of every key of one kind in a shard.
 #[must_use]
 pub fn kind_prefix(of: &ShardPath, kind: RecordKind) -> Vec<u8> {
     let mut key = shard_prefix(of);
@@ -45,7 +45,7 @@ pub fn claim(of: &ShardPath) -> Vec<u8> {
     kind_prefix(of, RecordKind::Claim)
 }
 
-/// What every key of one kind of an entity's records starts with.
+/// The prefix of every key of an entity's records of one kind.
 #[must_use]
 pub fn entity_prefix(of: &ShardPath, kind: RecordKind, entity: &Entity) -> Vec<u8> {
     let mut key = kind_prefix(of, kind);
@@ -60,7 +60,7 @@ pub fn head(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     entity_prefix(of, RecordKind::Head, entity)
 }
 
-/// The key and the kind of a record beside an entity's head.
+/// The key and the kind of a state record or spilled lane.
 #[must_use]
 pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u8>, RecordKind) {
     let (kind, last) = match record {
@@ -72,7 +72,7 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
     (key, kind)
 }
 
-/// The key of a timer: a shard's timers lie in the order of their due times, in milliseconds of UTC.
+/// The key of a timer. A shard's timers are ordered by `due`, in milliseconds of UTC.
 #[must_use]
 pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
     let mut key = kind_prefix(of, RecordKind::Timer);
@@ -83,7 +83,7 @@ pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
     key
 }
 
-/// The key of a message that waits to be sent: those from one entity to another lie in their order.
+/// The key of a message that waits to be sent. Messages from one entity to another are ordered by number.
 #[must_use]
 pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> Vec<u8> {
     let mut key = entity_prefix(of, RecordKind::Outbox, sender);
@@ -101,13 +101,13 @@ pub fn journal(of: &ShardPath, entity: &Entity, number: u64) -> Vec<u8> {
     key
 }
 
-/// The key of the mark of a remembered entity.
+/// The key that marks a remembered entity.
 #[must_use]
 pub fn remembered(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     entity_prefix(of, RecordKind::Remembered, entity)
 }
 
-/// The key of a message that its sender has set aside.
+/// The key of a message that its sender set aside.
 #[must_use]
 pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     let mut key = entity_prefix(of, RecordKind::DeadLetter, sender);
@@ -115,7 +115,8 @@ pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     key
 }
 
-/// Reads the entity out of what follows the prefix of a kind in a key; gives what follows the entity too.
+/// Parses the entity at the start of `rest`, which is a key without its kind's prefix. Also returns what follows the
+/// entity.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if the bytes are not an entity.

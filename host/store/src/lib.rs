@@ -1,10 +1,10 @@
 //! The two store traits: what a backend must do, may do, and must never do.
 //!
-//! They are apart because people mix them: leases in one system, state in another. Both are shaped in
-//! batches and know no clock. Every backend passes the suite in `conformance` (a feature); the
-//! [`memory`] backend is the shortest reading of the contract. [`keys`] and [`record`] say how things
-//! stand on disk, [`changes`] helps a backend to keep watches, [`witness`] tells a store from another, a
-//! copy, or its own past (R5).
+//! They are separate so that a deployment can combine two systems: leases in one, state in another. [`EntityStore`]
+//! works in batches, and neither trait reads a clock. Every backend passes the suite in `conformance` (a feature);
+//! [`memory`] is the shortest implementation of the contract. [`keys`] and [`record`] define the layout on disk,
+//! [`change_history`] helps a backend implement watches, and [`witness`] tells a store from another one, from a copy,
+//! and from its own past (R5).
 
 pub mod change_history;
 pub mod cluster;
@@ -24,45 +24,46 @@ use futures::future::BoxFuture;
 use ostraca_core::ids::ClusterId;
 use serde::{Deserialize, Serialize};
 
-/// The future of a store call. It owns all it needs: a caller may drop it, and the call goes on.
+/// The future of a store call. It owns all that it needs. Dropping it does not cancel the call, which may still take
+/// effect.
 pub type StoreFuture<T> = BoxFuture<'static, T>;
 
-/// Who a store is, and how often it was opened (R5).
+/// A store's identity, and how often it was opened (R5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
-    /// Random, made when the store was explicitly created.
+    /// Random, chosen when the store was explicitly created.
     pub store_id: u128,
     /// The cluster that it belongs to.
     pub cluster: ClusterId,
-    /// The cluster's name, for people.
+    /// The cluster's name, for display.
     pub cluster_name: String,
-    /// Raised durably at each opening.
+    /// Incremented durably each time the store is opened.
     pub open_count: u64,
-    /// Random at each opening: two copies of a store opened equally often differ in it.
+    /// Random for each opening, so that two copies of a store with the same `open_count` differ.
     pub open_nonce: u64,
-    /// The highest sequence of the whole store that is durable; rises with every batch.
+    /// The highest durable sequence of the whole store. It rises with every batch that writes.
     pub durable_sequence: u64,
 }
 
-/// Why a store call gave no answer.
+/// Why a store call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum StoreError {
-    /// It may work again: retry after a while.
+    /// Temporary: retry after a while.
     #[error("the store does not answer now: {0}")]
     Unavailable(String),
-    /// A write or sync failed: the store has stopped writing, until it is opened again.
+    /// A write or sync failed. The store writes nothing more until it is opened again.
     #[error("the store has stopped: {0}")]
     Stopped(String),
     /// The data on disk is not what this version writes.
     #[error("the store's data cannot be read: {0}")]
     Corrupt(String),
-    /// A limit of the store would be passed.
+    /// The call would exceed a limit of the store.
     #[error("beyond a limit of the store: {0}")]
     LimitExceeded(String),
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later without anybody's help.
+    /// Whether the same call may succeed later without intervention.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unavailable(_))

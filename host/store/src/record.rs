@@ -1,11 +1,11 @@
-//! Records on disk: a header of five bytes, then the body.
+//! Records on disk: a five-byte header, then the body.
 //!
-//! The header is kind, format, flags, and the id of the key that sealed the body (two bytes,
-//! little-endian; 0: not sealed). Bodies are postcard, but for state, whose body is the guest's own bytes.
-//! Every body passes the one [`Seal`] hook, so encryption at rest is a matter of another `Seal`.
+//! The header holds the kind, the format, the flags, and the id of the key that sealed the body (two bytes,
+//! little-endian; 0: not sealed). Bodies are postcard, except for state, whose body is the guest's own bytes. Every
+//! body passes through the one [`Seal`] hook, so encryption at rest only needs another `Seal`.
 //!
-//! What is confusing: the kind stands in the key too, where it orders; here it guards against a record
-//! that is read as what it is not. Anything unknown is [`StoreError::Corrupt`]: a store never guesses.
+//! What is confusing: the kind is also part of the key, where it determines the order. Here it keeps a record from
+//! being read as another kind. Anything unknown is [`StoreError::Corrupt`]: a store never guesses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,29 +20,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 
-/// The kinds of records. The numbers are on disk: none is ever used for something else.
+/// The kinds of records. Their numbers are stored on disk and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// The claim that stands on a shard.
+    /// A shard's current claim.
     Claim = 1,
     /// An entity's head.
     Head = 2,
     /// A key of an entity's state.
     State = 3,
-    /// A lane beside an entity's head.
+    /// A spilled lane: one stored outside its entity's head.
     Lane = 4,
-    /// Reserved: a timer, by due time.
+    /// Reserved: a timer, ordered by due time.
     Timer = 5,
-    /// Reserved: a message that waits to be sent, by number.
+    /// Reserved: a message waiting to be sent, ordered by number.
     Outbox = 6,
     /// Reserved: an event of an entity's journal.
     Journal = 7,
-    /// Reserved: the mark of a remembered entity.
+    /// Reserved: marks a remembered entity.
     Remembered = 8,
     /// Reserved: a tell that was set aside.
     DeadLetter = 9,
-    /// A piece of a record that is too large for its backend; only backends write it.
+    /// A part of a record that is too large for its backend; only backends write it.
     Fragment = 10,
     /// A row of the `ClusterStore`.
     Row = 32,
@@ -51,7 +51,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The kind with that number.
+    /// The kind with this number; `None` if it is unknown.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Some(match number {
@@ -72,17 +72,17 @@ impl RecordKind {
     }
 }
 
-/// Flag: the body only says how many [`Kind::Chunk`] records hold the real one.
+/// Flag: the body holds only the number of [`RecordKind::Fragment`] records that hold the real body.
 pub const FRAGMENTED: u8 = 1;
 
-/// A record's first bytes.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// The record's kind.
     pub kind: RecordKind,
-    /// [`CHUNKED`] or nothing.
+    /// [`FRAGMENTED`] or 0.
     pub flags: u8,
-    /// Which key sealed the body; 0: none.
+    /// The key that sealed the body; 0: not sealed.
     pub key_id: u16,
 }
 
@@ -90,17 +90,17 @@ impl Header {
     /// Its size on disk, in bytes.
     pub const BYTES: usize = 5;
 
-    /// As on disk.
+    /// The header as stored on disk.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let [low, high] = self.key_id.to_le_bytes();
         [self.kind as u8, FORMAT, self.flags, low, high]
     }
 
-    /// Takes the header off a record that must be of kind `expected`; gives the body too.
+    /// Splits a record, which must be of kind `expected`, into its header and its body.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for another or an unknown kind, format or flag.
+    /// [`StoreError::Corrupt`] if the record is too short, is of another kind, or has an unknown format or flag.
     pub fn take(expected: RecordKind, record: &[u8]) -> Result<(Self, &[u8]), StoreError> {
         let [kind, format, flags, low, high, body @ ..] = record else {
             return Err(corrupt(expected, "it is shorter than its header"));
@@ -117,15 +117,15 @@ impl Header {
     }
 }
 
-/// Encryption at rest, one day: every body passes here on its way to and from the disk.
+/// The hook for encryption at rest: every body passes through it on its way to and from the disk.
 pub trait Seal: fmt::Debug + Send + Sync + 'static {
-    /// Seals a body that will stand under `key`; gives the id of the key used.
+    /// Seals a body to be stored under `key`; returns the id of the sealing key, and the sealed body.
     fn seal(&self, key: &[u8], body: Vec<u8>) -> (u16, Vec<u8>);
 
-    /// Opens it again.
+    /// Opens a sealed body.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it was not sealed under this `key` by the key with that id.
+    /// [`StoreError::Corrupt`] if the body was not sealed under this `key` with the key `key_id`.
     fn open<'a>(
         &self,
         key: &[u8],
@@ -134,7 +134,7 @@ pub trait Seal: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Cow<'a, [u8]>, StoreError>;
 }
 
-/// Seals nothing.
+/// Leaves bodies unsealed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 
@@ -152,9 +152,9 @@ impl Seal for Plain {
     }
 }
 
-/// A body that is postcard.
+/// A body that is encoded as postcard.
 pub trait Body: Serialize + DeserializeOwned {
-    /// The kind of records that hold it.
+    /// The kind of the records that hold it.
     const KIND: RecordKind;
 }
 
@@ -166,12 +166,13 @@ impl Body for Lane {
     const KIND: RecordKind = RecordKind::Lane;
 }
 
-/// The claim that stands on a shard, and how far commit sequences are spoken for.
+/// A shard's current claim, and the commit sequences that are reserved for the shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRecord {
-    /// The claim.
+    /// The current claim.
     pub claim: Claim,
-    /// No commit of the shard has a higher sequence than this. Reserved in blocks, so that a turn need not write it.
+    /// No commit of the shard has a higher sequence. Sequences are reserved in blocks, so that most turns need not
+    /// write this record.
     pub reserved_sequence: u64,
     /// Fields of later releases.
     pub extensions: Extensions<ClaimRecord>,
@@ -185,7 +186,7 @@ impl Body for ClaimRecord {
     const KIND: RecordKind = RecordKind::Claim;
 }
 
-/// Turns bodies into records and back.
+/// Encodes bodies as records and decodes them.
 #[derive(Clone, Debug)]
 pub struct Codec {
     seal: Arc<dyn Seal>,
@@ -198,15 +199,15 @@ impl Default for Codec {
 }
 
 impl Codec {
-    /// A codec whose bodies pass `seal`.
+    /// A codec that passes bodies through `seal`.
     pub fn new(seal: Arc<dyn Seal>) -> Self {
         Self { seal }
     }
 
-    /// The record that stands under `key`.
+    /// Encodes `value` as the record to store under `key`.
     ///
     /// # Errors
-    /// [`StoreError::Limit`] if the value cannot be encoded; none of ours can fail.
+    /// [`StoreError::LimitExceeded`] if the value cannot be encoded; no type of ours can fail.
     pub fn encode<T: Body>(&self, key: &[u8], value: &T) -> Result<Vec<u8>, StoreError> {
         let body = codec::encode(value).map_err(|error| {
             StoreError::LimitExceeded(format!("a record cannot be encoded: {error}"))
@@ -214,7 +215,7 @@ impl Codec {
         Ok(self.encode_bytes(T::KIND, key, body))
     }
 
-    /// The record of a body that is already bytes.
+    /// Encodes a body that is already bytes.
     #[must_use]
     pub fn encode_bytes(&self, kind: RecordKind, key: &[u8], body: impl Into<Vec<u8>>) -> Vec<u8> {
         let (key_id, body) = self.seal.seal(key, body.into());
@@ -224,19 +225,19 @@ impl Codec {
         record
     }
 
-    /// The value of the record that stood under `key`, put together again if it was in chunks.
+    /// Decodes the record that was stored under `key`, with its fragments joined.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it is not a whole record of that kind.
+    /// [`StoreError::Corrupt`] if it is not a whole record of the expected kind.
     pub fn decode<T: Body>(&self, key: &[u8], record: &[u8]) -> Result<T, StoreError> {
         let body = self.open(T::KIND, key, record)?;
         codec::decode(&body).map_err(|error| corrupt(T::KIND, &error.to_string()))
     }
 
-    /// The body of a record whose body is bytes.
+    /// The body of a record whose body is plain bytes, with its fragments joined.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it is not a whole record of that kind.
+    /// [`StoreError::Corrupt`] if it is not a whole record of the expected kind.
     pub fn decode_bytes(
         &self,
         kind: RecordKind,

@@ -1,8 +1,8 @@
-//! What is remembered of a store outside of it, to notice that the store is another one, a copy that went
-//! another way, or older than it was (R5).
+//! What is remembered of a store outside the store itself, to detect that it was replaced by another store, by a
+//! fork, or by an older state of itself (R5).
 //!
-//! The process that has the store open keeps such a file, and so does every node that uses it over the
-//! network: each notices what the other's disk cannot tell.
+//! The process that has the store open keeps such a file, and so does every node that uses the store over the
+//! network. Each detects what the other's disk cannot show.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -19,27 +19,27 @@ pub struct Witness {
     pub store_id: u128,
     /// How often it had been opened.
     pub open_count: u64,
-    /// The nonce of that opening.
+    /// The nonce of its last opening.
     pub open_nonce: u64,
-    /// The highest sequence that it was seen to have.
+    /// The highest durable sequence that was seen.
     pub sequence: u64,
 }
 
-/// A store as it is found: what a [`Witness`] is compared with.
+/// The state in which a store is found, to compare with a [`Witness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedStore<'a> {
     /// Its id.
     pub store_id: u128,
     /// How often it was opened.
     pub open_count: u64,
-    /// The nonces of its last openings, the newest last.
+    /// The nonces of its last openings, newest last.
     pub open_nonces: &'a [u64],
     /// Its newest durable sequence.
     pub sequence: u64,
 }
 
 impl ObservedStore<'_> {
-    /// Whether the opening with that number had that nonce.
+    /// Whether the opening `number` had this nonce; false if its nonce is no longer remembered.
     #[must_use]
     pub fn opening_has_nonce(&self, number: u64, nonce: u64) -> bool {
         let Some(ago) = self.open_count.checked_sub(number) else { return false };
@@ -50,11 +50,11 @@ impl ObservedStore<'_> {
     }
 }
 
-/// How a store differs from what is remembered of it. The texts leave the store's and the witness's place to
-/// whoever knows them.
+/// How a store differs from its witness. The texts leave out the paths of the store and the witness; callers add
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WitnessMismatch {
-    /// It has another id.
+    /// The store has another id.
     #[error("it is another store: {found:032x}, and not {remembered:032x}")]
     DifferentStore {
         /// The id that was found.
@@ -62,7 +62,7 @@ pub enum WitnessMismatch {
         /// The one that is remembered.
         remembered: u128,
     },
-    /// It lacks what it once had on stable storage.
+    /// The store lacks writes that it once had on stable storage.
     #[error("it went back: it is at sequence {found_sequence}, and was at {witnessed_sequence}")]
     RolledBack {
         /// The sequence that was found.
@@ -70,29 +70,29 @@ pub enum WitnessMismatch {
         /// The one that is remembered.
         witnessed_sequence: u64,
     },
-    /// It was opened elsewhere since a copy of it was made.
+    /// The store and a copy of it were opened separately.
     #[error(
         "it is a copy that went another way: its opening {open_count} is not the one that was seen"
     )]
     Forked {
-        /// The opening that is remembered.
+        /// The remembered opening, which the store does not have.
         open_count: u64,
     },
 }
 
-/// Why a witness was not read.
+/// Why a witness could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file is something else.
+    /// The file is not a witness.
     #[error("it is no witness")]
     InvalidFormat,
-    /// The system refused.
+    /// A file operation failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Witness {
-    /// What is to be remembered of a store.
+    /// The witness of a store with this identity.
     #[must_use]
     pub fn from_identity(identity: &StoreIdentity) -> Self {
         let StoreIdentity {
@@ -105,10 +105,10 @@ impl Witness {
         Self { store_id: store, open_count: opened, open_nonce: nonce, sequence }
     }
 
-    /// Compares a store as it is found with what is remembered.
+    /// Compares a store as it is found with this witness.
     ///
     /// # Errors
-    /// How they differ: such a store must not be used until somebody has decided so.
+    /// How they differ: such a store must not be used until an operator has decided so.
     pub fn check(&self, found: ObservedStore<'_>) -> Result<(), WitnessMismatch> {
         if self.store_id != found.store_id {
             return Err(WitnessMismatch::DifferentStore {
@@ -128,7 +128,7 @@ impl Witness {
         Ok(())
     }
 
-    /// The newer of two that are remembered of one store.
+    /// Merges two witnesses of one store: the newest opening and the highest sequence.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         let (opened, nonce) = if other.open_count > self.open_count {
@@ -144,20 +144,20 @@ impl Witness {
         }
     }
 
-    /// Writes it to a file, whole or not at all, durably. Blocks.
+    /// Writes the witness to a file, atomically and durably. Blocks.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the file operation.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let Self { store_id: store, open_count: opened, open_nonce: nonce, sequence } = self;
         let text = format!("{FIRST_LINE}\n{store:032x} {opened} {nonce} {sequence}\n");
         write_file_atomically(path, text.as_bytes())
     }
 
-    /// Reads it from a file; nothing if there is none. Blocks.
+    /// Reads a witness from a file; `None` if there is no file. Blocks.
     ///
     /// # Errors
-    /// [`ReadError`] says which.
+    /// [`ReadError`] if the file is not a witness or cannot be read.
     pub fn read(path: &Path) -> Result<Option<Self>, ReadError> {
         match fs::read_to_string(path) {
             Ok(text) => parse(&text).ok_or(ReadError::InvalidFormat).map(Some),
@@ -184,10 +184,10 @@ fn parse(text: &str) -> Option<Witness> {
     words.next().is_none().then_some(found)
 }
 
-/// Writes a file whole or not at all, durably. Blocks.
+/// Writes a file atomically and durably. Blocks.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the file operation.
 pub fn write_file_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;

@@ -1,7 +1,7 @@
-//! The suite that every backend passes: each sentence of the two contracts, tried.
+//! The suite that every backend must pass: it tests each sentence of the two contracts.
 //!
-//! A backend's tests make a [`Factory`] and call [`entity_store`], [`cluster_store`] or both; a broken
-//! rule is a panic that names it. Nothing here waits for time to pass.
+//! A backend's tests make a [`Factory`] and call [`check_entity_store`], [`check_cluster_store`] or both. A broken
+//! rule causes a panic that names it. Nothing here waits for time to pass.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -32,7 +32,7 @@ use crate::{ClusterStore, EntityStore, Page, Scan, ScanKind, ScannedRecord};
 /// The cluster that the stores under test belong to.
 pub const CLUSTER: ClusterId = ClusterId(0x0057_ace5);
 
-/// Its name.
+/// The name of [`CLUSTER`].
 pub const CLUSTER_NAME: &str = "conformance";
 
 /// Makes stores of the backend under test.
@@ -48,7 +48,7 @@ impl<S> std::fmt::Debug for Factory<S> {
 }
 
 impl<S> Factory<S> {
-    /// `make` gives a new, empty store of the cluster [`CLUSTER`], [`CLUSTER_NAME`].
+    /// `make` creates a new, empty store of the cluster [`CLUSTER`], named [`CLUSTER_NAME`].
     pub fn new(make: impl Fn() -> S + 'static) -> Self {
         Self { make: Box::new(make), reopen: None }
     }
@@ -64,13 +64,13 @@ impl<S> Factory<S> {
         (self.make)()
     }
 
-    /// The store closed and opened again; `None` if it is not durable.
+    /// Closes the store and opens it again; `None` if the backend is not durable.
     fn reopen(&self, store: S) -> Option<S> {
         self.reopen.as_ref().map(|reopen| reopen(store))
     }
 }
 
-/// Tries the whole contract of [`EntityStore`].
+/// Checks the whole contract of [`EntityStore`].
 pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     claims::check(factory);
     commits::check(factory);
@@ -79,8 +79,9 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     model::check(factory);
 }
 
-/// Tries the whole contract of [`ClusterStore`]. After `forgets` more changes the backend no longer
-/// has an old one, so that a watch from before must be lost; 0 if it never forgets.
+/// Checks the whole contract of [`ClusterStore`]. After `forgets` more changes the backend has dropped an old one, so
+/// that a watch from before it must get [`RowEvent::ResyncRequired`](crate::RowEvent::ResyncRequired); 0 if the
+/// backend never drops any.
 pub fn check_cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
     rows::check(factory, forgets);
 }
@@ -90,7 +91,7 @@ fn shard(number: u32) -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
 }
 
-/// A claim by node `a` in its first life.
+/// A claim by node `a` in its first incarnation.
 fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
     Claim {
         cluster: CLUSTER,
@@ -109,14 +110,14 @@ fn claim(store: &impl EntityStore, claim: &Claim) -> ClaimOutcome {
     answers.remove(0)
 }
 
-/// Claims a shard that nobody has claimed.
+/// Claims a shard that was never claimed.
 fn granted(store: &impl EntityStore, number: u32) -> Arc<Claim> {
     let wanted = claim_of(shard(number), 1, 1);
     assert_eq!(claim(store, &wanted), ClaimOutcome::Granted);
     Arc::new(wanted)
 }
 
-/// A turn from `from` to the next version, with an id of its own for each `turn`.
+/// A turn from version `from` to the next one. Each number `turn` gives another turn id.
 fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
     let shard = claim.shard.shard.0;
     let turn = TurnId { nonce: 11, shard, epoch: claim.epoch, number: turn };
@@ -197,7 +198,7 @@ fn scan_all(store: &impl EntityStore, mut scan: Scan) -> Vec<Page> {
     }
 }
 
-/// An entity's state, by keys.
+/// An entity's state, ordered by key.
 fn state(store: &impl EntityStore, shard: &ShardPath, id: &str) -> Vec<(Bytes, Bytes)> {
     let scan = scan(shard, ScanKind::State(Entity::new("counter", id)));
     let pages = scan_all(store, scan);

@@ -1,4 +1,4 @@
-//! Random operations, from seeds, against the memory store: whatever the checks one by one did not think of.
+//! Seeded random operations, compared with the memory store: they cover what the individual checks miss.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     }
 }
 
-/// SplitMix64: a suite in a library should not bring a crate for this.
+/// SplitMix64, so that a suite in a library needs no further crate.
 struct Random(u64);
 
 impl Random {
@@ -135,7 +135,7 @@ fn compare(store: &impl EntityStore, model: &MemoryStore, at: &str) {
     }
 }
 
-/// Stores number commits as they like.
+/// Clears the commit sequence, which each store chooses freely.
 fn unsequenced(mut loaded: LoadedEntity) -> LoadedEntity {
     if let Some(head) = &mut loaded.head {
         head.commit_sequence = 0;

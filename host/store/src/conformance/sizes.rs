@@ -1,4 +1,4 @@
-//! Values of every size: a backend that splits large ones must give them back whole, and leave nothing behind.
+//! Values of every size: a backend that splits large values must return them whole, and leave no fragments behind.
 
 use bytes::Bytes;
 use ostraca_core::ids::MessageDigest;
@@ -15,7 +15,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     heads_and_lanes_may_be_large(&factory.make());
 }
 
-/// Bytes that differ everywhere, so that a piece in the wrong place shows.
+/// Bytes that differ at every position, so that a misplaced fragment is detected.
 fn value(size: usize, seed: u8) -> Bytes {
     (0..size).map(|at| (at as u8) ^ ((at >> 8) as u8) ^ ((at >> 16) as u8) ^ seed).collect()
 }
@@ -27,7 +27,7 @@ fn values_of_every_size_come_back_whole<S: EntityStore>(factory: &Factory<S>) {
     let mut first = turn(&claim, "a", 0, 1);
     for size in sizes {
         first.writes.push(set(&format!("{size:07}"), value(size, 0)));
-        // A neighbour whose key could be taken for a piece of the one before.
+        // A neighbour whose key could be mistaken for a fragment of the previous one.
         first.writes.push(set(&format!("{size:07}\0\0\0\0"), value(size, 1)));
     }
     done(&store, vec![first]);
