@@ -1,12 +1,12 @@
 //! What operators ask of a node: answered from its picture of the cluster, and from the store.
 
-mod agreed;
-mod compiled;
+mod cluster;
+mod deploy_wait;
 mod entities;
 mod events;
 mod forget;
-mod moves;
-mod rows;
+mod listing;
+mod rebalance;
 
 use std::sync::Arc;
 
@@ -19,26 +19,26 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::control;
 use crate::deploy::Deployer;
 use crate::gateway::Gateway;
-use crate::input::nearest;
 use crate::service::problem;
-use crate::status::Status;
-use crate::view::{Events, View};
+use crate::status::StatusReporter;
+use crate::user_file::closest_name;
+use crate::view::{ClusterView, EventLog};
 
 /// What answers.
-pub(crate) struct Desk {
+pub(crate) struct AdminService {
     pub(crate) deployer: Deployer,
-    pub(crate) status: Status,
-    pub(crate) store: Arc<dyn EntityStore>,
-    pub(crate) view: watch::Receiver<Arc<View>>,
-    pub(crate) events: Arc<Events>,
+    pub(crate) status: StatusReporter,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
+    pub(crate) view: watch::Receiver<Arc<ClusterView>>,
+    pub(crate) events: Arc<EventLog>,
     pub(crate) control: mpsc::UnboundedSender<control::Input>,
-    pub(crate) shards: u32,
+    pub(crate) shard_count: u32,
     /// How long a deploy waits for the live hosts (`guests.deploy-wait`).
-    pub(crate) deploy_wait: std::time::Duration,
+    pub(crate) deploy_wait_timeout: std::time::Duration,
 }
 
-impl Desk {
-    pub(crate) async fn answer(
+impl AdminService {
+    pub(crate) async fn handle_request(
         &self,
         gateway: &Arc<Gateway>,
         principal: &str,
@@ -60,18 +60,18 @@ impl Desk {
         }
     }
 
-    fn seen(&self) -> Arc<View> {
+    fn current_view(&self) -> Arc<ClusterView> {
         self.view.borrow().clone()
     }
 
-    fn tell(&self, event: ostraca_core::node::Event) {
+    fn send_event(&self, event: ostraca_core::node::Event) {
         // A control thread that has ended ends the node.
         let _ = self.control.send(control::Input::Event(event));
     }
 }
 
-fn unknown_node(view: &View, node: &str) -> Problem {
-    let near = nearest(node, view.nodes.keys().map(|known| &*known.0));
+fn unknown_node(view: &ClusterView, node: &str) -> Problem {
+    let near = closest_name(node, view.nodes.keys().map(|known| &*known.0));
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`ostraca nodes` lists them".into(),

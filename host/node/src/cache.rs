@@ -20,14 +20,14 @@ use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::StoredRow as Stored;
 
 use crate::rows::PoolRow;
-use crate::types::Types;
-use crate::view::View;
-use database::{Database, Unopened};
+use crate::types::TypeRegistry;
+use crate::view::ClusterView;
+use database::{Database, OpenError};
 use writer::Writer;
 
 /// What was remembered.
 #[derive(Debug, Default)]
-pub(crate) struct Cached {
+pub(crate) struct CachedCluster {
     /// The pool's shards and hash; none: nothing was remembered.
     pub(crate) pool: Option<PoolRow>,
     /// Rows of nodes and shards, for [`Event::Cached`](ostraca_core::node::Event::Cached). Their revisions are 0.
@@ -37,26 +37,26 @@ pub(crate) struct Cached {
 }
 
 /// Keeps it. Dropped, it writes what is left and closes.
-pub(crate) struct Cache {
+pub(crate) struct RouteCache {
     database: Database,
-    newest: Arc<Mutex<Option<Arc<View>>>>,
+    newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
     wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Cache {
+impl RouteCache {
     /// Where a node's lies.
-    pub(crate) fn place(data: &Path) -> PathBuf {
+    pub(crate) fn dir(data: &Path) -> PathBuf {
         data.join("cache").join("routes")
     }
 
     /// Opens it, and makes it if it is not there, or not this cluster's, or broken. None: it cannot be had, as where another
     /// process has it open. Blocks.
-    pub(crate) fn open(dir: &Path, cluster: ClusterId, types: Types) -> Option<Self> {
+    pub(crate) fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
         let warn =
             |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
         let database = match Database::open(dir, cluster) {
-            Err(Unopened::Unfit(why)) => {
+            Err(OpenError::Unusable(why)) => {
                 tracing::warn!(dir = %dir.display(), %why, "what was remembered of routes is removed");
                 std::fs::remove_dir_all(dir).map_err(|error| warn(error.to_string())).ok()?;
                 Database::open(dir, cluster)
@@ -65,12 +65,12 @@ impl Cache {
         };
         let database = match database {
             Ok(database) => database,
-            Err(Unopened::InUse(why) | Unopened::Unfit(why)) => {
+            Err(OpenError::InUse(why) | OpenError::Unusable(why)) => {
                 warn(why);
                 return None;
             }
         };
-        let newest: Arc<Mutex<Option<Arc<View>>>> = Arc::default();
+        let newest: Arc<Mutex<Option<Arc<ClusterView>>>> = Arc::default();
         let (wake, woken) = channel();
         let writer = Writer::new(database.clone(), newest.clone(), types);
         let thread = std::thread::Builder::new().name("route-cache".into());
@@ -80,15 +80,15 @@ impl Cache {
     }
 
     /// What the last life left. Blocks.
-    pub(crate) fn load(&self) -> Cached {
+    pub(crate) fn load(&self) -> CachedCluster {
         self.database.load().unwrap_or_else(|why| {
             tracing::warn!(%why, "remembered routes cannot be read");
-            Cached::default()
+            CachedCluster::default()
         })
     }
 
     /// The cluster is like this now. Written behind, once a second at most; never waits.
-    pub(crate) fn store(&self, view: &Arc<View>) {
+    pub(crate) fn store(&self, view: &Arc<ClusterView>) {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
         if let Some(wake) = &self.wake {
             // A writer that has given up needs nothing.
@@ -97,7 +97,7 @@ impl Cache {
     }
 }
 
-impl Drop for Cache {
+impl Drop for RouteCache {
     fn drop(&mut self) {
         self.wake = None;
         if let Some(thread) = self.thread.take()

@@ -21,12 +21,12 @@ pub fn wall_millis() -> u64 {
 
 /// Cluster time: what the `ClusterStore` said at start, moved on by the node's own clock.
 #[derive(Debug)]
-pub struct Clock {
+pub struct ClusterClock {
     started: u64,
     base: AtomicU64,
 }
 
-impl Clock {
+impl ClusterClock {
     /// A clock that goes on from `cluster` milliseconds.
     #[must_use]
     pub fn new(cluster: u64) -> Self {
@@ -34,7 +34,7 @@ impl Clock {
     }
 
     /// Goes on from there, unless it is further already.
-    pub fn set(&self, cluster: u64) {
+    pub fn advance_to(&self, cluster: u64) {
         let since = boot_millis().saturating_sub(self.started);
         self.base.fetch_max(cluster.saturating_sub(since), Ordering::Relaxed);
     }

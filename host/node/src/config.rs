@@ -14,24 +14,24 @@ use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
 
-pub use agreed::ClusterSettings;
-pub use cluster::Role;
+pub use cluster_sections::Role;
+pub use cluster_settings::ClusterSettings;
 
 use crate::error::NodeError;
-pub use crate::input::InputError as ConfigError;
-use crate::input::Text;
 use crate::manifest::Ceilings;
+use crate::user_file::SourceText;
+pub use crate::user_file::UserFileError as ConfigError;
 
-mod agreed;
 mod check;
-mod cluster;
+mod cluster_sections;
+mod cluster_settings;
 mod file;
 mod guests;
 mod renamed;
 #[cfg(test)]
 mod tests;
 
-use file::File;
+use file::ConfigFile;
 
 /// The longest configuration that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
@@ -61,13 +61,13 @@ pub struct Config {
     /// How long a lease holds (R7, R8). Default 3 s.
     pub lease: Duration,
     /// How often the lease is renewed. Default 750 ms.
-    pub renew: Duration,
+    pub renew_interval: Duration,
     /// A directory that every shard machine's events and actions are recorded in, for replay. Default
     /// none.
-    pub record: Option<PathBuf>,
-    file: File,
+    pub recording_dir: Option<PathBuf>,
+    file: ConfigFile,
     /// Which of the cluster's settings the file says itself.
-    stated: agreed::Stated,
+    explicit_settings: cluster_settings::ExplicitSettings,
 }
 
 impl Config {
@@ -76,7 +76,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with `bad-config`; the line is marked where there is one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::load_to_join(path, &[])
+        Self::load_with_join(path, &[])
     }
 
     /// Reads a configuration file of a node that joins a cluster at these addresses, whatever the file
@@ -84,7 +84,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn load_to_join(path: &Path, join: &[String]) -> Result<Self, ConfigError> {
+    pub fn load_with_join(path: &Path, join: &[String]) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let unreadable = |error| ConfigError::unreadable("bad-config", &name, &error);
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -106,8 +106,8 @@ impl Config {
     }
 
     fn read(text: &str, name: &str, join: &[String]) -> Result<Self, ConfigError> {
-        let input = Text { code: "bad-config", name, text, renamed: renamed::RENAMED };
-        let mut file: File = input.parse()?;
+        let input = SourceText { code: "bad-config", name, text, renamed: renamed::RENAMED };
+        let mut file: ConfigFile = input.parse()?;
         if !join.is_empty() {
             file.join = join.to_vec();
         }
@@ -125,9 +125,9 @@ impl Config {
             namespace: file.namespace.clone(),
             workers: file.workers,
             lease: file.lease,
-            renew: file.renew,
-            record: file.record.as_ref().map(|path| data.join(path)),
-            stated: agreed::Stated::of(text),
+            renew_interval: file.renew_interval,
+            recording_dir: file.recording_dir.as_ref().map(|path| data.join(path)),
+            explicit_settings: cluster_settings::ExplicitSettings::from_toml(text),
             data,
             file,
         })
@@ -135,16 +135,16 @@ impl Config {
 
     /// The default configuration, with a comment on each setting.
     #[must_use]
-    pub fn default_text() -> &'static str {
+    pub fn default_toml() -> &'static str {
         include_str!("default.toml")
     }
 
     /// The whole configuration with its defaults filled in, as TOML. Settings of the cluster that it leaves to the
     /// cluster are comments.
     #[must_use]
-    pub fn text_effective(&self) -> String {
+    pub fn effective_toml(&self) -> String {
         // Plain values in plain tables: there is nothing in it that TOML cannot say.
-        self.stated.comment_others(&toml::to_string(&self.file).unwrap_or_default())
+        self.explicit_settings.comment_others(&toml::to_string(&self.file).unwrap_or_default())
     }
 
     /// Where the store is.
@@ -157,7 +157,7 @@ impl Config {
     ///
     /// # Errors
     /// [`NodeError::Identity`] names the file; [`NodeError::OtherIdentity`] whose certificate it is instead.
-    pub fn identity(&self) -> Result<(TrustRoot, Identity), NodeError> {
+    pub fn load_identity(&self) -> Result<(TrustRoot, Identity), NodeError> {
         let files = &self.file.identity;
         let ca = self.data.join(&files.ca);
         let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
@@ -179,7 +179,7 @@ impl Config {
             return Ok((trust, identity));
         }
         let of = if foreign { format!(" of cluster {}", found.cluster) } else { String::new() };
-        Err(NodeError::OtherIdentity { node: self.node.clone(), found: format!("{found}{of}") })
+        Err(NodeError::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
     }
 
     /// Bounds of the endpoint.
@@ -189,14 +189,14 @@ impl Config {
     }
 
     /// How long a deploy waits for the live hosts to compile it.
-    pub(crate) fn deploy_wait(&self) -> Duration {
-        self.file.guests.deploy_wait
+    pub(crate) fn deploy_wait_timeout(&self) -> Duration {
+        self.file.guests.deploy_wait_timeout
     }
 
     /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
     #[must_use]
     pub fn wasm_settings(&self) -> ostraca_wasm::RuntimeSettings {
-        let File { guests, components, compiler, .. } = &self.file;
+        let ConfigFile { guests, components, compiler, .. } = &self.file;
         guests.settings(self.data.join("cache"), components, compiler)
     }
 
@@ -216,21 +216,21 @@ impl Config {
     /// What the node does for its cluster.
     #[must_use]
     pub fn roles(&self) -> Roles {
-        Role::set(&self.file.roles)
+        Role::to_roles(&self.file.roles)
     }
 
     /// Settings of the node's machine.
     #[must_use]
     pub fn node_settings(&self) -> ostraca_core::node::Settings {
         ostraca_core::node::Settings {
-            renew_interval: file::millis(self.renew),
-            ..cluster::node_settings(&self.file)
+            renew_interval: file::millis(self.renew_interval),
+            ..cluster_sections::node_settings(&self.file)
         }
     }
 
     /// How long messages may have.
-    pub(crate) fn deadlines(&self) -> ostraca_wire::envelope::TimeoutLimits {
-        self.file.gateway.deadlines()
+    pub(crate) fn timeout_limits(&self) -> ostraca_wire::envelope::TimeoutLimits {
+        self.file.gateway.timeout_limits()
     }
 
     /// Settings of the router of messages.
@@ -240,8 +240,8 @@ impl Config {
     }
 
     /// How much of what other nodes say may wait.
-    pub(crate) fn word_bounds(&self) -> crate::control::WordBounds {
-        self.file.peers.words()
+    pub(crate) fn control_inbox_limits(&self) -> crate::control::WordBounds {
+        self.file.peers.control_inbox_limits()
     }
 
     /// How shards are spread over the hosts, where this node manages.

@@ -4,12 +4,12 @@
 //! that no load on the message path can hold a renewal up. The machine decides; here its actions become calls
 //! of the stores, words to other nodes, and inputs of workers and gateway.
 
-mod act;
-mod ask;
+mod actions;
+mod event_loop;
+mod inbox;
+mod links;
 mod message;
-mod run;
-mod talkers;
-mod words;
+mod store_calls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use ostraca_store_sled::SledStore;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cache::Cache;
-use crate::clock::Clock;
+use crate::cache::RouteCache;
+use crate::clock::ClusterClock;
 use crate::config::Config;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::loader::Loader;
 use crate::stats::Stats;
-use crate::view::{Events, View};
+use crate::view::{ClusterView, EventLog};
 use crate::worker;
+pub(crate) use inbox::{ControlInboxLimits as WordBounds, ControlInboxSender};
 pub(crate) use message::decode as decode_message;
-pub(crate) use words::{Bounds as WordBounds, Words};
 
 /// How long what blocks may still hold the thread at its end.
 const LINGER: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(crate) enum Input {
     /// Something for the machine.
     Event(Event),
     /// A worker says something.
-    Report(worker::Report),
+    Report(worker::WorkerReport),
     /// A row changed, or the watch of that number is over.
     Watched(u64, RowEvent),
     /// What would a balancing move now?
@@ -50,46 +50,46 @@ pub(crate) enum Input {
 }
 
 /// What the thread works with.
-pub(crate) struct Parts {
+pub(crate) struct ControlDeps {
     pub(crate) machine: Machine,
     pub(crate) cluster: ClusterId,
-    pub(crate) rows: Arc<dyn ClusterStore>,
-    pub(crate) entities: Arc<dyn EntityStore>,
+    pub(crate) cluster_store: Arc<dyn ClusterStore>,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
     /// The store, where it is in this process: its witness is kept up to date.
-    pub(crate) local: Option<Arc<SledStore>>,
+    pub(crate) local_store: Option<Arc<SledStore>>,
     pub(crate) workers: Vec<mpsc::UnboundedSender<worker::Input>>,
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) loader: Loader,
-    pub(crate) cache: Option<Cache>,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) cache: Option<RouteCache>,
+    pub(crate) clock: Arc<ClusterClock>,
     pub(crate) stats: Arc<Stats>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) view: watch::Sender<Arc<View>>,
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) view: watch::Sender<Arc<ClusterView>>,
     pub(crate) dialer: ostraca_wire::peer::PeerDialer,
     /// Tells the network side which life this is.
     pub(crate) registered: Box<dyn Fn(&Member) + Send>,
     /// What ends the node.
     pub(crate) failures: mpsc::UnboundedSender<NodeError>,
     /// How often the entities' store is asked whether it answers, and the lease is renewed.
-    pub(crate) every: Duration,
+    pub(crate) renew_interval: Duration,
     /// What the cluster's settings mean here.
     pub(crate) config: Config,
 }
 
 /// The thread, and the runtime that it drives.
-pub(crate) struct Control {
+pub(crate) struct ControlThread {
     pub(crate) runtime: Handle,
     pub(crate) input: mpsc::UnboundedSender<Input>,
     /// What other nodes say.
-    pub(crate) words: Words,
-    start: Option<oneshot::Sender<Parts>>,
+    pub(crate) inbox: ControlInboxSender,
+    start: Option<oneshot::Sender<ControlDeps>>,
     thread: Option<std::thread::JoinHandle<()>>,
     end: Option<oneshot::Sender<()>>,
 }
 
-impl Control {
+impl ControlThread {
     /// Starts the thread; until [`Control::start`] it serves only its connections.
-    pub(crate) fn prepare(bounds: WordBounds, stats: &Arc<Stats>) -> Result<Self, NodeError> {
+    pub(crate) fn spawn(bounds: WordBounds, stats: &Arc<Stats>) -> Result<Self, NodeError> {
         let failed = |source| NodeError::Thread { name: "ostraca-control".into(), source };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -97,12 +97,12 @@ impl Control {
         let (start, started) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let (input, inputs) = mpsc::unbounded_channel();
-        let (words, heard) = words::queue(bounds, stats.clone());
+        let (words, heard) = inbox::control_inbox(bounds, stats.clone());
         let own = input.clone();
         let work = async move {
             let running = async {
                 if let Ok(parts) = started.await {
-                    run::run(parts, own, inputs, heard).await;
+                    event_loop::run(parts, own, inputs, heard).await;
                 }
                 std::future::pending::<()>().await;
             };
@@ -121,17 +121,17 @@ impl Control {
             })
             .map_err(failed)?;
         let (start, thread, end) = (Some(start), Some(thread), Some(end));
-        Ok(Self { runtime: handle, input, words, start, thread, end })
+        Ok(Self { runtime: handle, input, inbox: words, start, thread, end })
     }
 
-    pub(crate) fn start(&mut self, parts: Parts) {
+    pub(crate) fn start(&mut self, parts: ControlDeps) {
         if let Some(start) = self.start.take() {
             // A thread that has ended has told why.
             let _ = start.send(parts);
         }
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn send_event(&self, event: Event) {
         // A thread that has ended has told why.
         let _ = self.input.send(Input::Event(event));
     }

@@ -16,25 +16,25 @@ use ostraca_wire::proto::{DeployResult, Problem};
 use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
 
+use crate::cluster_bootstrap::POOL;
 use crate::error::NodeError;
-use crate::input::units;
 use crate::loader::{self, Loader};
 use crate::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
-use crate::ownership::POOL;
-use crate::rows::{self, MethodRow, TypeRow};
+use crate::rows::{self, MethodEntry, TypeRow};
 use crate::service::problem;
-use crate::types::{Absent, Types};
+use crate::types::{TypeRegistry, TypeUnavailable};
+use crate::user_file::units;
 
 /// How long a deploy that changes nothing waits until this node has what stands.
 const HERE: Duration = Duration::from_secs(10);
 
 /// What deploying needs. Deploys check and compile side by side, and write one at a time.
 pub(crate) struct Deployer {
-    pub(crate) cluster: Arc<dyn ClusterStore>,
-    pub(crate) store: Arc<dyn EntityStore>,
+    pub(crate) cluster_store: Arc<dyn ClusterStore>,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
     /// Checks components. A node without the role `host` has one too, with no pool.
     pub(crate) wasm: ostraca_wasm::WasmRuntime,
-    pub(crate) types: Types,
+    pub(crate) types: TypeRegistry,
     pub(crate) loader: Loader,
     pub(crate) ceilings: Ceilings,
     /// Held from the last look at the row until it is written; never while a component is compiled.
@@ -63,9 +63,9 @@ impl Deployer {
             ));
         }
         self.check_ceilings(&manifest)?;
-        let key = rows::type_key(&manifest.kind);
+        let key = rows::type_key(&manifest.entity_type);
         // What can be refused, or stands already, is not compiled.
-        let standing = self.standing(&key).await?;
+        let standing = self.current_deployment(&key).await?;
         if let Some(standing) = &standing
             && says(&standing.row, &upload.digest, &upload.manifest)
         {
@@ -74,35 +74,38 @@ impl Deployer {
             if let Some(expected) = upload.expected_revision
                 && ![expected, expected.saturating_add(1)].contains(&revision)
             {
-                return Err(changed(&manifest.kind, revision, expected));
+                return Err(changed(&manifest.entity_type, revision, expected));
             }
-            return self.have(standing, manifest, &upload).await;
+            return self.ensure_loaded(standing, manifest, &upload).await;
         }
         expected(&upload, &manifest, revision_of(standing.as_ref()))?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
         let _one_at_a_time = self.turn.lock().await;
         // Others may have deployed while this was compiled.
-        let standing = self.standing(&key).await?;
+        let standing = self.current_deployment(&key).await?;
         if let Some(standing) = &standing
             && says(&standing.row, &upload.digest, &upload.manifest)
         {
-            let Standing { found, row } = standing;
-            let kind = manifest.kind.clone();
-            self.loader.deployed(found.revision, loader::entry(row, manifest, Some(program)));
-            return Ok(deployed(&kind, row.revision, row.component, true));
+            let CurrentDeployment { stored: found, row } = standing;
+            let kind = manifest.entity_type.clone();
+            self.loader.on_deployed(
+                found.revision,
+                loader::to_deployed_type(row, manifest, Some(program)),
+            );
+            return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
         let revision = revision_of(standing.as_ref());
         expected(&upload, &manifest, revision)?;
         self.check_binding(&manifest).await?;
         let methods = program.methods().iter().map(|method| {
             let query = matches!(method.kind, ostraca_wasm::MessageKind::Query);
-            MethodRow::new(&method.name, query, &method.summary)
+            MethodEntry::new(&method.name, query, &method.summary)
         });
-        let methods = methods.collect::<Result<_, _>>().map_err(store_problem)?;
+        let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
         let size = upload.component.len() as u64;
         let row = next_row(standing.as_ref(), upload.manifest, upload.digest, size, methods);
-        let value = rows::encode_value(&row).map_err(store_problem)?;
+        let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
                 "manifest, names and summaries of methods take {} bytes; {MAX_ROW_VALUE_BYTES} are kept",
@@ -112,7 +115,7 @@ impl Deployer {
         }
         // Before the row: who reads it must find the component.
         let digest =
-            self.store.put_blob(upload.component).await.map_err(|e| store_problem(e.into()))?;
+            self.entity_store.put_blob(upload.component).await.map_err(|e| to_problem(e.into()))?;
         // Nothing more is held of what was uploaded: its sender's next deploy finds the place free.
         drop(upload.permit);
         if digest != upload.digest {
@@ -121,26 +124,26 @@ impl Deployer {
         }
         // Before the row, too: an entity may come as soon as that stands.
         self.bind(&manifest).await?;
-        let stands = standing.as_ref().map(|it| it.found.revision);
+        let stands = standing.as_ref().map(|it| it.stored.revision);
         let cas = CompareAndSet { key, expected: stands, value: Some(value) };
-        let at = match self.cluster.compare_and_set(cas).await {
+        let at = match self.cluster_store.compare_and_set(cas).await {
             Ok(at) => at,
             Err(CompareAndSetError::RevisionMismatch(now)) => {
-                return self.overtaken(revision, now, &row, manifest, program);
+                return self.resolve_conflict(revision, now, &row, manifest, program);
             }
-            Err(CompareAndSetError::Store(error)) => return Err(store_problem(error.into())),
+            Err(CompareAndSetError::Store(error)) => return Err(to_problem(error.into())),
         };
-        tracing::info!(r#type = manifest.kind, revision = row.revision, by, "deployed");
-        let answer = deployed(&manifest.kind, row.revision, upload.digest, false);
-        self.loader.deployed(at, loader::entry(&row, manifest, Some(program)));
+        tracing::info!(r#type = manifest.entity_type, revision = row.revision, by, "deployed");
+        let answer = deployed(&manifest.entity_type, row.revision, upload.digest, false);
+        self.loader.on_deployed(at, loader::to_deployed_type(&row, manifest, Some(program)));
         Ok(answer)
     }
 
-    async fn standing(&self, key: &str) -> Result<Option<Standing>, Problem> {
-        let found = self.cluster.get(key).await.map_err(|error| store_problem(error.into()))?;
+    async fn current_deployment(&self, key: &str) -> Result<Option<CurrentDeployment>, Problem> {
+        let found = self.cluster_store.get(key).await.map_err(|error| to_problem(error.into()))?;
         let Some(found) = found else { return Ok(None) };
-        let (row, _) = loader::parse(&found).map_err(store_problem)?;
-        Ok(Some(Standing { found, row }))
+        let (row, _) = loader::parse(&found).map_err(to_problem)?;
+        Ok(Some(CurrentDeployment { stored: found, row }))
     }
 
     /// Refuses what would hold a worker's thread, or the node's memory, for longer than this node allows.
@@ -149,8 +152,8 @@ impl Deployer {
         if asked.memory > most.memory {
             let text = format!(
                 "`limits.memory` is {}, and this node's `memory-ceiling` in `[guests]` is {}",
-                units::show_size(asked.memory),
-                units::show_size(most.memory)
+                units::format_size(asked.memory),
+                units::format_size(most.memory)
             );
             let help = "lower it in the manifest, or raise the ceiling on every node";
             return Err(problem("memory-ceiling", text, help));
@@ -158,8 +161,8 @@ impl Deployer {
         if asked.turn_time > most.turn_time {
             let text = format!(
                 "`limits.turn-time` is {}, and this node's `turn-time-ceiling` in `[guests]` is {}",
-                units::show_time(asked.turn_time),
-                units::show_time(most.turn_time)
+                units::format_duration(asked.turn_time),
+                units::format_duration(most.turn_time)
             );
             let help = "lower it in the manifest, or raise the ceiling on every node";
             return Err(problem("turn-time-ceiling", text, help));
@@ -176,27 +179,30 @@ impl Deployer {
     }
 
     /// What was uploaded stands already: this node is to have it, too.
-    async fn have(
+    async fn ensure_loaded(
         &self,
-        standing: &Standing,
+        standing: &CurrentDeployment,
         manifest: Manifest,
         upload: &Upload,
     ) -> Result<DeployResult, Problem> {
-        let Standing { found, row } = standing;
+        let CurrentDeployment { stored: found, row } = standing;
         // This node's watch may be behind.
-        self.loader.row(found.clone());
-        let reached = self.types.reached(&manifest.kind, row.revision, HERE).await;
-        let answer = deployed(&manifest.kind, row.revision, row.component, true);
-        if matches!(reached, Err(Absent::Broken(_))) {
+        self.loader.on_row_changed(found.clone());
+        let reached = self.types.wait_for_revision(&manifest.entity_type, row.revision, HERE).await;
+        let answer = deployed(&manifest.entity_type, row.revision, row.component_digest, true);
+        if matches!(reached, Err(TypeUnavailable::Broken(_))) {
             // Why it could not be run here may be over; if not, it is told now.
             let program = self.compile(upload, &manifest).await?;
-            self.loader.deployed(found.revision, loader::entry(row, manifest, Some(program)));
+            self.loader.on_deployed(
+                found.revision,
+                loader::to_deployed_type(row, manifest, Some(program)),
+            );
         }
         Ok(answer)
     }
 
     /// Somebody deployed the type through another node meanwhile: the same, or something else.
-    fn overtaken(
+    fn resolve_conflict(
         &self,
         expected: u64,
         now: Option<StoredRow>,
@@ -204,49 +210,51 @@ impl Deployer {
         manifest: Manifest,
         program: Arc<Program>,
     ) -> Result<DeployResult, Problem> {
-        let kind = manifest.kind.clone();
+        let kind = manifest.entity_type.clone();
         let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
         let (Some(now), Some((row, _))) = (now, parsed) else {
             return Err(changed(&kind, 0, expected));
         };
-        if says(&row, &wanted.component, &wanted.manifest) {
-            let entry = loader::entry(&row, manifest, Some(program));
-            self.loader.deployed(now.revision, entry);
-            return Ok(deployed(&kind, row.revision, row.component, true));
+        if says(&row, &wanted.component_digest, &wanted.manifest) {
+            let entry = loader::to_deployed_type(&row, manifest, Some(program));
+            self.loader.on_deployed(now.revision, entry);
+            return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
-        self.loader.row(now);
+        self.loader.on_row_changed(now);
         Err(changed(&kind, row.revision, expected))
     }
 }
 
 /// What stands of a type.
-struct Standing {
-    found: StoredRow,
+struct CurrentDeployment {
+    stored: StoredRow,
     row: TypeRow,
 }
 
-fn revision_of(standing: Option<&Standing>) -> u64 {
+fn revision_of(standing: Option<&CurrentDeployment>) -> u64 {
     standing.map_or(0, |it| it.row.revision)
 }
 
 /// The row of a new deployment, after the one that stands.
 fn next_row(
-    standing: Option<&Standing>,
+    standing: Option<&CurrentDeployment>,
     manifest: String,
     component: [u8; 32],
     component_size: u64,
-    methods: Vec<MethodRow>,
+    methods: Vec<MethodEntry>,
 ) -> TypeRow {
     let revision = revision_of(standing) + 1;
     // What another release noted on the type stays.
     let extensions = standing.map(|it| it.row.extensions.clone()).unwrap_or_default();
-    TypeRow { revision, manifest, component, component_size, methods, extensions }
+    TypeRow { revision, manifest, component_digest: component, component_size, methods, extensions }
 }
 
 /// Refuses what was made for another revision than the one that stands.
 fn expected(upload: &Upload, manifest: &Manifest, stands: u64) -> Result<(), Problem> {
     match upload.expected_revision {
-        Some(expected) if expected != stands => Err(changed(&manifest.kind, stands, expected)),
+        Some(expected) if expected != stands => {
+            Err(changed(&manifest.entity_type, stands, expected))
+        }
         _ => Ok(()),
     }
 }
@@ -287,7 +295,7 @@ fn help(code: &str) -> &'static str {
 
 /// Whether a row says just that.
 fn says(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
-    row.component == *component && row.manifest == manifest
+    row.component_digest == *component && row.manifest == manifest
 }
 
 fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> DeployResult {
@@ -303,7 +311,7 @@ fn changed(kind: &str, stands: u64, expected: u64) -> Problem {
     )
 }
 
-fn store_problem(error: NodeError) -> Problem {
+fn to_problem(error: NodeError) -> Problem {
     let help = "try again; `ostraca status` says how the store does";
     let retryable = error.is_retryable();
     Problem { retryable, ..problem(error.code(), error.to_string(), help) }

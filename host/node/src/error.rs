@@ -20,10 +20,10 @@ pub enum NodeError {
     Config(#[from] ConfigError),
     /// A node is to be made where something is.
     #[error("the directory {0} is not empty")]
-    NotEmpty(PathBuf),
+    DirectoryNotEmpty(PathBuf),
     /// A name, a count or an address that cannot be.
     #[error("{0}")]
-    Invalid(String),
+    InvalidValue(String),
     /// A file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
@@ -38,22 +38,22 @@ pub enum NodeError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The certificate is another node's, or no node's.
-    #[error("the certificate is that of {found}, and the configuration is that of node/{node}")]
-    OtherIdentity {
+    #[error("the certificate is that of {actual}, and the configuration is that of node/{node}")]
+    IdentityMismatch {
         /// The node's name in the configuration.
         node: String,
         /// What the certificate says.
-        found: String,
+        actual: String,
     },
     /// The store could not be created or opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    OpenStore(#[from] OpenError),
     /// The store failed.
     #[error("the store failed: {0}")]
     Store(#[from] StoreError),
     /// No node of the cluster that is joined answered.
     #[error("the store of the cluster is not reached: {0}")]
-    Unreached(String),
+    StoreUnreachable(String),
     /// Nodes answered, and none of them has the store or knows where it is.
     #[error("none of the nodes under `join` has the store or says where it is: {0}")]
     NoStoreNode(String),
@@ -67,36 +67,36 @@ pub enum NodeError {
     },
     /// The store of the cluster that is joined is not to be used.
     #[error(transparent)]
-    Remote(#[from] ConnectError),
+    StoreConnect(#[from] ConnectError),
     /// The cluster's pool is not what the configuration says, or not what this program can use.
-    #[error("the pool `default` has {what} {found}, and this node wants {wanted}")]
-    OtherPool {
+    #[error("the pool `default` has {property} {actual}, and this node wants {expected}")]
+    PoolMismatch {
         /// `shards` or `hash`.
-        what: &'static str,
+        property: &'static str,
         /// What this node wants.
-        wanted: String,
+        expected: String,
         /// What the cluster has.
-        found: String,
+        actual: String,
     },
     /// The cluster's format cannot be raised.
     #[error("{0}")]
-    Format(String),
+    FormatNotSupported(String),
     /// This node's configuration says something else than the cluster's row of settings.
-    #[error("`{name}` is {here} in this node's configuration, and {there} in the cluster")]
-    OtherSetting {
+    #[error("`{name}` is {local} in this node's configuration, and {cluster} in the cluster")]
+    SettingMismatch {
         /// The setting's name in a configuration.
         name: &'static str,
         /// What this node's file says.
-        here: String,
+        local: String,
         /// What the cluster's row says.
-        there: String,
+        cluster: String,
     },
     /// A row of the cluster is missing, or cannot be read.
     #[error("a row of the cluster is of no use: {0}")]
-    Row(String),
+    InvalidRow(String),
     /// Another process changed a row that this node was writing.
     #[error("another process changed the row `{0}` meanwhile")]
-    Conflict(String),
+    RowConflict(String),
     /// The host of guests could not be made.
     #[error("cannot {0}")]
     Wasm(#[from] ostraca_wasm::Error),
@@ -113,17 +113,17 @@ pub enum NodeError {
     },
     /// Another process renews the lease of this node's name (R7).
     #[error(
-        "another process runs as node {node}, from {places}: it renews the lease, so this one cannot register"
+        "another process runs as node {node}, from {addresses}: it renews the lease, so this one cannot register"
     )]
     NameInUse {
         /// The name.
         node: String,
         /// Where the other one is reached.
-        places: String,
+        addresses: String,
     },
     /// A part of the node ended that should not have.
     #[error("a part of the node ended: {0}")]
-    Ended(String),
+    UnexpectedExit(String),
 }
 
 impl NodeError {
@@ -132,31 +132,33 @@ impl NodeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Config(error) => error.code(),
-            Self::NotEmpty(_) => "not-empty",
-            Self::Invalid(_) => "invalid",
+            Self::DirectoryNotEmpty(_) => "not-empty",
+            Self::InvalidValue(_) => "invalid",
             Self::File { .. } => "file",
             Self::Identity(IdentityError::Expired { .. }) => "certificate-expired",
             Self::Identity(_) => "bad-identity",
-            Self::OtherIdentity { .. } => "other-identity",
-            Self::Open(error) => open_code(error),
+            Self::IdentityMismatch { .. } => "other-identity",
+            Self::OpenStore(error) => open_code(error),
             Self::Store(_) => "store-failed",
-            Self::Unreached(_) | Self::Remote(ConnectError::Unreachable(_)) => "store-unreached",
+            Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
+                "store-unreached"
+            }
             Self::NoStoreNode(_) => "no-store-node",
             Self::Join { source, .. } => source.code(),
-            Self::Remote(ConnectError::Refused(_)) => "store-refused",
-            Self::Remote(ConnectError::InvalidWitness(_)) => "bad-witness",
-            Self::Remote(ConnectError::Io { .. }) => "store-io",
-            Self::OtherPool { what: "hash", .. } => "other-hash",
-            Self::OtherPool { .. } => "other-shard-count",
-            Self::Format(_) => "format-not-readable",
-            Self::OtherSetting { .. } => "other-setting",
-            Self::Row(_) => "bad-row",
-            Self::Conflict(_) => "conflict",
+            Self::StoreConnect(ConnectError::Refused(_)) => "store-refused",
+            Self::StoreConnect(ConnectError::InvalidWitness(_)) => "bad-witness",
+            Self::StoreConnect(ConnectError::Io { .. }) => "store-io",
+            Self::PoolMismatch { property: "hash", .. } => "other-hash",
+            Self::PoolMismatch { .. } => "other-shard-count",
+            Self::FormatNotSupported(_) => "format-not-readable",
+            Self::SettingMismatch { .. } => "other-setting",
+            Self::InvalidRow(_) => "bad-row",
+            Self::RowConflict(_) => "conflict",
             Self::Wasm(error) => error.code(),
             Self::Wire(error) => error.code(),
             Self::Thread { .. } => "thread",
             Self::NameInUse { .. } => "name-in-use",
-            Self::Ended(_) => "node-ended",
+            Self::UnexpectedExit(_) => "node-ended",
         }
     }
 
@@ -165,7 +167,9 @@ impl NodeError {
     pub fn help_text(&self) -> Option<String> {
         let help = match self {
             Self::Config(error) => return error.help_text().map(Into::into),
-            Self::NotEmpty(_) => "choose another one; nothing that is there is ever overwritten",
+            Self::DirectoryNotEmpty(_) => {
+                "choose another one; nothing that is there is ever overwritten"
+            }
             Self::File { .. } => "check the path and its permissions",
             Self::Identity(IdentityError::Expired { .. }) => {
                 "check this machine's clock; else issue a new certificate with `ostraca ca issue node NAME`, and name it in [identity] of the configuration"
@@ -173,7 +177,7 @@ impl NodeError {
             Self::Identity(_) | Self::Wire(ostraca_wire::Error::Identity(_)) => {
                 "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
             }
-            Self::OtherIdentity { .. } => {
+            Self::IdentityMismatch { .. } => {
                 "check `node` and [identity] in the configuration, or issue a certificate for this node"
             }
             Self::Join { source, .. } => match source.code() {
@@ -193,22 +197,22 @@ impl NodeError {
                 _ => return None,
             },
             Self::Store(_) => "read the reason, fix it, and start the node again",
-            Self::Unreached(_) => {
+            Self::StoreUnreachable(_) => {
                 "check the addresses under `join`, and that the node with the role `store` runs"
             }
             Self::NoStoreNode(_) => {
                 "name the node with the role `store` under `join`, or start the node again later"
             }
-            Self::OtherPool { .. } => {
+            Self::PoolMismatch { .. } => {
                 "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }
-            Self::OtherSetting { .. } => {
+            Self::SettingMismatch { .. } => {
                 "take it out of this node's configuration; or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
             }
-            Self::Format(_) => {
+            Self::FormatNotSupported(_) => {
                 "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again"
             }
-            Self::Conflict(_) => "start the node again",
+            Self::RowConflict(_) => "start the node again",
             Self::NameInUse { .. } => {
                 "stop the other process; a folder that is a copy needs a name and an identity of its own (`ostraca init`)"
             }
@@ -217,13 +221,13 @@ impl NodeError {
                 return Some(format!("change `{setting}` in [guests] of the configuration"));
             }
             Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
-            Self::Invalid(_)
-            | Self::Open(_)
-            | Self::Remote(_)
-            | Self::Row(_)
+            Self::InvalidValue(_)
+            | Self::OpenStore(_)
+            | Self::StoreConnect(_)
+            | Self::InvalidRow(_)
             | Self::Wasm(_)
             | Self::Wire(_)
-            | Self::Ended(_) => return None,
+            | Self::UnexpectedExit(_) => return None,
         };
         Some(help.into())
     }
@@ -232,10 +236,10 @@ impl NodeError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Conflict(_) | Self::Thread { .. } | Self::Ended(_) => true,
+            Self::RowConflict(_) | Self::Thread { .. } | Self::UnexpectedExit(_) => true,
             Self::Store(StoreError::Unavailable(_)) => true,
-            Self::Unreached(_) | Self::NoStoreNode(_) => true,
-            Self::Remote(error) => error.is_retryable(),
+            Self::StoreUnreachable(_) | Self::NoStoreNode(_) => true,
+            Self::StoreConnect(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.is_retryable(),
             _ => false,
@@ -246,7 +250,7 @@ impl NodeError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::NotEmpty(_) | Self::Invalid(_) => 2,
+            Self::Config(_) | Self::DirectoryNotEmpty(_) | Self::InvalidValue(_) => 2,
             _ => 7,
         }
     }

@@ -28,13 +28,13 @@ pub(crate) struct LastFailure {
     /// Milliseconds since 1970 by this machine's clock.
     pub(crate) wall_ms: u64,
     /// Turns that failed since the last good one.
-    pub(crate) in_a_row: u64,
+    pub(crate) consecutive_failures: u64,
 }
 
 /// What fails of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailingType {
-    pub(crate) kind: String,
+    pub(crate) entity_type: String,
     /// Entities whose last turn failed.
     pub(crate) entities: u64,
     /// Those of them that will not recover by themselves, as far as one can tell.
@@ -47,15 +47,15 @@ pub(crate) struct FailingType {
 
 /// All of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Failing {
+pub(crate) struct FailingEntities {
     known: Mutex<BTreeMap<ShardId, BTreeMap<Entity, LastFailure>>>,
     /// How many are known: nothing is locked while there is none.
     count: AtomicUsize,
 }
 
-impl Failing {
+impl FailingEntities {
     /// A turn failed.
-    pub(crate) fn failed(
+    pub(crate) fn record_failure(
         &self,
         shard: ShardId,
         entity: &Entity,
@@ -65,20 +65,21 @@ impl Failing {
     ) {
         let mut known = self.known();
         let of_shard = known.entry(shard).or_default();
-        let before = of_shard.get(entity).map(|last| last.in_a_row);
+        let before = of_shard.get(entity).map(|last| last.consecutive_failures);
         if before.is_none() && self.count.load(Ordering::Relaxed) >= KEPT {
             return;
         }
         let message = message[..message.floor_char_boundary(TEXT)].to_owned();
         let in_a_row = before.unwrap_or(0) + 1;
-        let last = LastFailure { code: code.into(), message, wall_ms, in_a_row };
+        let last =
+            LastFailure { code: code.into(), message, wall_ms, consecutive_failures: in_a_row };
         if of_shard.insert(entity.clone(), last).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A turn went well.
-    pub(crate) fn fine(&self, shard: ShardId, entity: &Entity) {
+    pub(crate) fn record_success(&self, shard: ShardId, entity: &Entity) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -91,7 +92,7 @@ impl Failing {
     }
 
     /// A shard has gone from here.
-    pub(crate) fn forget(&self, shard: ShardId) {
+    pub(crate) fn remove_shard(&self, shard: ShardId) {
         let gone = self.known().remove(&shard).map_or(0, |entities| entities.len());
         self.count.fetch_sub(gone, Ordering::Relaxed);
     }
@@ -108,7 +109,7 @@ impl Failing {
     }
 
     /// An entity's last failure, if its last turn failed.
-    pub(crate) fn last(&self, shard: ShardId, entity: &Entity) -> Option<LastFailure> {
+    pub(crate) fn last_failure(&self, shard: ShardId, entity: &Entity) -> Option<LastFailure> {
         self.known().get(&shard)?.get(entity).cloned()
     }
 
@@ -123,11 +124,11 @@ impl Failing {
         let known = self.known();
         let mut types: BTreeMap<&str, (FailingType, bool)> = BTreeMap::new();
         for (entity, last) in known.values().flatten() {
-            let stuck = last.code == DOES_NOT_DECODE || last.in_a_row >= IN_A_ROW;
+            let stuck = last.code == DOES_NOT_DECODE || last.consecutive_failures >= IN_A_ROW;
             let (of_type, shown) = types.entry(&entity.entity_type).or_insert_with(|| {
                 let kind = entity.entity_type.to_string();
                 let (codes, example) = (BTreeMap::new(), String::new());
-                (FailingType { kind, entities: 0, stuck: 0, codes, example }, false)
+                (FailingType { entity_type: kind, entities: 0, stuck: 0, codes, example }, false)
             });
             of_type.entities += 1;
             of_type.stuck += u64::from(stuck);
@@ -155,48 +156,59 @@ mod tests {
 
     #[test]
     fn an_entity_counts_as_failing_until_a_turn_succeeds() {
-        let failing = Failing::default();
+        let failing = FailingEntities::default();
         let shard = ShardId(7);
-        failing.fine(shard, &entity("a"));
+        failing.record_success(shard, &entity("a"));
         for _ in 0..2 {
-            failing.failed(shard, &entity("a"), "panicked", "oh no", 5);
+            failing.record_failure(shard, &entity("a"), "panicked", "oh no", 5);
         }
-        failing.failed(shard, &entity("b"), DOES_NOT_DECODE, &"é".repeat(TEXT), 6);
+        failing.record_failure(shard, &entity("b"), DOES_NOT_DECODE, &"é".repeat(TEXT), 6);
         let of_type = failing.by_type().pop().expect("a type");
         assert_eq!((of_type.entities, of_type.stuck), (2, 1));
         assert_eq!(of_type.example, entity("b").to_string());
-        assert_eq!(failing.last(shard, &entity("a")).expect("it failed").in_a_row, 2);
-        assert!(failing.last(shard, &entity("b")).expect("it failed").message.len() <= TEXT);
-        failing.failed(shard, &entity("a"), "panicked", "oh no", 7);
+        assert_eq!(
+            failing.last_failure(shard, &entity("a")).expect("it failed").consecutive_failures,
+            2
+        );
+        assert!(
+            failing.last_failure(shard, &entity("b")).expect("it failed").message.len() <= TEXT
+        );
+        failing.record_failure(shard, &entity("a"), "panicked", "oh no", 7);
         assert_eq!(failing.by_type()[0].stuck, 2);
-        failing.fine(shard, &entity("a"));
-        assert_eq!((failing.last(shard, &entity("a")), failing.count()), (None, (1, false)));
+        failing.record_success(shard, &entity("a"));
+        assert_eq!(
+            (failing.last_failure(shard, &entity("a")), failing.count()),
+            (None, (1, false))
+        );
     }
 
     #[test]
     fn failures_are_cleared_with_their_shard_or_by_a_deploy() {
-        let failing = Failing::default();
+        let failing = FailingEntities::default();
         for shard in 1..=2 {
-            failing.failed(ShardId(shard), &entity("a"), "trap", "", 1);
-            failing.failed(ShardId(shard), &Entity::new("other", "a"), "trap", "", 1);
+            failing.record_failure(ShardId(shard), &entity("a"), "trap", "", 1);
+            failing.record_failure(ShardId(shard), &Entity::new("other", "a"), "trap", "", 1);
         }
-        failing.forget(ShardId(1));
+        failing.remove_shard(ShardId(1));
         assert_eq!(failing.count(), (2, false));
         failing.deployed("counter");
         assert_eq!(failing.count(), (1, false));
-        assert_eq!(failing.by_type()[0].kind, "other");
+        assert_eq!(failing.by_type()[0].entity_type, "other");
     }
 
     #[test]
     fn the_number_of_remembered_failures_is_bounded() {
-        let failing = Failing::default();
+        let failing = FailingEntities::default();
         for number in 0..KEPT + 10 {
-            failing.failed(ShardId(1), &entity(&number.to_string()), "trap", "", 1);
+            failing.record_failure(ShardId(1), &entity(&number.to_string()), "trap", "", 1);
         }
         assert_eq!(failing.count(), (KEPT as u64, true));
-        failing.failed(ShardId(1), &entity("0"), "trap", "", 1);
-        assert_eq!(failing.last(ShardId(1), &entity("0")).expect("known").in_a_row, 2);
-        failing.forget(ShardId(1));
+        failing.record_failure(ShardId(1), &entity("0"), "trap", "", 1);
+        assert_eq!(
+            failing.last_failure(ShardId(1), &entity("0")).expect("known").consecutive_failures,
+            2
+        );
+        failing.remove_shard(ShardId(1));
         assert_eq!(failing.count(), (0, false));
     }
 }

@@ -5,11 +5,11 @@
 //! sent to any node any number of times; each time that it is handed to a worker of this node it becomes a
 //! [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
-mod act;
+mod forwarded;
 mod links;
-mod open;
-mod parcel;
-mod passed_on;
+mod pending_message;
+mod resolve;
+mod steps;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,24 +26,24 @@ use ostraca_wire::proto::Reply;
 use ostraca_wire::server::IncomingMessage;
 use tokio::sync::mpsc;
 
-use crate::clock::Clock;
-use crate::types::Types;
-use crate::worker::{Answered, Answers, Input};
-pub(crate) use links::Links;
-pub(crate) use open::Opener;
-pub(crate) use parcel::Parcel;
+use crate::clock::ClusterClock;
+use crate::types::TypeRegistry;
+use crate::worker::{Input, ReplySink, WorkerReply};
+pub(crate) use links::MessageLinks;
+pub(crate) use pending_message::PendingMessage;
+pub(crate) use resolve::EnvelopeResolver;
 
 /// How often held messages are looked at.
 const TICK: Duration = Duration::from_millis(20);
 
 /// What all of a node's doors share.
 pub(crate) struct Gateway {
-    router: Mutex<Router<Parcel>>,
-    pub(crate) opener: Opener,
-    pub(crate) links: Links,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) types: Types,
-    pub(crate) shards: u32,
+    router: Mutex<Router<PendingMessage>>,
+    pub(crate) resolver: EnvelopeResolver,
+    pub(crate) links: MessageLinks,
+    pub(crate) clock: Arc<ClusterClock>,
+    pub(crate) types: TypeRegistry,
+    pub(crate) shard_count: u32,
     node: String,
     /// None where the node hosts nothing: then no message is taken for this node.
     workers: Vec<mpsc::UnboundedSender<Input>>,
@@ -52,18 +52,28 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn new(
-        router: Router<Parcel>,
-        opener: Opener,
-        links: Links,
-        clock: Arc<Clock>,
-        types: Types,
+        router: Router<PendingMessage>,
+        opener: EnvelopeResolver,
+        links: MessageLinks,
+        clock: Arc<ClusterClock>,
+        types: TypeRegistry,
         shards: u32,
         workers: Vec<mpsc::UnboundedSender<Input>>,
     ) -> Arc<Self> {
-        let node = links.own.to_string();
+        let node = links.local_node.to_string();
         let router = Mutex::new(router);
         let tokens = AtomicU64::new(0);
-        Arc::new(Self { router, opener, links, clock, types, shards, node, workers, tokens })
+        Arc::new(Self {
+            router,
+            resolver: opener,
+            links,
+            clock,
+            types,
+            shard_count: shards,
+            node,
+            workers,
+            tokens,
+        })
     }
 
     fn now(&self) -> u64 {
@@ -72,7 +82,7 @@ impl Gateway {
 
     /// The router, unless it panicked: then nothing that it knows can be relied on. Messages that need it are dropped, which
     /// tells their senders `unknown`, and [`Gateway::run`] ends, which ends the node (decision 0052).
-    fn router(&self) -> Option<MutexGuard<'_, Router<Parcel>>> {
+    fn router(&self) -> Option<MutexGuard<'_, Router<PendingMessage>>> {
         self.router.lock().ok()
     }
 
@@ -82,24 +92,26 @@ impl Gateway {
     }
 
     /// What is held and in flight.
-    pub(crate) fn load(&self) -> RouterStats {
+    pub(crate) fn router_stats(&self) -> RouterStats {
         self.router().map_or_else(RouterStats::default, |router| router.stats())
     }
 
     /// Takes messages of one session, in their order; those of types that are not known yet stay in the batch.
-    pub(crate) fn take(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
-        let types = self.types.now();
+    pub(crate) fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
+        let types = self.types.snapshot();
         let now = self.now();
         let mut unknown = Vec::new();
         let mut parcels = Vec::with_capacity(batch.len());
         for mut request in batch.drain(..) {
-            self.opener.deadlines.apply(&mut request.envelope);
+            self.resolver.timeout_limits.apply(&mut request.envelope);
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {
-                    let shard =
-                        shard_of(entry.manifest.shard_key.shard_key(&envelope.id), self.shards);
-                    parcels.push(Parcel::new(shard, session, request));
+                    let shard = shard_of(
+                        entry.manifest.shard_key.shard_key(&envelope.id),
+                        self.shard_count,
+                    );
+                    parcels.push(PendingMessage::new(shard, session, request));
                 }
                 None => unknown.push(request),
             }
@@ -110,43 +122,52 @@ impl Gateway {
         for parcel in parcels {
             let envelope = &parcel.0.envelope;
             let bytes = envelope.body.len() + 256;
-            let deadline = envelope.deadline(now, parcel.held());
+            let deadline = envelope.deadline(now, parcel.elapsed_ms());
             router.route_into(now, parcel.0.shard, parcel, bytes, deadline, &mut steps);
         }
         drop(router);
-        self.carry_out(steps);
+        self.execute_steps(steps);
     }
 
     /// Changes what the router knows.
-    fn tell(&self, change: impl FnOnce(&mut Router<Parcel>, u64, &mut Vec<Action<Parcel>>)) {
+    fn with_router(
+        &self,
+        change: impl FnOnce(&mut Router<PendingMessage>, u64, &mut Vec<Action<PendingMessage>>),
+    ) {
         let mut steps = Vec::new();
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         change(&mut router, now, &mut steps);
         drop(router);
-        self.carry_out(steps);
+        self.execute_steps(steps);
     }
 
-    pub(crate) fn set_me(&self, me: Option<Member>) {
-        self.tell(|router, now, steps| router.set_local(now, me, steps));
+    pub(crate) fn set_local_member(&self, me: Option<Member>) {
+        self.with_router(|router, now, steps| router.set_local(now, me, steps));
     }
 
-    pub(crate) fn route(&self, shard: ShardId, epoch: Epoch, owner: Option<Member>, moving: bool) {
-        self.tell(|router, now, steps| {
+    pub(crate) fn update_route(
+        &self,
+        shard: ShardId,
+        epoch: Epoch,
+        owner: Option<Member>,
+        moving: bool,
+    ) {
+        self.with_router(|router, now, steps| {
             router.update_route(now, shard, epoch, owner, moving, steps)
         });
     }
 
-    pub(crate) fn hold(&self, shard: ShardId, epoch: Epoch) {
-        self.tell(|router, now, _| router.buffer_shard(now, shard, epoch));
+    pub(crate) fn buffer_shard(&self, shard: ShardId, epoch: Epoch) {
+        self.with_router(|router, now, _| router.buffer_shard(now, shard, epoch));
     }
 
-    pub(crate) fn lost(&self, member: &Member) {
-        self.tell(|router, now, steps| router.on_link_lost(now, member, steps));
+    pub(crate) fn on_member_lost(&self, member: &Member) {
+        self.with_router(|router, now, steps| router.on_link_lost(now, member, steps));
     }
 
     fn not_sent(&self, tags: Vec<u64>) {
-        self.tell(|router, now, steps| {
+        self.with_router(|router, now, steps| {
             for tag in tags {
                 router.on_attempt_result(now, tag, AttemptResult::NotSent, steps);
             }
@@ -160,7 +181,7 @@ impl Gateway {
         let until = self.now().saturating_add(grace);
         let mut done = false;
         while !self.router.is_poisoned() {
-            self.tell(|router, now, steps| done = router.shut_down_step(now, until, steps));
+            self.with_router(|router, now, steps| done = router.shut_down_step(now, until, steps));
             if done {
                 return;
             }
@@ -169,7 +190,7 @@ impl Gateway {
     }
 
     /// Replies of other nodes.
-    fn replies(&self, batch: &mut Vec<(u64, Reply)>) {
+    fn handle_peer_replies(&self, batch: &mut Vec<(u64, Reply)>) {
         let mut answers = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
         let now = self.now();
@@ -183,15 +204,15 @@ impl Gateway {
         }
         drop(router);
         for (parcel, reply) in answers {
-            parcel.answer(reply);
+            parcel.reply(reply);
         }
-        self.carry_out(steps);
+        self.execute_steps(steps);
     }
 
     /// Has the router panic.
     #[cfg(test)]
     pub(crate) fn panic(&self) {
-        self.tell(|_, _, _| panic!("as the test wants it"));
+        self.with_router(|_, _, _| panic!("as the test wants it"));
     }
 
     /// Sees to what is held, until the router panics.
@@ -203,19 +224,19 @@ impl Gateway {
             let now = self.now();
             let Some(wake) = self.router().map(|router| router.next_wake()) else { return };
             if wake.is_some_and(|wake| wake <= now) {
-                self.tell(|router, now, steps| router.tick(now, steps));
+                self.with_router(|router, now, steps| router.tick(now, steps));
             }
         }
     }
 }
 
-impl Answers for Gateway {
-    fn answered(&self, batch: &mut Vec<Answered>) {
+impl ReplySink for Gateway {
+    fn deliver_replies(&self, batch: &mut Vec<WorkerReply>) {
         let mut answers = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
         let now = self.now();
         let Some(mut router) = self.router() else { return };
-        for Answered { tag, outcome, kind, epoch } in batch.drain(..) {
+        for WorkerReply { tag, outcome, kind, epoch } in batch.drain(..) {
             if let Some((parcel, in_doubt)) = router.on_attempt_result(
                 now,
                 tag,
@@ -227,9 +248,9 @@ impl Answers for Gateway {
         }
         drop(router);
         for (parcel, in_doubt, outcome, kind, epoch) in answers {
-            parcel.answer(unknown_if_in_doubt(reply_for_outcome(outcome, kind, epoch), in_doubt));
+            parcel.reply(unknown_if_in_doubt(reply_for_outcome(outcome, kind, epoch), in_doubt));
         }
-        self.carry_out(steps);
+        self.execute_steps(steps);
     }
 }
 

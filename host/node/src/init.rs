@@ -15,9 +15,9 @@ use ostraca_core::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::{Ca, Identity};
 
+use crate::cluster_bootstrap;
 use crate::config::{ClusterSettings, Role};
 use crate::error::NodeError;
-use crate::ownership;
 
 /// Shards of a pool unless told otherwise (M1).
 pub const DEFAULT_SHARDS: u32 = 1024;
@@ -41,7 +41,7 @@ pub struct InitOptions {
 
 /// What was made.
 #[derive(Debug)]
-pub struct Initialised {
+pub struct InitializedCluster {
     /// The new cluster's id.
     pub cluster: ClusterId,
     /// Where the configuration is.
@@ -71,7 +71,7 @@ pub struct JoinOptions {
 
 /// What was made for a node that joins.
 #[derive(Clone, Debug)]
-pub struct Joining {
+pub struct JoinedNode {
     /// The cluster's id, as its authority says it.
     pub cluster: ClusterId,
     /// Where the configuration is.
@@ -84,9 +84,9 @@ pub struct Joining {
 /// # Errors
 /// [`NodeError::NotEmpty`], [`NodeError::Invalid`], [`NodeError::Identity`], or what the system refused. A
 /// failure half-way leaves what was made, and the directory is then not empty.
-pub fn join(dir: &Path, options: &JoinOptions) -> Result<Joining, NodeError> {
+pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> {
     check_name("node", &options.node)?;
-    let invalid = |text: &str| Err(NodeError::Invalid(text.into()));
+    let invalid = |text: &str| Err(NodeError::InvalidValue(text.into()));
     if options.roles.contains(&Role::Store) {
         return invalid("a node that joins cannot have the role `store`: the cluster has one");
     }
@@ -105,7 +105,7 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<Joining, NodeError> {
     ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     let config = dir.join("ostraca.toml");
     write_new(&config, &join_text(options, ca.cluster()))?;
-    Ok(Joining { cluster: ca.cluster(), config })
+    Ok(JoinedNode { cluster: ca.cluster(), config })
 }
 
 /// Makes a cluster of one node in a directory that is missing or empty. Blocks.
@@ -113,7 +113,7 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<Joining, NodeError> {
 /// # Errors
 /// [`NodeError::NotEmpty`], [`NodeError::Invalid`], or what the system refused. A failure half-way leaves
 /// what was made, and the directory is then not empty.
-pub fn init(dir: &Path, options: &InitOptions) -> Result<Initialised, NodeError> {
+pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, NodeError> {
     check(options)?;
     empty(dir)?;
     let cluster = ClusterId(rand::random());
@@ -130,18 +130,28 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<Initialised, NodeError>
         &options.cluster_name,
     )?;
     // Its futures are completed by the store's own threads, whatever waits for them.
-    futures::executor::block_on(ownership::found(&store, options.shards, &options.settings))?;
+    futures::executor::block_on(cluster_bootstrap::initialize_cluster(
+        &store,
+        options.shards,
+        &options.settings,
+    ))?;
     drop(store);
     let config = dir.join("ostraca.toml");
     write_new(&config, &config_text(options))?;
-    Ok(Initialised { cluster, config, ca: ca_dir, ca_pem: ca.certificate_pem().into(), admin })
+    Ok(InitializedCluster {
+        cluster,
+        config,
+        ca: ca_dir,
+        ca_pem: ca.certificate_pem().into(),
+        admin,
+    })
 }
 
 fn check(options: &InitOptions) -> Result<(), NodeError> {
     check_name("cluster", &options.cluster_name)?;
     check_name("node", &options.node)?;
     if !(1..=MAX_SHARDS).contains(&options.shards) {
-        return Err(NodeError::Invalid(format!(
+        return Err(NodeError::InvalidValue(format!(
             "{} shards are not allowed: from 1 to {MAX_SHARDS}",
             options.shards
         )));
@@ -154,7 +164,7 @@ fn check_name(what: &str, name: &str) -> Result<(), NodeError> {
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if !good {
-        return Err(NodeError::Invalid(format!(
+        return Err(NodeError::InvalidValue(format!(
             "the {what}'s name {name:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
         )));
     }
@@ -214,7 +224,7 @@ fn config_text(options: &InitOptions) -> String {
 fn empty(dir: &Path) -> Result<(), NodeError> {
     create_dir(dir)?;
     match fs::read_dir(dir).map_err(|e| file("read", dir, e))?.next() {
-        Some(_) => Err(NodeError::NotEmpty(dir.into())),
+        Some(_) => Err(NodeError::DirectoryNotEmpty(dir.into())),
         None => Ok(()),
     }
 }
@@ -263,7 +273,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let made = init(&dir.path().join("a/b"), &options()).expect("made");
         let config = Config::load(&made.config).expect("a configuration");
-        let (trust, identity) = config.identity().expect("an identity");
+        let (trust, identity) = config.load_identity().expect("an identity");
         assert_eq!(trust.cluster, made.cluster);
         assert_eq!(identity.principal().to_string(), "node/n1");
         assert_eq!(made.admin.principal().to_string(), "client/admin");
@@ -288,7 +298,7 @@ mod tests {
         let made = join(&place, &joining("n2", &[Role::Manager, Role::Host])).expect("made");
         assert_eq!(made.cluster, first.cluster);
         let config = Config::load(&made.config).expect("a configuration");
-        let (trust, identity) = config.identity().expect("an identity");
+        let (trust, identity) = config.load_identity().expect("an identity");
         assert_eq!((trust.cluster, identity.principal().name.as_str()), (first.cluster, "n2"));
         assert_eq!(config.join, ["127.0.0.1:7411", "[::1]:7412"]);
         assert!(!config.roles().store && !config.roles().gateway && config.roles().host);
@@ -318,7 +328,7 @@ mod tests {
         ] {
             identity.expect("issued").save(dir.path(), "node").expect("saved");
             let config = Config::load(&made.config).expect("a configuration");
-            let error = config.identity().expect_err("refused");
+            let error = config.load_identity().expect_err("refused");
             assert_eq!(error.code(), "other-identity");
             let text = error.to_string();
             assert!(text.contains(named) && text.contains("node/n1"), "{text}");

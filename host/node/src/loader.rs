@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::error::NodeError;
 use crate::manifest::Manifest;
 use crate::rows::{self, TypeRow};
-use crate::types::{Type, Types};
+use crate::types::{DeployedType, TypeRegistry};
 
 /// Components that are fetched and compiled at the same time. Memory: each takes its own size, and the compiler's.
 pub(crate) const BUDGET: usize = 2;
@@ -27,15 +27,15 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const COMPILATIONS: u32 = 3;
 
 /// Tells all workers of a type, in the order of calls.
-pub(crate) type Tell = Box<dyn Fn(&Arc<Type>) + Send + Sync>;
+pub(crate) type NotifyWorkers = Box<dyn Fn(&Arc<DeployedType>) + Send + Sync>;
 
 /// What a loader is made of.
-pub(crate) struct Parts {
-    pub(crate) types: Types,
-    pub(crate) store: Arc<dyn EntityStore>,
+pub(crate) struct LoaderDeps {
+    pub(crate) types: TypeRegistry,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
     /// None on a node without the role `host`: it knows types and compiles none.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
-    pub(crate) tell: Tell,
+    pub(crate) notify_workers: NotifyWorkers,
     /// Where its tasks run.
     pub(crate) runtime: Handle,
     /// Components at a time; [`BUDGET`] unless said.
@@ -50,7 +50,7 @@ pub(crate) struct Loader {
 }
 
 struct Shared {
-    parts: Parts,
+    deps: LoaderDeps,
     budget: Semaphore,
     rows: Mutex<HashMap<Arc<str>, Seen>>,
     stop: CancellationToken,
@@ -77,16 +77,16 @@ enum Loaded {
 }
 
 impl Loader {
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: LoaderDeps) -> Self {
         let stop = CancellationToken::new();
         let budget = Semaphore::new(parts.budget.max(1));
         let (rows, guard) = (Mutex::default(), Arc::new(stop.clone().drop_guard()));
-        Self { shared: Arc::new(Shared { parts, budget, rows, stop }), _stop: guard }
+        Self { shared: Arc::new(Shared { deps: parts, budget, rows, stop }), _stop: guard }
     }
 
     /// A row was set, as a watch or a list says. Rows that are no types' are passed over, and so is what is older than
     /// what was seen. Cheap, and never waits.
-    pub(crate) fn row(&self, row: StoredRow) {
+    pub(crate) fn on_row_changed(&self, row: StoredRow) {
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
         let mut rows = self.shared.rows();
@@ -96,10 +96,10 @@ impl Loader {
         }
         seen.at = row.revision;
         seen.row = Some(row);
-        self.shared.parts.types.loading(&name);
+        self.shared.deps.types.loading(&name);
         if !std::mem::replace(&mut seen.working, true) {
             let shared = self.shared.clone();
-            self.shared.parts.runtime.spawn(async move {
+            self.shared.deps.runtime.spawn(async move {
                 let stop = shared.stop.clone();
                 // Whatever it was at, the node goes down.
                 let _ = stop.run_until_cancelled(shared.work(name)).await;
@@ -108,37 +108,41 @@ impl Loader {
     }
 
     /// A row was deleted at that revision of the store.
-    pub(crate) fn gone(&self, key: &str, revision: u64) {
+    pub(crate) fn on_row_deleted(&self, key: &str, revision: u64) {
         let Some(name) = rows::type_name(key) else { return };
         let mut rows = self.shared.rows();
         let seen = rows.entry(name.into()).or_default();
         if revision > seen.at {
             (seen.at, seen.row) = (revision, None);
-            self.shared.parts.types.remove(name);
+            self.shared.deps.types.remove(name);
         }
     }
 
     /// All rows of types, as of that revision: types without one are gone.
-    pub(crate) fn listed(&self, rows: Vec<StoredRow>, revision: u64) {
-        let mut missing: Vec<Arc<str>> = self.shared.parts.types.now().keys().cloned().collect();
+    pub(crate) fn on_rows_listed(&self, rows: Vec<StoredRow>, revision: u64) {
+        let mut missing: Vec<Arc<str>> =
+            self.shared.deps.types.snapshot().keys().cloned().collect();
         missing.extend(self.shared.rows().keys().cloned());
         missing.retain(|name| !rows.iter().any(|row| rows::type_name(&row.key) == Some(&**name)));
         for name in missing {
-            self.gone(&rows::type_key(&name), revision);
+            self.on_row_deleted(&rows::type_key(&name), revision);
         }
         for row in rows {
-            self.row(row);
+            self.on_row_changed(row);
         }
     }
 
     /// Shows types as rows from this node's last life say them, to send to. They are overruled by any row of this life.
-    pub(crate) fn remembered(&self, rows: &[StoredRow]) {
+    pub(crate) fn load_cached(&self, rows: &[StoredRow]) {
         for row in rows {
             let known =
                 rows::type_name(&row.key).is_some_and(|name| self.shared.rows().contains_key(name));
             match parse(row) {
                 Ok((standing, manifest)) if !known => {
-                    self.shared.parts.types.put(Arc::new(entry(&standing, manifest, None)));
+                    self.shared
+                        .deps
+                        .types
+                        .put(Arc::new(to_deployed_type(&standing, manifest, None)));
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "a remembered type is of no use"),
@@ -147,15 +151,15 @@ impl Loader {
     }
 
     /// Shows a type that was just deployed here, whose row has that revision in the store, unless there is a newer one.
-    pub(crate) fn deployed(&self, at: u64, mut entry: Type) {
-        if self.shared.parts.wasm.is_none() {
+    pub(crate) fn on_deployed(&self, at: u64, mut entry: DeployedType) {
+        if self.shared.deps.wasm.is_none() {
             entry.program = None;
         }
         let mut rows = self.shared.rows();
         let seen = rows.entry(entry.name.clone()).or_default();
         if at >= seen.at {
             (seen.at, seen.row) = (at, None);
-            self.shared.show(entry);
+            self.shared.publish(entry);
         }
     }
 }
@@ -177,15 +181,15 @@ impl Shared {
                 (row, seen.at)
             };
             if let Loaded::Broken(revision, why) = self.load(&name, at, &row).await
-                && self.is_newest(&name, at)
+                && self.is_current(&name, at)
             {
                 tracing::error!(r#type = %name, %why, "a deployed type cannot be run on this node");
-                self.parts.types.fails(&name, revision, &why);
+                self.deps.types.fails(&name, revision, &why);
             }
         }
     }
 
-    fn is_newest(&self, name: &str, at: u64) -> bool {
+    fn is_current(&self, name: &str, at: u64) -> bool {
         self.rows().get(name).is_some_and(|seen| seen.at == at)
     }
 
@@ -194,28 +198,31 @@ impl Shared {
             Ok(parsed) => parsed,
             Err(error) => return Loaded::Broken(0, error.to_string()),
         };
-        let Some(wasm) = &self.parts.wasm else {
-            return self.show_newest(at, entry(&standing, manifest, None));
+        let Some(wasm) = &self.deps.wasm else {
+            return self.publish_if_current(at, to_deployed_type(&standing, manifest, None));
         };
         let mut pause = PAUSES.0;
         let mut compilations = 0;
         loop {
-            if !self.is_newest(name, at) {
+            if !self.is_current(name, at) {
                 return Loaded::Outdated;
             }
             let why = match self.compile(wasm, &standing, &manifest).await {
                 Ok(program) => {
-                    return self.show_newest(at, entry(&standing, manifest, Some(program)));
+                    return self.publish_if_current(
+                        at,
+                        to_deployed_type(&standing, manifest, Some(program)),
+                    );
                 }
-                Err(Failed::ForGood(why)) => return Loaded::Broken(standing.revision, why),
-                Err(Failed::Compiler(why)) => {
+                Err(Failed::Permanent(why)) => return Loaded::Broken(standing.revision, why),
+                Err(Failed::CompilerExited(why)) => {
                     compilations += 1;
                     if compilations == COMPILATIONS {
                         return Loaded::Broken(standing.revision, why);
                     }
                     why
                 }
-                Err(Failed::ForNow(why)) => why,
+                Err(Failed::Transient(why)) => why,
             };
             tracing::warn!(r#type = %name, %why, "a deployed type is tried again");
             tokio::time::sleep(pause).await;
@@ -229,76 +236,76 @@ impl Shared {
         standing: &TypeRow,
         manifest: &Manifest,
     ) -> Result<Arc<ostraca_wasm::Program>, Failed> {
-        let _permit = self.budget.acquire().await.map_err(|e| Failed::ForNow(e.to_string()))?;
-        let component = match self.parts.store.get_blob(standing.component).await {
+        let _permit = self.budget.acquire().await.map_err(|e| Failed::Transient(e.to_string()))?;
+        let component = match self.deps.entity_store.get_blob(standing.component_digest).await {
             Ok(Some(component)) => component,
             // It was stored before its row was: a store that has lost it may be restored.
-            Ok(None) => return Err(Failed::ForNow("its component is not in the store".into())),
-            Err(error) => return Err(Failed::ForNow(error.to_string())),
+            Ok(None) => return Err(Failed::Transient("its component is not in the store".into())),
+            Err(error) => return Err(Failed::Transient(error.to_string())),
         };
         let program = wasm.prepare(component.to_vec(), manifest.wasm_limits()).await;
         program.map_err(|error| {
             let why = error.to_string();
             if error.is_retryable() {
-                Failed::ForNow(why)
+                Failed::Transient(why)
             } else if error.is_compiler_failure() {
-                Failed::Compiler(why)
+                Failed::CompilerExited(why)
             } else {
-                Failed::ForGood(why)
+                Failed::Permanent(why)
             }
         })
     }
 
-    fn show_newest(&self, at: u64, entry: Type) -> Loaded {
+    fn publish_if_current(&self, at: u64, entry: DeployedType) -> Loaded {
         let rows = self.rows();
         if rows.get(&entry.name).is_none_or(|seen| seen.at != at) {
             return Loaded::Outdated;
         }
         // Under the lock: a deploy must not be overtaken by what it replaces.
-        self.show(entry);
+        self.publish(entry);
         drop(rows);
         Loaded::Shown
     }
 
     /// Workers hear of a type before messages for it are let through.
-    fn show(&self, entry: Type) {
+    fn publish(&self, entry: DeployedType) {
         let entry = Arc::new(entry);
-        if entry.runs_here() {
-            (self.parts.tell)(&entry);
+        if entry.is_runnable() {
+            (self.deps.notify_workers)(&entry);
         }
         tracing::info!(r#type = %entry.name, revision = entry.revision, "a type is known");
-        self.parts.types.put(entry);
+        self.deps.types.put(entry);
     }
 }
 
 /// Why a type was not compiled.
 enum Failed {
-    ForNow(String),
+    Transient(String),
     /// The compiler did not end well: it may have been this machine's load.
-    Compiler(String),
-    ForGood(String),
+    CompilerExited(String),
+    Permanent(String),
 }
 
 /// A type's row, and the manifest in it.
 pub(crate) fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), NodeError> {
     let standing: TypeRow = rows::decode(row)?;
-    let useless = |why: String| NodeError::Row(format!("`{}`: {why}", row.key));
+    let useless = |why: String| NodeError::InvalidRow(format!("`{}`: {why}", row.key));
     let manifest = Manifest::parse(&standing.manifest, &row.key)
         .map_err(|error| useless(error.to_string()))?;
-    if rows::type_name(&row.key) != Some(&*manifest.kind) {
-        return Err(useless(format!("it holds the type `{}`", manifest.kind)));
+    if rows::type_name(&row.key) != Some(&*manifest.entity_type) {
+        return Err(useless(format!("it holds the type `{}`", manifest.entity_type)));
     }
     Ok((standing, manifest))
 }
 
 /// The entry that a row makes.
-pub(crate) fn entry(
+pub(crate) fn to_deployed_type(
     standing: &TypeRow,
     manifest: Manifest,
     program: Option<Arc<ostraca_wasm::Program>>,
-) -> Type {
-    let TypeRow { revision, component, component_size, methods, .. } = standing;
-    Type::new(*revision, manifest, methods, program, *component, *component_size)
+) -> DeployedType {
+    let TypeRow { revision, component_digest: component, component_size, methods, .. } = standing;
+    DeployedType::new(*revision, manifest, methods, program, *component, *component_size)
 }
 
 #[cfg(test)]

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use ostraca_core::hash::ShardKeyRule;
 
-pub use crate::input::InputError as ManifestError;
-use crate::input::Text;
+use crate::user_file::SourceText;
+pub use crate::user_file::UserFileError as ManifestError;
 
 mod check;
 mod file;
 #[cfg(test)]
 mod tests;
 
-use file::File;
+use file::ManifestFile;
 
 /// The longest manifest that is read, in bytes.
 pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
@@ -25,7 +25,7 @@ pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The entity type: 1 to 64 letters, digits, dots, dashes, underscores.
-    pub kind: String,
+    pub entity_type: String,
     /// Where the component is, from the manifest's own directory. Only the deployer reads it.
     pub component: String,
     /// The pool of its entities. Default `default`. Fixed while state exists (R23).
@@ -35,7 +35,7 @@ pub struct Manifest {
     /// What one instance, entity or message may take.
     pub limits: ManifestLimits,
     /// When instances start and stop.
-    pub life: Life,
+    pub lifecycle: Lifecycle,
     /// What the type may use beside its own state.
     pub grants: Grants,
     /// Who may message it.
@@ -70,9 +70,9 @@ pub struct ManifestLimits {
     /// Messages that wait for one entity. Default 1,000. Error `mailbox-full`.
     pub mailbox: u32,
     /// Log lines a second of one instance. Default 100. What is beyond is counted and dropped.
-    pub log_lines: u32,
+    pub log_lines_per_second: u32,
     /// Bytes of a log line. Default 4 KiB. What is beyond is cut.
-    pub log_line: u64,
+    pub log_line_bytes: u64,
 }
 
 /// The most that a node lets a manifest ask for an instance: what no interruption bounds, since a guest that fills its
@@ -93,11 +93,11 @@ impl Default for Ceilings {
 
 /// `[life]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct Lifecycle {
     /// Without a message for so long, an instance is dropped; its state stays. Default 2 min.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Whether entities start again wherever their shard goes. Always false in this release.
-    pub remember: bool,
+    pub remember_entities: bool,
 }
 
 /// `[grants]`.
@@ -139,12 +139,12 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`] with `bad-manifest` or `not-supported-yet`, and the line marked.
     pub fn parse(text: &str, name: &str) -> Result<Self, ManifestError> {
-        let input = Text { code: "bad-manifest", name, text, renamed: RENAMED };
+        let input = SourceText { code: "bad-manifest", name, text, renamed: RENAMED };
         if text.len() > MAX_MANIFEST_BYTES {
             let why = format!("{} bytes are more than {MAX_MANIFEST_BYTES}", text.len());
             return Err(input.at(&[], why, None));
         }
-        check::manifest(&input, input.parse::<File>()?)
+        check::manifest(&input, input.parse::<ManifestFile>()?)
     }
 
     /// An error about the file that `component` names, for who has to read it: the line is marked as in the
@@ -157,7 +157,7 @@ impl Manifest {
         why: String,
         help: String,
     ) -> ManifestError {
-        Text { code, name, text, renamed: RENAMED }.at(&["component"], why, Some(help))
+        SourceText { code, name, text, renamed: RENAMED }.at(&["component"], why, Some(help))
     }
 
     /// What the sandbox needs of the limits.
@@ -175,8 +175,8 @@ impl Manifest {
             turn_keys: limits.turn_keys.into(),
             turn_bytes: limits.turn_bytes,
             reply: limits.reply,
-            log_lines_per_second: limits.log_lines,
-            log_line_bytes: count(limits.log_line),
+            log_lines_per_second: limits.log_lines_per_second,
+            log_line_bytes: count(limits.log_line_bytes),
         }
     }
 
@@ -185,12 +185,12 @@ impl Manifest {
     /// no manifest that could be read back.
     #[must_use]
     pub fn text_canonical(&self) -> String {
-        File::from_manifest(Self { component: String::new(), ..self.clone() }).text()
+        ManifestFile::from_manifest(Self { component: String::new(), ..self.clone() }).text()
     }
 
     /// The whole manifest with its defaults, as TOML.
     #[must_use]
-    pub fn text_effective(&self) -> String {
-        File::from_manifest(self.clone()).text()
+    pub fn effective_toml(&self) -> String {
+        ManifestFile::from_manifest(self.clone()).text()
     }
 }

@@ -5,11 +5,11 @@
 //! knows. Stopping: the node drains, so that its shards serve elsewhere before they end here (S10); what it
 //! took is answered; the network closes, and the store last.
 
-mod begin;
-mod joining;
+mod builder;
 mod network;
-mod parts;
-mod settled;
+mod readiness;
+mod startup;
+mod store_access;
 #[cfg(test)]
 mod tests;
 mod workers;
@@ -26,15 +26,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
-use crate::service::Door;
+use crate::service::ClientService;
 use crate::stats::Stats;
-use crate::types::Types;
-use crate::view::{Events, View};
+use crate::types::TypeRegistry;
+use crate::view::{ClusterView, EventLog};
 use crate::worker::Input;
-use workers::Worker;
+use workers::WorkerHandle;
 
 /// How long a store node that stops waits for others that leave and have not said goodbye yet, in parts of the grace.
 const OTHERS: u32 = 4;
@@ -45,18 +45,18 @@ const REFUSED: Duration = Duration::from_secs(2);
 
 /// A node that serves.
 pub struct Node {
-    server: Arc<Server<Door>>,
+    server: Arc<Server<ClientService>>,
     address: SocketAddr,
     summary: Summary,
-    workers: Vec<Worker>,
-    control: Control,
+    workers: Vec<WorkerHandle>,
+    control: ControlThread,
     gateway: Arc<Gateway>,
-    view: watch::Receiver<Arc<View>>,
-    events: Arc<Events>,
-    types: Types,
+    view: watch::Receiver<Arc<ClusterView>>,
+    events: Arc<EventLog>,
+    types: TypeRegistry,
     shards: u32,
     /// The store did not answer when the node started.
-    store_away: bool,
+    started_without_store: bool,
     /// None of them ends before the node does.
     vital: JoinSet<()>,
     /// End with the node.
@@ -89,8 +89,8 @@ impl Node {
     /// # Errors
     /// Whatever keeps it from serving, each with what to do.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
-        let mut node = Self::begin(config).await?;
-        match node.settle().await {
+        let mut node = Self::launch(config).await?;
+        match node.wait_until_ready().await {
             Ok(()) => Ok(node),
             Err(error) => {
                 node.stop(Duration::from_secs(1)).await;
@@ -104,20 +104,20 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError::NameInUse`]; what ended meanwhile.
-    pub async fn settle(&mut self) -> Result<(), NodeError> {
-        if self.store_away {
+    pub async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
+        if self.started_without_store {
             return Ok(());
         }
         let (view, shards) = (&self.view, self.shards);
         tokio::select! {
-            () = settled::settled(view.clone(), &self.types, shards) => {}
-            places = settled::rival(&self.events, view) => {
+            () = readiness::wait_until_ready(view.clone(), &self.types, shards) => {}
+            addresses = readiness::wait_for_name_conflict(&self.events, view) => {
                 let node = self.summary.node.clone();
-                return Err(NodeError::NameInUse { node, places });
+                return Err(NodeError::NameInUse { node, addresses });
             }
-            error = settled::ended(&mut self.failed, &mut self.vital) => return Err(error),
+            error = readiness::wait_for_failure(&mut self.failed, &mut self.vital) => return Err(error),
         }
-        self.summary.types = self.types.now().len();
+        self.summary.types = self.types.snapshot().len();
         Ok(())
     }
 
@@ -134,8 +134,8 @@ impl Node {
     }
 
     /// Resolves when the node can serve no more. A store that stopped is no reason: the node says so to whoever asks.
-    pub async fn ended(&mut self) -> NodeError {
-        settled::ended(&mut self.failed, &mut self.vital).await
+    pub async fn wait_for_failure(&mut self) -> NodeError {
+        readiness::wait_for_failure(&mut self.failed, &mut self.vital).await
     }
 
     /// Stops in good order, within about twice `grace` at the very worst: hands its shards over, or stops them where nobody
@@ -173,9 +173,9 @@ impl Node {
 
     /// Hands the shards over and says goodbye.
     async fn leave(&mut self, grace: Duration) {
-        let left = |view: &Arc<View>| view.left;
+        let left = |view: &Arc<ClusterView>| view.has_left;
         let mut refused = self.stats.store_refused.subscribe();
-        self.control.tell(Event::Leave);
+        self.control.send_event(Event::Leave);
         let leaving = tokio::time::timeout(grace, self.view.wait_for(left));
         tokio::select! {
             gone = leaving => match gone {
@@ -187,10 +187,10 @@ impl Node {
             // Both a hand-over and a goodbye are rows of the store.
             Ok(_) = refused.wait_for(Option::is_some) => {
                 tracing::warn!("the store is refused: nothing can be handed over, and no goodbye said");
-                return self.control.tell(Event::LeaveNow);
+                return self.control.send_event(Event::LeaveNow);
             }
         }
-        self.control.tell(Event::LeaveNow);
+        self.control.send_event(Event::LeaveNow);
         if tokio::time::timeout(grace / 4, self.view.wait_for(left)).await.is_err() {
             tracing::warn!("the node could not say goodbye; its lease lapses by itself");
         }
@@ -199,11 +199,11 @@ impl Node {
     /// Waits for others that leave: they cannot without the store, so where all stop together, its node is the last.
     async fn outlast(&mut self, patience: Duration) {
         let node = NodeId::from(self.summary.node.as_str());
-        if self.view.borrow().others_live(&node) {
+        if self.view.borrow().has_live_peers(&node) {
             // One that was told to stop at the same moment may not have said so yet.
             tokio::time::sleep(TOGETHER).await;
         }
-        let gone = |view: &Arc<View>| !view.others_leave(&node);
+        let gone = |view: &Arc<ClusterView>| !view.has_leaving_peers(&node);
         if tokio::time::timeout(patience, self.view.wait_for(gone)).await.is_err() {
             tracing::warn!("other nodes still leave, and now without the store");
         }
@@ -233,5 +233,5 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, NodeError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| NodeError::Ended(format!("a thread of the node: {error}")))
+        .map_err(|error| NodeError::UnexpectedExit(format!("a thread of the node: {error}")))
 }

@@ -19,23 +19,23 @@ use crate::control;
 use crate::gateway::Gateway;
 
 /// A node, as other nodes' streams see it.
-pub(crate) struct Peers {
-    pub(crate) bulk: Handle,
-    pub(crate) control: Handle,
-    pub(crate) heard: control::Words,
+pub(crate) struct PeerBackend {
+    pub(crate) bulk_runtime: Handle,
+    pub(crate) control_runtime: Handle,
+    pub(crate) control_inbox: control::ControlInboxSender,
     /// Where the store is here.
-    pub(crate) entities: Option<Arc<EntityServer>>,
+    pub(crate) entity_server: Option<Arc<EntityServer>>,
     /// The rows, here or passed on: whoever joins may ask any node where the store is.
-    pub(crate) rows: OnceLock<Arc<ClusterServer>>,
+    pub(crate) cluster_server: OnceLock<Arc<ClusterServer>>,
     /// Set when the node can take messages.
     pub(crate) gateway: OnceLock<Arc<Gateway>>,
 }
 
 /// What [`PeerService`] needs of a node that it may outlive.
 #[derive(Clone)]
-pub(crate) struct Streams(pub(crate) Arc<Peers>);
+pub(crate) struct PeerStreamHandler(pub(crate) Arc<PeerBackend>);
 
-impl PeerService for Streams {
+impl PeerService for PeerStreamHandler {
     fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
@@ -55,13 +55,13 @@ impl PeerService for Streams {
 
     fn runtime(&self, alpn: Alpn) -> Handle {
         match alpn {
-            Alpn::Bulk => self.0.bulk.clone(),
-            Alpn::Control => self.0.control.clone(),
+            Alpn::Bulk => self.0.bulk_runtime.clone(),
+            Alpn::Control => self.0.control_runtime.clone(),
         }
     }
 }
 
-impl Streams {
+impl PeerStreamHandler {
     async fn serve(
         &self,
         peer: Arc<PeerInfo>,
@@ -77,12 +77,14 @@ impl Streams {
                 max_in_flight_bytes: bytes,
             } => forwarding::serve(reader, writer, &peer, (messages, bytes), self).await,
             StreamKind::EntityStore => {
-                let Some(server) = &self.0.entities else { return no_store(reader, writer) };
+                let Some(server) = &self.0.entity_server else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
                 serve_rpc(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
             StreamKind::ClusterStore => {
-                let Some(server) = self.0.rows.get() else { return no_store(reader, writer) };
+                let Some(server) = self.0.cluster_server.get() else {
+                    return no_store(reader, writer);
+                };
                 let mut link = server.link(&peer.member);
                 serve_rpc(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
             }
@@ -90,12 +92,12 @@ impl Streams {
                 let gateway = self.0.gateway.get().cloned();
                 let look = move |question| {
                     let gateway = gateway.clone();
-                    async move { gateway.as_ref()?.looked(question).await }.boxed()
+                    async move { gateway.as_ref()?.handle_inspect(question).await }.boxed()
                 };
                 inspect::serve(reader, writer, &peer, look).await
             }
             StreamKind::Control => {
-                let (node, heard) = (peer.member.node.clone(), self.0.heard.clone());
+                let (node, heard) = (peer.member.node.clone(), self.0.control_inbox.clone());
                 let hear = move |_, body: Bytes| {
                     match control::decode_message(&node, &body) {
                         Ok((from, talk)) => heard.put(from, talk, body.len()),
@@ -116,10 +118,10 @@ fn no_store(mut reader: FrameReader, mut writer: FrameWriter) -> Result<(), ostr
     Ok(())
 }
 
-impl ForwardedMessageHandler for Streams {
+impl ForwardedMessageHandler for PeerStreamHandler {
     async fn handle_messages(&self, _: &Arc<PeerInfo>, batch: &mut Vec<IncomingMessage>) {
         match self.0.gateway.get() {
-            Some(gateway) => gateway.take_passed_on(batch),
+            Some(gateway) => gateway.accept_forwarded(batch),
             None => {
                 for request in batch.drain(..) {
                     request.ticket.not_run(node_starting());

@@ -12,8 +12,8 @@ use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow as Stored};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::cluster_bootstrap::{NAMESPACE, POOL};
 use crate::error::NodeError;
-use crate::ownership::{NAMESPACE, POOL};
 
 /// The highest format of records and rows that this program reads.
 pub(crate) const FORMAT: u32 = codec::FORMAT as u32;
@@ -21,9 +21,9 @@ pub(crate) const FORMAT: u32 = codec::FORMAT as u32;
 pub(crate) const OLDEST_FORMAT: u32 = codec::OLDEST_FORMAT as u32;
 
 /// What stands in a row. A row of a format that this program does not read is refused.
-pub(crate) trait Value: Serialize + DeserializeOwned + Extensible {}
+pub(crate) trait RowValue: Serialize + DeserializeOwned + Extensible {}
 
-impl<T: Serialize + DeserializeOwned + Extensible> Value for T {}
+impl<T: Serialize + DeserializeOwned + Extensible> RowValue for T {}
 
 /// `cluster`: what is fixed for the cluster's life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,14 +31,14 @@ pub(crate) struct ClusterRow {
     /// The format that records and rows may be written in; raised by command when all nodes can read it.
     pub(crate) format: u32,
     /// The format that is being raised to: a node that cannot read it does not start. Else the same as `format`.
-    pub(crate) next: u32,
+    pub(crate) target_format: u32,
     pub(crate) extensions: Extensions<Self>,
 }
 
 impl ClusterRow {
     /// That of a new cluster.
     pub(crate) fn new(format: u32) -> Self {
-        Self { format, next: format, extensions: Extensions::default() }
+        Self { format, target_format: format, extensions: Extensions::default() }
     }
 
     /// Whether this program reads what the cluster's nodes write, now and when the format is raised.
@@ -46,13 +46,13 @@ impl ClusterRow {
     /// # Errors
     /// [`NodeError::Row`] with both numbers.
     pub(crate) fn readable(&self) -> Result<(), NodeError> {
-        for format in [self.format, self.next] {
+        for format in [self.format, self.target_format] {
             if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
                 let which = if format > FORMAT { "a newer" } else { "an older" };
                 let text = format!(
                     "the cluster writes format {format}, and this program reads {OLDEST_FORMAT} to {FORMAT}: use {which} release"
                 );
-                return Err(NodeError::Row(text));
+                return Err(NodeError::InvalidRow(text));
             }
         }
         Ok(())
@@ -65,8 +65,8 @@ pub(crate) struct SettingsRow {
     /// Rises with each change.
     pub(crate) revision: u64,
     pub(crate) lease: u64,
-    pub(crate) margin: u64,
-    pub(crate) lane_life: u64,
+    pub(crate) lease_margin: u64,
+    pub(crate) lane_ttl: u64,
     pub(crate) extensions: Extensions<Self>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) const SETTINGS: &str = "settings";
 /// `time`: cluster time in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TimeRow {
-    pub(crate) millis: u64,
+    pub(crate) cluster_time_ms: u64,
     pub(crate) extensions: Extensions<Self>,
 }
 
@@ -93,10 +93,10 @@ pub(crate) struct PoolRow {
 pub(crate) struct TypeRow {
     pub(crate) revision: u64,
     pub(crate) manifest: String,
-    pub(crate) component: [u8; 32],
+    pub(crate) component_digest: [u8; 32],
     pub(crate) component_size: u64,
     /// What the component said when it was deployed.
-    pub(crate) methods: Vec<MethodRow>,
+    pub(crate) methods: Vec<MethodEntry>,
     pub(crate) extensions: Extensions<Self>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct BindingRow {
 
 /// A method of a deployed type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MethodRow {
+pub(crate) struct MethodEntry {
     pub(crate) name: String,
     pub(crate) query: bool,
     pub(crate) extensions: Extensions<Self>,
@@ -122,12 +122,12 @@ const MAX_SUMMARY: usize = 512;
 /// The field of [`MethodRow`] that has the summary.
 const SUMMARY: u32 = 4;
 
-impl MethodRow {
+impl MethodEntry {
     pub(crate) fn new(name: &str, query: bool, summary: &str) -> Result<Self, NodeError> {
         let mut extensions = Extensions::default();
         if !summary.is_empty() {
             let summary = &summary[..summary.floor_char_boundary(MAX_SUMMARY)];
-            let failed = |error| NodeError::Row(format!("a method's summary: {error}"));
+            let failed = |error| NodeError::InvalidRow(format!("a method's summary: {error}"));
             extensions.set(SUMMARY, &summary).map_err(failed)?;
         }
         Ok(Self { name: name.into(), query, extensions })
@@ -140,7 +140,7 @@ impl MethodRow {
     }
 }
 
-impl Extensible for MethodRow {
+impl Extensible for MethodEntry {
     const NAME: &'static str = "MethodRow";
     const FIELDS: &'static [u32] = &[SUMMARY];
 }
@@ -161,7 +161,7 @@ pub(crate) fn pool_key() -> String {
 }
 
 /// Whether the row with that key says what holds for every node: the format, and the settings.
-pub(crate) fn is_about_all(key: &str) -> bool {
+pub(crate) fn is_cluster_wide(key: &str) -> bool {
     key == "cluster" || key == SETTINGS
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn parse_key(text: &str) -> Option<RowKey> {
 ///
 /// # Errors
 /// [`NodeError::Row`] if it cannot be encoded.
-pub(crate) fn encode_core(row: &Row) -> Result<Bytes, NodeError> {
+pub(crate) fn encode_row(row: &Row) -> Result<Bytes, NodeError> {
     match row {
         Row::Node(row) => encode_value(row),
         Row::Manager(row) => encode_value(row),
@@ -223,7 +223,7 @@ pub(crate) fn encode_core(row: &Row) -> Result<Bytes, NodeError> {
 ///
 /// # Errors
 /// [`NodeError::Row`] names the row that cannot be read.
-pub(crate) fn decode_core(row: &Stored) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
+pub(crate) fn decode_row(row: &Stored) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
     let Some(key) = parse_key(&row.key) else { return Ok(None) };
     let value = match &key {
         RowKey::Node(_) => Row::Node(decode(row)?),
@@ -234,15 +234,15 @@ pub(crate) fn decode_core(row: &Stored) -> Result<Option<(RowKey, Row, u64)>, No
 }
 
 /// A row's bytes.
-pub(crate) fn encode_value<T: Value>(row: &T) -> Result<Bytes, NodeError> {
+pub(crate) fn encode_value<T: RowValue>(row: &T) -> Result<Bytes, NodeError> {
     let bytes = codec::append_encoded(vec![codec::FORMAT], row);
-    Ok(bytes.map_err(|error| NodeError::Row(error.to_string()))?.into())
+    Ok(bytes.map_err(|error| NodeError::InvalidRow(error.to_string()))?.into())
 }
 
 /// Reads a row's value.
-pub(crate) fn decode<T: Value>(row: &Stored) -> Result<T, NodeError> {
+pub(crate) fn decode<T: RowValue>(row: &Stored) -> Result<T, NodeError> {
     let key = &row.key;
-    let bad = |why: String| NodeError::Row(format!("`{key}` cannot be read: {why}"));
+    let bad = |why: String| NodeError::InvalidRow(format!("`{key}` cannot be read: {why}"));
     let Some((&format, body)) = row.value.split_first() else {
         return Err(bad("it is empty".into()));
     };
@@ -251,7 +251,7 @@ pub(crate) fn decode<T: Value>(row: &Stored) -> Result<T, NodeError> {
 }
 
 /// Reads a row, with the revision to expect when it is written.
-pub(crate) async fn read<T: Value>(
+pub(crate) async fn read<T: RowValue>(
     store: &dyn ClusterStore,
     key: &str,
 ) -> Result<Option<(T, u64)>, NodeError> {
@@ -262,7 +262,7 @@ pub(crate) async fn read<T: Value>(
 }
 
 /// Writes a row that must have the revision `expected`.
-pub(crate) async fn write<T: Value>(
+pub(crate) async fn write<T: RowValue>(
     store: &dyn ClusterStore,
     key: &str,
     expected: Option<u64>,
@@ -270,7 +270,7 @@ pub(crate) async fn write<T: Value>(
 ) -> Result<u64, NodeError> {
     let cas = CompareAndSet { key: key.into(), expected, value: Some(encode_value(row)?) };
     store.compare_and_set(cas).await.map_err(|conflict| match conflict {
-        CompareAndSetError::RevisionMismatch(_) => NodeError::Conflict(key.into()),
+        CompareAndSetError::RevisionMismatch(_) => NodeError::RowConflict(key.into()),
         CompareAndSetError::Store(error) => NodeError::Store(error),
     })
 }

@@ -11,40 +11,41 @@ use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
 };
 
-use crate::admin::Desk;
+use crate::admin::AdminService;
 use crate::gateway::Gateway;
-use crate::input::nearest;
-use crate::types::{Table, Type};
+use crate::types::{DeployedType, TypeTable};
+use crate::user_file::closest_name;
 
 /// How long a message waits for its type to be known: rows travel for a moment after a deploy.
-const TYPE_WAIT: Duration = Duration::from_secs(2);
+const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The node, as its network side sees it. Until it is opened it says that the node starts.
 #[derive(Default)]
-pub(crate) struct Door(OnceLock<Open>);
+pub(crate) struct ClientService(OnceLock<ClientBackend>);
 
 /// What is behind the door.
-pub(crate) struct Open {
+pub(crate) struct ClientBackend {
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) desk: Desk,
+    pub(crate) admin: AdminService,
     /// It has the role `gateway`. Without it operators are answered, and no messages taken.
-    pub(crate) takes_messages: bool,
+    pub(crate) accepts_messages: bool,
 }
 
-impl Door {
-    pub(crate) fn open(&self, open: Open) {
+impl ClientService {
+    pub(crate) fn set_backend(&self, open: ClientBackend) {
         // A second opening is a fault of this program: the first one stays.
         let _ = self.0.set(open);
     }
 }
 
-impl Service for Door {
+impl Service for ClientService {
     fn cluster_time_ms(&self) -> u64 {
         self.0.get().map_or(0, |open| open.gateway.clock.now().cluster_time.max(1))
     }
 
     async fn handle_messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
-        let Some(Open { gateway, takes_messages, .. }) = self.0.get() else {
+        let Some(ClientBackend { gateway, accepts_messages: takes_messages, .. }) = self.0.get()
+        else {
             for request in batch.drain(..) {
                 request.ticket.not_run(node_starting());
             }
@@ -64,19 +65,19 @@ impl Service for Door {
             // The certificate says who it is.
             request.envelope.principal = session.client.principal_name.to_string();
         }
-        gateway.take(session.session, batch);
+        gateway.accept(session.session, batch);
         if batch.is_empty() {
             return;
         }
         // Types that are not known: deployed a moment ago elsewhere, or mistyped. One wait for all of them.
-        let until = tokio::time::Instant::now() + TYPE_WAIT;
+        let until = tokio::time::Instant::now() + TYPE_TIMEOUT;
         for request in batch.iter() {
             let name = request.envelope.r#type.as_str();
             let left = until.saturating_duration_since(tokio::time::Instant::now());
             gateway.types.wait(name, left).await;
         }
-        gateway.take(session.session, batch);
-        let types = gateway.types.now();
+        gateway.accept(session.session, batch);
+        let types = gateway.types.snapshot();
         for request in batch.drain(..) {
             let problem = unknown_type(&types, &request.envelope.r#type);
             request.ticket.not_run(problem);
@@ -88,35 +89,37 @@ impl Service for Door {
         peer: &Arc<ClientInfo>,
         request: AdminOperation,
     ) -> Result<AdminOutput, Problem> {
-        let Some(Open { gateway, desk, .. }) = self.0.get() else { return Err(node_starting()) };
+        let Some(ClientBackend { gateway, admin: desk, .. }) = self.0.get() else {
+            return Err(node_starting());
+        };
         match request {
             AdminOperation::Deploy(upload) => {
                 let deployed = desk.deployer.deploy(&peer.principal_name, upload).await?;
-                Ok(AdminOutput::Deployed(desk.compiled(gateway, deployed).await))
+                Ok(AdminOutput::Deployed(desk.wait_for_hosts(gateway, deployed).await))
             }
             AdminOperation::Deployments => {
-                let types = gateway.types.now();
+                let types = gateway.types.snapshot();
                 let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
                 list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
                 Ok(AdminOutput::Deployments(list))
             }
             AdminOperation::Methods(name) => {
-                let entry = gateway.types.wait(&name, TYPE_WAIT).await;
-                let entry = entry.ok_or_else(|| unknown_type(&gateway.types.now(), &name))?;
+                let entry = gateway.types.wait(&name, TYPE_TIMEOUT).await;
+                let entry = entry.ok_or_else(|| unknown_type(&gateway.types.snapshot(), &name))?;
                 Ok(AdminOutput::Methods(methods(&entry)))
             }
-            AdminOperation::Node => Ok(AdminOutput::Node(desk.status.node())),
-            other => desk.answer(gateway, peer.principal_name.as_ref(), other).await,
+            AdminOperation::Node => Ok(AdminOutput::Node(desk.status.node_info())),
+            other => desk.handle_request(gateway, peer.principal_name.as_ref(), other).await,
         }
     }
 }
 
 /// The type and method that an envelope names, if its sender may use them so.
-pub(crate) fn resolve<'a>(
-    types: &'a Table,
+pub(crate) fn resolve_method<'a>(
+    types: &'a TypeTable,
     principal: &str,
     envelope: &Envelope,
-) -> Result<(&'a Arc<Type>, Arc<str>, MessageKind), Problem> {
+) -> Result<(&'a Arc<DeployedType>, Arc<str>, MessageKind), Problem> {
     check_namespace(envelope)?;
     let entry =
         types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
@@ -124,7 +127,7 @@ pub(crate) fn resolve<'a>(
     Ok((entry, method, kind))
 }
 
-impl TypeInfo for Type {
+impl TypeInfo for DeployedType {
     fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -141,7 +144,7 @@ impl TypeInfo for Type {
         let known: Vec<_> = self.methods().iter().map(|(name, _)| &**name).collect();
         let mut problem =
             problem("unknown-method", format!("`{}` has no method `{name}`", self.name), "");
-        problem.help = match nearest(name, known.iter().copied()) {
+        problem.help = match closest_name(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`? it has: {}", known.join(", ")),
             None => format!("it has: {}", known.join(", ")),
         };
@@ -154,8 +157,8 @@ impl TypeInfo for Type {
     }
 }
 
-pub(crate) fn unknown_type(types: &Table, name: &str) -> Problem {
-    let near = nearest(name, types.keys().map(|known| &**known));
+pub(crate) fn unknown_type(types: &TypeTable, name: &str) -> Problem {
+    let near = closest_name(name, types.keys().map(|known| &**known));
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`ostraca deployments` lists what is deployed".into(),
@@ -167,18 +170,18 @@ pub(crate) fn unknown_type(types: &Table, name: &str) -> Problem {
     problem
 }
 
-fn deployment(entry: &Type) -> proto::Deployment {
+fn deployment(entry: &DeployedType) -> proto::Deployment {
     proto::Deployment {
-        namespace: crate::ownership::NAMESPACE.into(),
+        namespace: crate::cluster_bootstrap::NAMESPACE.into(),
         r#type: entry.name.to_string(),
         revision: entry.revision,
-        digest: entry.component.to_vec().into(),
+        digest: entry.component_digest.to_vec().into(),
         pool: entry.manifest.pool.clone(),
         component_size: entry.component_size,
     }
 }
 
-fn methods(entry: &Type) -> proto::Methods {
+fn methods(entry: &DeployedType) -> proto::Methods {
     let methods = entry.methods().iter().zip(entry.summaries());
     let methods = methods.map(|((name, kind), summary)| proto::Method {
         name: name.to_string(),

@@ -11,34 +11,34 @@ use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
 use tokio::sync::watch;
 
-use crate::clock::Clock;
+use crate::clock::ClusterClock;
 use crate::gateway::Gateway;
-use crate::stats::{Gauges, Stats};
-use crate::view::View;
-use problems::Seen;
+use crate::stats::{Stats, WorkerGauges};
+use crate::view::ClusterView;
+use problems::Diagnosis;
 
 /// Where the figures come from.
-pub(crate) struct Status {
+pub(crate) struct StatusReporter {
     pub(crate) node: Arc<str>,
     pub(crate) addresses: Vec<String>,
-    pub(crate) lease: u64,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) configured_lease_ms: u64,
+    pub(crate) clock: Arc<ClusterClock>,
     /// The cluster's store, as this node knows it.
-    pub(crate) identity: Box<dyn Fn() -> StoreIdentity + Send + Sync>,
+    pub(crate) store_identity: Box<dyn Fn() -> StoreIdentity + Send + Sync>,
     /// The store, where it is in this process.
-    pub(crate) local: Option<Arc<SledStore>>,
+    pub(crate) local_store: Option<Arc<SledStore>>,
     /// None on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
-    pub(crate) gauges: Vec<Arc<Gauges>>,
-    pub(crate) view: watch::Receiver<Arc<View>>,
+    pub(crate) gauges: Vec<Arc<WorkerGauges>>,
+    pub(crate) view: watch::Receiver<Arc<ClusterView>>,
 }
 
-impl Status {
+impl StatusReporter {
     /// What the node is.
-    pub(crate) fn node(&self) -> proto::NodeInfo {
+    pub(crate) fn node_info(&self) -> proto::NodeInfo {
         proto::NodeInfo {
-            cluster_id: (self.identity)().cluster.to_string(),
+            cluster_id: (self.store_identity)().cluster.to_string(),
             node: self.node.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             addresses: self.addresses.clone(),
@@ -47,21 +47,21 @@ impl Status {
 
     /// The lease that the node relies on: the cluster's may have changed since it started.
     fn lease_now(&self) -> u64 {
-        match Stats::get(&self.stats.lease) {
-            0 => self.lease,
+        match Stats::get(&self.stats.lease_ms) {
+            0 => self.configured_lease_ms,
             lease => lease,
         }
     }
 
     /// How the cluster does, as this node sees it.
-    fn cluster(&self, view: &View, lease_age: u64) -> proto::ClusterStatus {
+    fn cluster(&self, view: &ClusterView, lease_age: u64) -> proto::ClusterStatus {
         let now = self.clock.now().mono;
         let count = |of: fn(&ostraca_core::rows::NodeRow) -> bool| -> u32 {
             u32::try_from(view.nodes.values().filter(|row| of(row)).count()).unwrap_or(u32::MAX)
         };
         let live = |row: &ostraca_core::rows::NodeRow| row.status == NodeStatus::Live;
         let mut cluster = proto::ClusterStatus {
-            term_age_ms: now.saturating_sub(view.manager_since),
+            term_age_ms: now.saturating_sub(view.manager_since_ms),
             nodes_live: count(|row| {
                 row.status == NodeStatus::Live && !row.is_draining_or_leaving()
             }),
@@ -96,29 +96,29 @@ impl Status {
     /// How it does.
     pub(crate) fn now(&self, gateway: &Gateway) -> proto::Status {
         let view = self.view.borrow().clone();
-        let identity = (self.identity)();
-        let sum = |pick: fn(&Gauges) -> &std::sync::atomic::AtomicU64| -> u64 {
+        let identity = (self.store_identity)();
+        let sum = |pick: fn(&WorkerGauges) -> &std::sync::atomic::AtomicU64| -> u64 {
             self.gauges.iter().map(|gauges| Stats::get(pick(gauges))).sum()
         };
         let (shards, serving) = (sum(|g| &g.shards), sum(|g| &g.serving));
         let stats = &self.stats;
-        let renewed = Some(Stats::get(&stats.renewed)).filter(|at| *at > 0);
+        let renewed = Some(Stats::get(&stats.last_renewal_ms)).filter(|at| *at > 0);
         let since = renewed
             .map_or_else(|| self.clock.uptime(), |at| self.clock.now().mono.saturating_sub(at));
         let cluster = self.cluster(&view, since);
-        let seen = Seen {
+        let seen = Diagnosis {
             view: &view,
             cluster: &cluster,
-            own: &self.node,
-            since,
+            local_node: &self.node,
+            since_renewal_ms: since,
             registered: renewed.is_some(),
-            lease: self.lease_now(),
+            lease_ms: self.lease_now(),
         };
         let mut problems = Vec::new();
-        if let Some(why) = self.local.as_ref().and_then(|store| store.stop_reason()) {
+        if let Some(why) = self.local_store.as_ref().and_then(|store| store.stop_reason()) {
             problems.push(problems::store_stopped(&why));
         }
-        if let Some(why) = self.local.as_ref().and_then(|store| store.low_disk_reason()) {
+        if let Some(why) = self.local_store.as_ref().and_then(|store| store.low_disk_reason()) {
             problems.push(problems::store_low(&why));
         }
         let refused = stats.store_refused.borrow().clone();
@@ -127,30 +127,30 @@ impl Status {
             Some(why) => problems.push(problems::store_refused(why)),
             None => problems.extend(seen.lease()),
         }
-        let failing = stats.failing.by_type();
+        let failing = stats.failing_entities.by_type();
         problems.extend(failing.iter().filter_map(|it| problems::failing(&self.node, it)));
         problems.extend(seen.shards(shards, serving));
-        problems.extend(seen.nodes(&gateway.links.out_of_reach()));
-        problems.extend(seen.unfit());
+        problems.extend(seen.nodes(&gateway.links.unreachable_nodes()));
+        problems.extend(seen.unrunnable_type_problems());
         problems.extend(gateway.types.broken().iter().map(|(name, why)| {
-            problems::trouble(
+            problems::status_problem(
                 "type-broken",
                 format!("`{name}` cannot be run on this node: {why}"),
                 "deploy it anew: `ostraca deploy` says why if it does not work",
             )
         }));
-        let panics =
-            Stats::get(&stats.panics) + self.local.as_ref().map_or(0, |store| store.read_panics());
+        let panics = Stats::get(&stats.panics)
+            + self.local_store.as_ref().map_or(0, |store| store.read_panics());
         if panics > 0 {
-            problems.push(problems::trouble(
+            problems.push(problems::status_problem(
                 "panics",
                 format!("{panics} panics of the node's own code were contained since it started"),
                 "report them with the node's log; restart the node if messages keep failing",
             ));
         }
-        let held = gateway.load();
+        let held = gateway.router_stats();
         let mut numbers = BTreeMap::from([
-            ("types".into(), gateway.types.now().len() as u64),
+            ("types".into(), gateway.types.snapshot().len() as u64),
             ("shards".into(), shards),
             ("shards_serving".into(), serving),
             ("entities_in_memory".into(), sum(|g| &g.entities)),
@@ -160,19 +160,19 @@ impl Status {
             ("turns".into(), Stats::get(&stats.turns)),
             ("commits".into(), Stats::get(&stats.commits)),
             ("activations".into(), Stats::get(&stats.activations)),
-            ("failed_turns".into(), Stats::get(&stats.failures)),
-            ("failing_entities".into(), stats.failing.count().0),
+            ("failed_turns".into(), Stats::get(&stats.failed_turns)),
+            ("failing_entities".into(), stats.failing_entities.count().0),
             ("not_run".into(), Stats::get(&stats.not_run)),
             ("unknown".into(), Stats::get(&stats.unknown)),
             ("panics".into(), panics),
-            ("words_lost".into(), Stats::get(&stats.words_lost)),
-            ("words_ignored".into(), Stats::get(&stats.words_ignored)),
+            ("words_lost".into(), Stats::get(&stats.control_messages_dropped)),
+            ("words_ignored".into(), Stats::get(&stats.control_messages_ignored)),
             ("store_sequence".into(), identity.durable_sequence),
             ("store_opened".into(), identity.open_count),
         ]);
         let mut texts = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
         if !failing.is_empty() {
-            let more = if stats.failing.count().1 { ", and more" } else { "" };
+            let more = if stats.failing_entities.count().1 { ", and more" } else { "" };
             let types: Vec<_> = failing.iter().map(problems::failing_type).collect();
             texts.insert("failing".into(), format!("{}{more}", types.join("; ")));
         }
@@ -181,7 +181,7 @@ impl Status {
             numbers.insert("max_live_instances".into(), u64::from(shape.max_live_instances));
             texts.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fallback_reason {
-                problems.push(problems::trouble(
+                problems.push(problems::status_problem(
                     "allocator-fell-back",
                     format!("instances are mapped on demand, as there is no pool: {why}"),
                     "set `allocator = \"pooling\"` to make this an error at start",
@@ -194,7 +194,7 @@ impl Status {
             node: self.node.to_string(),
             incarnation: format!("{}-{:016x}", incarnation.counter, incarnation.nonce),
             uptime_ms: self.clock.uptime(),
-            store: match &self.local {
+            store: match &self.local_store {
                 Some(store) => format!("sled at {}", store.dir().display()),
                 None if cluster.store_node.is_empty() => "another node's".into(),
                 None => format!("of node {}", cluster.store_node),

@@ -8,7 +8,7 @@
 //! dialled and driven on the control thread's.
 
 mod channel;
-mod way;
+mod locator;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::cluster_bootstrap::{HASH, POOL};
 use crate::config::{ClusterSettings, Config};
 use crate::error::NodeError;
 use crate::node::blocking;
-use crate::ownership::{HASH, POOL};
 use crate::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
-use way::Way;
+use locator::StoreLocator;
 
 /// How often the store's newest sequence is written to the witness (R5).
 const WITNESS: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// What a store says of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ClusterInfo {
     /// Who it is.
     pub(crate) identity: StoreIdentity,
     /// Shards of the pool.
@@ -48,21 +48,21 @@ pub(crate) struct Found {
     /// The hash that puts entities into them.
     pub(crate) hash: String,
     /// Cluster time in milliseconds, as it was last written.
-    pub(crate) time: u64,
+    pub(crate) cluster_time: u64,
     pub(crate) settings: ClusterSettings,
 }
 
 /// The store, in this process.
-pub(crate) struct Local {
+pub(crate) struct LocalStore {
     pub(crate) sled: Arc<SledStore>,
-    pub(crate) found: Found,
+    pub(crate) cluster_info: ClusterInfo,
 }
 
 /// The store, in another one.
-pub(crate) struct Remote {
-    pub(crate) entity: Arc<PeerEntityStore>,
-    pub(crate) cluster: Arc<PeerClusterStore>,
-    pub(crate) found: Found,
+pub(crate) struct RemoteStore {
+    pub(crate) entity_store: Arc<PeerEntityStore>,
+    pub(crate) cluster_store: Arc<PeerClusterStore>,
+    pub(crate) cluster_info: ClusterInfo,
     /// Dropped, it ends the writing of the witness. The stores' drivers end with the stores.
     _stop: DropGuard,
 }
@@ -71,12 +71,15 @@ pub(crate) struct Remote {
 ///
 /// # Errors
 /// [`NodeError::Open`]; what its rows lack; what differs from the configuration.
-pub(crate) async fn open_local(config: &Config, cluster: ClusterId) -> Result<Local, NodeError> {
+pub(crate) async fn open_local(
+    config: &Config,
+    cluster: ClusterId,
+) -> Result<LocalStore, NodeError> {
     let (dir, mut options) = (config.store_dir(), config.store_options());
     options.cluster = Some(cluster);
     let sled = Arc::new(blocking(move || SledStore::open(&dir, &options)).await??);
-    let found = found(&*sled, config).await?;
-    Ok(Local { sled, found })
+    let found = read_cluster_info(&*sled, config).await?;
+    Ok(LocalStore { sled, cluster_info: found })
 }
 
 /// Where the witness of another node's store lies.
@@ -96,22 +99,28 @@ pub(crate) async fn connect(
     dialer: &PeerDialer,
     control: &Handle,
     patience: Duration,
-) -> Result<Remote, NodeError> {
+) -> Result<RemoteStore, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
     // An attempt that takes longer than a lease holds up the next one, which may find the store back.
     let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
     let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
-    let way = Arc::new(Way::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
+    let way =
+        Arc::new(StoreLocator::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
 
     let began = Instant::now();
     let mut pause = PAUSES.0;
     loop {
-        let error = match reach(config, &way, &known, &options, control).await {
+        let error = match connect_once(config, &way, &known, &options, control).await {
             Ok((entity, cluster, found)) => {
                 let (entity, cluster) = (Arc::new(entity), Arc::new(cluster));
-                return Ok(Remote { entity, cluster, found, _stop: remember(known) });
+                return Ok(RemoteStore {
+                    entity_store: entity,
+                    cluster_store: cluster,
+                    cluster_info: found,
+                    _stop: spawn_witness_task(known),
+                });
             }
             Err(error) => error,
         };
@@ -124,13 +133,13 @@ pub(crate) async fn connect(
     }
 }
 
-async fn reach(
+async fn connect_once(
     config: &Config,
-    way: &Arc<Way>,
+    way: &Arc<StoreLocator>,
     known: &Arc<StoreVerifier>,
     options: &ClientOptions,
     control: &Handle,
-) -> Result<(PeerEntityStore, PeerClusterStore, Found), NodeError> {
+) -> Result<(PeerEntityStore, PeerClusterStore, ClusterInfo), NodeError> {
     let connecting = {
         // A renewal's answer that is older than the lease renews nothing (R8).
         let call_timeout = options.call_timeout.min(config.lease.max(SHORTEST));
@@ -144,11 +153,11 @@ async fn reach(
             options,
         ))
     };
-    let ended = |error| NodeError::Ended(format!("reaching the store: {error}"));
+    let ended = |error| NodeError::UnexpectedExit(format!("reaching the store: {error}"));
     let connected = connecting.await.map_err(ended)?;
     let (cluster, driver) = connected.map_err(|error| way.why(error))?;
     control.spawn(driver.run());
-    let found = found(&cluster, config).await?;
+    let found = read_cluster_info(&cluster, config).await?;
     let connecting =
         PeerEntityStore::connect(way.connector(Alpn::Bulk), known.clone(), options.clone()).await;
     let (entity, driver) = connecting.map_err(|error| way.why(error))?;
@@ -157,32 +166,45 @@ async fn reach(
 }
 
 /// Reads what is fixed for the cluster's life, and compares it with what this program and the configuration want.
-async fn found(store: &dyn ClusterStore, config: &Config) -> Result<Found, NodeError> {
-    let missing =
-        || NodeError::Row("the store holds no cluster: create one with `ostraca init`".into());
+async fn read_cluster_info(
+    store: &dyn ClusterStore,
+    config: &Config,
+) -> Result<ClusterInfo, NodeError> {
+    let missing = || {
+        NodeError::InvalidRow("the store holds no cluster: create one with `ostraca init`".into())
+    };
     let (cluster, _) = rows::read::<ClusterRow>(store, "cluster").await?.ok_or_else(missing)?;
     cluster.readable()?;
     let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
     let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
-    let (TimeRow { millis: time, .. }, _) = rows::read(store, "time").await?.ok_or_else(missing)?;
+    let (TimeRow { cluster_time_ms: time, .. }, _) =
+        rows::read(store, "time").await?.ok_or_else(missing)?;
     let settings = rows::read::<SettingsRow>(store, rows::SETTINGS).await?.ok_or_else(missing)?.0;
-    let settings = ClusterSettings::of(&settings);
-    config.agrees(&settings)?;
+    let settings = ClusterSettings::from_row(&settings);
+    config.check_cluster_settings(&settings)?;
     let wanted = config.expected_shards.unwrap_or(shards);
     if wanted != shards {
         let (wanted, found) = (wanted.to_string(), shards.to_string());
-        return Err(NodeError::OtherPool { what: "shards", wanted, found });
+        return Err(NodeError::PoolMismatch {
+            property: "shards",
+            expected: wanted,
+            actual: found,
+        });
     }
     for wanted in [config.expected_hash.as_deref().unwrap_or(HASH), HASH] {
         if wanted != hash {
-            return Err(NodeError::OtherPool { what: "hash", wanted: wanted.into(), found: hash });
+            return Err(NodeError::PoolMismatch {
+                property: "hash",
+                expected: wanted.into(),
+                actual: hash,
+            });
         }
     }
     if shards == 0 {
-        return Err(NodeError::Row(format!("the pool `{POOL}` has no shards")));
+        return Err(NodeError::InvalidRow(format!("the pool `{POOL}` has no shards")));
     }
     readable(store, &config.node).await?;
-    Ok(Found { identity: store.identity(), shards, hash, time, settings })
+    Ok(ClusterInfo { identity: store.identity(), shards, hash, cluster_time: time, settings })
 }
 
 /// Refuses rows that this program cannot read and cannot do without: whoever manages, every assignment, and this node's
@@ -192,14 +214,14 @@ async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError>
     for prefix in [own.as_str(), "manager", "shards/"] {
         let (found, _) = store.list(prefix).await?;
         for row in found.iter().filter(|row| row.key == own || prefix != own) {
-            rows::decode_core(row)?;
+            rows::decode_row(row)?;
         }
     }
     Ok(())
 }
 
 /// Writes the witness now and then, until the guard is dropped.
-fn remember(known: Arc<StoreVerifier>) -> DropGuard {
+fn spawn_witness_task(known: Arc<StoreVerifier>) -> DropGuard {
     let stop = CancellationToken::new();
     let guard = stop.clone().drop_guard();
     tokio::spawn(stop.run_until_cancelled_owned(async move {

@@ -15,7 +15,7 @@ use ostraca_wasm::Program;
 use tokio::sync::watch;
 
 use crate::manifest::Manifest;
-use crate::rows::MethodRow;
+use crate::rows::MethodEntry;
 
 /// A type that was waited for in vain is not waited for again so soon: a mistyped name answers at once, the second time.
 const IN_VAIN: Duration = Duration::from_secs(2);
@@ -23,13 +23,13 @@ const IN_VAIN: Duration = Duration::from_secs(2);
 const NAMES: usize = 1_024;
 
 /// One deployed type.
-pub(crate) struct Type {
+pub(crate) struct DeployedType {
     pub(crate) name: Arc<str>,
     pub(crate) revision: u64,
     pub(crate) manifest: Manifest,
     /// None where this node cannot run it, or not yet.
     pub(crate) program: Option<Arc<Program>>,
-    pub(crate) component: [u8; 32],
+    pub(crate) component_digest: [u8; 32],
     pub(crate) component_size: u64,
     methods: HashMap<Box<str>, (Arc<str>, MessageKind)>,
     /// The same, in the order that the component gives them.
@@ -38,11 +38,11 @@ pub(crate) struct Type {
     summaries: Vec<String>,
 }
 
-impl Type {
+impl DeployedType {
     pub(crate) fn new(
         revision: u64,
         manifest: Manifest,
-        methods: &[MethodRow],
+        methods: &[MethodEntry],
         program: Option<Arc<Program>>,
         component: [u8; 32],
         component_size: u64,
@@ -54,16 +54,16 @@ impl Type {
                 (method.name.as_str().into(), kind)
             })
             .collect();
-        let summaries = methods.iter().map(MethodRow::summary).collect();
+        let summaries = methods.iter().map(MethodEntry::summary).collect();
         let methods =
             order.iter().map(|(name, kind)| ((&**name).into(), (name.clone(), *kind))).collect();
-        let name = manifest.kind.as_str().into();
+        let name = manifest.entity_type.as_str().into();
         Self {
             name,
             revision,
             manifest,
             program,
-            component,
+            component_digest: component,
             component_size,
             methods,
             order,
@@ -87,7 +87,7 @@ impl Type {
     }
 
     /// Whether this node can run it.
-    pub(crate) fn runs_here(&self) -> bool {
+    pub(crate) fn is_runnable(&self) -> bool {
         self.program.is_some()
     }
 
@@ -96,17 +96,18 @@ impl Type {
         TypeSettings {
             revision: self.revision,
             mailbox_capacity: usize::try_from(self.manifest.limits.mailbox).unwrap_or(usize::MAX),
-            idle_timeout: u64::try_from(self.manifest.life.idle.as_millis()).unwrap_or(u64::MAX),
+            idle_timeout: u64::try_from(self.manifest.lifecycle.idle_timeout.as_millis())
+                .unwrap_or(u64::MAX),
             has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop_hook()),
         }
     }
 }
 
-pub(crate) type Table = HashMap<Arc<str>, Arc<Type>>;
+pub(crate) type TypeTable = HashMap<Arc<str>, Arc<DeployedType>>;
 
 /// Why there is no type to run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Absent {
+pub(crate) enum TypeUnavailable {
     /// Nobody has heard of it.
     #[error("no type is deployed under that name")]
     Unknown,
@@ -129,29 +130,29 @@ enum State {
 
 /// The types, shared between threads: readers take the whole table at once.
 #[derive(Clone, Default)]
-pub(crate) struct Types(Arc<Shared>);
+pub(crate) struct TypeRegistry(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    table: watch::Sender<Arc<Table>>,
+    table: watch::Sender<Arc<TypeTable>>,
     states: Mutex<HashMap<Arc<str>, State>>,
     in_vain: Mutex<HashMap<Box<str>, Instant>>,
 }
 
-impl Types {
+impl TypeRegistry {
     /// All types, as they are now.
-    pub(crate) fn now(&self) -> Arc<Table> {
+    pub(crate) fn snapshot(&self) -> Arc<TypeTable> {
         self.0.table.borrow().clone()
     }
 
     /// A type that can be sent to, compiled here or not.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<Type>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<DeployedType>> {
         self.0.table.borrow().get(name).cloned()
     }
 
     /// The same, and waits for one that is not known yet: at most `most`, and at once after it was waited for in vain.
     /// Must be called within a tokio runtime.
-    pub(crate) async fn wait(&self, name: &str, most: Duration) -> Option<Arc<Type>> {
+    pub(crate) async fn wait(&self, name: &str, most: Duration) -> Option<Arc<DeployedType>> {
         if let Some(entry) = self.get(name) {
             return Some(entry);
         }
@@ -174,17 +175,17 @@ impl Types {
     ///
     /// # Errors
     /// [`Absent`] says what is known of it.
-    pub(crate) fn runnable(&self, name: &str) -> Result<Arc<Type>, Absent> {
+    pub(crate) fn get_runnable(&self, name: &str) -> Result<Arc<DeployedType>, TypeUnavailable> {
         let entry = self.get(name);
-        if let Some(entry) = entry.as_ref().filter(|entry| entry.runs_here()) {
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.is_runnable()) {
             return Ok(entry.clone());
         }
         match lock(&self.0.states).get(name) {
-            Some(State::Loading) => Err(Absent::Loading),
-            Some(State::Broken(_, why)) => Err(Absent::Broken(why.clone())),
+            Some(State::Loading) => Err(TypeUnavailable::Loading),
+            Some(State::Broken(_, why)) => Err(TypeUnavailable::Broken(why.clone())),
             // Known from the last life: its row was not seen in this one yet.
-            None if entry.is_some() => Err(Absent::Loading),
-            None => Err(Absent::Unknown),
+            None if entry.is_some() => Err(TypeUnavailable::Loading),
+            None => Err(TypeUnavailable::Unknown),
         }
     }
 
@@ -193,26 +194,26 @@ impl Types {
     /// # Errors
     /// [`Absent::Broken`] as soon as it is seen that the newest revision cannot be run here; else, when the time is over,
     /// [`Absent::Loading`].
-    pub(crate) async fn reached(
+    pub(crate) async fn wait_for_revision(
         &self,
         name: &str,
         revision: u64,
         most: Duration,
-    ) -> Result<(), Absent> {
+    ) -> Result<(), TypeUnavailable> {
         let look = |types: &Self| {
             if types.get(name).is_some_and(|entry| entry.revision >= revision) {
                 return Some(Ok(()));
             }
             match lock(&types.0.states).get(name) {
-                Some(State::Broken(_, why)) => Some(Err(Absent::Broken(why.clone()))),
+                Some(State::Broken(_, why)) => Some(Err(TypeUnavailable::Broken(why.clone()))),
                 _ => None,
             }
         };
-        self.until(most, look).await.unwrap_or(Err(Absent::Loading))
+        self.until(most, look).await.unwrap_or(Err(TypeUnavailable::Loading))
     }
 
     /// Waits until nothing is being loaded.
-    pub(crate) async fn settled(&self, most: Duration) -> bool {
+    pub(crate) async fn wait_until_loaded(&self, most: Duration) -> bool {
         let settled = |types: &Self| {
             let states = lock(&types.0.states);
             (!states.values().any(|state| matches!(state, State::Loading))).then_some(())
@@ -233,7 +234,7 @@ impl Types {
     }
 
     /// Shows a type, in the place of its revision before.
-    pub(crate) fn put(&self, entry: Arc<Type>) {
+    pub(crate) fn put(&self, entry: Arc<DeployedType>) {
         lock(&self.0.states).remove(&entry.name);
         self.0.table.send_modify(|table| {
             Arc::make_mut(table).insert(entry.name.clone(), entry);
@@ -261,7 +262,7 @@ impl Types {
     /// How far this node is with a type: the revision that it runs, 0 for none; and the newest one that it cannot run,
     /// with the reason.
     pub(crate) fn progress(&self, name: &str) -> (u64, Option<(u64, Arc<str>)>) {
-        let runs = self.get(name).filter(|entry| entry.runs_here());
+        let runs = self.get(name).filter(|entry| entry.is_runnable());
         let broken = match lock(&self.0.states).get(name) {
             Some(State::Broken(revision, why)) => Some((*revision, why.clone())),
             _ => None,
@@ -299,17 +300,17 @@ pub(crate) mod tests {
     use super::*;
 
     /// A type as a node without the role `host` knows it.
-    pub(crate) fn known(name: &str, revision: u64) -> Type {
+    pub(crate) fn known(name: &str, revision: u64) -> DeployedType {
         let text = format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n");
         let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
         let methods =
-            [MethodRow { name: "get".into(), query: true, extensions: Default::default() }];
-        Type::new(revision, manifest, &methods, None, [0; 32], 1)
+            [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }];
+        DeployedType::new(revision, manifest, &methods, None, [0; 32], 1)
     }
 
     #[tokio::test]
     async fn an_unknown_type_is_waited_for_only_once() {
-        let types = Types::default();
+        let types = TypeRegistry::default();
         let waits = tokio::spawn({
             let types = types.clone();
             async move { types.wait("counter", Duration::from_secs(60)).await }
@@ -331,41 +332,44 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_host_distinguishes_loading_types_from_broken_ones() {
-        let types = Types::default();
+        let types = TypeRegistry::default();
         let name: Arc<str> = "counter".into();
         types.put(Arc::new(known("counter", 1)));
-        let of_last_life = types.runnable("counter").err();
-        assert_eq!(of_last_life, Some(Absent::Loading), "known, and not compiled");
+        let of_last_life = types.get_runnable("counter").err();
+        assert_eq!(of_last_life, Some(TypeUnavailable::Loading), "known, and not compiled");
         types.loading(&name);
-        assert!(!types.settled(Duration::ZERO).await);
+        assert!(!types.wait_until_loaded(Duration::ZERO).await);
         let waits = tokio::spawn({
             let types = types.clone();
-            async move { types.settled(Duration::from_secs(60)).await }
+            async move { types.wait_until_loaded(Duration::from_secs(60)).await }
         });
         tokio::task::yield_now().await;
         types.fails(&name, 1, "it traps");
         assert!(waits.await.expect("waited"));
-        assert_eq!(types.runnable("counter").err(), Some(Absent::Broken("it traps".into())));
+        assert_eq!(
+            types.get_runnable("counter").err(),
+            Some(TypeUnavailable::Broken("it traps".into()))
+        );
         assert_eq!(types.broken(), [(name, "it traps".into())]);
         types.remove("counter");
-        assert_eq!(types.runnable("counter").err(), Some(Absent::Unknown));
+        assert_eq!(types.get_runnable("counter").err(), Some(TypeUnavailable::Unknown));
         assert!(types.broken().is_empty());
     }
 
     #[tokio::test]
     async fn a_revision_is_waited_for() {
-        let types = Types::default();
+        let types = TypeRegistry::default();
         types.put(Arc::new(known("counter", 2)));
-        assert_eq!(types.reached("counter", 2, Duration::ZERO).await, Ok(()));
-        let late = types.reached("counter", 3, Duration::from_millis(1)).await;
-        assert_eq!(late, Err(Absent::Loading));
+        assert_eq!(types.wait_for_revision("counter", 2, Duration::ZERO).await, Ok(()));
+        let late = types.wait_for_revision("counter", 3, Duration::from_millis(1)).await;
+        assert_eq!(late, Err(TypeUnavailable::Loading));
         let waits = tokio::spawn({
             let types = types.clone();
-            async move { types.reached("counter", 3, Duration::from_secs(3_600)).await }
+            async move { types.wait_for_revision("counter", 3, Duration::from_secs(3_600)).await }
         });
         tokio::task::yield_now().await;
         types.fails(&"counter".into(), 3, "it traps");
         let broken = waits.await.expect("it is told at once");
-        assert_eq!(broken, Err(Absent::Broken("it traps".into())));
+        assert_eq!(broken, Err(TypeUnavailable::Broken("it traps".into())));
     }
 }

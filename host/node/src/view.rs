@@ -16,35 +16,35 @@ use crate::clock::{boot_millis, wall_millis};
 
 /// A moment's picture.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct ClusterView {
     /// This node's life, once it is registered.
     pub(crate) member: Option<Member>,
     /// Its lease lapsed.
     pub(crate) suspended: bool,
     pub(crate) manager: Option<ManagerRow>,
     /// When the manager's row was last seen to change, on this node's clock.
-    pub(crate) manager_since: u64,
+    pub(crate) manager_since_ms: u64,
     pub(crate) nodes: BTreeMap<NodeId, NodeRow>,
     /// Empty until the rows were read.
-    pub(crate) shards: Shards,
+    pub(crate) shards: AssignmentTable,
     /// What this node holds, and whether it serves it.
-    pub(crate) held: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
+    pub(crate) held_shards: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
     /// Hosts that cannot run every deployed type, with those types: known to the manager only.
-    pub(crate) unfit: Vec<(NodeId, Vec<String>)>,
+    pub(crate) hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
     /// It has left.
-    pub(crate) left: bool,
+    pub(crate) has_left: bool,
 }
 
 /// Every shard's row, in order. Pictures share the chunks that did not change between them: there may be a thousand, and
 /// a new picture each 20 ms.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shards(Vec<Chunk>);
+pub(crate) struct AssignmentTable(Vec<Chunk>);
 
 /// The rows of a chunk, and their revision.
 #[derive(Clone, Debug)]
 struct Chunk(Arc<[Assignment]>, u64);
 
-impl Shards {
+impl AssignmentTable {
     fn of<'a>(rows: impl Iterator<Item = (u32, &'a AssignmentsRow, u64)>, before: &Self) -> Self {
         let mut chunks = Vec::with_capacity(before.0.len());
         for (number, row, revision) in rows {
@@ -83,32 +83,36 @@ impl Shards {
 }
 
 #[cfg(test)]
-impl From<Vec<Assignment>> for Shards {
+impl From<Vec<Assignment>> for AssignmentTable {
     fn from(rows: Vec<Assignment>) -> Self {
         Self(rows.chunks(SHARDS_PER_CHUNK as usize).map(|rows| Chunk(rows.into(), 1)).collect())
     }
 }
 
-impl View {
-    pub(crate) fn of(machine: &Machine, now: Now, before: &Self) -> Self {
+impl ClusterView {
+    pub(crate) fn from_machine(machine: &Machine, now: Now, before: &Self) -> Self {
         let manager = machine.manager_row().cloned();
         let same = before.manager.as_ref().map(|row| row.term) == manager.as_ref().map(|r| r.term);
         let held =
             || machine.held_shards().map(|(shard, epoch, serving)| (shard, (epoch, serving)));
-        let as_before = held().eq(before.held.iter().map(|(shard, held)| (*shard, *held)));
+        let as_before = held().eq(before.held_shards.iter().map(|(shard, held)| (*shard, *held)));
         Self {
             member: machine.member(),
             suspended: machine.is_suspended(),
             manager,
-            manager_since: if same { before.manager_since } else { now.mono },
+            manager_since_ms: if same { before.manager_since_ms } else { now.mono },
             nodes: machine.nodes().map(|(node, row)| (node.clone(), row.clone())).collect(),
-            shards: Shards::of(machine.assignment_rows(), &before.shards),
-            held: if as_before { before.held.clone() } else { Arc::new(held().collect()) },
-            unfit: machine
+            shards: AssignmentTable::of(machine.assignment_rows(), &before.shards),
+            held_shards: if as_before {
+                before.held_shards.clone()
+            } else {
+                Arc::new(held().collect())
+            },
+            hosts_with_unrunnable_types: machine
                 .hosts_with_unrunnable_types()
                 .map(|(node, types)| (node.clone(), types.to_vec()))
                 .collect(),
-            left: before.left,
+            has_left: before.has_left,
         }
     }
 
@@ -134,18 +138,18 @@ impl View {
     }
 
     /// Whether nodes other than that one drain and have not left: they need the store for it.
-    pub(crate) fn others_leave(&self, me: &NodeId) -> bool {
+    pub(crate) fn has_leaving_peers(&self, me: &NodeId) -> bool {
         let leaves = |row: &NodeRow| row.status == NodeStatus::Live && row.is_draining_or_leaving();
         self.nodes.iter().any(|(node, row)| node != me && leaves(row))
     }
 
     /// Whether nodes other than that one live.
-    pub(crate) fn others_live(&self, me: &NodeId) -> bool {
+    pub(crate) fn has_live_peers(&self, me: &NodeId) -> bool {
         self.nodes.iter().any(|(node, row)| node != me && row.status == NodeStatus::Live)
     }
 
     /// Whether every shard has a live owner that this node knows, or nobody can own any; and all of its own serve.
-    pub(crate) fn settled(&self, shards: u32) -> bool {
+    pub(crate) fn is_ready(&self, shards: u32) -> bool {
         let hosts = self.nodes.values().any(|row| {
             row.roles.host && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
         });
@@ -156,7 +160,7 @@ impl View {
             .count();
         let mine = |row: &Assignment| row.owner.is_some() && row.owner == self.member;
         let named = self.shards.iter().filter(|row| mine(row)).count();
-        let serving = self.held.values().filter(|(_, serving)| *serving).count();
+        let serving = self.held_shards.values().filter(|(_, serving)| *serving).count();
         self.member.is_some()
             && (!hosts || (owned == shards as usize && serving >= named.min(owned)))
     }
@@ -164,15 +168,15 @@ impl View {
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
-pub(crate) struct Happened {
+pub(crate) struct EventRecord {
     /// Counts this node's events, from 1.
-    pub(crate) number: u64,
+    pub(crate) sequence: u64,
     /// Cluster time in milliseconds.
-    pub(crate) at: u64,
+    pub(crate) cluster_time_ms: u64,
     /// Milliseconds on this node's own clock.
     pub(crate) mono: u64,
     /// Milliseconds since 1970.
-    pub(crate) wall_ms: u64,
+    pub(crate) unix_ms: u64,
     pub(crate) notice: Notice,
 }
 
@@ -181,23 +185,29 @@ const KEPT: usize = 4_096;
 
 /// What happened in the cluster, as this node saw it: the last 4,096.
 #[derive(Debug)]
-pub(crate) struct Events {
-    ring: Mutex<VecDeque<Happened>>,
+pub(crate) struct EventLog {
+    ring: Mutex<VecDeque<EventRecord>>,
     last: watch::Sender<u64>,
 }
 
-impl Default for Events {
+impl Default for EventLog {
     fn default() -> Self {
         Self { ring: Mutex::default(), last: watch::Sender::new(0) }
     }
 }
 
-impl Events {
+impl EventLog {
     pub(crate) fn put(&self, at: u64, notice: Notice) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = ring.back().map_or(0, |last| last.number) + 1;
+        let number = ring.back().map_or(0, |last| last.sequence) + 1;
         let (mono, wall_ms) = (boot_millis(), wall_millis());
-        ring.push_back(Happened { number, at, mono, wall_ms, notice });
+        ring.push_back(EventRecord {
+            sequence: number,
+            cluster_time_ms: at,
+            mono,
+            unix_ms: wall_ms,
+            notice,
+        });
         if ring.len() > KEPT {
             ring.pop_front();
         }
@@ -206,9 +216,9 @@ impl Events {
     }
 
     /// Those after a number, at most so many.
-    pub(crate) fn after(&self, number: u64, most: usize) -> Vec<Happened> {
+    pub(crate) fn after(&self, number: u64, most: usize) -> Vec<EventRecord> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        ring.iter().filter(|event| event.number > number).take(most).cloned().collect()
+        ring.iter().filter(|event| event.sequence > number).take(most).cloned().collect()
     }
 
     /// The number of the last one, and how to wait for more.
@@ -230,16 +240,17 @@ mod tests {
     fn a_view_copies_only_the_chunks_that_changed() {
         let (first, third, changed) = (chunk(1, 64), chunk(3, 10), chunk(4, 10));
         let rows = [(0, &first, 5), (2, &third, 5)];
-        let before = Shards::of(rows.into_iter(), &Shards::default());
+        let before = AssignmentTable::of(rows.into_iter(), &AssignmentTable::default());
         assert_eq!((before.len(), before.iter().count()), (138, 138));
-        let epoch = |shards: &Shards, shard| shards.get(ShardId(shard)).map(|row| row.epoch.0);
+        let epoch =
+            |shards: &AssignmentTable, shard| shards.get(ShardId(shard)).map(|row| row.epoch.0);
         assert_eq!(
             [1, 64, 65, 129, 138].map(|shard| epoch(&before, shard)),
             [1, 1, 0, 3, 3].map(Some)
         );
         assert_eq!(epoch(&before, 139), None);
 
-        let after = Shards::of([(0, &first, 5), (2, &changed, 6)].into_iter(), &before);
+        let after = AssignmentTable::of([(0, &first, 5), (2, &changed, 6)].into_iter(), &before);
         let shared = |number: usize| Arc::ptr_eq(&before.0[number].0, &after.0[number].0);
         assert_eq!((shared(0), shared(2), epoch(&after, 129)), (true, false, Some(4)));
     }

@@ -8,15 +8,15 @@
 //! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other nodes at
 //! once; and a machine's slot outlives the machine (see `slots`).
 
-mod act;
-mod done;
+mod actions;
+mod completions;
+mod dispatch;
+mod machines;
 mod panics;
 mod shards;
-mod slots;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::clock::Clock;
+use crate::clock::ClusterClock;
 use crate::failing::LastFailure;
-use crate::gateway::Parcel;
-use crate::record::Recorder;
-use crate::stats::{Gauges, Stats};
-use crate::types::Type;
-use slots::{SlotId, Slots};
+use crate::gateway::PendingMessage;
+use crate::recording::Recorder;
+use crate::stats::{Stats, WorkerGauges};
+use crate::types::DeployedType;
+use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
 /// How often the clock is looked at for deadlines and idle instances.
@@ -51,9 +51,9 @@ pub(crate) enum Input {
     /// Messages for shards of this worker, in order.
     Messages(Vec<Delivery>),
     /// A type was deployed.
-    Type(Arc<Type>),
+    TypeDeployed(Arc<DeployedType>),
     /// The lease was renewed by a request sent then, and holds so long.
-    Renewed(u64, u64),
+    LeaseRenewed(u64, u64),
     /// A shard was assigned. A machine of a lower epoch is forgotten first; nothing happens if one of this epoch or a
     /// higher one stands, or if the worker stops.
     Adopt(Box<Ownership>),
@@ -61,13 +61,13 @@ pub(crate) enum Input {
     /// higher epoch stands.
     StopShard { shard: ShardId, epoch: Epoch, reason: StopReason },
     /// A shard is another's: its machine is dropped and its instances are interrupted. Nothing is reported.
-    Forget { shard: ShardId, epoch: Epoch },
+    DropShard { shard: ShardId, epoch: Epoch },
     /// The lease lapsed: no turn starts, in machines adopted later neither (R9).
     Suspend,
     /// It was renewed in the same life (R9).
     Resume,
     /// What is in memory of these entities of a shard?
-    Inspect { shard: ShardId, entities: Vec<Entity>, answer: oneshot::Sender<Inspected> },
+    Inspect { shard: ShardId, entities: Vec<Entity>, answer: oneshot::Sender<ShardInspection> },
     /// Give every shard up; answered when no instance lives.
     Stop(oneshot::Sender<()>),
 }
@@ -77,35 +77,37 @@ pub(crate) struct Delivery {
     pub(crate) shard: ShardId,
     /// Its token is unique on the node.
     pub(crate) message: Arc<Message>,
-    pub(crate) back: Back,
+    pub(crate) reply_to: ReplyTo,
     /// What it costs its sender.
     pub(crate) charge: Arc<Charge>,
 }
 
 /// Where a message's answer goes.
-pub(crate) enum Back {
+pub(crate) enum ReplyTo {
     /// To this node's gateway, under the router's tag.
     Gateway {
         tag: u64,
         /// Who waits for it.
-        parcel: Option<Parcel>,
+        pending: Option<PendingMessage>,
     },
     /// To the node that sent it, straight.
     Ticket(Ticket),
 }
 
-impl Back {
+impl ReplyTo {
     /// Whether nobody can get the answer any more: its connection is closed.
     fn is_abandoned(&self) -> bool {
         match self {
-            Self::Gateway { parcel, .. } => parcel.as_ref().is_some_and(Parcel::is_abandoned),
+            Self::Gateway { pending: parcel, .. } => {
+                parcel.as_ref().is_some_and(PendingMessage::is_abandoned)
+            }
             Self::Ticket(ticket) => ticket.is_closed(),
         }
     }
 }
 
 /// An answer for this node's gateway.
-pub(crate) struct Answered {
+pub(crate) struct WorkerReply {
     pub(crate) tag: u64,
     pub(crate) outcome: Outcome,
     pub(crate) kind: MessageKind,
@@ -114,83 +116,83 @@ pub(crate) struct Answered {
 }
 
 /// Takes the answers of a round, all at once.
-pub(crate) trait Answers: Send + Sync {
+pub(crate) trait ReplySink: Send + Sync {
     /// Empties the list.
-    fn answered(&self, answers: &mut Vec<Answered>);
+    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
 }
 
 /// The answer to [`Input::Inspect`].
 #[derive(Debug, Default)]
-pub(crate) struct Inspected {
+pub(crate) struct ShardInspection {
     /// Whether the shard's machine is here; if not, nothing is known of its entities.
     pub(crate) held: bool,
     /// In the order in which they were asked for.
-    pub(crate) entities: Vec<InMemory>,
+    pub(crate) entities: Vec<EntityInspection>,
 }
 
 /// What is in memory of one entity.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InMemory {
+pub(crate) struct EntityInspection {
     /// It has an instance.
-    pub(crate) live: bool,
+    pub(crate) active: bool,
     /// Messages that wait for a turn of it.
-    pub(crate) waiting: usize,
+    pub(crate) mailbox_length: usize,
     /// How its last turn failed, if it did.
-    pub(crate) failure: Option<LastFailure>,
+    pub(crate) last_failure: Option<LastFailure>,
 }
 
 /// What a worker says.
-pub(crate) enum Report {
+pub(crate) enum WorkerReport {
     /// A shard's claim stands; said again when it was claimed anew (R3).
-    Serving(ShardId, Epoch),
+    ShardServing(ShardId, Epoch),
     /// A shard was given up: no instance of it lives, and no commit of it is under way.
-    Stopped(ShardId, Epoch),
+    ShardStopped(ShardId, Epoch),
     /// A shard was refused: another claim stands.
-    Lost(Box<Ownership>, Option<Box<Claim>>, String),
+    ShardLost(Box<Ownership>, Option<Box<Claim>>, String),
     /// The worker panicked, and its shards with it.
     Panicked(usize),
 }
 
 /// Says so if the worker panics: its shards would else be silent while the node looks well.
-struct Watch(usize, mpsc::UnboundedSender<Report>);
+struct PanicReporter(usize, mpsc::UnboundedSender<WorkerReport>);
 
-impl Drop for Watch {
+impl Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Nobody to hear it: the node is going down.
-            let _ = self.1.send(Report::Panicked(self.0));
+            let _ = self.1.send(WorkerReport::Panicked(self.0));
         }
     }
 }
 
 /// What a worker is made of.
-pub(crate) struct Parts {
+pub(crate) struct WorkerDeps {
     pub(crate) index: usize,
     pub(crate) settings: Settings,
-    pub(crate) cap: usize,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) store: Arc<dyn EntityStore>,
+    pub(crate) max_instances: usize,
+    pub(crate) clock: Arc<ClusterClock>,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
     pub(crate) stats: Arc<Stats>,
-    pub(crate) gauges: Arc<Gauges>,
+    pub(crate) gauges: Arc<WorkerGauges>,
     pub(crate) recorder: Option<Recorder>,
-    pub(crate) reports: mpsc::UnboundedSender<Report>,
-    pub(crate) answers: Arc<dyn Answers>,
+    pub(crate) reports: mpsc::UnboundedSender<WorkerReport>,
+    pub(crate) replies: Arc<dyn ReplySink>,
 }
 
 struct Worker {
-    parts: Parts,
+    deps: WorkerDeps,
     /// The machine that a shard's messages go to; those before it may stay in `slots`, for what still comes for them.
-    by_shard: HashMap<ShardId, SlotId>,
-    slots: Slots,
-    types: HashMap<Arc<str>, Arc<Type>>,
-    tickets: HashMap<ReplyToken, Waiting>,
+    by_shard: HashMap<ShardId, MachineId>,
+    machines: MachineTable,
+    types: HashMap<Arc<str>, Arc<DeployedType>>,
+    pending_replies: HashMap<ReplyToken, PendingReply>,
     /// The round's answers for the gateway.
-    answers: Vec<Answered>,
-    cap: InstanceSlots,
+    replies: Vec<WorkerReply>,
+    instance_slots: InstanceSlots,
     tasks: Tasks,
-    claims: Vec<(SlotId, Arc<Claim>)>,
-    commits: Vec<(SlotId, Commit)>,
-    loads: Vec<(SlotId, ShardPath, Entity, u64)>,
+    claims: Vec<(MachineId, Arc<Claim>)>,
+    commits: Vec<(MachineId, Commit)>,
+    loads: Vec<(MachineId, ShardPath, Entity, u64)>,
     renewed: Option<(u64, u64)>,
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
@@ -201,16 +203,16 @@ struct Worker {
 }
 
 /// A message that was told to a machine and not answered yet.
-struct Waiting {
-    slot: SlotId,
-    back: Back,
+struct PendingReply {
+    slot: MachineId,
+    back: ReplyTo,
     kind: MessageKind,
     charge: Arc<Charge>,
 }
 
 /// Runs a worker until its inputs end or it was told to stop and has.
-pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>) {
-    let _watch = Watch(parts.index, parts.reports.clone());
+pub(crate) async fn run(parts: WorkerDeps, mut inputs: mpsc::UnboundedReceiver<Input>) {
+    let _watch = PanicReporter(parts.index, parts.reports.clone());
     let mut worker = Worker::new(parts);
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -219,7 +221,7 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
         let mut busy = false;
         for _ in 0..ROUND {
             let Some(Some(done)) = worker.tasks.next().now_or_never() else { break };
-            worker.done(done);
+            worker.handle_completion(done);
             busy = true;
         }
         for _ in 0..ROUND {
@@ -230,9 +232,9 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
             }
             busy = true;
         }
-        worker.give_room();
-        worker.ask_store();
-        worker.hand_answers();
+        worker.assign_instance_slots();
+        worker.flush_store_calls();
+        worker.flush_replies();
         if worker.has_stopped() {
             return worker.end(&mut inputs);
         }
@@ -247,7 +249,7 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
             continue;
         }
         tokio::select! {
-            Some(done) = worker.tasks.next(), if !worker.tasks.is_empty() => worker.done(done),
+            Some(done) = worker.tasks.next(), if !worker.tasks.is_empty() => worker.handle_completion(done),
             input = inputs.recv() => match input {
                 Some(input) => worker.input(input),
                 None => return worker.end(&mut inputs),
@@ -258,15 +260,15 @@ pub(crate) async fn run(parts: Parts, mut inputs: mpsc::UnboundedReceiver<Input>
 }
 
 impl Worker {
-    fn new(parts: Parts) -> Self {
+    fn new(parts: WorkerDeps) -> Self {
         Self {
-            cap: InstanceSlots::new(parts.cap),
-            parts,
+            instance_slots: InstanceSlots::new(parts.max_instances),
+            deps: parts,
             by_shard: HashMap::new(),
-            slots: Slots::default(),
+            machines: MachineTable::default(),
             types: HashMap::new(),
-            tickets: HashMap::new(),
-            answers: Vec::new(),
+            pending_replies: HashMap::new(),
+            replies: Vec::new(),
             tasks: Tasks::default(),
             claims: Vec::new(),
             commits: Vec::new(),
@@ -287,30 +289,30 @@ impl Worker {
                     self.message(delivery);
                 }
             }
-            Input::Type(entry) => {
-                self.parts.stats.failing.deployed(&entry.name);
+            Input::TypeDeployed(entry) => {
+                self.deps.stats.failing_entities.deployed(&entry.name);
                 self.types.insert(entry.name.clone(), entry.clone());
-                self.tell_all(&|| Event::TypeDeployed {
+                self.broadcast_event(&|| Event::TypeDeployed {
                     entity_type: entry.name.clone(),
                     settings: entry.settings(),
                 });
             }
-            Input::Renewed(sent, lease) => {
+            Input::LeaseRenewed(sent, lease) => {
                 self.renewed = Some((sent, lease));
-                self.tell_all(&|| Event::LeaseRenewed { sent_at: sent, lease });
+                self.broadcast_event(&|| Event::LeaseRenewed { sent_at: sent, lease });
             }
             // One that comes after the stop would never hear of it.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
             Input::Adopt(_) => {}
             Input::StopShard { shard, epoch, reason } => self.stop_shard(shard, epoch, reason),
-            Input::Forget { shard, epoch } => self.forget(shard, epoch),
+            Input::DropShard { shard, epoch } => self.forget(shard, epoch),
             Input::Suspend => {
                 self.suspended = true;
-                self.tell_all(&|| Event::Suspend);
+                self.broadcast_event(&|| Event::Suspend);
             }
             Input::Resume => {
                 self.suspended = false;
-                self.tell_all(&|| Event::Resume);
+                self.broadcast_event(&|| Event::Resume);
             }
             Input::Inspect { shard, entities, answer } => {
                 // Whoever asked may have stopped waiting.
@@ -323,18 +325,18 @@ impl Worker {
         }
     }
 
-    fn message(&mut self, Delivery { shard, message, back, charge }: Delivery) {
+    fn message(&mut self, Delivery { shard, message, reply_to: back, charge }: Delivery) {
         let Some(id) = self.by_shard.get(&shard).copied() else {
             return self.not_owner(shard, back, message.kind);
         };
-        let waiting = Waiting { slot: id, back, kind: message.kind, charge };
-        self.tickets.insert(message.reply_token, waiting);
-        self.tell(id, Event::Message(message));
+        let waiting = PendingReply { slot: id, back, kind: message.kind, charge };
+        self.pending_replies.insert(message.reply_token, waiting);
+        self.handle_event(id, Event::Message(message));
     }
 
     fn has_stopped(&self) -> bool {
         self.stopping.is_some()
-            && self.slots.iter().all(|(_, slot)| slot.ended() && slot.running == 0)
+            && self.machines.iter().all(|(_, slot)| slot.has_ended() && slot.running == 0)
     }
 
     /// Ends: what came too late is refused, and whoever still waits is told that nobody knows.
@@ -345,7 +347,7 @@ impl Worker {
         }
         self.tick();
         self.abandon();
-        self.hand_answers();
+        self.flush_replies();
         if let Some(stopped) = self.stopping.take() {
             // The node may have stopped waiting.
             let _ = stopped.send(());

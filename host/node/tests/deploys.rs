@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{COUNTER, client, counter, make, start};
 use ostraca_client::{AdminError, Client, DeployResult, Entity};
 use ostraca_node::config::Role;
-use ostraca_node::{Initialised, JoinOptions, Node, join};
+use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
@@ -22,12 +22,12 @@ fn manifest(number: u32) -> String {
     format!("{COUNTER}[life]\nidle = \"{} min\"\n", number + 1)
 }
 
-async fn second(dir: &Path, first: &Node, made: &Initialised) -> Node {
+async fn second(dir: &Path, first: &Node, made: &InitializedCluster) -> Node {
     start(&joined(dir, first, made)).await
 }
 
 /// The folder of a second node that has joined.
-fn joined(dir: &Path, first: &Node, made: &Initialised) -> PathBuf {
+fn joined(dir: &Path, first: &Node, made: &InitializedCluster) -> PathBuf {
     let home = dir.join("n2");
     let options = JoinOptions {
         node: "n2".into(),

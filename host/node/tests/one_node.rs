@@ -9,21 +9,21 @@ use common::{COUNTER, counter, make};
 use ostraca_client::{CallError, CallOptions, Client, MessageId};
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
-use ostraca_node::{Initialised, Node};
+use ostraca_node::{InitializedCluster, Node};
 
 struct Running {
     node: Node,
     client: Client,
 }
 
-async fn start(dir: &Path, made: &Initialised) -> Running {
+async fn start(dir: &Path, made: &InitializedCluster) -> Running {
     let node = common::start(dir).await;
     let client = common::client(&node, made).await;
     Running { node, client }
 }
 
 /// The same with some settings of the section `[entities]`.
-async fn start_with(dir: &Path, made: &Initialised, entities: &str) -> Running {
+async fn start_with(dir: &Path, made: &InitializedCluster, entities: &str) -> Running {
     let path = dir.join("ostraca.toml");
     let text = std::fs::read_to_string(&path).expect("the configuration");
     std::fs::write(&path, format!("{text}\n[entities]\n{entities}\n")).expect("written");

@@ -11,7 +11,7 @@ use ostraca_client::{
 };
 use ostraca_core::ids::Entity;
 use ostraca_node::config::{ClusterSettings, Role};
-use ostraca_node::{Config, InitOptions, Initialised, JoinOptions, Node, init, join};
+use ostraca_node::{Config, InitOptions, InitializedCluster, JoinOptions, Node, init, join};
 use ostraca_store::{ClusterStore, CompareAndSet};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::identity::{self, Ca};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The folders of a node with the store, and of one that joins it.
 struct Two {
     dir: tempfile::TempDir,
-    made: Initialised,
+    made: InitializedCluster,
     addresses: [String; 2],
 }
 

@@ -14,7 +14,7 @@ use common::{COUNTER, config, counter, make};
 use ostraca_client::{CallError, Client};
 use ostraca_core::ids::Entity;
 use ostraca_node::config::Role;
-use ostraca_node::{Initialised, JoinOptions, Node, NodeError, join};
+use ostraca_node::{InitializedCluster, JoinOptions, Node, NodeError, join};
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Cluster {
     dir: tempfile::TempDir,
-    made: Initialised,
+    made: InitializedCluster,
     first: Node,
 }
 
@@ -216,8 +216,8 @@ async fn r7_a_node_in_a_copied_folder_does_not_start_and_says_why() {
     let second = common::start(&home).await;
     spread_over(&one, &["n1", "n2"]).await;
     match Node::start(config(&copied)).await {
-        Err(NodeError::NameInUse { node, places }) => {
-            assert_eq!((node, places), ("n2".to_owned(), second.address().to_string()));
+        Err(NodeError::NameInUse { node, addresses }) => {
+            assert_eq!((node, addresses), ("n2".to_owned(), second.address().to_string()));
         }
         Err(other) => panic!("the name is in use, but: {other}"),
         Ok(_) => panic!("two processes are one node"),

@@ -13,7 +13,7 @@ use common::{COUNTER, client, config, counter, guest, make};
 use ostraca_client::{Client, Session};
 use ostraca_core::ids::Entity;
 use ostraca_node::config::Role;
-use ostraca_node::{Initialised, JoinOptions, Node, join};
+use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
 use ostraca_wire::Limits;
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
@@ -45,7 +45,7 @@ fn resident() -> u64 {
 }
 
 /// A connection of another principal than the operator's; with small windows, nothing is sent that is not read.
-async fn attacker(node: &Node, made: &Initialised) -> ClientConnection {
+async fn attacker(node: &Node, made: &InitializedCluster) -> ClientConnection {
     let ca = Ca::load(&made.ca).expect("the authority");
     let (identity, trust) = (ca.issue_client("mallory").expect("identity"), ca.trust());
     let limits = Limits {
@@ -102,7 +102,7 @@ impl<'a> Other<'a> {
 }
 
 /// Asks for far more than is read, while other clients go on; how much memory that took at most.
-async fn attack(node: &Node, made: &Initialised, others: &[(&str, &Client)]) -> u64 {
+async fn attack(node: &Node, made: &InitializedCluster, others: &[(&str, &Client)]) -> u64 {
     let before = resident();
     let link = attacker(node, made).await;
     let mut streams: Vec<(FrameWriter, FrameReader)> = Vec::new();
@@ -151,7 +151,7 @@ async fn attack(node: &Node, made: &Initialised, others: &[(&str, &Client)]) -> 
     most - before
 }
 
-async fn first(home: &Path) -> (Initialised, Node, Client) {
+async fn first(home: &Path) -> (InitializedCluster, Node, Client) {
     let made = make(home);
     let node = common::start(home).await;
     let admin = client(&node, &made).await;

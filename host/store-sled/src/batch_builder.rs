@@ -1,8 +1,8 @@
-//! Judges writing calls in order and gathers what they write into one batch (R1, R4, R5).
+//! Evaluates write calls in order and gathers what they write into one batch (R1, R4, R5).
 //!
-//! What was judged but is not applied yet stands in the maps here, which every judgement asks first: so each
-//! call sees those before it, in the same batch or the last. The maps are never wrong afterwards, because
-//! the only other end of a batch is that the store stops.
+//! What was evaluated but is not applied yet is in the maps here, which are always asked first. So each call
+//! sees those before it, in the same batch or the previous one. The maps never go stale: a batch is either applied,
+//! or the store stops.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::head_cache::{CachedHead, HeadCache};
 use crate::meta::{RowBody, SEQUENCE, StoreSequence};
 use crate::records::{Records, Table, fragment_count, fragment_prefix, put, remove};
 
-/// How many commit sequences of a shard are spoken for at once: so often its claim record is written again.
+/// How many commit sequences are reserved for a shard at once: its claim record is rewritten when they run out.
 const SEQUENCES: u64 = 4096;
 
 pub(crate) struct BatchBuilder {
@@ -28,7 +28,8 @@ pub(crate) struct BatchBuilder {
     sequence: u64,
     shards: HashMap<ShardPath, ShardClaim>,
     heads: HeadCache,
-    /// Pieces of the records beside heads that this batch writes, of entities that have any in pieces.
+    /// Fragment counts of the state records and spilled lanes that this batch writes, for entities with fragmented
+    /// ones.
     record_fragments: HashMap<Vec<u8>, u32>,
     rows: HashMap<String, Option<StoredRow>>,
     batch: Batch,
@@ -42,7 +43,7 @@ struct ShardClaim {
     last: u64,
 }
 
-/// What a batch writes.
+/// A batch that is ready to be applied.
 pub(crate) struct PreparedBatch {
     pub(crate) batch: Batch,
     pub(crate) events: Vec<RowEvent>,
@@ -70,7 +71,7 @@ impl BatchBuilder {
         }
     }
 
-    /// Ends the batch; `None` if it writes nothing.
+    /// Ends the batch; `None` if there is nothing to write.
     pub(crate) fn finish(&mut self) -> Result<Option<PreparedBatch>, StoreError> {
         self.record_fragments.clear();
         self.rows.clear();
@@ -182,7 +183,7 @@ impl BatchBuilder {
 
         // From here on nothing can fail: a commit is written whole or not at all.
         for (key, kind, value, mut old, in_pieces) in writes {
-            // A key written twice in one commit has the pieces of its last value.
+            // For a key that this commit writes twice, the old fragments are those of the first value.
             if let Some(pieces) = self.record_fragments.get(&key) {
                 old = *pieces;
             }
@@ -228,7 +229,7 @@ impl BatchBuilder {
         if row.as_ref().map(|row| row.revision) != cas.expected {
             return Err(CompareAndSetError::RevisionMismatch(row));
         }
-        // Rows may be written more than once in a batch: the most pieces that one can have are removed.
+        // A batch may write a row more than once: then remove as many fragments as a row can have.
         let old = match (&raw, self.rows.contains_key(&cas.key)) {
             (_, true) => MAX_ROW_FRAGMENTS,
             (Some(raw), false) => fragment_count(RecordKind::Row, raw)?,
@@ -252,14 +253,14 @@ impl BatchBuilder {
         Ok(revision)
     }
 
-    /// The shard, if it was ever claimed.
+    /// The shard's claim, if it was ever claimed.
     fn shard(&mut self, key: &ShardPath) -> Result<Option<&ShardClaim>, StoreError> {
         if !self.shards.contains_key(key) {
             let claim_key = Table::Entities.key(&keys::claim(key));
             let Some(standing) = self.records.get::<ClaimRecord>(&claim_key)? else {
                 return Ok(None);
             };
-            // Which of the reserved sequences were used is not known: go on behind them.
+            // It is unknown which of the reserved sequences were used: continue after them.
             let last = standing.reserved_sequence;
             self.shards.insert(key.clone(), ShardClaim { record: standing, last });
         }
@@ -282,7 +283,7 @@ impl BatchBuilder {
         Ok(next)
     }
 
-    /// Adds the writing of a shard's claim to the batch.
+    /// Adds the write of a shard's claim to the batch.
     fn put_claim(&mut self, shard: ShardClaim) -> Result<(), StoreError> {
         let key = Table::Entities.key(&keys::claim(&shard.record.claim.shard));
         let record = self.records.codec.encode(&key, &shard.record)?;
@@ -298,7 +299,7 @@ impl BatchBuilder {
             return Ok(mark);
         }
         let Some(raw) = self.records.raw(key)? else {
-            // Without a head there is nothing beside it.
+            // Without a head there are no state records and no spilled lanes.
             let nothing = Some(false);
             let (state_in_pieces, lanes_in_pieces) = (nothing, nothing);
             return Ok(CachedHead {
@@ -325,10 +326,10 @@ impl BatchBuilder {
     }
 }
 
-/// More pieces than the largest row has.
+/// More fragments than the largest row has.
 const MAX_ROW_FRAGMENTS: u32 = 20;
 
-/// The row that was read under `key`, the table's letter included.
+/// The row that was read under `key`, which includes the table's letter.
 pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<StoredRow, StoreError> {
     let RowBody { revision, value } = records.decode(key, raw)?;
     let name = key.get(1..).map(|name| String::from_utf8(name.to_vec()));
@@ -342,7 +343,7 @@ fn too_large(why: String) -> CommitOutcome {
     CommitOutcome::Refused(CommitRefusal::TooLarge(why))
 }
 
-/// The keys of one kind of an entity's records.
+/// Builds the keys of one kind of an entity's records.
 struct KeyPrefix {
     kind: RecordKind,
     prefix: Vec<u8>,

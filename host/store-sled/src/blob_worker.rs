@@ -1,7 +1,8 @@
-//! Blobs (R6): files named by their digest. A file is written under another name, synced and renamed, so one
-//! that stands under its digest is whole; it is checked all the same when it is read.
+//! Blobs (R6): files named by their digest. A file is written under another name, synced and renamed, so a file that
+//! has its digest as its name is whole. It is verified when it is read all the same.
 //!
-//! The thread that serves them also keeps the witness: both are file work that no async worker should wait for.
+//! The thread that serves blobs also writes the witness: both are file operations that no async worker should wait
+//! for.
 
 use std::fs::{self, File};
 use std::io;
@@ -34,7 +35,7 @@ pub(crate) struct BlobWorker {
 }
 
 impl BlobWorker {
-    /// Works until nobody can ask any more.
+    /// Serves jobs until every sender is dropped.
     pub(crate) fn run(self) {
         while let Ok(job) = self.jobs.recv() {
             match job {
@@ -50,7 +51,7 @@ impl BlobWorker {
         let digest = *blake3::hash(bytes).as_bytes();
         let path = self.path(&digest);
         if fs::read(&path).is_ok_and(|there| there == bytes) {
-            // Whoever renamed it may have died before the sync of the folder.
+            // The process that renamed it may have died before it synced the folder.
             let synced = File::open(&path).and_then(|file| file.sync_all());
             synced.and_then(|()| sync_dir(&self.folder)).map_err(unavailable)?;
         } else {

@@ -1,8 +1,8 @@
-//! The one thread that writes: judges a batch of calls, applies it, syncs once, answers them all.
+//! The one thread that writes: it evaluates a batch of calls, applies it, syncs once, and answers all of them.
 //!
-//! While it syncs, calls queue: the running sync is the window in which the next batch gathers. An error of
-//! applying, flushing or syncing leaves the batch unknown and stops the store for ever (R3): what sled
-//! shows from then on may not be on the disk.
+//! Calls queue while it syncs: the running sync is the window in which the next batch gathers. An error while
+//! applying, flushing or syncing leaves the batch's outcome unknown and stops the store until it is opened again
+//! (R3): what sled shows from then on may not be on the disk.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct Committer {
     pub(crate) reads: Arc<ReadQueue>,
 }
 
-/// A judged part of a call, and where its answer belongs.
+/// The outcome of one part of a call, and where to deliver it.
 enum Completion {
     Commit(CommitOutcome, ReplySlot<CommitOutcome>),
     Claim(ClaimOutcome, ReplySlot<ClaimOutcome>),
@@ -40,7 +40,7 @@ enum Completion {
 }
 
 impl Committer {
-    /// Works until the queue is closed and empty.
+    /// Runs until the queue is closed and empty.
     pub(crate) fn run(mut self) {
         let _end = End {
             queue: self.queue.clone(),
@@ -70,7 +70,7 @@ impl Committer {
                     self.progress.stop(&why);
                     self.changes.close();
                     answers.drain(..).for_each(|answer| answer.fail(&why));
-                    // They learn that it has stopped.
+                    // These reads now fail: the store has stopped.
                     self.reads.push(self.queue.applied());
                 }
             }
@@ -119,24 +119,25 @@ impl Committer {
     }
 }
 
-/// Frees what sled replaced. It leaves that to `crossbeam-epoch`, which looks at a few objects each hundred uses of the
-/// tree: a batch of many records is one use, and what it replaced, some kilobytes a record, would stay for ever.
+/// Frees the memory that sled has replaced. sled leaves that to `crossbeam-epoch`, which collects a few objects per
+/// hundred uses of the tree. A batch of many records is one use, and what it replaced, some kilobytes per record,
+/// would never be freed.
 fn free(records: usize) {
     for _ in 0..flushes(records) {
         crossbeam_epoch::pin().flush();
     }
 }
 
-/// One flush frees some 500 objects, and a record replaces a few.
+/// One flush frees about 500 objects, and a record replaces a few.
 const RECORDS_A_FLUSH: usize = 64;
 
-/// How many flushes free what so many records replaced.
+/// How many flushes free what this many records replaced.
 fn flushes(records: usize) -> usize {
     1 + records / RECORDS_A_FLUSH
 }
 
 impl Completion {
-    /// Tells the caller; one who is gone is no error.
+    /// Delivers the outcome; a caller that has gone away is no error.
     fn give(self) {
         match self {
             Self::Commit(outcome, to) => to.give(outcome),
@@ -145,7 +146,7 @@ impl Completion {
         }
     }
 
-    /// Tells the caller that nobody knows.
+    /// Reports that the write failed; it is unknown whether it took effect.
     fn fail(self, why: &str) {
         match self {
             Self::Commit(_, to) => to.give(CommitOutcome::Unknown(why.into())),
@@ -157,7 +158,7 @@ impl Completion {
     }
 }
 
-/// However the committer ends, nobody waits for it for ever.
+/// Releases everyone who waits for the committer, however it ends.
 struct End {
     queue: Arc<WriteQueue>,
     progress: Arc<Progress>,

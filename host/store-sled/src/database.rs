@@ -1,32 +1,32 @@
-//! Opening sled's files: what sled panics over is told, and a lock that is about to go is waited for.
+//! Opens sled databases: sled's panics become errors, and a lock that is about to be released is waited for.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-/// A closed database of sled's keeps its lock for a moment, until its last thread has ended.
+/// sled keeps its lock for a moment after a database is closed, until its last thread has ended.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// Why a database of sled's was not opened.
+/// Why a sled database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseOpenError {
-    /// Somebody has it open, and still had after five seconds.
+    /// It is open elsewhere, and still was after five seconds.
     #[error("{0}")]
     InUse(io::Error),
     /// A file operation failed.
     #[error("{0}")]
     Io(io::Error),
-    /// It cannot be read.
+    /// Its data cannot be read.
     #[error("{0}")]
     Corrupt(String),
 }
 
-/// Opens a database. Blocks.
+/// Opens a database. Blocks; waits up to five seconds for a held lock.
 ///
 /// # Errors
-/// [`FilesError`].
+/// [`DatabaseOpenError`] if the database is in use, cannot be accessed, or is corrupt.
 pub fn open_database(config: &sled::Config) -> Result<sled::Db, DatabaseOpenError> {
     let mut attempt = 0;
     loop {

@@ -1,10 +1,10 @@
-//! A store's directory: its lock, its format, and what R6 asks before sled may open its files.
+//! A store's directory: its lock, its format, and what R6 requires before sled may open its files.
 //!
 //! ```text
-//! format       one line: "ostraca store, format 2"; written last, so a store that has it is whole
+//! format       one line: "ostraca store, format 2"; written last, so a store that has it is complete
 //! lock         locked by the process that has the store open; holds its process id
 //! sled/        sled's own files
-//! components/  blobs, each a file named by its BLAKE3 digest
+//! components/  blobs, each in a file named by its BLAKE3 digest
 //! ```
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -23,7 +23,7 @@ const OLDEST_FORMAT: u32 = 2;
 
 const FORMAT_LINE: &str = "ostraca store, format ";
 
-/// A store's directory, held by this process until it is dropped.
+/// A store's directory, locked by this process until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Dir {
     pub(crate) path: PathBuf,
@@ -31,7 +31,8 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
-    /// Takes a directory in which a store may be created: it is missing, or empty.
+    /// Locks a directory in which a store may be created, and creates its folders. It must be missing, or empty but
+    /// for a lock file.
     pub(crate) fn lock_empty(path: &Path) -> Result<Self, OpenError> {
         fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
         if entries(path)?.iter().any(|entry| entry.file_name().is_none_or(|name| name != "lock")) {
@@ -44,7 +45,7 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Takes the directory of a finished store.
+    /// Locks the directory of a complete store.
     pub(crate) fn lock_existing(path: &Path) -> Result<Self, OpenError> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -82,7 +83,7 @@ impl Dir {
         Self::lock(path)
     }
 
-    /// Marks the store as whole, durably.
+    /// Marks the store as complete, durably.
     pub(crate) fn finish(&self) -> Result<(), OpenError> {
         let format = format!("{FORMAT_LINE}{FORMAT}\n");
         let path = self.path.join("format");
@@ -104,8 +105,8 @@ impl Dir {
         self.path.join("components")
     }
 
-    /// Makes sure that recovery reads what the disk has (R6): after a failed sync the page cache holds
-    /// pages that are clean and were never written. Half-made snapshots go.
+    /// Makes sure that recovery reads what is on the disk (R6): after a failed sync the page cache holds pages that
+    /// are marked clean but were never written. Also removes unfinished snapshots.
     pub(crate) fn forget_cached_pages(&self) -> Result<(), OpenError> {
         let sled = self.sled();
         for path in entries(&sled)? {
@@ -125,8 +126,8 @@ impl Dir {
         sync_dir(&sled).map_err(|error| OpenError::io(&sled, error))
     }
 
-    /// Syncs what sled leaves unsynced at its opening, and gives a descriptor of our own on its data, on
-    /// which every later error of writing shows.
+    /// Syncs what sled leaves unsynced when it opens. Returns a descriptor of our own for its data file, which
+    /// reports every later write error.
     pub(crate) fn sync_and_open_data(&self) -> Result<File, OpenError> {
         let sled = self.sled();
         for name in ["conf", "db"] {

@@ -1,4 +1,4 @@
-//! What the committer asks of the disk: the seam at which tests make it fail.
+//! The store's disk operations, as a trait so that tests can make them fail.
 
 use std::fmt;
 use std::fs::File;
@@ -9,7 +9,7 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
     /// Makes what was written to `file` durable.
     fn sync(&self, file: &File) -> io::Result<()>;
 
-    /// Bytes free for us on the disk that holds `path`.
+    /// Free bytes that this process may use on the disk that holds `path`.
     fn free(&self, path: &Path) -> io::Result<u64>;
 }
 

@@ -1,4 +1,4 @@
-//! The watch on free disk.
+//! Monitors free disk space.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub(crate) struct DiskSpaceMonitor {
 }
 
 impl DiskSpaceMonitor {
-    /// Looks at the free disk, if it is time to, and notes what it sees in the progress.
+    /// Checks the free disk space, if the interval has passed, and records the result in the progress.
     pub(crate) fn check(&self) {
         let mut looked = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.is_some_and(|looked| looked.elapsed() < self.every) {

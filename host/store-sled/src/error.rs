@@ -1,29 +1,29 @@
-//! Why a store was not created or opened, and what to do about it.
+//! Why a store could not be created or opened, and what to do about it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ostraca_core::ids::ClusterId;
 
-/// Why a store was not created or opened. Each text says what to do next.
+/// Why a store could not be created or opened. Each text says what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error(
         "there is no store at {0}: create one with `ostraca init`, or check that its disk is mounted"
     )]
     Missing(PathBuf),
-    /// The directory is empty, and an empty directory never becomes a store by itself (R5).
+    /// The directory is empty. An empty directory never becomes a store by itself (R5).
     #[error(
         "the directory {0} is empty where a store is expected: create one with `ostraca init`, or check that its disk is mounted"
     )]
     Empty(PathBuf),
-    /// The directory holds something, but no finished store.
+    /// The directory holds something, but no complete store.
     #[error(
         "the directory {0} holds no finished store: if its creation was interrupted, remove it and create it again"
     )]
     NotAStore(PathBuf),
-    /// A store is to be created where something is.
+    /// A store cannot be created in a directory that is not empty.
     #[error("the directory {0} is not empty: choose another one, or open the store that is there")]
     NotEmpty(PathBuf),
     /// Another process has it open.
@@ -33,15 +33,15 @@ pub enum OpenError {
     InUse {
         /// The store's directory.
         dir: PathBuf,
-        /// The process, as far as it can be told.
+        /// The process that has it open, as far as known.
         holder: String,
     },
-    /// It cannot be written.
+    /// The directory or a file in it cannot be written.
     #[error("the directory {dir} cannot be written: make it writable for this user ({source})")]
     Unwritable {
         /// The directory.
         dir: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A newer release wrote it.
@@ -56,7 +56,7 @@ pub enum OpenError {
         /// The newest format that this release reads.
         ours: u32,
     },
-    /// A release from before the first one wrote it.
+    /// An unreleased program, from before the first release, wrote it.
     #[error(
         "the store at {dir} has format {format}, this release reads from {ours}: an unreleased program wrote it; make the cluster again with `ostraca init`"
     )]
@@ -80,7 +80,7 @@ pub enum OpenError {
         /// That cluster's name.
         name: String,
     },
-    /// The witness knows another store (R5).
+    /// The witness remembers another store (R5).
     #[error(
         "the store at {dir} is not the one that this node used before ({witness}): restore that one, or remove the witness to accept this one"
     )]
@@ -90,7 +90,7 @@ pub enum OpenError {
         /// The witness.
         witness: PathBuf,
     },
-    /// The store was opened elsewhere since a copy of it was made (R5).
+    /// The store and a copy of it were opened separately (R5).
     #[error(
         "the store at {dir} is a copy that went another way: its opening {open_count} is not the one that {witness} remembers; use the original, or remove the witness to accept what this copy lacks"
     )]
@@ -102,7 +102,7 @@ pub enum OpenError {
         /// The opening that the witness remembers.
         open_count: u64,
     },
-    /// The store lacks what it once had on stable storage (R5).
+    /// The store lacks writes that it once had on stable storage (R5).
     #[error(
         "the store at {dir} went back: it is at sequence {found_sequence}, but {witness} remembers {witnessed_sequence}; acknowledged turns are missing: restore the newer copy, or remove the witness to accept their loss"
     )]
@@ -116,7 +116,7 @@ pub enum OpenError {
         /// The sequence that the witness remembers.
         witnessed_sequence: u64,
     },
-    /// The witness cannot be read.
+    /// The witness file is not a witness.
     #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
     InvalidWitness(PathBuf),
     /// The data cannot be read.
@@ -127,18 +127,18 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The system refused something else.
+    /// Another file operation failed.
     #[error("a file operation failed at {path}: {source}")]
     Io {
-        /// Where.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// What a failed file operation means.
+    /// The error for a failed file operation.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {

@@ -1,24 +1,25 @@
-//! What the committer remembers of entities' heads, so that a commit of an entity in use reads nothing.
+//! The committer's cache of heads, so that a commit of an entity in use needs no read.
 
 use std::collections::HashMap;
 
 use ostraca_core::ids::TurnId;
 
-/// What is known of an entity.
+/// What the committer knows of an entity's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CachedHead {
     pub(crate) version: u64,
     pub(crate) turn: TurnId,
-    /// Pieces of the head's own record.
+    /// Fragments of the head's own record.
     pub(crate) fragment_count: u32,
-    /// Whether a record of its state is in pieces; nothing: not looked.
+    /// Whether any of its state records may be fragmented; `None`: not looked up yet.
     pub(crate) state_fragmented: Option<bool>,
-    /// The same of its lanes.
+    /// The same for its spilled lanes.
     pub(crate) lanes_fragmented: Option<bool>,
 }
 
-/// Marks by the heads' keys. Two generations: what is used moves to the younger one, and when that has half of the
-/// room the older one is dropped. So what is in use stays, at no cost a use.
+/// Cached heads by their keys, in two generations. A head that is used moves to the young one. When that holds more
+/// than half of the room, it becomes the old one, and the previous old one is dropped. So heads in use stay, at no
+/// cost per use.
 #[derive(Debug, Default)]
 pub(crate) struct HeadCache {
     young: HashMap<Vec<u8>, CachedHead>,
@@ -44,7 +45,8 @@ impl HeadCache {
         self.young.insert(key, mark);
     }
 
-    /// Forgets what was not used for long. Only between batches: what a batch has not written yet stands here alone.
+    /// Drops heads that were not used for long. Only between batches: what a batch has not written yet exists only
+    /// here.
     pub(crate) fn age(&mut self) {
         if self.young.len() > self.room / 2 {
             self.old = std::mem::take(&mut self.young);

@@ -1,17 +1,18 @@
-//! Both stores in one sled database, of the node with the role `store`: others reach it by links (`ostraca-store-peer`).
+//! Both stores in one sled database, on the node with the role `store`. Other nodes reach it over links
+//! (`ostraca-store-peer`).
 //!
-//! sled 0.34 alone syncs nothing that can be relied on, shows what is not durable, and panics over some broken
-//! files. So one thread writes (`committer`): it judges all that is queued, applies it as one batch,
-//! flushes, and syncs the data file through a descriptor of our own before it answers. Reads wait for what they
-//! have seen to be durable (`reader`). Values are small enough never to reach sled's `blobs/`
-//! (`records`). What must happen before and after sled opens its files stands in `dir` (R6), who the store is
-//! and how it is known again in `meta` and `witness` (R5).
+//! sled 0.34 by itself syncs nothing reliably, shows writes that are not durable, and panics on some corrupt files.
+//! So one thread writes (`committer`): it evaluates all queued calls, applies them as one batch, flushes, and syncs
+//! the data file through a descriptor of our own before it answers. Reads wait until what they have seen is durable
+//! (`reader`). Values are small enough never to reach sled's `blobs/` (`records`). `dir` does what must happen before
+//! and after sled opens its files (R6). `meta` and `witness` hold the store's identity and how it is recognised again
+//! (R5).
 //!
-//! What is confusing: three counters. A *batch* has a number that counts those of this opening, for R2. The store's
-//! *sequence* counts writes over all openings; it is the revision of rows too. A shard's *commit sequence*
-//! counts its turns, and is reserved in blocks in the record of the shard's claim.
+//! What is confusing: three counters. A *batch* has a number that counts the batches of this opening, for R2. The
+//! store's *sequence* counts writes over all openings; it is also the revision of rows. A shard's *commit sequence*
+//! counts its turns, with gaps, and is reserved in blocks in the record of the shard's claim.
 //!
-//! The threads here work under any executor: futures are completed through channels.
+//! The threads here work with any executor: futures are completed through channels.
 
 mod batch_builder;
 mod blob_worker;
@@ -65,7 +66,7 @@ pub use database::{DatabaseOpenError, open_database};
 pub use error::OpenError;
 pub use options::Options;
 
-/// A sled store, open. Dropped, it serves what is queued, closes, and lets the directory go.
+/// An open sled store. Dropping it serves what is queued, closes the database, and releases the directory.
 pub struct SledStore {
     identity: StoreIdentity,
     openings: Vec<u64>,
@@ -79,10 +80,10 @@ pub struct SledStore {
 }
 
 impl SledStore {
-    /// Creates an empty store of a cluster in a directory that is missing or empty, and opens it. Blocks.
+    /// Creates an empty store of a cluster in a missing or empty directory, and opens it. Blocks.
     ///
     /// # Errors
-    /// [`OpenError`] says what is in the way.
+    /// [`OpenError`] says why it failed, and what to do.
     pub fn create(
         dir: &Path,
         options: &Options,
@@ -93,56 +94,58 @@ impl SledStore {
         open::open(dir, options)
     }
 
-    /// Opens the store in `dir`; never makes one (R5). Blocks.
+    /// Opens the store in `dir`; never creates one (R5). Blocks.
     ///
     /// # Errors
-    /// [`OpenError`] says why not, and what to do.
+    /// [`OpenError`] says why it failed, and what to do.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
         open::open(dir, options)
     }
 
-    /// Where it is.
+    /// The store's directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir.path
     }
 
-    /// Who the store is, as of its opening, with the newest durable sequence.
+    /// The store's identity as of its opening, with the newest `durable_sequence`.
     #[must_use]
     pub fn identity(&self) -> StoreIdentity {
         StoreIdentity { durable_sequence: self.progress.sequence(), ..self.identity.clone() }
     }
 
-    /// Why the store has stopped, if it has: then nothing works until it is opened again.
+    /// Why the store has stopped, if it has. Nothing works then until it is opened again.
     #[must_use]
     pub fn stop_reason(&self) -> Option<String> {
         self.progress.stop_reason().map(Into::into)
     }
 
-    /// Why commits are refused for want of free disk, if they are: as of the last look, which any write makes.
+    /// Why commits are refused for lack of free disk space, if they are, as of the last check. Writes trigger the
+    /// checks.
     #[must_use]
     pub fn low_disk_reason(&self) -> Option<String> {
         self.progress.low_disk_reason()
     }
 
-    /// Panics of reads since it was opened: each ended the reads that were served together, and no others.
+    /// Panics of reads since the store was opened. Each failed the reads that were served together with it, and no
+    /// others.
     #[must_use]
     pub fn read_panics(&self) -> u64 {
         self.progress.read_panics()
     }
 
-    /// Waits until the store stops; gives the reason, or nothing if it is closed before.
+    /// Waits until the store stops; returns the reason, or `None` if the store is closed first.
     pub fn when_stopped(&self) -> StoreFuture<Option<String>> {
         self.progress.when_stopped().map(Result::ok).boxed()
     }
 
-    /// Writes the newest durable sequence into the witness, if the options name one. To be called now and
-    /// then: a store that goes back is noticed as far as the witness has seen it.
+    /// Writes the newest durable sequence to the witness, if the options name one. Call it regularly: a rollback is
+    /// detected only down to the sequence that the witness holds.
     pub fn refresh_witness(&self) -> StoreFuture<Result<(), StoreError>> {
         self.job(BlobJob::Witness)
     }
 
-    /// Queues a writing call, or answers its parts with why not.
+    /// Queues the parts of a write call, or refuses them with the reason.
     fn write(&self, works: Vec<WriteOp>) {
         if let Err(error) = self.progress.check() {
             works.into_iter().for_each(|work| work.refuse(&error));
@@ -152,7 +155,7 @@ impl SledStore {
         }
     }
 
-    /// Asks the reader threads; `lost` makes the answer of a read that cannot be asked.
+    /// Hands a read to the reader threads; `lost` makes the result of a read that cannot be served.
     fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(Sender<T>) -> ReadOp,
@@ -169,7 +172,7 @@ impl SledStore {
         await_response(answer, !entered, "more reads wait than queue_reads", lost)
     }
 
-    /// Asks the thread of the components.
+    /// Hands a job to the blob worker's thread.
     fn job<T: Send + 'static>(
         &self,
         job: impl FnOnce(Sender<Result<T, StoreError>>) -> BlobJob,
@@ -289,7 +292,7 @@ impl fmt::Debug for SledStore {
 
 impl Drop for SledStore {
     fn drop(&mut self) {
-        // The committer closes the reads at its end: until then it has some to release.
+        // The committer closes the read queue when it ends: until then it releases parked reads.
         self.queue.close();
         self.jobs = None;
         for thread in self.threads.drain(..) {

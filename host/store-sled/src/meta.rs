@@ -1,23 +1,23 @@
-//! The store's records about itself: who it is, how often it was opened, its sequence.
+//! The store's records about itself: its identity, how often it was opened, and its sequence.
 
 use ostraca_core::ids::ClusterId;
 use ostraca_store::record::{Body, RecordKind};
 use serde::{Deserialize, Serialize};
 
-/// Openings that are remembered, so that a witness from some openings ago still tells a fork.
+/// How many openings are remembered, so that a witness from a few openings ago still detects a fork.
 const REMEMBERED: usize = 128;
 
 pub(crate) const IDENTITY: &[u8] = b"identity";
 pub(crate) const SEQUENCE: &[u8] = b"sequence";
 
-/// Who the store is.
+/// The store's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IdentityRecord {
     pub(crate) store_id: u128,
     pub(crate) cluster: ClusterId,
     pub(crate) cluster_name: String,
     pub(crate) open_count: u64,
-    /// The nonces of the last openings, the newest last.
+    /// The nonces of the last openings, newest last.
     pub(crate) open_nonces: Vec<u64>,
 }
 
@@ -31,7 +31,7 @@ impl IdentityRecord {
         Self { store_id: rand::random(), cluster, cluster_name, open_count: 0, open_nonces: vec![] }
     }
 
-    /// Counts one more opening; gives its nonce.
+    /// Counts one more opening; returns its nonce.
     pub(crate) fn record_opening(&mut self) -> u64 {
         let nonce = rand::random();
         self.open_count += 1;
@@ -50,7 +50,7 @@ impl Body for StoreSequence {
     const KIND: RecordKind = RecordKind::Meta;
 }
 
-/// A row of the `ClusterStore`, whose key is the record's.
+/// A row of the `ClusterStore`; its key is the record's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RowBody {
     pub(crate) revision: u64,

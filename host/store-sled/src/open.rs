@@ -1,4 +1,4 @@
-//! Creating and opening: from a directory to running threads.
+//! Creates and opens stores: from a directory to running threads.
 
 use std::fs::File;
 use std::io;
@@ -29,11 +29,11 @@ use crate::records::{Records, Table, put};
 use crate::write_queue::WriteQueue;
 use crate::{OpenError, Options, SledStore, witness};
 
-/// sled's segments. Twice its default: a page may take a quarter of one, and 257 of the longest keys must
-/// fit one page, or sled would put it into its unsynced `blobs/`.
+/// The size of sled's segments, twice its default. A page may take a quarter of a segment, and 257 of the longest
+/// keys must fit in one page, or sled would put the page into its unsynced `blobs/`.
 const SEGMENT_BYTES: usize = 1 << 20;
 
-/// Calls that may wait for the thread of the components; each may hold a whole one in memory.
+/// Jobs that may wait for the blob worker; each may hold a whole component in memory.
 const WAITING_FILES: usize = 64;
 
 pub(crate) fn create(
@@ -138,7 +138,7 @@ pub(crate) fn open_on(
     })
 }
 
-/// Opens sled's files.
+/// Opens sled's database.
 fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
     let every = u64::try_from(options.flush_interval.as_millis()).unwrap_or(u64::MAX).max(1);
     let config = sled::Config::new()
@@ -155,7 +155,7 @@ fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
     }
 }
 
-/// Reads who the store is, lets the witness object, and counts this opening durably (R5).
+/// Reads the store's identity, checks it against the witness, and counts this opening durably (R5).
 fn count_opening(
     records: &Records,
     data: &File,

@@ -8,36 +8,40 @@ use ostraca_core::ids::ClusterId;
 /// Settings, each with a default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Refuse to open a store of another cluster than this. Default: any.
+    /// Refuse to open a store of any other cluster. Default: accept any.
     pub cluster: Option<ClusterId>,
-    /// Where the witness is kept, best on another disk than the store (R5). Default: none, nothing is checked.
+    /// The path of the witness, best on another disk than the store (R5). Default: none, so nothing is checked.
     pub witness: Option<PathBuf>,
-    /// Bytes of sled's page cache. Default 128 MiB; real use is up to twice that.
+    /// Bytes of sled's page cache. Default 128 MiB; actual use is up to twice that.
     pub cache_bytes: u64,
-    /// How often sled itself flushes, which is also when it collects garbage; must not be zero. Default 500 ms.
+    /// Interval of sled's own flush, which also collects its garbage; zero counts as 1 ms. Commits sync on their own.
+    /// Default 500 ms.
     pub flush_interval: Duration,
     /// Commits that may wait for the committer; more are refused. Default 65,536.
     pub queue_commits: usize,
     /// Bytes of commits that may wait for the committer; more are refused. Default 64 MiB.
     pub queue_bytes: usize,
-    /// Calls of claim and compare-and-set that may wait, apart from commits. Default 16,384.
+    /// Claims and compare-and-sets that may wait for the committer, apart from commits; more are refused. Default
+    /// 16,384.
     pub queue_metadata_ops: usize,
-    /// Reads that may wait for a reader thread. Default 65,536.
+    /// Reads that may wait, for earlier writes or for a reader thread; more are refused. Default 65,536.
     pub queue_reads: usize,
-    /// Commits in one batch, beyond which no further call joins it. Default 1,024.
+    /// Commits and claims in one batch, beyond which no further call joins it. Rows have as much room of their own.
+    /// Default 1,024.
     pub batch_commits: usize,
     /// Bytes in one batch, beyond which no further call joins it. Default 8 MiB.
     pub batch_bytes: usize,
-    /// Records in one batch, beyond which no further call joins it: what a batch that is written makes all others
-    /// wait. A turn writes one and one for each key and each 4 KiB. Default 2,048.
+    /// Records in one batch, beyond which no further call joins it: everything else waits while a batch is written. A
+    /// turn writes one record, plus one for each key and each 4 KiB. Default 2,048.
     pub batch_records: usize,
-    /// Versions of heads that the committer remembers, about 200 bytes each. Default 16,384.
+    /// Heads whose versions the committer caches, about 200 bytes each. Default 16,384.
     pub head_cache: usize,
     /// Reader threads. Default 2.
     pub readers: usize,
-    /// Free bytes of disk below which commits are refused; leases and claims go on. Default 256 MiB.
+    /// Free bytes of disk below which commits and new blobs are refused; leases and claims still work. Default 256
+    /// MiB.
     pub low_water_bytes: u64,
-    /// How often the free disk is looked at, while there are commits. Default 1 s.
+    /// Interval between checks of the free disk space, while there are writes. Default 1 s.
     pub low_water_check_interval: Duration,
     /// Changes of rows that are kept for watches. Default 8,192.
     pub watch_history_changes: usize,

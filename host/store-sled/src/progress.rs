@@ -1,4 +1,4 @@
-//! How far the committer came, for the reads that must wait for it (R2), and whether the store has stopped.
+//! How far the committer has come, for the reads that must wait for it (R2), and whether the store has stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -6,7 +6,8 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, 
 use futures::channel::oneshot::{Receiver, Sender, channel};
 use ostraca_store::StoreError;
 
-/// The batches up to which all are applied, where sled shows them, and durable, where a crash leaves them.
+/// The number of the last batch that is applied, so that sled shows it, and of the last one that is durable, so that
+/// it survives a crash.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     applied: AtomicU64,
@@ -19,10 +20,10 @@ pub(crate) struct Progress {
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
     moved: Condvar,
-    /// Reads that wait for a sync, for tests.
+    /// How many reads wait for a sync, for tests.
     #[cfg(test)]
     waiting: AtomicU64,
-    /// Taken for writing while a batch is applied, so that reads show turns whole.
+    /// Write-locked while a batch is applied, so that reads show turns whole.
     apply_lock: RwLock<()>,
 }
 
@@ -31,22 +32,22 @@ impl Progress {
         Self { sequence: sequence.into(), ..Self::default() }
     }
 
-    /// No batch is applied while this is held.
+    /// Keeps batches from being applied while the guard is held.
     pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.apply_lock.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No read runs while this is held.
+    /// Keeps reads from running while the guard is held.
     pub(crate) fn applying(&self) -> RwLockWriteGuard<'_, ()> {
         self.apply_lock.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The batch up to which all are applied; stable under [`reading`](Self::reading).
+    /// The number of the last applied batch; stable under [`reading`](Self::reading).
     pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// To be said under [`applying`](Self::applying), with how many rows the batch changes.
+    /// Call it under [`applying`](Self::applying). `rows` is the number of row changes in the batch.
     pub(crate) fn set_applied(&self, batch: u64, rows: usize) {
         self.row_changes.fetch_add(rows as u64, Ordering::Release);
         self.applied.store(batch, Ordering::Release);
@@ -87,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// Whether a read has seen what it asks for, and waits for its sync.
+    /// Whether a read has finished reading and waits for a sync.
     #[cfg(test)]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -98,7 +99,7 @@ impl Progress {
         self.stopped.get().map(String::as_str)
     }
 
-    /// Why commits are refused for want of disk, if they are.
+    /// Why commits are refused for lack of free disk space, if they are.
     pub(crate) fn low_disk_reason(&self) -> Option<String> {
         self.low_disk_reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -121,7 +122,7 @@ impl Progress {
         self.stop_reason().map_or(Ok(()), |why| Err(StoreError::Stopped(why.into())))
     }
 
-    /// Stops the store for ever.
+    /// Stops the store until it is opened again.
     pub(crate) fn stop(&self, why: &str) {
         if self.stopped.set(why.into()).is_ok() {
             tracing::error!(why, "the store has stopped");
@@ -134,7 +135,7 @@ impl Progress {
         self.wake();
     }
 
-    /// Gets the reason once the store stops; is dropped if it is closed before.
+    /// Receives the reason when the store stops; is cancelled if the store is closed first.
     pub(crate) fn when_stopped(&self) -> Receiver<String> {
         let (send, receive) = channel();
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,20 +1,20 @@
-//! What keeps batches from being applied while somebody reads, and for how much reading at a time.
+//! Keeps batches from being applied during a read, and bounds how much is read at a time.
 
 use std::sync::RwLockReadGuard;
 
 use crate::progress::Progress;
 
-/// Bytes read, [`RECORD`] added for each record, after which a waiting batch is let in.
+/// Bytes read, plus [`RECORD`] for each record, after which a waiting batch is let in.
 const LONG: usize = 1 << 20;
 
-/// What a record takes beside its bytes: finding and decoding it.
+/// What a record counts in addition to its bytes, for finding and decoding it.
 const RECORD: usize = 4 << 10;
 
-/// A hold on what is applied. It sees no batch in part.
+/// A read lock on what is applied. It sees no batch in part.
 pub(crate) struct ReadGuard<'a> {
     progress: &'a Progress,
     guard: Option<RwLockReadGuard<'a, ()>>,
-    /// The last batch that is visible.
+    /// The number of the last batch that is visible.
     applied: u64,
     read: usize,
 }
@@ -25,25 +25,25 @@ impl<'a> ReadGuard<'a> {
         Self { progress, guard, applied: progress.applied(), read: 0 }
     }
 
-    /// A record of so many bytes was read.
+    /// Counts a record of this many bytes as read.
     pub(crate) fn count(&mut self, bytes: usize) {
         self.read += RECORD + bytes;
     }
 
-    /// Lets a waiting batch in, if much was read since the last time; whether one was applied.
+    /// Lets a waiting batch in, if much was read since the last time; returns whether one was applied.
     pub(crate) fn pause(&mut self) -> bool {
         if self.read < LONG {
             return false;
         }
         self.read = 0;
-        // The lock prefers who waits to write.
+        // The lock prefers waiting writers.
         self.guard = None;
         self.guard = Some(self.progress.reading());
         let before = std::mem::replace(&mut self.applied, self.progress.applied());
         before != self.applied
     }
 
-    /// Ends the hold; gives the last batch that was visible.
+    /// Releases the lock; returns the number of the last batch that was visible.
     pub(crate) fn end(self) -> u64 {
         self.applied
     }

@@ -1,5 +1,6 @@
-//! Reads that wait: for writes queued before them (parked in the [`Queue`](crate::queue::Queue)), then for a thread.
-//! Those of rows go first, as their writes do.
+//! Reads that wait: first for writes queued before them (parked in the
+//! [`WriteQueue`](crate::write_queue::WriteQueue)), then for a reader thread. Reads of rows go first, as writes of
+//! rows do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +15,14 @@ use crate::write_queue::ReadDependency;
 
 pub(crate) type RowList = (Vec<StoredRow>, u64);
 
-/// One read.
+/// One read, with the channel for its result.
 pub(crate) enum ReadOp {
     Claims(Vec<ShardPath>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
     Load(Vec<(ShardPath, Entity)>, Sender<Vec<Result<LoadedEntity, StoreError>>>),
     Scan(Scan, Sender<Result<Page, StoreError>>),
     Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
     List(String, Sender<Result<RowList, StoreError>>),
-    /// A defect, for a test.
+    /// Panics when it is served, for a test.
     #[cfg(test)]
     Panic(Sender<()>),
 }
@@ -31,7 +32,7 @@ impl ReadOp {
         matches!(self, Self::Get(..) | Self::List(..))
     }
 
-    /// Gives what the read comes after to `with`.
+    /// Calls `with` with the writes that the read must wait for.
     pub(crate) fn after<T>(&self, with: impl FnOnce(ReadDependency<'_, '_>) -> T) -> T {
         match self {
             Self::Claims(shards, _) => with(ReadDependency::Shards(&mut shards.iter())),
@@ -54,12 +55,12 @@ pub(crate) struct ParkedRead {
 }
 
 impl ParkedRead {
-    /// There is one more batch to wait for.
+    /// Adds one more write to wait for.
     pub(crate) fn wait(&self) {
         self.left.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps the read, if there is anything to wait for.
+    /// Stores the read if there is anything to wait for; otherwise returns it.
     pub(crate) fn keep(&self, read: ReadOp) -> Option<ReadOp> {
         if self.left.load(Ordering::Relaxed) == 0 {
             return Some(read);
@@ -68,7 +69,7 @@ impl ParkedRead {
         None
     }
 
-    /// One thing less to wait for; gives the read after the last.
+    /// Counts one wait as over; returns the read after the last one.
     pub(crate) fn release(&self) -> Option<ReadOp> {
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
@@ -77,7 +78,7 @@ impl ParkedRead {
     }
 }
 
-/// Reads that wait for a thread, and how many wait in all.
+/// Reads that wait for a reader thread, and the count of all that wait.
 pub(crate) struct ReadQueue {
     state: Mutex<ReadQueueState>,
     arrived: Condvar,
@@ -88,7 +89,7 @@ pub(crate) struct ReadQueue {
 struct ReadQueueState {
     rows: VecDeque<ReadOp>,
     entities: VecDeque<ReadOp>,
-    /// Parked ones included.
+    /// Includes parked reads.
     count: usize,
     closed: bool,
 }
@@ -98,7 +99,7 @@ impl ReadQueue {
         Self { state: Mutex::default(), arrived: Condvar::new(), max: max.max(1) }
     }
 
-    /// Counts one more; false if there is no room.
+    /// Counts one more read; false if there is no room.
     pub(crate) fn enter(&self) -> bool {
         let mut waiting = self.lock();
         let room = waiting.count < self.max && !waiting.closed;
@@ -106,7 +107,7 @@ impl ReadQueue {
         room
     }
 
-    /// Hands counted ones to the threads.
+    /// Hands reads that were counted to the reader threads.
     pub(crate) fn push(&self, reads: impl IntoIterator<Item = ReadOp>) {
         let mut waiting = self.lock();
         let before = waiting.rows.len() + waiting.entities.len();
@@ -125,7 +126,7 @@ impl ReadQueue {
         }
     }
 
-    /// Waits for reads and takes up to `most`; false once it is closed and empty.
+    /// Waits for reads and takes up to `most`; false once the queue is closed and empty.
     pub(crate) fn take(&self, most: usize, into: &mut Vec<ReadOp>) -> bool {
         let idle = |waiting: &mut ReadQueueState| {
             waiting.rows.is_empty() && waiting.entities.is_empty() && !waiting.closed
@@ -141,7 +142,7 @@ impl ReadQueue {
         !into.is_empty()
     }
 
-    /// Takes no more reads; those that wait are still served.
+    /// Accepts no more reads; those that wait are still served.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_all();

@@ -1,9 +1,9 @@
-//! Reads, on threads of their own: sled waits under a lock of the whole process, and no async worker should.
+//! Reads, on threads of their own: sled waits under a process-wide lock, and no async worker should.
 //!
-//! A read comes here when the calls that it must follow are applied. It reads while no batch is being applied, and
-//! is handed out only when all that was applied by then is durable (R2). Reads that wait together are served
-//! together, so under load one wait serves many. Who reads much lets waiting batches in between ([`Hold`]), and
-//! makes sure that what it shows is still one turn's.
+//! A read arrives here when the calls that it must follow are applied. It reads while no batch is being applied, and
+//! its result is returned only when all that was applied by then is durable (R2). Reads that wait together are served
+//! together, so under load one wait serves many. A long read lets waiting batches in between ([`ReadGuard`]), and
+//! makes sure that what it returns still belongs to one turn.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::read_guard::ReadGuard;
 use crate::read_queue::{ReadOp, ReadQueue, RowList};
 use crate::records::{Records, Table, read_error};
 
-/// Reads served with one wait.
+/// The most reads that share one wait.
 const TOGETHER: usize = 64;
 
-/// How often a read of many records begins anew because of a change, before it keeps all batches waiting.
+/// How often a read of many records restarts because of a change, before it keeps all batches waiting.
 const ATTEMPTS: u32 = 3;
 
-/// Hands a result out, or the error that came after the reading.
+/// Delivers a result, or the error that came after the reading.
 type Responder = Box<dyn FnOnce(Result<(), StoreError>)>;
 
 pub(crate) struct Reader {
@@ -37,11 +37,11 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Serves reads until nobody can ask any more.
+    /// Serves reads until the queue is closed and empty.
     pub(crate) fn run(self) {
         let mut together = Vec::new();
         while self.reads.take(TOGETHER, &mut together) {
-            // A panic ends the reads that were served with it, and not those to come.
+            // A panic fails the reads that were served with it, and no later ones.
             if catch_unwind(AssertUnwindSafe(|| self.serve(&mut together))).is_err() {
                 together.clear();
                 self.progress.read_panicked();
@@ -148,7 +148,7 @@ impl Reader {
         };
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
-        // Each head is whole by itself; the keys of a state are so only together.
+        // Each head is consistent by itself; the entries of a state are consistent only together.
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
         hold.pause();
         for attempt in 0.. {
@@ -163,7 +163,7 @@ impl Reader {
         Ok(Page::default())
     }
 
-    /// A page, unless `unchanged` says after one of its records that it has to be read anew.
+    /// Reads a page; `None` if `unchanged` says after one of its records that it must be read again.
     fn page(
         &self,
         hold: &mut ReadGuard<'_>,
@@ -249,7 +249,7 @@ fn give<T: 'static>(result: Result<T, StoreError>, to: Sender<Result<T, StoreErr
     Box::new(move |durable| drop(to.send(durable.and(result))))
 }
 
-/// Answers a read with an error.
+/// Fails a read with an error.
 fn fail(read: ReadOp, error: &StoreError) -> Responder {
     let error = error.clone();
     match read {

@@ -1,21 +1,21 @@
-//! Records in sled's one tree: a letter for the table, then the key; large ones in chunks.
+//! Records in sled's one tree: a letter for the table, then the key. Large records are split into fragments.
 //!
-//! Tables: `E` entities' records and claims, `C` rows, `M` the store's own, `K` chunks. A record beyond
-//! [`INLINE_BYTES`] is cut, after sealing: under its key stands only how many pieces there are, and each piece
-//! stands under `K`, the record's whole key, and the piece's number. So nothing is ever large enough to
-//! reach sled's `blobs/`, which sled does not sync. Who overwrites a record must know how many pieces the
+//! Tables: `E` entities' records and claims, `C` rows, `M` the store's own records, `K` fragments. A record larger
+//! than [`INLINE_BYTES`] is split after it is sealed. Its own key then holds only the number of fragments. Each
+//! fragment is stored under `K`, the record's full key, and the fragment's number. So no value is ever large enough
+//! to reach sled's `blobs/`, which sled does not sync. Whoever overwrites a record must know how many fragments the
 //! old one had, to remove those that are left over.
 
 use ostraca_store::StoreError;
 use ostraca_store::record::{Body, Codec, FRAGMENTED, Header, RecordKind};
 use sled::{Batch, Db, IVec};
 
-/// The largest value that sled gets.
+/// The largest value that is passed to sled, in bytes.
 pub(crate) const INLINE_BYTES: usize = 4096;
 
 const FRAGMENT_BYTES: usize = INLINE_BYTES - Header::BYTES;
 
-/// Which table a key belongs to.
+/// The table of a key, as the first byte of the full key.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum Table {
@@ -26,7 +26,7 @@ pub(crate) enum Table {
 }
 
 impl Table {
-    /// The key in sled of a key in this table.
+    /// The full key, as sled stores it, of a key in this table.
     pub(crate) fn key(self, key: &[u8]) -> Vec<u8> {
         let mut full = Vec::with_capacity(1 + key.len());
         full.push(self as u8);
@@ -35,7 +35,7 @@ impl Table {
     }
 }
 
-/// The tree, and how values stand in it. Clones are handles to the same one.
+/// The tree, and the codec of its values. Clones are handles to the same tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     pub(crate) db: Db,
@@ -48,7 +48,7 @@ impl Records {
         self.db.get(key).map_err(read_error)
     }
 
-    /// Whether there is a record whose full key starts so.
+    /// Whether there is a record whose full key starts with `prefix`.
     pub(crate) fn has(&self, prefix: &[u8]) -> Result<bool, StoreError> {
         self.db
             .scan_prefix(prefix)
@@ -82,7 +82,7 @@ impl Records {
         }
     }
 
-    /// Puts a record in chunks together; `None` if it is not in chunks.
+    /// Joins the fragments of a record; `None` if it is not fragmented.
     fn join_fragments(
         &self,
         kind: RecordKind,
@@ -107,7 +107,7 @@ impl Records {
     }
 }
 
-/// Adds the writing of a record to `batch`, over one that had `old` pieces; gives how many the new one has.
+/// Adds the write of a record to `batch`, over one that had `old_fragments`; returns how many the new one has.
 pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragments: u32) -> u32 {
     if record.len() <= INLINE_BYTES {
         remove_fragments(batch, &key, 0, old_fragments);
@@ -131,13 +131,13 @@ pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragment
     count
 }
 
-/// Adds the removal of a record that had `old` pieces to `batch`.
+/// Adds the removal of a record that had `old` fragments to `batch`.
 pub(crate) fn remove(batch: &mut Batch, key: Vec<u8>, old: u32) {
     remove_fragments(batch, &key, 0, old);
     batch.remove(key);
 }
 
-/// How many pieces a raw record has; 0 if it stands in one.
+/// How many fragments a raw record has; 0 if it is stored inline.
 pub(crate) fn fragment_count(kind: RecordKind, raw: &[u8]) -> Result<u32, StoreError> {
     let (header, body) = Header::take(kind, raw)?;
     if header.flags & FRAGMENTED == 0 {
@@ -149,7 +149,7 @@ pub(crate) fn fragment_count(kind: RecordKind, raw: &[u8]) -> Result<u32, StoreE
     }
 }
 
-/// What an error of sled's while reading means.
+/// The store error for an error of sled while reading.
 pub(crate) fn read_error(error: sled::Error) -> StoreError {
     match error {
         sled::Error::Corruption { .. } => StoreError::Corrupt(error.to_string()),
@@ -163,7 +163,7 @@ fn remove_fragments(batch: &mut Batch, key: &[u8], from: u32, to: u32) {
     }
 }
 
-/// What the keys of all pieces start with that belong to records whose full keys start with `prefix`.
+/// The prefix of the keys of all fragments whose records' full keys start with `prefix`.
 pub(crate) fn fragment_prefix(prefix: &[u8]) -> Vec<u8> {
     Table::Fragments.key(prefix)
 }

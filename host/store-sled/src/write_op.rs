@@ -1,4 +1,4 @@
-//! Calls that write, in the parts that the committer judges, and how their callers get the answers.
+//! Write calls, split into the parts that the committer evaluates, and how their callers get the answers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,19 +10,19 @@ use ostraca_store::{CompareAndSet, CompareAndSetError, StoreError};
 
 use crate::records::INLINE_BYTES;
 
-/// One part of a call.
+/// One part of a write call.
 pub(crate) enum WriteOp {
     Commit(Box<Commit>, ReplySlot<CommitOutcome>),
     Claim(Box<Claim>, ReplySlot<ClaimOutcome>),
     CompareAndSet(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
 }
 
-/// What a part takes of the bounds.
+/// What a part uses of the bounds of queue and batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Size {
     pub(crate) commits: usize,
     pub(crate) bytes: usize,
-    /// Records of sled that it writes, about.
+    /// About how many sled records it writes.
     pub(crate) records: usize,
 }
 
@@ -40,7 +40,7 @@ impl WriteOp {
         }
     }
 
-    /// Whose order it keeps; a row's keep that of the rows.
+    /// The shard whose order it keeps; `None` for a row, which keeps the order of rows.
     pub(crate) fn ordering_key(&self) -> Option<&ShardPath> {
         match self {
             Self::Commit(commit, _) => Some(&commit.claim.shard),
@@ -70,13 +70,13 @@ struct PendingCall<T> {
     to: Option<Sender<Vec<T>>>,
 }
 
-/// Where a part's answer belongs. When all slots of a call are gone before they were filled, its caller learns it.
+/// Where a part's answer goes. If a call's slots are dropped before all are filled, its caller gets an error.
 pub(crate) struct ReplySlot<T> {
     call: Arc<Mutex<PendingCall<T>>>,
     place: usize,
 }
 
-/// The slots of a call of so many parts, and where their answers come out.
+/// The slots of a call of `count` parts, and the receiver of their answers.
 pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Receiver<Vec<T>>) {
     let (to, answer) = channel();
     let answers = std::iter::repeat_with(|| None).take(count).collect();
@@ -89,7 +89,7 @@ pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Rec
 }
 
 impl<T> ReplySlot<T> {
-    /// Answers the part; who does not wait any more is no error.
+    /// Delivers the part's answer; a caller that has gone away is no error.
     pub(crate) fn give(self, answer: T) {
         let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = call.answers.get_mut(self.place) {

@@ -1,9 +1,9 @@
-//! What waits for the committer, bounded, and in which order it is served.
+//! The bounded queue of calls that wait for the committer, and the order in which they are served.
 //!
-//! Changes of rows go first: leases are among them, and no bulk may hold a renewal up. Commits and claims wait in
-//! one flow a shard, in the order of the calls, and the flows take turns (deficit round robin): a shard that writes
-//! much delays itself. A read waits behind what its own shards have queued, and behind nothing else
-//! (decision 0035).
+//! Changes of rows go first: leases are among them, and no bulk write may delay a renewal. Commits and claims wait in
+//! one flow per shard, in the order of the calls, and the flows take turns (deficit round robin): a shard that writes
+//! much delays itself. A read waits for what its own shards have queued (a read of rows: for the queued rows), and
+//! for nothing else (decision 0035).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::Options;
 use crate::read_queue::{ParkedRead, ReadOp};
 use crate::write_op::{Size, WriteOp};
 
-/// Sled records that a shard may add to a batch when it is its turn.
+/// The credit, in sled records, that a shard's flow gains when it is its turn.
 const QUANTUM: usize = 64;
 
 pub(crate) struct WriteQueue {
@@ -32,12 +32,12 @@ pub(crate) struct WriteQueue {
 struct QueueState {
     rows: Flow,
     shards: HashMap<ShardPath, usize>,
-    /// By their number in `shards`; those in `free` are unused.
+    /// Indexed by the values of `shards`; those in `free` are unused.
     flows: Vec<Flow>,
     free: Vec<usize>,
-    /// Flows that hold something, in the order of their turns.
+    /// Flows that hold calls, in the order of their turns.
     active_flows: VecDeque<usize>,
-    /// Flows of the batch that is being written.
+    /// Flows with calls in the batch that is being written.
     taken: Vec<usize>,
     /// Reads that wait until that batch is applied.
     reads: Vec<Arc<ParkedRead>>,
@@ -47,20 +47,20 @@ struct QueueState {
     closed: bool,
 }
 
-/// Calls that keep their order.
+/// Calls that are served in their order.
 #[derive(Default)]
 struct Flow {
     shard: Option<ShardPath>,
     items: VecDeque<Item>,
     credit: usize,
-    /// Whether the batch that is being written has some of it.
+    /// Whether the batch that is being written has calls of this flow.
     taken: bool,
 }
 
 struct Item {
     work: WriteOp,
     size: Size,
-    /// Reads that were asked for after this, and before the next one.
+    /// Reads that were queued after this call, and before the next one.
     reads: Vec<Arc<ParkedRead>>,
 }
 
@@ -70,11 +70,11 @@ enum FlowStop {
     Exhausted,
     /// The batch has no room for its next call.
     DoesNotFit,
-    /// The batch has no room for any.
+    /// The batch has no room for any call.
     Full,
 }
 
-/// What a read comes after.
+/// The writes that a read must wait for.
 pub(crate) enum ReadDependency<'a, 'b> {
     Rows,
     Shards(&'a mut dyn Iterator<Item = &'b ShardPath>),
@@ -94,10 +94,10 @@ impl WriteQueue {
         }
     }
 
-    /// Queues one call's parts, all of them or none.
+    /// Queues all parts of one call, or none.
     ///
     /// # Errors
-    /// The parts, and why they may not wait.
+    /// The parts, and why they cannot be queued.
     pub(crate) fn push(&self, works: Vec<WriteOp>) -> Result<(), (Vec<WriteOp>, String)> {
         let (mut all, mut calls) = (Size::default(), 0);
         let sizes: Vec<_> = works.iter().map(WriteOp::size).collect();
@@ -142,7 +142,7 @@ impl WriteQueue {
         Ok(())
     }
 
-    /// Keeps a read until all that is queued before it is applied; gives it back if that is so already.
+    /// Holds a read until the writes that it must follow are applied; returns it if they already are.
     pub(crate) fn park(&self, read: ReadOp) -> Option<ReadOp> {
         let mut waiting = self.lock();
         let QueueState { rows, shards, flows, reads, .. } = &mut *waiting;
@@ -157,12 +157,12 @@ impl WriteQueue {
                 }
             }
         });
-        // Under the lock, so that no batch releases it before it is whole.
+        // Under the lock, so that no batch releases the read before it is stored.
         parked.keep(read)
     }
 
-    /// Waits for calls and takes a batch of them into `batch`; gives about how many records they write. Nothing once
-    /// the queue is closed and empty.
+    /// Waits for calls and moves one batch of them into `batch`. Returns about how many records they write, or `None`
+    /// once the queue is closed and empty.
     pub(crate) fn take(&self, batch: &mut Vec<WriteOp>) -> Option<usize> {
         let waiting = self.lock();
         let idle = |waiting: &mut QueueState| {
@@ -196,7 +196,7 @@ impl WriteQueue {
             match ended {
                 FlowStop::Exhausted if waiting.flows[number].items.is_empty() => {}
                 FlowStop::Exhausted => waiting.active_flows.push_back(number),
-                // Others may have less to write.
+                // The next call of another flow may fit.
                 FlowStop::DoesNotFit => aside.push(number),
                 FlowStop::Full => {
                     waiting.active_flows.push_front(number);
@@ -204,7 +204,7 @@ impl WriteQueue {
                 }
             }
         }
-        // Of those that have more to write than there was room for, the first goes with this batch all the same.
+        // The first flow whose next call did not fit adds that call anyway, so that large calls do not starve.
         if let Some(number) = aside.first().copied() {
             waiting.give(number, batch, &mut all);
             if waiting.flows[number].items.is_empty() {
@@ -219,7 +219,7 @@ impl WriteQueue {
         (!batch.is_empty()).then_some(all.records + batch.len())
     }
 
-    /// The batch that was taken is applied, or never will be: gives the reads that may be served now.
+    /// Records that the taken batch is applied, or never will be; returns the reads that may be served now.
     pub(crate) fn applied(&self) -> Vec<ReadOp> {
         let mut waiting = self.lock();
         let QueueState { rows, shards, flows, free, taken, reads, .. } = &mut *waiting;
@@ -238,13 +238,13 @@ impl WriteQueue {
         reads.drain(..).filter_map(|parked| parked.release()).collect()
     }
 
-    /// Takes no more calls; those that wait are still served.
+    /// Accepts no more calls; those that wait are still served.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_all();
     }
 
-    /// Takes no more calls and drops those that wait, which their callers learn.
+    /// Accepts no more calls and drops those that wait; their callers get an error.
     pub(crate) fn abandon(&self) {
         let mut waiting = self.lock();
         *waiting = QueueState { closed: true, ..QueueState::default() };
@@ -256,7 +256,7 @@ impl WriteQueue {
 }
 
 impl QueueState {
-    /// The number of a shard's flow, which is made if it has none.
+    /// The number of a shard's flow, which is created if the shard has none.
     fn flow(&mut self, shard: &ShardPath) -> usize {
         if let Some(number) = self.shards.get(shard) {
             return *number;
@@ -270,7 +270,7 @@ impl QueueState {
         number
     }
 
-    /// One flow's turn to add to the batch.
+    /// Gives a flow its turn to add calls to the batch.
     fn drain_flow(
         &mut self,
         number: usize,
@@ -279,7 +279,7 @@ impl QueueState {
         no_room: impl Fn(&Size, &Size) -> Option<FlowStop>,
     ) -> FlowStop {
         let mut flow = &mut self.flows[number];
-        // A flow that found no room in the last batch has its credit still.
+        // A flow that found no room in the last batch still has its credit.
         let affordable =
             |flow: &Flow| flow.items.front().is_some_and(|it| it.size.records <= flow.credit);
         if !affordable(flow) {
@@ -318,7 +318,7 @@ impl QueueState {
 }
 
 impl Flow {
-    /// Makes a read wait for all that this flow holds.
+    /// Makes a read wait for all calls of this flow.
     fn park(&mut self, read: &Arc<ParkedRead>, taken: &mut Vec<Arc<ParkedRead>>) {
         let reads = match self.items.back_mut() {
             Some(item) => &mut item.reads,

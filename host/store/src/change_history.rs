@@ -19,7 +19,7 @@ pub struct ChangeHistory(Arc<Mutex<History>>);
 
 struct History {
     events: VecDeque<RowEvent>,
-    /// The history does not hold changes up to this revision, or no longer holds them.
+    /// Changes up to this revision are not in the history, or no longer.
     compacted_revision: u64,
     max_events: usize,
     bytes: usize,

@@ -26,7 +26,7 @@ pub const MAX_ROW_VALUE_BYTES: usize = 64 * 1024;
 /// a revision that the store no longer has, must get [`RowEvent::ResyncRequired`]; it then lists the rows again.
 /// A key or value beyond its limit must be refused with [`StoreError::LimitExceeded`].
 pub trait ClusterStore: Send + Sync + 'static {
-    /// The store's identity as of its opening, with the newest `durable_sequence`.
+    /// The store's identity.
     fn identity(&self) -> StoreIdentity;
 
     /// The nonces of the last openings that the store remembers, newest last (R5).
@@ -34,7 +34,7 @@ pub trait ClusterStore: Send + Sync + 'static {
         vec![self.identity().open_nonce]
     }
 
-    /// One row.
+    /// The row with this key; `None` if it does not exist.
     fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>>;
 
     /// All rows whose keys start with `prefix`, ordered by key, and the revision as of which they are listed.
@@ -91,7 +91,7 @@ pub enum CompareAndSetError {
     Store(#[from] StoreError),
 }
 
-/// One row.
+/// A row, as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRow {
     /// Its key.

@@ -80,7 +80,7 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// Effects are atomic: the head and all writes, or none. A commit whose new version is not `expected_version + 1`
 /// must be refused with `LimitReached`. One that has a key or value beyond its limit ([`check_record`]), or is too
 /// large as a whole ([`check_commit`]), must be refused with `TooLarge`, by every store alike.
-/// The commits and claims of a shard are decided in the order of the calls, and within a call in its order. Each sees
+/// The commits and claims of a shard are evaluated in the order of the calls, and within a call in its order. Each sees
 /// those before it, so after a refused commit of an entity, all later ones that build on it are refused too. There is
 /// no order between shards.
 /// A store may answer `Committed` only when the commit is on stable storage. It may answer `Unknown` only for a

@@ -225,7 +225,7 @@ impl Codec {
         record
     }
 
-    /// Decodes the record that was stored under `key`, with its fragments joined.
+    /// Decodes the record that was stored under `key`. The backend must have joined its fragments.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if it is not a whole record of the expected kind.
@@ -234,7 +234,7 @@ impl Codec {
         codec::decode(&body).map_err(|error| corrupt(T::KIND, &error.to_string()))
     }
 
-    /// The body of a record whose body is plain bytes, with its fragments joined.
+    /// The body of a record whose body is plain bytes. The backend must have joined its fragments.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if it is not a whole record of the expected kind.

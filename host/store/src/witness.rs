@@ -15,7 +15,7 @@ const FIRST_LINE: &str = "ostraca witness 1";
 /// What is remembered of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// Its id.
+    /// The store's id.
     pub store_id: u128,
     /// How often it had been opened.
     pub open_count: u64,
@@ -59,7 +59,7 @@ pub enum WitnessMismatch {
     DifferentStore {
         /// The id that was found.
         found: u128,
-        /// The one that is remembered.
+        /// The remembered id.
         remembered: u128,
     },
     /// The store lacks writes that it once had on stable storage.
@@ -67,7 +67,7 @@ pub enum WitnessMismatch {
     RolledBack {
         /// The sequence that was found.
         found_sequence: u64,
-        /// The one that is remembered.
+        /// The remembered sequence.
         witnessed_sequence: u64,
     },
     /// The store and a copy of it were opened separately.

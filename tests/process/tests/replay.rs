@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ostraca_client::{Client, Entity};
-use ostraca_node::record::replay;
+use ostraca_node::recording::replay;
 use ostraca_process_tests::home::{deploy_example, deploy_guest};
 use ostraca_process_tests::load::closed_loop;
 use ostraca_process_tests::{Home, Node};

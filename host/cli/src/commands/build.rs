@@ -17,7 +17,7 @@ pub(crate) async fn run(global: &Global, args: &Build) -> Result<Exit, Failure> 
             .map(|(name, kind)| json!({ "name": name, "kind": kind }))
             .collect();
         output::json(&json!({
-            "type": project.manifest.kind, "component": project.component(),
+            "type": project.manifest.entity_type, "component": project.component(),
             "size": built.size, "methods": methods,
         }));
         return Ok(Exit::Done);

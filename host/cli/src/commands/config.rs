@@ -13,11 +13,11 @@ use crate::output;
 pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure> {
     match &args.what {
         ConfigCommand::Show { file } => {
-            let text = Config::load(&config_file(file))?.text_effective();
+            let text = Config::load(&config_file(file))?.effective_toml();
             print(global, &text);
         }
         ConfigCommand::Check { file } => check(global, file)?,
-        ConfigCommand::Default => print(global, Config::default_text()),
+        ConfigCommand::Default => print(global, Config::default_toml()),
     }
     Ok(Exit::Done)
 }

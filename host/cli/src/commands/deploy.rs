@@ -23,7 +23,7 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
     let size = output::size(component.len() as u64);
     let deploying = client.deploy(&project.text, component.into(), args.expect_revision);
     let deployed = connection::with_spinner(
-        &format!("deploying {} ({size})", project.manifest.kind),
+        &format!("deploying {} ({size})", project.manifest.entity_type),
         deploying,
     )
     .await?;

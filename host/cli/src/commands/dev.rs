@@ -37,7 +37,7 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     };
     let why = tokio::select! {
         () = stop.recv() => None,
-        why = node.ended() => Some(why),
+        why = node.wait_for_failure() => Some(why),
         never = follow(args.dir.as_deref(), project, client.as_ref()) => match never {},
     };
     if let Some(client) = client {
@@ -59,7 +59,7 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
             settings: ClusterSettings::default(),
         };
         ostraca_node::init(&args.data, &options).map_err(|error| match error {
-            NodeError::NotEmpty(_) => Failure::from(error)
+            NodeError::DirectoryNotEmpty(_) => Failure::from(error)
                 .help("it holds no node: choose another one with --data, or remove it"),
             error => error.into(),
         })?;

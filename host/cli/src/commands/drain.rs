@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ostraca_client::{AdminError, Client, DrainProgress};
-use ostraca_node::input::nearest;
+use ostraca_node::user_file::closest_name;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -100,7 +100,7 @@ async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> 
     if names().any(|known| known == name) {
         return Ok(());
     }
-    let help = match nearest(name, names()) {
+    let help = match closest_name(name, names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
     };

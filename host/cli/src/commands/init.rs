@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ostraca_client::Profile;
 use ostraca_node::config::{ClusterSettings, Role};
-use ostraca_node::{InitOptions, Initialised, JoinOptions, Joining, NodeError};
+use ostraca_node::{InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError};
 use serde_json::json;
 
 use crate::args::{Global, Init, NodeRole, OutputFormat};
@@ -40,7 +40,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
             .help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key"),
         error => error.into(),
     });
-    let Joining { cluster, config } = joining?;
+    let JoinedNode { cluster, config } = joining?;
     let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
     if global.output == OutputFormat::Json {
         output::json(&json!({
@@ -82,7 +82,7 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         shards: args.shards,
         settings: settings(args)?,
     };
-    let Initialised { cluster, config, ca_pem, admin, .. } =
+    let InitializedCluster { cluster, config, ca_pem, admin, .. } =
         ostraca_node::init(&args.dir, &options)?;
     let profile = args.dir.join("profile.toml");
     let mut reached = args.listen;

@@ -17,14 +17,14 @@ const BROKEN: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let mut stop = Stop::listen()?;
-    let config = Config::load_to_join(&config_file(&args.config), &args.join)?;
+    let config = Config::load_with_join(&config_file(&args.config), &args.join)?;
     let mut node = tokio::select! {
-        begun = Node::begin(config) => begun?,
+        begun = Node::launch(config) => begun?,
         // It served nobody yet, and its store may be left at any moment.
         () = stop.recv() => return Ok(Exit::Done),
     };
     let settled = tokio::select! {
-        settled = node.settle() => settled,
+        settled = node.wait_until_ready() => settled,
         // It may own shards by now.
         () = stop.recv() => return finish(node, stop, None).await,
     };
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     output::line(&ready(&node));
     let why = tokio::select! {
         () = stop.recv() => None,
-        why = node.ended() => Some(why),
+        why = node.wait_for_failure() => Some(why),
     };
     finish(node, stop, why).await
 }

@@ -41,7 +41,7 @@ impl Built {
             self.methods.iter().map(|(name, kind)| format!("{name} ({kind})")).collect();
         format!(
             "{}: built {} ({})\n  its methods: {}",
-            project.manifest.kind,
+            project.manifest.entity_type,
             project.component().display(),
             output::size(self.size),
             methods.join(", ")

@@ -15,7 +15,7 @@ use ostraca_wire::proto::{
 };
 
 use super::*;
-use crate::ownership::shard_key;
+use crate::cluster_bootstrap::shard_key;
 use crate::service::unknown_type;
 
 /// Heads read from the store at a time, and bytes of them.
@@ -42,26 +42,27 @@ fn cursor(given: &[u8]) -> Option<(u32, &[u8])> {
     (*check == check_of(said)).then(|| (u32::from_be_bytes(*shard), rest))
 }
 
-impl Desk {
+impl AdminService {
     /// One page: a cursor is the shard and the store's own cursor within it.
     pub(super) async fn entities(
         &self,
         gateway: &Gateway,
         request: EntitiesRequest,
     ) -> Result<AdminOutput, Problem> {
-        let types = gateway.types.now();
+        let types = gateway.types.snapshot();
         if !request.r#type.is_empty() && !types.contains_key(request.r#type.as_str()) {
             return Err(unknown_type(&types, &request.r#type));
         }
-        if request.shard > self.shards {
-            let text = format!("there is no shard {}; there are {}", request.shard, self.shards);
+        if request.shard > self.shard_count {
+            let text =
+                format!("there is no shard {}; there are {}", request.shard, self.shard_count);
             return Err(problem("no-such-shard", text, "shards are counted from 1"));
         }
         let (first, mut after) = match request.shard {
             0 => (1, None),
             shard => (shard, None),
         };
-        let last = if request.shard == 0 { self.shards } else { request.shard };
+        let last = if request.shard == 0 { self.shard_count } else { request.shard };
         let mut shard = first;
         if !request.cursor.is_empty() {
             let Some((at, rest)) =
@@ -84,7 +85,8 @@ impl Desk {
                     max_records: PAGE.0.min(limit - page.len()),
                     max_bytes: PAGE.1,
                 };
-                let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
+                let found =
+                    self.entity_store.scan(scan).await.map_err(|error| store_failed(&error))?;
                 for record in found.records {
                     let ScannedRecord::Head(entity, head) = record else { continue };
                     if !request.r#type.is_empty() && *entity.entity_type != *request.r#type {
@@ -118,7 +120,7 @@ impl Desk {
             let check = check_of(&next);
             next.extend_from_slice(&check);
         }
-        let unanswered = self.ask_owners(gateway, &mut page).await;
+        let unanswered = self.inspect_owners(gateway, &mut page).await;
         Ok(AdminOutput::Entities(Entities {
             entities: page,
             next_cursor: next.freeze(),
@@ -127,8 +129,8 @@ impl Desk {
     }
 
     /// Says of each entity of a page whose it is, and whether it is live, as far as the owners say.
-    async fn ask_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<NodeIssue> {
-        let view = self.seen();
+    async fn inspect_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<NodeIssue> {
+        let view = self.current_view();
         let mut asked: BTreeMap<Member, BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
         for (place, info) in page.iter_mut().enumerate() {
             let Some(owner) = view.owner(ShardId(info.shard)) else { continue };
@@ -140,7 +142,7 @@ impl Desk {
             let question = shards.iter().map(|(shard, places)| {
                 (ShardId(*shard), places.iter().map(named).collect::<Vec<_>>())
             });
-            gateway.look(owner, question.collect())
+            gateway.inspect(owner, question.collect())
         });
         let answers = join_all(looks.collect::<Vec<_>>()).await;
         let mut unanswered = Vec::new();
@@ -149,7 +151,7 @@ impl Desk {
                 Ok(seen) => {
                     for (places, seen) in shards.values().zip(seen) {
                         for (place, entity) in places.iter().zip(seen.entities) {
-                            page[*place].active = Some(entity.live);
+                            page[*place].active = Some(entity.active);
                         }
                     }
                 }
@@ -165,7 +167,7 @@ impl Desk {
         principal: &str,
         request: InspectRequest,
     ) -> Result<AdminOutput, Problem> {
-        let types = gateway.types.now();
+        let types = gateway.types.snapshot();
         let Some(entry) = types.get(request.r#type.as_str()) else {
             return Err(unknown_type(&types, &request.r#type));
         };
@@ -174,15 +176,15 @@ impl Desk {
             return Err(access_denied(&entry.name, principal));
         }
         let values = request.values;
-        let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shards);
+        let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shard_count);
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
-        let asked = self.store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
+        let asked = self.entity_store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
         let loaded = match asked {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
             None => return Err(problem("store-unavailable", "the store gave no answer", "")),
         };
-        let view = self.seen();
+        let view = self.current_view();
         let (epoch, owner) = (view.epoch(shard), view.owner(shard));
         let mut detail = EntityDetail {
             r#type: request.r#type,
@@ -193,17 +195,17 @@ impl Desk {
             ..EntityDetail::default()
         };
         if let Some(owner) = owner {
-            match gateway.look(owner, vec![(shard, vec![entity.clone()])]).await {
+            match gateway.inspect(owner, vec![(shard, vec![entity.clone()])]).await {
                 Ok(seen) => {
                     let seen = seen.first().and_then(|shard| shard.entities.first());
-                    detail.active = seen.map(|seen| seen.live);
-                    detail.mailbox_length = seen.map(|seen| seen.waiting as u64);
-                    let failure = seen.and_then(|seen| seen.failure.clone());
+                    detail.active = seen.map(|seen| seen.active);
+                    detail.mailbox_length = seen.map(|seen| seen.mailbox_length as u64);
+                    let failure = seen.and_then(|seen| seen.last_failure.clone());
                     detail.last_failure = failure.map(|it| LastFailure {
                         code: it.code,
                         message: it.message,
                         unix_ms: it.wall_ms,
-                        consecutive_failures: it.in_a_row,
+                        consecutive_failures: it.consecutive_failures,
                     });
                 }
                 Err(why) => detail.unresponsive_owner = Some(why),
@@ -239,7 +241,7 @@ impl Desk {
                 max_records: PAGE.0,
                 max_bytes: PAGE.1,
             };
-            let found = self.store.scan(scan).await.map_err(|error| store_failed(&error))?;
+            let found = self.entity_store.scan(scan).await.map_err(|error| store_failed(&error))?;
             for record in found.records {
                 let ScannedRecord::State(key, value) = record else { continue };
                 detail.key_count += 1;

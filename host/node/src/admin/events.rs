@@ -7,12 +7,12 @@ use ostraca_wire::server::{AdminUpdate, update_channel};
 
 use super::*;
 use crate::clock::boot_millis;
-use crate::view::Happened;
+use crate::view::EventRecord;
 
 /// Events a frame.
 const PAGE: usize = 256;
 
-impl Desk {
+impl AdminService {
     pub(super) fn events(&self, request: EventsRequest) -> AdminOutput {
         let (parts, answer) = update_channel();
         let (events, clock) = (self.events.clone(), self.status.clock.clone());
@@ -27,9 +27,9 @@ impl Desk {
                     // At the very beginning nothing was missed: one asked for what there is.
                     let missed = match last {
                         0 => 0,
-                        last => first.number - last - 1,
+                        last => first.sequence - last - 1,
                     };
-                    last = page.last().map_or(last, |event| event.number);
+                    last = page.last().map_or(last, |event| event.sequence);
                     let now = boot_millis();
                     let events = page.into_iter().map(|it| event(it, now)).collect();
                     let now_ms = clock.now().cluster_time;
@@ -53,8 +53,9 @@ impl Desk {
 }
 
 /// `now` is on the node's own clock, which does not jump.
-fn event(happened: Happened, now: u64) -> Event {
-    let Happened { number, at, mono, wall_ms, notice } = happened;
+fn event(happened: EventRecord, now: u64) -> Event {
+    let EventRecord { sequence: number, cluster_time_ms: at, mono, unix_ms: wall_ms, notice } =
+        happened;
     let text = notice.to_string();
     let age_ms = now.saturating_sub(mono);
     let base = Event {

@@ -19,7 +19,7 @@ const ATTEMPTS: usize = 8;
 /// How long this node may take to see what it has written itself.
 const SEEN: Duration = Duration::from_secs(2);
 
-impl Desk {
+impl AdminService {
     pub(super) async fn forget(&self, node: &str) -> Result<AdminOutput, Problem> {
         let name = NodeId::from(node);
         let key = rows::key_text(&RowKey::Node(name.clone()));
@@ -27,23 +27,23 @@ impl Desk {
             let node = node.to_owned();
             Ok(AdminOutput::Forgotten(ForgetResult { node, unchanged }))
         };
-        let store = &self.deployer.cluster;
+        let store = &self.deployer.cluster_store;
         for _ in 0..ATTEMPTS {
             let found = store.get(&key).await.map_err(|error| store_failed(&error))?;
-            let Some(found) = found else { return Err(unknown_node(&self.seen(), node)) };
-            let row = match rows::decode_core(&found) {
+            let Some(found) = found else { return Err(unknown_node(&self.current_view(), node)) };
+            let row = match rows::decode_row(&found) {
                 Ok(Some((_, Row::Node(row), _))) => row,
-                Ok(_) => return Err(unknown_node(&self.seen(), node)),
+                Ok(_) => return Err(unknown_node(&self.current_view(), node)),
                 Err(error) => return Err(problem(error.code(), error.to_string(), "")),
             };
             match row.status {
                 NodeStatus::Left if !row.draining => return answer(true),
-                NodeStatus::Live => return Err(lives(node)),
+                NodeStatus::Live => return Err(node_live_problem(node)),
                 NodeStatus::Dead | NodeStatus::Left => {}
             }
             let incarnation = row.incarnation;
             let row = Row::Node(NodeRow { status: NodeStatus::Left, draining: false, ..row });
-            let value = rows::encode_core(&row)
+            let value = rows::encode_row(&row)
                 .map_err(|error| problem(error.code(), error.to_string(), ""))?;
             let cas = CompareAndSet {
                 key: key.clone(),
@@ -58,7 +58,7 @@ impl Desk {
             }
             tracing::info!(node, "forgotten");
             // Whoever asks this node next is to find it done.
-            let dead = |view: &Arc<View>| {
+            let dead = |view: &Arc<ClusterView>| {
                 view.nodes.get(&name).is_some_and(|row| {
                     row.incarnation == incarnation && row.status == NodeStatus::Dead
                 })
@@ -73,7 +73,7 @@ impl Desk {
     }
 }
 
-fn lives(node: &str) -> Problem {
+fn node_live_problem(node: &str) -> Problem {
     let text = format!("node `{node}` lives: only one that is gone can be forgotten");
     let help = "stop it first, in good order with SIGTERM; one that died is marked dead within seconds by the manager";
     problem("node-live", text, help)

@@ -8,7 +8,7 @@ use ostraca_core::ids::ClusterId;
 use ostraca_store::StoredRow as Stored;
 use ostraca_store_sled::{DatabaseOpenError, open_database};
 
-use super::Cached;
+use super::CachedCluster;
 use crate::rows;
 
 /// Raised when what is kept here changes its shape; rows have versions of their own.
@@ -19,16 +19,16 @@ const ABOUT: &str = "about";
 const PAGES: u64 = 4 << 20;
 
 /// Why it cannot be had.
-pub(super) enum Unopened {
+pub(super) enum OpenError {
     /// Another process has it open, so it is not touched.
     InUse(String),
     /// It is of no use to this node.
-    Unfit(String),
+    Unusable(String),
 }
 
-impl From<String> for Unopened {
+impl From<String> for OpenError {
     fn from(why: String) -> Self {
-        Self::Unfit(why)
+        Self::Unusable(why)
     }
 }
 
@@ -37,11 +37,11 @@ impl From<String> for Unopened {
 pub(super) struct Database(sled::Db);
 
 impl Database {
-    pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, Unopened> {
+    pub(super) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, OpenError> {
         let config = sled::Config::new().path(dir).cache_capacity(PAGES);
         let database = Self(open_database(&config).map_err(|error| match error {
-            DatabaseOpenError::InUse(error) => Unopened::InUse(error.to_string()),
-            error => Unopened::Unfit(error.to_string()),
+            DatabaseOpenError::InUse(error) => OpenError::InUse(error.to_string()),
+            error => OpenError::Unusable(error.to_string()),
         })?);
         let about = [&[VERSION][..], &cluster.0.to_be_bytes()].concat();
         match guarded(|| database.0.get(ABOUT))? {
@@ -66,9 +66,9 @@ impl Database {
         guarded(|| self.0.flush()).map(drop)
     }
 
-    pub(super) fn load(&self) -> Result<Cached, String> {
+    pub(super) fn load(&self) -> Result<CachedCluster, String> {
         let found = guarded(|| self.0.iter().collect::<Result<Vec<_>, _>>())?;
-        let mut cached = Cached::default();
+        let mut cached = CachedCluster::default();
         for (key, value) in found {
             let key = String::from_utf8_lossy(&key).into_owned();
             let row = Stored { key, revision: 0, value: Bytes::copy_from_slice(&value) };
@@ -79,7 +79,7 @@ impl Database {
                 cached.types.push(row);
             } else if row.key == rows::pool_key() {
                 cached.pool = Some(rows::decode(&row).map_err(|error| error.to_string())?);
-            } else if let Some(row) = rows::decode_core(&row).map_err(|error| error.to_string())? {
+            } else if let Some(row) = rows::decode_row(&row).map_err(|error| error.to_string())? {
                 cached.rows.push(row);
             }
         }

@@ -2,8 +2,8 @@ use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
 
 use super::*;
-use crate::ownership::HASH;
-use crate::rows::{self, MethodRow};
+use crate::cluster_bootstrap::HASH;
+use crate::rows::{self, MethodEntry};
 use crate::types::tests::known;
 
 const ONE: ClusterId = ClusterId(1);
@@ -26,7 +26,7 @@ fn node(addresses: &str) -> NodeRow {
     }
 }
 
-fn view(shards: u32, nodes: &[&str]) -> Arc<View> {
+fn view(shards: u32, nodes: &[&str]) -> Arc<ClusterView> {
     let owner = Member { node: "n1".into(), incarnation: node("").incarnation };
     let shard = Assignment {
         epoch: Epoch(3),
@@ -36,25 +36,25 @@ fn view(shards: u32, nodes: &[&str]) -> Arc<View> {
     };
     let nodes = nodes.iter().map(|name| ((*name).into(), node(name))).collect();
     let shards = vec![shard; shards as usize].into();
-    Arc::new(View { shards, nodes, ..View::default() })
+    Arc::new(ClusterView { shards, nodes, ..ClusterView::default() })
 }
 
-fn keys(cached: &Cached) -> Vec<String> {
+fn keys(cached: &CachedCluster) -> Vec<String> {
     cached.rows.iter().map(|(key, ..)| rows::key_text(key)).collect()
 }
 
 #[test]
 fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     let dir = tempfile::tempdir().expect("a directory");
-    let place = Cache::place(dir.path());
-    let types = Types::default();
+    let place = RouteCache::dir(dir.path());
+    let types = TypeRegistry::default();
     types.put(Arc::new(known("counter", 4)));
-    let cache = Cache::open(&place, ONE, types.clone()).expect("opened");
+    let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened");
     assert!(cache.load().pool.is_none());
     cache.store(&view(65, &["n1", "n2"]));
     drop(cache);
 
-    let cache = Cache::open(&place, ONE, types.clone()).expect("opened again");
+    let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened again");
     let cached = cache.load();
     assert_eq!(
         cached.pool,
@@ -66,28 +66,29 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     let Some((_, Row::Assignments(row), 0)) = chunk else { panic!("{chunk:?}") };
     assert_eq!((row.assignments.len(), row.assignments[0].epoch), (1, Epoch(3)));
     let (standing, manifest) = crate::loader::parse(&cached.types[0]).expect("a type");
-    assert_eq!((standing.revision, &*manifest.kind), (4, "counter"));
+    assert_eq!((standing.revision, &*manifest.entity_type), (4, "counter"));
     assert_eq!(
         standing.methods,
-        [MethodRow { name: "get".into(), query: true, extensions: Default::default() }]
+        [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }]
     );
 
     // What is empty yet takes nothing away; a node that is gone is forgotten.
-    cache.store(&Arc::new(View::default()));
+    cache.store(&Arc::new(ClusterView::default()));
     drop(cache);
-    let cache = Cache::open(&place, ONE, types.clone()).expect("opened again");
+    let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened again");
     assert_eq!(keys(&cache.load()), all);
     cache.store(&view(65, &["n1"]));
     drop(cache);
-    let cache = Cache::open(&place, ONE, types).expect("opened again");
+    let cache = RouteCache::open(&place, ONE, types).expect("opened again");
     assert_eq!(keys(&cache.load()).len(), 3);
 }
 
 #[test]
 fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
     let dir = tempfile::tempdir().expect("a directory");
-    let place = Cache::place(dir.path());
-    let open = |cluster| Cache::open(&place, cluster, Types::default()).expect("opened");
+    let place = RouteCache::dir(dir.path());
+    let open =
+        |cluster| RouteCache::open(&place, cluster, TypeRegistry::default()).expect("opened");
     let cache = open(ONE);
     cache.store(&view(3, &["n1"]));
     drop(cache);
@@ -107,14 +108,14 @@ fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
 
     let nowhere = dir.path().join("file");
     std::fs::write(&nowhere, b"").expect("written");
-    assert!(Cache::open(&nowhere.join("x"), ONE, Types::default()).is_none());
+    assert!(RouteCache::open(&nowhere.join("x"), ONE, TypeRegistry::default()).is_none());
 }
 
 #[test]
 fn a_cache_in_use_by_another_process_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
-    let place = Cache::place(dir.path());
-    let open = || Cache::open(&place, ONE, Types::default());
+    let place = RouteCache::dir(dir.path());
+    let open = || RouteCache::open(&place, ONE, TypeRegistry::default());
     let cache = open().expect("opened");
     cache.store(&view(3, &["n1"]));
     assert!(open().is_none(), "it is in use");

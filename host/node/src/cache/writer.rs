@@ -11,11 +11,11 @@ use ostraca_core::message::MessageKind;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
 
 use super::database::Database;
+use crate::cluster_bootstrap::HASH;
 use crate::error::NodeError;
-use crate::ownership::HASH;
-use crate::rows::{self, MethodRow, PoolRow, TypeRow};
-use crate::types::{Type, Types};
-use crate::view::View;
+use crate::rows::{self, MethodEntry, PoolRow, TypeRow};
+use crate::types::{DeployedType, TypeRegistry};
+use crate::view::ClusterView;
 
 /// Between two writes, at least.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The thread that writes.
 pub(super) struct Writer {
     database: Database,
-    newest: Arc<Mutex<Option<Arc<View>>>>,
-    types: Types,
+    newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
+    types: TypeRegistry,
     /// What stands there, by key: unchanged rows are not written again.
     written: HashMap<String, Bytes>,
 }
@@ -32,8 +32,8 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(
         database: Database,
-        newest: Arc<Mutex<Option<Arc<View>>>>,
-        types: Types,
+        newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
+        types: TypeRegistry,
     ) -> Self {
         Self { database, newest, types, written: HashMap::new() }
     }
@@ -67,7 +67,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn write(&mut self, view: &View) -> Result<(), String> {
+    pub(super) fn write(&mut self, view: &ClusterView) -> Result<(), String> {
         if view.shards.is_empty() {
             // Nothing was read yet: what the last life left is better.
             return Ok(());
@@ -85,7 +85,10 @@ impl Writer {
 }
 
 /// The rows that are remembered of a moment.
-pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Bytes>, NodeError> {
+pub(super) fn picture(
+    view: &ClusterView,
+    types: &TypeRegistry,
+) -> Result<HashMap<String, Bytes>, NodeError> {
     let mut rows = HashMap::new();
     let count = u32::try_from(view.shards.len()).unwrap_or(u32::MAX);
     let pool = PoolRow { hash: HASH.into(), shards: count, extensions: Extensions::default() };
@@ -93,7 +96,7 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
     for (node, row) in &view.nodes {
         // Renewals would have it written all the time.
         let row = NodeRow { renewals: 0, store_available: true, ..row.clone() };
-        let row = rows::encode_core(&Row::Node(row))?;
+        let row = rows::encode_row(&Row::Node(row))?;
         rows.insert(rows::key_text(&RowKey::Node(node.clone())), row);
     }
     for (chunk, shards) in (0..).zip(view.shards.chunks()) {
@@ -103,22 +106,23 @@ pub(super) fn picture(view: &View, types: &Types) -> Result<HashMap<String, Byte
             assignments: shards,
             extensions: Extensions::default(),
         });
-        rows.insert(rows::key_text(&RowKey::Assignments(chunk)), rows::encode_core(&row)?);
+        rows.insert(rows::key_text(&RowKey::Assignments(chunk)), rows::encode_row(&row)?);
     }
-    for entry in types.now().values() {
+    for entry in types.snapshot().values() {
         rows.insert(rows::type_key(&entry.name), rows::encode_value(&type_row(entry)?)?);
     }
     Ok(rows)
 }
 
-fn type_row(entry: &Type) -> Result<TypeRow, NodeError> {
+fn type_row(entry: &DeployedType) -> Result<TypeRow, NodeError> {
     let methods = entry.methods().iter().zip(entry.summaries());
-    let methods = methods
-        .map(|((name, kind), summary)| MethodRow::new(name, *kind == MessageKind::Query, summary));
+    let methods = methods.map(|((name, kind), summary)| {
+        MethodEntry::new(name, *kind == MessageKind::Query, summary)
+    });
     Ok(TypeRow {
         revision: entry.revision,
-        manifest: entry.manifest.text_effective(),
-        component: entry.component,
+        manifest: entry.manifest.effective_toml(),
+        component_digest: entry.component_digest,
         component_size: entry.component_size,
         methods: methods.collect::<Result<_, _>>()?,
         extensions: Extensions::default(),

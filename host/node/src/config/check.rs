@@ -5,16 +5,16 @@ use std::time::Duration;
 use ostraca_core::assign::BuiltinStrategy;
 
 use super::ConfigError;
-use super::agreed::Stated;
-use super::cluster::{self, Role};
-use super::file::File;
+use super::cluster_sections::{self, Role};
+use super::cluster_settings::ExplicitSettings;
+use super::file::ConfigFile;
 use crate::init::MAX_SHARDS;
-use crate::input::{Text, nearest, units};
+use crate::user_file::{SourceText, closest_name, units};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let good = (1..=64).contains(&file.node.len())
         && file.node.starts_with(|c: char| c.is_ascii_alphanumeric())
         && file.node.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
@@ -43,19 +43,19 @@ pub(super) fn file(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     times(input, file)?;
     // A renewal must be heard within 80 % of the lease, and one may be lost (R8). Where the file says no lease, the
     // cluster's bounds it.
-    let says_lease = Stated::of(input.text).says("lease");
-    if says_lease && file.renew * 2 > file.lease.mul_f64(0.8) {
+    let says_lease = ExplicitSettings::from_toml(input.text).contains("lease");
+    if says_lease && file.renew_interval * 2 > file.lease.mul_f64(0.8) {
         let why = "`renew` must be at most two fifths of `lease`: else one late renewal ends it";
         return Err(input.at(&["renew"], why.into(), None));
     }
     sizes(input, file)?;
     counts(input, file)?;
-    unheard(input, file)?;
+    check_manager_silence(input, file)?;
     strategy(input, file)
 }
 
 /// Who joins whom: the node that carries the store is joined by the others.
-fn roles(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if file.roles.is_empty() {
         let help = "name some, or leave `roles` out: then it has all";
         return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
@@ -86,9 +86,9 @@ fn roles(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
 }
 
 /// A node that is told in time must not take itself for one that is not heard.
-fn unheard(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
-    if u128::from(cluster::unheard(file))
-        > (file.handoff.ack_wait + file.handoff.say_again * 2).as_millis()
+fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
+    if u128::from(cluster_sections::manager_silence_ms(file))
+        > (file.hand_off.ack_timeout + file.hand_off.stop_resend_interval * 2).as_millis()
     {
         return Ok(());
     }
@@ -96,10 +96,10 @@ fn unheard(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     Err(input.at(&["unheard-leases"], why.into(), None))
 }
 
-fn strategy(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+fn strategy(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let name = &file.rebalance.strategy;
     let Err(error) = BuiltinStrategy::from_name(name) else { return Ok(()) };
-    let near = nearest(name, BuiltinStrategy::ALL.map(BuiltinStrategy::name));
+    let near = closest_name(name, BuiltinStrategy::ALL.map(BuiltinStrategy::name));
     let help = near.map(|near| format!("did you mean `{near}`?"));
     Err(input.at(&["rebalance", "strategy"], error.to_string(), help))
 }
@@ -110,59 +110,64 @@ fn is_address(address: &str) -> bool {
     })
 }
 
-fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
-    let handoff = &file.handoff;
+    let handoff = &file.hand_off;
     let all = [
         (["", "lease"], file.lease, 100 * MS, HOUR),
-        (["", "renew"], file.renew, 10 * MS, HOUR),
-        (["", "margin"], file.margin, 10 * MS, HOUR),
+        (["", "renew"], file.renew_interval, 10 * MS, HOUR),
+        (["", "margin"], file.lease_margin, 10 * MS, HOUR),
         (["", "report-delay"], file.report_delay, MS, HOUR),
-        (["", "candidate-step"], file.candidate_step, MS, HOUR),
-        (["network", "hello-deadline"], network.hello_deadline, 100 * MS, HOUR),
-        (["network", "open-deadline"], network.open_deadline, 100 * MS, HOUR),
-        (["network", "frame-deadline"], network.frame_deadline, 100 * MS, HOUR),
-        (["network", "reply-deadline"], network.reply_deadline, 100 * MS, HOUR),
-        (["network", "chunk-deadline"], network.chunk_deadline, 100 * MS, HOUR),
-        (["network", "upload-deadline"], network.upload_deadline, 100 * MS, 24 * HOUR),
-        (["network", "upload-wait"], network.upload_wait, Duration::ZERO, HOUR),
-        (["network", "keep-alive"], network.keep_alive, 100 * MS, HOUR),
+        (["", "candidate-step"], file.campaign_stagger, MS, HOUR),
+        (["network", "hello-deadline"], network.hello_timeout, 100 * MS, HOUR),
+        (["network", "open-deadline"], network.open_timeout, 100 * MS, HOUR),
+        (["network", "frame-deadline"], network.frame_timeout, 100 * MS, HOUR),
+        (["network", "reply-deadline"], network.reply_timeout, 100 * MS, HOUR),
+        (["network", "chunk-deadline"], network.upload_fragment_timeout, 100 * MS, HOUR),
+        (["network", "upload-deadline"], network.upload_timeout, 100 * MS, 24 * HOUR),
+        (["network", "upload-wait"], network.upload_queue_timeout, Duration::ZERO, HOUR),
+        (["network", "keep-alive"], network.keep_alive_interval, 100 * MS, HOUR),
         (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
-        (["peers", "keep-alive"], file.peers.keep_alive, 10 * MS, HOUR),
+        (["peers", "keep-alive"], file.peers.keep_alive_interval, 10 * MS, HOUR),
         (["peers", "idle-timeout"], file.peers.idle_timeout, 20 * MS, HOUR),
-        (["gateway", "hold-wait"], file.gateway.hold_wait, MS, HOUR),
-        (["gateway", "retry"], file.gateway.retry, MS, HOUR),
-        (["gateway", "default-deadline"], file.gateway.default_deadline, MS, 24 * HOUR),
-        (["gateway", "max-deadline"], file.gateway.max_deadline, MS, 24 * HOUR),
-        (["handoff", "ack-wait"], handoff.ack_wait, MS, HOUR),
-        (["handoff", "say-again"], handoff.say_again, 10 * MS, HOUR),
+        (["gateway", "hold-wait"], file.gateway.buffer_timeout, MS, HOUR),
+        (["gateway", "retry"], file.gateway.max_backoff, MS, HOUR),
+        (["gateway", "default-deadline"], file.gateway.default_timeout, MS, 24 * HOUR),
+        (["gateway", "max-deadline"], file.gateway.max_timeout, MS, 24 * HOUR),
+        (["handoff", "ack-wait"], handoff.ack_timeout, MS, HOUR),
+        (["handoff", "say-again"], handoff.stop_resend_interval, 10 * MS, HOUR),
         (["handoff", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
         (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
-        (["rebalance", "retry"], file.rebalance.retry, 10 * MS, HOUR),
-        (["guests", "tick"], file.guests.tick, MS, 1_000 * MS),
-        (["guests", "deploy-wait"], file.guests.deploy_wait, Duration::ZERO, HOUR),
+        (["rebalance", "retry"], file.rebalance.retry_interval, 10 * MS, HOUR),
+        (["guests", "tick"], file.guests.tick_interval, MS, 1_000 * MS),
+        (["guests", "deploy-wait"], file.guests.deploy_wait_timeout, Duration::ZERO, HOUR),
         (["guests", "turn-time-ceiling"], file.guests.turn_time_ceiling, MS, 60_000 * MS),
-        (["compiler", "time"], file.compiler.time, 100 * MS, HOUR),
-        (["entities", "order-wait"], entities.order_wait, MS, HOUR),
-        (["entities", "stamp-ahead"], entities.stamp_ahead, 1_000 * MS, HOUR),
-        (["entities", "lane-life"], entities.lane_life, 1_000 * MS, 24 * 30 * HOUR),
-        (["entities", "activation-wait"], entities.activation_wait, MS, HOUR),
-        (["entities", "claim-retry"], entities.claim_retry, MS, HOUR),
-        (["entities", "start-retry"], entities.start_retry, MS, HOUR),
-        (["entities", "stop-deadline"], entities.stop_deadline, MS, HOUR),
+        (["compiler", "time"], file.compiler.timeout, 100 * MS, HOUR),
+        (["entities", "order-wait"], entities.order_timeout, MS, HOUR),
+        (["entities", "stamp-ahead"], entities.max_clock_skew, 1_000 * MS, HOUR),
+        (["entities", "lane-life"], entities.lane_ttl, 1_000 * MS, 24 * 30 * HOUR),
+        (["entities", "activation-wait"], entities.instance_slot_timeout, MS, HOUR),
+        (["entities", "claim-retry"], entities.claim_backoff, MS, HOUR),
+        (["entities", "start-retry"], entities.start_backoff, MS, HOUR),
+        (["entities", "stop-deadline"], entities.stop_timeout, MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
-        (["store", "retry"], store.retry, 10 * MS, HOUR),
-        (["store", "flush-every"], store.flush_every, 10 * MS, 60_000 * MS),
-        (["store", "low-water-every"], store.low_water_every, 10 * MS, HOUR),
+        (["store", "retry"], store.retry_interval, 10 * MS, HOUR),
+        (["store", "flush-every"], store.flush_interval, 10 * MS, 60_000 * MS),
+        (["store", "low-water-every"], store.low_water_check_interval, 10 * MS, HOUR),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
-            return Err(range(input, &path, &units::show_time(least), &units::show_time(most)));
+            return Err(range(
+                input,
+                &path,
+                &units::format_duration(least),
+                &units::format_duration(most),
+            ));
         }
     }
     for (section, keep_alive, idle) in [
-        ("network", network.keep_alive, network.idle_timeout),
-        ("peers", file.peers.keep_alive, file.peers.idle_timeout),
+        ("network", network.keep_alive_interval, network.idle_timeout),
+        ("peers", file.peers.keep_alive_interval, file.peers.idle_timeout),
     ] {
         if keep_alive * 2 > idle {
             let why =
@@ -170,18 +175,18 @@ fn times(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
             return Err(input.at(&[section, "keep-alive"], why.into(), None));
         }
     }
-    if file.gateway.default_deadline > file.gateway.max_deadline {
+    if file.gateway.default_timeout > file.gateway.max_timeout {
         let why = "`default-deadline` must not be longer than `max-deadline`";
         return Err(input.at(&["gateway", "default-deadline"], why.into(), None));
     }
-    if handoff.ack_wait + entities.stop_deadline >= handoff.timeout {
+    if handoff.ack_timeout + entities.stop_timeout >= handoff.timeout {
         let why = "`timeout` must be longer than `ack-wait` and `entities.stop-deadline` together: else a slow stop is given up";
         return Err(input.at(&["handoff", "timeout"], why.into(), None));
     }
     Ok(())
 }
 
-fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -189,38 +194,38 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (&file.network, &file.guests, &file.entities, &file.store);
     let all = [
         (["network", "max-message"], network.max_message, KIB, 32 * MIB),
-        (["network", "session-bytes"], network.session_bytes, KIB, GIB),
+        (["network", "session-bytes"], network.session_in_flight_bytes, KIB, GIB),
         (["network", "connection-bytes"], network.connection_bytes, 64 * KIB, 64 * GIB),
         (["network", "principal-bytes"], network.principal_bytes, 64 * KIB, 64 * GIB),
         (["network", "node-bytes"], network.node_bytes, 64 * KIB, 1024 * GIB),
-        (["network", "stream-window"], network.stream_window, 16 * KIB, GIB),
-        (["network", "connection-window"], network.connection_window, 16 * KIB, GIB),
+        (["network", "stream-window"], network.stream_receive_window, 16 * KIB, GIB),
+        (["network", "connection-window"], network.connection_receive_window, 16 * KIB, GIB),
         (["network", "send-window"], network.send_window, 16 * KIB, GIB),
         (["network", "socket-buffer"], network.socket_buffer, 4 * KIB, GIB),
         (["peers", "max-frame"], file.peers.max_frame, 20 * MIB, GIB),
-        (["peers", "message-bytes"], file.peers.message_bytes, KIB, 64 * GIB),
-        (["peers", "call-bytes"], file.peers.call_bytes, KIB, 64 * GIB),
-        (["peers", "word-bytes"], file.peers.word_bytes, KIB, 64 * GIB),
-        (["gateway", "held-bytes"], file.gateway.held_bytes, 0, 64 * GIB),
+        (["peers", "message-bytes"], file.peers.in_flight_message_bytes, KIB, 64 * GIB),
+        (["peers", "call-bytes"], file.peers.in_flight_request_bytes, KIB, 64 * GIB),
+        (["peers", "word-bytes"], file.peers.control_message_bytes, KIB, 64 * GIB),
+        (["gateway", "held-bytes"], file.gateway.buffered_bytes, 0, 64 * GIB),
         (["gateway", "link-bytes"], file.gateway.link_bytes, KIB, 64 * GIB),
-        (["guests", "max-memory"], guests.max_memory, 64 * KIB, 4 * GIB),
-        (["guests", "cache-limit"], guests.cache_limit, MIB, 1024 * GIB),
+        (["guests", "max-memory"], guests.pooled_instance_memory, 64 * KIB, 4 * GIB),
+        (["guests", "cache-limit"], guests.compile_cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
-        (["compiler", "memory"], file.compiler.memory, 0, 1024 * GIB),
+        (["compiler", "memory"], file.compiler.max_memory, 0, 1024 * GIB),
         // A session may take half of it, and all of a session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
-        (["entities", "head-lane-bytes"], entities.head_lane_bytes, 0, 64 * KIB),
+        (["entities", "head-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
         (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
         (["store", "batch-bytes"], store.batch_bytes, 64 * KIB, GIB),
         (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * 1024 * GIB),
-        (["store", "watched-bytes"], store.watched_bytes, 64 * KIB, GIB),
+        (["store", "watched-bytes"], store.watch_history_bytes, 64 * KIB, GIB),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
-            return Err(range(input, &path, &units::show_size(least), &units::show_size(most)));
+            return Err(range(input, &path, &units::format_size(least), &units::format_size(most)));
         }
     }
     let (connection, principal) = (network.connection_bytes, network.principal_bytes);
@@ -231,12 +236,12 @@ fn sizes(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
+fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     const MILLION: u32 = 1_000_000;
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
     let components = &file.components;
     let all = [
-        (["network", "session-messages"], network.session_messages, MILLION),
+        (["network", "session-messages"], network.session_in_flight_messages, MILLION),
         (["network", "max-streams"], network.max_streams, MILLION),
         (["network", "max-connections"], network.max_connections, MILLION),
         (["network", "principal-streams"], network.principal_streams, 10 * MILLION),
@@ -244,19 +249,19 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["network", "max-uploads"], network.max_uploads, 64),
         (["network", "principal-uploads"], network.principal_uploads, 64),
         (["cluster", "shards"], file.cluster.shards.unwrap_or(1), MAX_SHARDS),
-        (["peers", "connections"], file.peers.connections, 65_536),
-        (["peers", "messages"], file.peers.messages, 10 * MILLION),
-        (["peers", "calls"], file.peers.calls, 10 * MILLION),
+        (["peers", "connections"], file.peers.max_connections, 65_536),
+        (["peers", "messages"], file.peers.in_flight_messages, 10 * MILLION),
+        (["peers", "calls"], file.peers.in_flight_requests, 10 * MILLION),
         (["peers", "pushes"], file.peers.pushes, 10 * MILLION),
-        (["peers", "words"], file.peers.words, 10 * MILLION),
-        (["gateway", "held-messages"], file.gateway.held_messages, 10 * MILLION),
+        (["peers", "words"], file.peers.control_messages, 10 * MILLION),
+        (["gateway", "held-messages"], file.gateway.buffered_messages, 10 * MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
-        (["handoff", "parallel-drains"], file.handoff.parallel_drains, MAX_SHARDS),
-        (["rebalance", "parallel"], file.rebalance.parallel, MAX_SHARDS),
-        (["rebalance", "threshold"], file.rebalance.threshold, MAX_SHARDS),
-        (["rebalance", "limit"], file.rebalance.limit, MAX_SHARDS),
-        (["", "unheard-leases"], file.unheard_leases, 1_000),
-        (["guests", "max-live"], file.guests.max_live.unwrap_or(1), MILLION),
+        (["handoff", "parallel-drains"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
+        (["rebalance", "parallel"], file.rebalance.max_hand_offs, MAX_SHARDS),
+        (["rebalance", "threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
+        (["rebalance", "limit"], file.rebalance.least_shard_max_moving, MAX_SHARDS),
+        (["", "unheard-leases"], file.manager_silence_leases, 1_000),
+        (["guests", "max-live"], file.guests.max_live_instances.unwrap_or(1), MILLION),
         (["components", "core-instances"], components.core_instances, 10_000),
         (["components", "component-instances"], components.component_instances, 10_000),
         (["components", "memories"], components.memories, 1_000),
@@ -264,18 +269,18 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
         (["components", "functions"], components.functions, 10 * MILLION),
         (["components", "types"], components.types, MILLION),
         (["components", "definitions"], components.definitions, 10 * MILLION),
-        (["compiler", "at-once"], file.compiler.at_once, 64),
-        (["entities", "lanes"], entities.lanes, MILLION),
-        (["entities", "gate"], entities.gate, MILLION),
-        (["entities", "copies"], entities.copies, MILLION),
+        (["compiler", "at-once"], file.compiler.max_concurrent, 64),
+        (["entities", "lanes"], entities.max_lanes, MILLION),
+        (["entities", "gate"], entities.max_gated_turns, MILLION),
+        (["entities", "copies"], entities.max_copies, MILLION),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
-        (["store", "queue-rows"], store.queue_rows, 10 * MILLION),
+        (["store", "queue-rows"], store.queue_metadata_ops, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),
         (["store", "batch-commits"], store.batch_commits, MILLION),
         (["store", "batch-records"], store.batch_records, MILLION),
         (["store", "head-cache"], store.head_cache, 10 * MILLION),
         (["store", "readers"], store.readers, 64),
-        (["store", "watched-changes"], store.watched_changes, 10 * MILLION),
+        (["store", "watched-changes"], store.watch_history_changes, 10 * MILLION),
     ];
     if network.reserved_connections > MILLION {
         return Err(range(input, &["network", "reserved-connections"], "0", "1000000"));
@@ -288,7 +293,7 @@ fn counts(input: &Text<'_>, file: &File) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn range(input: &Text<'_>, path: &[&str], least: &str, most: &str) -> ConfigError {
+fn range(input: &SourceText<'_>, path: &[&str], least: &str, most: &str) -> ConfigError {
     let key = path.last().copied().unwrap_or_default();
     // Keys outside of any section carry an empty one, so that all paths have one length.
     let path = path.strip_prefix(&[""]).unwrap_or(path);

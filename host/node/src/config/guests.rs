@@ -6,37 +6,37 @@ use std::time::Duration;
 use ostraca_wasm::{CompilerSettings, ComponentLimits, RuntimeSettings};
 use serde::{Deserialize, Serialize};
 
-use super::file::{large, small};
-use crate::input::units;
+use super::file::{saturating_u32, saturating_usize};
 use crate::manifest::Ceilings;
+use crate::user_file::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Guests {
+pub(super) struct GuestsSection {
     pub(super) allocator: Allocator,
-    pub(super) max_live: Option<u32>,
+    pub(super) max_live_instances: Option<u32>,
     #[serde(with = "units::size")]
-    pub(super) max_memory: u64,
+    pub(super) pooled_instance_memory: u64,
     #[serde(with = "units::size")]
-    pub(super) cache_limit: u64,
-    #[serde(with = "units::time")]
-    pub(super) tick: Duration,
+    pub(super) compile_cache_limit: u64,
+    #[serde(with = "units::duration")]
+    pub(super) tick_interval: Duration,
     #[serde(with = "units::size")]
     pub(super) component_limit: u64,
     #[serde(with = "units::size")]
     pub(super) wasm_stack: u64,
     #[serde(with = "units::size")]
     pub(super) memory_ceiling: u64,
-    #[serde(with = "units::time")]
+    #[serde(with = "units::duration")]
     pub(super) turn_time_ceiling: Duration,
-    #[serde(with = "units::time")]
-    pub(super) deploy_wait: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) deploy_wait_timeout: Duration,
 }
 
 /// `[components]`: what any component may make.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Components {
+pub(super) struct ComponentsSection {
     pub(super) core_instances: u32,
     pub(super) component_instances: u32,
     pub(super) memories: u32,
@@ -49,13 +49,13 @@ pub(super) struct Components {
 /// `[compiler]`: the process that compiles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Compiler {
+pub(super) struct CompilerSection {
     pub(super) program: Option<PathBuf>,
     #[serde(with = "units::size")]
-    pub(super) memory: u64,
-    #[serde(with = "units::time")]
-    pub(super) time: Duration,
-    pub(super) at_once: u32,
+    pub(super) max_memory: u64,
+    #[serde(with = "units::duration")]
+    pub(super) timeout: Duration,
+    pub(super) max_concurrent: u32,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -66,30 +66,30 @@ pub(super) enum Allocator {
     OnDemand,
 }
 
-impl Default for Guests {
+impl Default for GuestsSection {
     fn default() -> Self {
         let wasm = RuntimeSettings::default();
         Self {
             allocator: Allocator::Auto,
-            max_live: wasm.max_live_instances,
-            max_memory: wasm.pooled_instance_memory,
-            cache_limit: wasm.compile_cache_limit,
-            tick: wasm.tick_interval,
+            max_live_instances: wasm.max_live_instances,
+            pooled_instance_memory: wasm.pooled_instance_memory,
+            compile_cache_limit: wasm.compile_cache_limit,
+            tick_interval: wasm.tick_interval,
             component_limit: wasm.component_limit,
             wasm_stack: wasm.wasm_stack as u64,
             memory_ceiling: Ceilings::default().memory,
             turn_time_ceiling: Ceilings::default().turn_time,
-            deploy_wait: Duration::from_secs(10),
+            deploy_wait_timeout: Duration::from_secs(10),
         }
     }
 }
 
-impl Guests {
+impl GuestsSection {
     pub(super) fn settings(
         &self,
         cache: PathBuf,
-        components: &Components,
-        compiler: &Compiler,
+        components: &ComponentsSection,
+        compiler: &CompilerSection,
     ) -> RuntimeSettings {
         RuntimeSettings {
             allocator: match self.allocator {
@@ -97,13 +97,13 @@ impl Guests {
                 Allocator::Pooling => ostraca_wasm::Allocator::Pooling,
                 Allocator::OnDemand => ostraca_wasm::Allocator::OnDemand,
             },
-            max_live_instances: self.max_live,
-            pooled_instance_memory: self.max_memory,
+            max_live_instances: self.max_live_instances,
+            pooled_instance_memory: self.pooled_instance_memory,
             cache_dir: Some(cache),
-            compile_cache_limit: self.cache_limit,
-            tick_interval: self.tick,
+            compile_cache_limit: self.compile_cache_limit,
+            tick_interval: self.tick_interval,
             component_limit: self.component_limit,
-            wasm_stack: large(self.wasm_stack),
+            wasm_stack: saturating_usize(self.wasm_stack),
             component: components.limits(),
             compiler: compiler.settings(),
         }
@@ -114,7 +114,7 @@ impl Guests {
     }
 }
 
-impl Default for Components {
+impl Default for ComponentsSection {
     fn default() -> Self {
         let most = ComponentLimits::default();
         Self {
@@ -129,7 +129,7 @@ impl Default for Components {
     }
 }
 
-impl Components {
+impl ComponentsSection {
     fn limits(&self) -> ComponentLimits {
         ComponentLimits {
             core_instances: self.core_instances,
@@ -143,28 +143,28 @@ impl Components {
     }
 }
 
-impl Default for Compiler {
+impl Default for CompilerSection {
     fn default() -> Self {
         let settings = CompilerSettings::default();
         Self {
             program: None,
-            memory: settings.max_memory,
-            time: settings.timeout,
-            at_once: small(settings.max_concurrent),
+            max_memory: settings.max_memory,
+            timeout: settings.timeout,
+            max_concurrent: saturating_u32(settings.max_concurrent),
         }
     }
 }
 
-impl Compiler {
+impl CompilerSection {
     fn settings(&self) -> CompilerSettings {
         CompilerSettings {
             program: self.program.clone().map_or_else(
                 ostraca_wasm::CompilerProgram::default,
                 ostraca_wasm::CompilerProgram::Executable,
             ),
-            max_memory: self.memory,
-            timeout: self.time,
-            max_concurrent: self.at_once as usize,
+            max_memory: self.max_memory,
+            timeout: self.timeout,
+            max_concurrent: self.max_concurrent as usize,
         }
     }
 }

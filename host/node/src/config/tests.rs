@@ -18,13 +18,14 @@ fn lines(text: &str) -> Vec<String> {
 
 #[test]
 fn the_default_text_has_every_setting_with_its_default() {
-    let code = toml::to_string(&File { node: "node-1".into(), ..File::default() }).expect("TOML");
-    assert_eq!(lines(Config::default_text()), lines(&code));
+    let code = toml::to_string(&ConfigFile { node: "node-1".into(), ..ConfigFile::default() })
+        .expect("TOML");
+    assert_eq!(lines(Config::default_toml()), lines(&code));
 }
 
 #[test]
 fn the_default_text_has_optional_settings_as_comments() {
-    let uncommented = Config::default_text().lines().map(|line| {
+    let uncommented = Config::default_toml().lines().map(|line| {
         line.strip_prefix("# ")
             .filter(|it| it.contains(" = ") && !it.contains(". "))
             .unwrap_or(line)
@@ -33,8 +34,8 @@ fn the_default_text_has_optional_settings_as_comments() {
     let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wasm_settings().max_live_instances, Some(8000));
     assert_eq!(config.expected_shards, Some(crate::init::DEFAULT_SHARDS));
-    assert_eq!(config.expected_hash.as_deref(), Some(crate::ownership::HASH));
-    assert_eq!(config.record, Some("dir/record".into()));
+    assert_eq!(config.expected_hash.as_deref(), Some(crate::cluster_bootstrap::HASH));
+    assert_eq!(config.recording_dir, Some("dir/record".into()));
 }
 
 #[test]
@@ -74,10 +75,10 @@ fn join_addresses_may_come_from_the_command_line() {
     let path = dir.path().join("ostraca.toml");
     std::fs::write(&path, "node = \"n\"\nroles = [\"host\"]").expect("written");
     assert!(Config::load(&path).is_err());
-    let config = Config::load_to_join(&path, &["a:1".into()]).expect("a configuration");
+    let config = Config::load_with_join(&path, &["a:1".into()]).expect("a configuration");
     assert_eq!(config.join, ["a:1"]);
     std::fs::write(&path, "node = \"n\"").expect("written");
-    let error = Config::load_to_join(&path, &["a:1".into()]).expect_err("it has the store");
+    let error = Config::load_with_join(&path, &["a:1".into()]).expect_err("it has the store");
     assert!(error.to_string().contains("joins nobody"), "{error}");
 }
 
@@ -85,7 +86,7 @@ fn join_addresses_may_come_from_the_command_line() {
 fn the_effective_text_parses_to_the_same_configuration() {
     let text = "node = \"n\"\nrecord = \"r\"\n[guests]\nmax-live = 7\nallocator = \"on-demand\"\n";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
-    let again = Config::parse(&config.text_effective(), "ostraca.toml").expect("a configuration");
+    let again = Config::parse(&config.effective_toml(), "ostraca.toml").expect("a configuration");
     assert_eq!(format!("{config:?}"), format!("{again:?}"));
 }
 

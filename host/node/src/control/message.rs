@@ -17,60 +17,60 @@ const VERSION: u8 = 2;
 
 /// The block behind a control message. Its fields are known to whoever knows the message's kind.
 #[derive(Debug)]
-struct Message;
+struct ControlMessageExtensions;
 
-impl Extensible for Message {
+impl Extensible for ControlMessageExtensions {
     const NAME: &'static str = "ControlMessage";
 }
 
 /// Why a control message is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Ignored {
+pub(crate) enum IgnoreReason {
     /// A later release has more kinds.
     #[error("it is of the unknown kind {0}")]
-    Kind(u32),
+    UnknownKind(u32),
     /// It is of a version that is not spoken here.
     #[error("it has version {0}; this release speaks {start} to {end}", start = PEER_PROTOCOL_VERSIONS.start(), end = PEER_PROTOCOL_VERSIONS.end())]
-    Version(u8),
+    UnsupportedVersion(u8),
     /// It has a required field that is unknown, or is damaged.
     #[error("{0}")]
-    Unreadable(String),
+    Malformed(String),
     /// The certificate says who speaks, and it is another node.
     #[error("it says that it comes from node {0}")]
-    OtherNode(NodeId),
+    SenderMismatch(NodeId),
 }
 
-impl Ignored {
+impl IgnoreReason {
     /// What is logged once: the unknown kind, else one number for each reason.
     pub(super) fn key(&self) -> u64 {
         match self {
-            Self::Kind(kind) => u64::from(*kind),
-            Self::Version(version) => (1 << 32) + u64::from(*version),
-            Self::Unreadable(_) => 1 << 33,
-            Self::OtherNode(_) => (1 << 33) + 1,
+            Self::UnknownKind(kind) => u64::from(*kind),
+            Self::UnsupportedVersion(version) => (1 << 32) + u64::from(*version),
+            Self::Malformed(_) => 1 << 33,
+            Self::SenderMismatch(_) => (1 << 33) + 1,
         }
     }
 }
 
 /// What the node `by` says.
-pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage), Ignored> {
-    let unreadable = |error: CodecError| Ignored::Unreadable(error.to_string());
+pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage), IgnoreReason> {
+    let unreadable = |error: CodecError| IgnoreReason::Malformed(error.to_string());
     let Some((&version, body)) = body.split_first() else {
-        return Err(Ignored::Unreadable("it is empty".into()));
+        return Err(IgnoreReason::Malformed("it is empty".into()));
     };
     if !PEER_PROTOCOL_VERSIONS.contains(&u32::from(version)) {
-        return Err(Ignored::Version(version));
+        return Err(IgnoreReason::UnsupportedVersion(version));
     }
     let (from, said) = codec::decode_prefix::<Member>(body).map_err(unreadable)?;
     if from.node != *by {
-        return Err(Ignored::OtherNode(from.node));
+        return Err(IgnoreReason::SenderMismatch(from.node));
     }
     let (kind, _) = codec::decode_prefix::<u32>(said).map_err(unreadable)?;
     if kind >= ControlMessage::KIND_COUNT {
-        return Err(Ignored::Kind(kind));
+        return Err(IgnoreReason::UnknownKind(kind));
     }
-    let (talk, _) =
-        codec::decode::<(ControlMessage, Extensions<Message>)>(said).map_err(unreadable)?;
+    let (talk, _) = codec::decode::<(ControlMessage, Extensions<ControlMessageExtensions>)>(said)
+        .map_err(unreadable)?;
     Ok((from, talk))
 }
 
@@ -80,7 +80,7 @@ pub(super) fn encode(from: &Member, talk: &ControlMessage) -> Result<Bytes, Code
 }
 
 fn encode_any(from: &Member, talk: &impl Serialize) -> Result<Bytes, CodecError> {
-    let message = (from, talk, Extensions::<Message>::default());
+    let message = (from, talk, Extensions::<ControlMessageExtensions>::default());
     codec::append_encoded(vec![VERSION], &message).map(Bytes::from)
 }
 

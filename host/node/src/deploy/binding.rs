@@ -7,7 +7,7 @@ use ostraca_core::extensions::Extensions;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
 
 use super::*;
-use crate::ownership::HASH;
+use crate::cluster_bootstrap::HASH;
 use crate::rows::BindingRow;
 
 fn wanted(manifest: &Manifest) -> BindingRow {
@@ -22,32 +22,32 @@ fn wanted(manifest: &Manifest) -> BindingRow {
 impl Deployer {
     /// Whether the type may be deployed like this, as far as is known now.
     pub(super) async fn check_binding(&self, manifest: &Manifest) -> Result<(), Problem> {
-        let key = rows::binding_key(&manifest.kind);
-        match rows::read::<BindingRow>(&*self.cluster, &key).await.map_err(store_problem)? {
-            Some((fixed, _)) => agrees(&fixed, manifest),
+        let key = rows::binding_key(&manifest.entity_type);
+        match rows::read::<BindingRow>(&*self.cluster_store, &key).await.map_err(to_problem)? {
+            Some((fixed, _)) => check_binding_matches(&fixed, manifest),
             None => Ok(()),
         }
     }
 
     /// Fixes it, if nobody has yet.
     pub(super) async fn bind(&self, manifest: &Manifest) -> Result<(), Problem> {
-        let key = rows::binding_key(&manifest.kind);
-        let value = Some(rows::encode_value(&wanted(manifest)).map_err(store_problem)?);
+        let key = rows::binding_key(&manifest.entity_type);
+        let value = Some(rows::encode_value(&wanted(manifest)).map_err(to_problem)?);
         let cas = CompareAndSet { key: key.clone(), expected: None, value };
-        match self.cluster.compare_and_set(cas).await {
+        match self.cluster_store.compare_and_set(cas).await {
             Ok(_) => Ok(()),
             Err(CompareAndSetError::RevisionMismatch(Some(row))) => {
-                agrees(&rows::decode(&row).map_err(store_problem)?, manifest)
+                check_binding_matches(&rows::decode(&row).map_err(to_problem)?, manifest)
             }
             Err(CompareAndSetError::RevisionMismatch(None)) => {
-                Err(store_problem(NodeError::Conflict(key)))
+                Err(to_problem(NodeError::RowConflict(key)))
             }
-            Err(CompareAndSetError::Store(error)) => Err(store_problem(error.into())),
+            Err(CompareAndSetError::Store(error)) => Err(to_problem(error.into())),
         }
     }
 }
 
-fn agrees(fixed: &BindingRow, manifest: &Manifest) -> Result<(), Problem> {
+fn check_binding_matches(fixed: &BindingRow, manifest: &Manifest) -> Result<(), Problem> {
     let wanted = wanted(manifest);
     let differs = [
         ("pool", fixed.pool.clone(), wanted.pool),
@@ -57,7 +57,7 @@ fn agrees(fixed: &BindingRow, manifest: &Manifest) -> Result<(), Problem> {
     let Some((what, fixed, wanted)) = differs.into_iter().find(|(_, a, b)| a != b) else {
         return Ok(());
     };
-    let kind = &manifest.kind;
+    let kind = &manifest.entity_type;
     Err(problem(
         "binding-fixed",
         format!(

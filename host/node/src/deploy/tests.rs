@@ -20,18 +20,26 @@ fn deployer(store: &Arc<MemoryStore>) -> Deployer {
         ..ostraca_wasm::RuntimeSettings::default()
     };
     let wasm = ostraca_wasm::WasmRuntime::new(&settings).expect("a host");
-    let types = Types::default();
-    let loader = Loader::new(loader::Parts {
+    let types = TypeRegistry::default();
+    let loader = Loader::new(loader::LoaderDeps {
         types: types.clone(),
-        store: store.clone(),
+        entity_store: store.clone(),
         wasm: Some(wasm.clone()),
-        tell: Box::new(|_| {}),
+        notify_workers: Box::new(|_| {}),
         runtime: Handle::current(),
         budget: loader::BUDGET,
     });
     let (cluster, store) = (store.clone(), store.clone());
     let ceilings = Ceilings::default();
-    Deployer { cluster, store, wasm, types, loader, ceilings, turn: Mutex::new(()) }
+    Deployer {
+        cluster_store: cluster,
+        entity_store: store,
+        wasm,
+        types,
+        loader,
+        ceilings,
+        turn: Mutex::new(()),
+    }
 }
 
 async fn upload(component: &'static [u8]) -> Upload {
@@ -63,7 +71,7 @@ async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
     let row = TypeRow {
         revision: 3,
         manifest: MANIFEST.into(),
-        component,
+        component_digest: component,
         component_size: EMPTY.len() as u64,
         methods: Vec::new(),
         extensions: Default::default(),
@@ -121,7 +129,16 @@ fn a_deploy_keeps_unknown_fields_of_the_type() {
     assert_eq!((first.revision, &first.extensions), (1, &Default::default()));
     let found = StoredRow { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };
     let row = TypeRow { revision: 3, extensions: noted.clone(), ..first };
-    let next = next_row(Some(&Standing { found, row }), "other".into(), [2; 32], 9, Vec::new());
+    let next = next_row(
+        Some(&CurrentDeployment { stored: found, row }),
+        "other".into(),
+        [2; 32],
+        9,
+        Vec::new(),
+    );
     assert_eq!((next.revision, next.extensions), (4, noted));
-    assert_eq!((&*next.manifest, next.component, next.component_size), ("other", [2; 32], 9));
+    assert_eq!(
+        (&*next.manifest, next.component_digest, next.component_size),
+        ("other", [2; 32], 9)
+    );
 }

@@ -1,6 +1,6 @@
 //! Links to other nodes for messages: one a node, made as soon as its row says that it lives.
 
-mod look;
+mod inspect;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
@@ -17,46 +17,46 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, lock};
-use crate::reach::{self, Pause};
+use crate::dial::{self, Backoff};
 use crate::service::problem;
 
 /// How long a node may be out of reach before the manager is told (S12).
-const PATIENCE: Duration = Duration::from_secs(3);
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
 /// A node that lives, and the way to it.
-struct Way {
+struct PeerRoute {
     member: Member,
-    road: Arc<Road>,
+    state: Arc<PeerState>,
     /// Ends the task that keeps the link.
     _keeper: DropGuard,
 }
 
 /// What a way and the task that keeps its link share.
-struct Road {
+struct PeerState {
     addresses: Mutex<Vec<String>>,
-    link: Mutex<Option<Up>>,
+    link: Mutex<Option<ActiveLink>>,
     /// Since when there is no link, if there is none.
     down: Mutex<Instant>,
 }
 
 /// A link that stands: its messages, and its connection for whatever else is asked.
-struct Up {
+struct ActiveLink {
     messages: Arc<MessageLink>,
     peer: PeerLink,
 }
 
 /// All links of a node.
-pub(crate) struct Links {
+pub(crate) struct MessageLinks {
     /// This node.
-    pub(super) own: NodeId,
-    ways: RwLock<HashMap<NodeId, Way>>,
+    pub(super) local_node: NodeId,
+    routes: RwLock<HashMap<NodeId, PeerRoute>>,
     dialer: PeerDialer,
     runtime: Handle,
     unreachable: mpsc::UnboundedSender<NodeId>,
     gateway: OnceLock<Weak<Gateway>>,
 }
 
-impl Links {
+impl MessageLinks {
     /// Links from the node `own`, kept by tasks of `runtime`. Nodes that stay out of reach are told.
     pub(crate) fn new(
         own: NodeId,
@@ -65,11 +65,11 @@ impl Links {
         unreachable: mpsc::UnboundedSender<NodeId>,
     ) -> Self {
         let (ways, gateway) = (RwLock::default(), OnceLock::new());
-        Self { own, ways, dialer, runtime, unreachable, gateway }
+        Self { local_node: own, routes: ways, dialer, runtime, unreachable, gateway }
     }
 
     /// Where replies go. Before it no link is made.
-    pub(crate) fn serve(&self, gateway: &Arc<Gateway>) {
+    pub(crate) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // A second gateway is a fault of this program: the first one stays.
         let _ = self.gateway.set(Arc::downgrade(gateway));
     }
@@ -78,9 +78,9 @@ impl Links {
     /// ever carry are taken out of it and given back.
     pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) -> Vec<(u64, Problem)> {
         let link = {
-            let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
+            let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
             let way = ways.get(&to.node).filter(|way| way.member == *to);
-            way.and_then(|way| lock(&way.road.link).as_ref().map(|up| up.messages.clone()))
+            way.and_then(|way| lock(&way.state.link).as_ref().map(|up| up.messages.clone()))
         };
         let Some(link) = link else { return Vec::new() };
         let mut refused = Vec::new();
@@ -98,26 +98,27 @@ impl Links {
     }
 
     /// A node's row says where it is, and whether it lives. Told again, it changes nothing of a link that stands.
-    pub(crate) fn node(&self, member: &Member, alive: bool, addresses: &[String]) {
-        if member.node == self.own {
+    pub(crate) fn update_node(&self, member: &Member, alive: bool, addresses: &[String]) {
+        if member.node == self.local_node {
             return;
         }
-        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ways = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         let known = ways.get(&member.node);
         if !alive {
             // The end of a life is that of those before it, too: they may be known from a cache only.
-            let ends = |way: &Way| way.member.incarnation.counter <= member.incarnation.counter;
+            let ends =
+                |way: &PeerRoute| way.member.incarnation.counter <= member.incarnation.counter;
             if known.is_some_and(ends) {
                 ways.remove(&member.node);
             }
             return;
         }
         if let Some(way) = known.filter(|way| way.member == *member) {
-            *lock(&way.road.addresses) = addresses.to_vec();
+            *lock(&way.state.addresses) = addresses.to_vec();
             return;
         }
         let Some(gateway) = self.gateway.get().cloned() else { return };
-        let road = Arc::new(Road {
+        let road = Arc::new(PeerState {
             addresses: Mutex::new(addresses.to_vec()),
             link: Mutex::new(None),
             down: Mutex::new(Instant::now()),
@@ -126,27 +127,27 @@ impl Links {
         let keeper = Keeper {
             member: member.clone(),
             dialer: self.dialer.clone(),
-            road: road.clone(),
+            state: road.clone(),
             gateway,
             unreachable: self.unreachable.clone(),
         };
-        self.runtime.spawn(stop.clone().run_until_cancelled_owned(keeper.keep()));
-        let way = Way { member: member.clone(), road, _keeper: stop.drop_guard() };
+        self.runtime.spawn(stop.clone().run_until_cancelled_owned(keeper.run()));
+        let way = PeerRoute { member: member.clone(), state: road, _keeper: stop.drop_guard() };
         ways.insert(member.node.clone(), way);
     }
 
     /// Nodes to which a link stands.
-    pub(crate) fn reached(&self) -> Vec<NodeId> {
-        let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
-        let up = |way: &Way| lock(&way.road.link).is_some();
+    pub(crate) fn connected_nodes(&self) -> Vec<NodeId> {
+        let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let up = |way: &PeerRoute| lock(&way.state.link).is_some();
         ways.iter().filter(|(_, way)| up(way)).map(|(node, _)| node.clone()).collect()
     }
 
     /// Nodes that live by their rows, and to which there has been no link for long.
-    pub(crate) fn out_of_reach(&self) -> Vec<NodeId> {
-        let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
-        let away = |way: &Way| {
-            lock(&way.road.link).is_none() && lock(&way.road.down).elapsed() >= PATIENCE
+    pub(crate) fn unreachable_nodes(&self) -> Vec<NodeId> {
+        let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let away = |way: &PeerRoute| {
+            lock(&way.state.link).is_none() && lock(&way.state.down).elapsed() >= UNREACHABLE_AFTER
         };
         ways.iter().filter(|(_, way)| away(way)).map(|(node, _)| node.clone()).collect()
     }
@@ -156,29 +157,29 @@ impl Links {
 struct Keeper {
     member: Member,
     dialer: PeerDialer,
-    road: Arc<Road>,
+    state: Arc<PeerState>,
     gateway: Weak<Gateway>,
     unreachable: mpsc::UnboundedSender<NodeId>,
 }
 
 impl Keeper {
-    async fn keep(self) {
-        let mut pause = Pause::new();
+    async fn run(self) {
+        let mut pause = Backoff::new();
         let mut since = Instant::now();
         loop {
             match self.connect().await {
                 Ok((link, peer)) => {
-                    pause.stood();
+                    pause.reset();
                     tracing::debug!(node = %self.member, "linked");
-                    *lock(&self.road.link) =
-                        Some(Up { messages: link.clone(), peer: peer.clone() });
+                    *lock(&self.state.link) =
+                        Some(ActiveLink { messages: link.clone(), peer: peer.clone() });
                     // The stream may end alone, and the connection would stay up without it.
                     tokio::select! {
                         _ = peer.closed() => {}
                         () = link.closed() => {}
                     }
-                    *lock(&self.road.down) = Instant::now();
-                    *lock(&self.road.link) = None;
+                    *lock(&self.state.down) = Instant::now();
+                    *lock(&self.state.link) = None;
                     peer.close();
                     // What was on its way is told as lost before the next link takes anything.
                     link.closed().await;
@@ -186,20 +187,20 @@ impl Keeper {
                 }
                 Err(error) => {
                     tracing::debug!(%error, node = %self.member, "no link");
-                    if since.elapsed() >= PATIENCE {
+                    if since.elapsed() >= UNREACHABLE_AFTER {
                         since = Instant::now();
                         // Nobody to hear it: the node stops.
                         let _ = self.unreachable.send(self.member.node.clone());
                     }
                 }
             }
-            pause.pass().await;
+            pause.wait().await;
         }
     }
 
     async fn connect(&self) -> Result<(Arc<MessageLink>, PeerLink), String> {
-        let addresses = lock(&self.road.addresses).clone();
-        reach::first(&addresses, async |address| {
+        let addresses = lock(&self.state.addresses).clone();
+        dial::connect_first(&addresses, async |address| {
             let node = Some(self.member.node.clone());
             let peer = self.dialer.connect(address, Alpn::Bulk, node).await?;
             let sink = Sink { member: self.member.clone(), gateway: self.gateway.clone() };
@@ -219,7 +220,7 @@ struct Sink {
 impl ReplyHandler for Sink {
     fn on_replies(&self, batch: &mut Vec<(u64, Reply)>) {
         if let Some(gateway) = self.gateway.upgrade() {
-            gateway.replies(batch);
+            gateway.handle_peer_replies(batch);
         }
     }
 
@@ -227,7 +228,7 @@ impl ReplyHandler for Sink {
         if let Some(gateway) = self.gateway.upgrade() {
             tracing::debug!(node = %self.member, why = lost.reason, "a link broke");
             gateway.not_sent(lost.not_sent);
-            gateway.lost(&self.member);
+            gateway.on_member_lost(&self.member);
         }
     }
 }

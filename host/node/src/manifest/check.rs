@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ostraca_core::hash::ShardKeyRule;
 
-use super::file::{File, Grants};
-use super::{Access, Life, Manifest, ManifestError, ManifestLimits};
-use crate::input::{Text, units};
+use super::file::{GrantsSection, ManifestFile};
+use super::{Access, Lifecycle, Manifest, ManifestError, ManifestLimits};
+use crate::user_file::{SourceText, units};
 
 const NAME: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,23 +21,27 @@ const _: () = assert!(
         <= ostraca_store::entity::MAX_COMMIT_BYTES
 );
 
-pub(super) fn manifest(input: &Text<'_>, file: File) -> Result<Manifest, ManifestError> {
-    required(input, "type", &file.kind, "type = \"counter\"")?;
+pub(super) fn manifest(
+    input: &SourceText<'_>,
+    file: ManifestFile,
+) -> Result<Manifest, ManifestError> {
+    required(input, "type", &file.entity_type, "type = \"counter\"")?;
     required(input, "component", &file.component, "component = \"target/ostraca/counter.wasm\"")?;
-    name(input, "type", &file.kind)?;
+    name(input, "type", &file.entity_type)?;
     name(input, "pool", &file.pool)?;
     let shard_key =
         ShardKeyRule::parse(&file.shard_key).map_err(|why| input.at(&["shard-key"], why, None))?;
     let limits = limits(input, &file)?;
     let day = Duration::from_secs(86_400);
-    if file.life.idle < Duration::from_millis(100) || file.life.idle > day {
+    if file.lifecycle.idle_timeout < Duration::from_millis(100) || file.lifecycle.idle_timeout > day
+    {
         return Err(range(input, &["life", "idle"], "100 ms", "24 h"));
     }
-    if file.life.remember {
+    if file.lifecycle.remember_entities {
         let help = "leave it out: instances start at their first message";
         return Err(not_yet(input, &["life", "remember"], "`remember = true`", help));
     }
-    let Grants { ask, http, topics } = &file.grants;
+    let GrantsSection { ask, http, topics } = &file.grants;
     for (key, wanted) in [("ask", ask), ("http", http), ("topics", topics)] {
         if !wanted.is_empty() {
             let what = format!("a grant of `{key}`");
@@ -46,25 +50,33 @@ pub(super) fn manifest(input: &Text<'_>, file: File) -> Result<Manifest, Manifes
     }
     access(input, &file.access.send)?;
     Ok(Manifest {
-        kind: file.kind,
+        entity_type: file.entity_type,
         component: file.component,
         pool: file.pool,
         shard_key,
         limits,
-        life: Life { idle: file.life.idle, remember: file.life.remember },
+        lifecycle: Lifecycle {
+            idle_timeout: file.lifecycle.idle_timeout,
+            remember_entities: file.lifecycle.remember_entities,
+        },
         grants: super::Grants { ask: file.grants.ask },
         access: Access { send: file.access.send },
     })
 }
 
-fn required(input: &Text<'_>, key: &str, value: &str, example: &str) -> Result<(), ManifestError> {
+fn required(
+    input: &SourceText<'_>,
+    key: &str,
+    value: &str,
+    example: &str,
+) -> Result<(), ManifestError> {
     if !value.is_empty() {
         return Ok(());
     }
     Err(input.at(&[key], format!("the key `{key}` is needed"), Some(format!("add `{example}`"))))
 }
 
-fn name(input: &Text<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
+fn name(input: &SourceText<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
     let good = value.len() <= NAME
         && value.starts_with(|c: char| c.is_ascii_alphanumeric())
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
@@ -77,7 +89,7 @@ fn name(input: &Text<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
     Err(input.at(&[key], why, None))
 }
 
-fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError> {
+fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
     let sizes: [(&str, u64, u64, u64); 6] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
@@ -85,11 +97,11 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
         ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
         ("message", it.message, 1, 64 << 20),
         ("reply", it.reply, 1, MOST_REPLY),
-        ("log-line", it.log_line, 16, 1 << 20),
+        ("log-line", it.log_line_bytes, 16, 1 << 20),
     ];
     for (key, value, least, most) in sizes {
         if !(least..=most).contains(&value) {
-            let (least, most) = (units::show_size(least), units::show_size(most));
+            let (least, most) = (units::format_size(least), units::format_size(most));
             return Err(range(input, &["limits", key], &least, &most));
         }
     }
@@ -99,7 +111,7 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
     ];
     for (key, value, least, most) in times {
         if !(least..=most).contains(&value) {
-            let (least, most) = (units::show_time(least), units::show_time(most));
+            let (least, most) = (units::format_duration(least), units::format_duration(most));
             return Err(range(input, &["limits", key], &least, &most));
         }
     }
@@ -108,7 +120,7 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
         ("turn-keys", it.turn_keys, 16_384),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
-        ("log-lines", it.log_lines, 1_000_000),
+        ("log-lines", it.log_lines_per_second, 1_000_000),
     ];
     for (key, value, most) in counts {
         if !(1..=most).contains(&value) {
@@ -127,12 +139,12 @@ fn limits(input: &Text<'_>, file: &File) -> Result<ManifestLimits, ManifestError
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,
-        log_lines: it.log_lines,
-        log_line: it.log_line,
+        log_lines_per_second: it.log_lines_per_second,
+        log_line_bytes: it.log_line_bytes,
     })
 }
 
-fn access(input: &Text<'_>, send: &[String]) -> Result<(), ManifestError> {
+fn access(input: &SourceText<'_>, send: &[String]) -> Result<(), ManifestError> {
     for rule in send {
         let good = match rule.split_once('/') {
             None => rule == "*",
@@ -147,12 +159,12 @@ fn access(input: &Text<'_>, send: &[String]) -> Result<(), ManifestError> {
     Ok(())
 }
 
-fn range(input: &Text<'_>, path: &[&str], least: &str, most: &str) -> ManifestError {
+fn range(input: &SourceText<'_>, path: &[&str], least: &str, most: &str) -> ManifestError {
     let key = path.last().copied().unwrap_or_default();
     input.at(path, format!("`{key}` must be from {least} to {most}"), None)
 }
 
-fn not_yet(input: &Text<'_>, path: &[&str], what: &str, help: &str) -> ManifestError {
+fn not_yet(input: &SourceText<'_>, path: &[&str], what: &str, help: &str) -> ManifestError {
     let why = format!("this release does not know how to do {what} yet");
     input.at_with("not-supported-yet", path, why, Some(help.into()))
 }

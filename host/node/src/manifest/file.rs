@@ -6,32 +6,32 @@ use ostraca_core::hash::ShardKeyRule;
 use serde::{Deserialize, Serialize};
 
 use super::Manifest;
-use crate::input::units;
+use crate::user_file::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct File {
+pub(super) struct ManifestFile {
     #[serde(rename = "type")]
-    pub(super) kind: String,
+    pub(super) entity_type: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) component: String,
     pub(super) pool: String,
     pub(super) shard_key: String,
-    pub(super) limits: Limits,
-    pub(super) life: Life,
-    pub(super) grants: Grants,
-    pub(super) access: Access,
+    pub(super) limits: LimitsSection,
+    pub(super) lifecycle: LifecycleSection,
+    pub(super) grants: GrantsSection,
+    pub(super) access: AccessSection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Limits {
+pub(super) struct LimitsSection {
     #[serde(with = "units::size")]
     pub(super) memory: u64,
     pub(super) table_elements: u32,
-    #[serde(with = "units::time")]
+    #[serde(with = "units::duration")]
     pub(super) turn_time: Duration,
-    #[serde(with = "units::time")]
+    #[serde(with = "units::duration")]
     pub(super) activation_time: Duration,
     #[serde(with = "units::size")]
     pub(super) state: u64,
@@ -44,22 +44,22 @@ pub(super) struct Limits {
     #[serde(with = "units::size")]
     pub(super) reply: u64,
     pub(super) mailbox: u32,
-    pub(super) log_lines: u32,
+    pub(super) log_lines_per_second: u32,
     #[serde(with = "units::size")]
-    pub(super) log_line: u64,
+    pub(super) log_line_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Life {
-    #[serde(with = "units::time")]
-    pub(super) idle: Duration,
-    pub(super) remember: bool,
+pub(super) struct LifecycleSection {
+    #[serde(with = "units::duration")]
+    pub(super) idle_timeout: Duration,
+    pub(super) remember_entities: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Grants {
+pub(super) struct GrantsSection {
     pub(super) ask: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) http: Vec<String>,
@@ -69,26 +69,26 @@ pub(super) struct Grants {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Access {
+pub(super) struct AccessSection {
     pub(super) send: Vec<String>,
 }
 
-impl Default for File {
+impl Default for ManifestFile {
     fn default() -> Self {
         Self {
-            kind: String::new(),
+            entity_type: String::new(),
             component: String::new(),
             pool: "default".into(),
             shard_key: "id".into(),
-            limits: Limits::default(),
-            life: Life::default(),
-            grants: Grants::default(),
-            access: Access::default(),
+            limits: LimitsSection::default(),
+            lifecycle: LifecycleSection::default(),
+            grants: GrantsSection::default(),
+            access: AccessSection::default(),
         }
     }
 }
 
-impl Default for Limits {
+impl Default for LimitsSection {
     fn default() -> Self {
         let wasm = ostraca_wasm::InstanceLimits::default();
         Self {
@@ -103,36 +103,36 @@ impl Default for Limits {
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
-            log_lines: wasm.log_lines_per_second,
-            log_line: wasm.log_line_bytes as u64,
+            log_lines_per_second: wasm.log_lines_per_second,
+            log_line_bytes: wasm.log_line_bytes as u64,
         }
     }
 }
 
-impl Default for Life {
+impl Default for LifecycleSection {
     fn default() -> Self {
-        Self { idle: Duration::from_secs(120), remember: false }
+        Self { idle_timeout: Duration::from_secs(120), remember_entities: false }
     }
 }
 
-impl Default for Access {
+impl Default for AccessSection {
     fn default() -> Self {
         Self { send: vec!["*".into()] }
     }
 }
 
-impl File {
+impl ManifestFile {
     pub(super) fn from_manifest(from: Manifest) -> Self {
         let limits = from.limits;
         Self {
-            kind: from.kind,
+            entity_type: from.entity_type,
             component: from.component,
             pool: from.pool,
             shard_key: match from.shard_key {
                 ShardKeyRule::Id => "id".into(),
                 ShardKeyRule::Until(separator) => format!("until:{separator}"),
             },
-            limits: Limits {
+            limits: LimitsSection {
                 memory: limits.memory,
                 table_elements: limits.table_elements,
                 turn_time: limits.turn_time,
@@ -144,12 +144,15 @@ impl File {
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,
-                log_lines: limits.log_lines,
-                log_line: limits.log_line,
+                log_lines_per_second: limits.log_lines_per_second,
+                log_line_bytes: limits.log_line_bytes,
             },
-            life: Life { idle: from.life.idle, remember: from.life.remember },
-            grants: Grants { ask: from.grants.ask, ..Grants::default() },
-            access: Access { send: from.access.send },
+            lifecycle: LifecycleSection {
+                idle_timeout: from.lifecycle.idle_timeout,
+                remember_entities: from.lifecycle.remember_entities,
+            },
+            grants: GrantsSection { ask: from.grants.ask, ..GrantsSection::default() },
+            access: AccessSection { send: from.access.send },
         }
     }
 

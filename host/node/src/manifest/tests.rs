@@ -12,7 +12,10 @@ fn two_lines_are_a_manifest_with_the_default_limits() {
     assert_eq!(manifest.wasm_limits(), ostraca_wasm::InstanceLimits::default());
     assert_eq!((manifest.pool.as_str(), &manifest.shard_key), ("default", &ShardKeyRule::Id));
     assert_eq!((manifest.limits.message, manifest.limits.mailbox), (1 << 20, 1_000));
-    assert_eq!(manifest.life, Life { idle: Duration::from_secs(120), remember: false });
+    assert_eq!(
+        manifest.lifecycle,
+        Lifecycle { idle_timeout: Duration::from_secs(120), remember_entities: false }
+    );
     assert!(manifest.access.allows("client/anybody"));
 }
 
@@ -30,7 +33,7 @@ fn manifests_that_mean_the_same_have_the_same_canonical_text() {
 fn the_effective_text_parses_to_the_same_manifest() {
     let text = format!("{SMALL}shard-key = \"until:/\"\n[life]\nidle = \"5 s\"\n");
     let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
-    let again = Manifest::parse(&manifest.text_effective(), "entity.toml");
+    let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
     assert_eq!(again.expect("a manifest"), manifest);
 }
 

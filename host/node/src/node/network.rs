@@ -15,26 +15,26 @@ use ostraca_wire::peer::{PeerDescriptor, PeerDialer};
 use ostraca_wire::server::{PeerConfig as PeerSide, Server};
 use tokio::runtime::Handle;
 
-use super::joining::Stores;
-use super::parts::Basis;
+use super::builder::NodeBuilder;
+use super::store_access::StoreHandles;
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
-use crate::peers::{Peers, Streams};
+use crate::peers::{PeerBackend, PeerStreamHandler};
 use crate::rows::FORMAT;
-use crate::service::Door;
-use crate::stores::Local;
+use crate::service::ClientService;
+use crate::stores::LocalStore;
 
 /// The socket, and what answers at it.
 pub(super) struct Network {
-    pub(super) server: Arc<Server<Door>>,
+    pub(super) server: Arc<Server<ClientService>>,
     pub(super) dialer: PeerDialer,
     pub(super) address: SocketAddr,
     /// Where others reach the node.
     pub(super) addresses: Vec<String>,
-    pub(super) door: Arc<Door>,
-    peers: Arc<Peers>,
+    pub(super) client_service: Arc<ClientService>,
+    peers: Arc<PeerBackend>,
     /// What the node says of itself to others.
     facts: PeerDescriptor,
 }
@@ -42,59 +42,62 @@ pub(super) struct Network {
 impl Network {
     /// Binds the socket. Nothing is taken from it until [`Server::run`].
     pub(super) fn bind(
-        basis: &Basis,
+        basis: &NodeBuilder,
         identity: &Identity,
         trust: &TrustRoot,
-        control: &Control,
-        own: Option<&Local>,
+        control: &ControlThread,
+        own: Option<&LocalStore>,
     ) -> Result<Self, NodeError> {
         let config = &basis.config;
         let facts = facts(basis, own);
         let entities = own.map(|own| EntityServer::new(own.sled.clone(), ServerOptions::default()));
-        let peers = Arc::new(Peers {
-            bulk: Handle::current(),
-            control: control.runtime.clone(),
-            heard: control.words.clone(),
-            entities,
-            rows: OnceLock::new(),
+        let peers = Arc::new(PeerBackend {
+            bulk_runtime: Handle::current(),
+            control_runtime: control.runtime.clone(),
+            control_inbox: control.inbox.clone(),
+            entity_server: entities,
+            cluster_server: OnceLock::new(),
             gateway: OnceLock::new(),
         });
-        let door = Arc::new(Door::default());
+        let door = Arc::new(ClientService::default());
         let (server, dialer) = Server::bind_with_peers(
             config.listen,
             "listen",
             identity,
             trust,
             config.wire_limits(),
-            PeerSide { descriptor: facts.clone(), service: Arc::new(Streams(peers.clone())) },
+            PeerSide {
+                descriptor: facts.clone(),
+                service: Arc::new(PeerStreamHandler(peers.clone())),
+            },
             door.clone(),
         )?;
         let address = server.local_addr()?;
         let addresses = announced(config, address);
         let server = Arc::new(server);
-        Ok(Self { server, dialer, address, addresses, door, peers, facts })
+        Ok(Self { server, dialer, address, addresses, client_service: door, peers, facts })
     }
 
     /// The store was found: others may ask for its rows here, and hear what it says of the cluster.
-    pub(super) fn found(&mut self, stores: &Stores) {
+    pub(super) fn set_cluster_info(&mut self, stores: &StoreHandles) {
         // Set here and nowhere else.
-        let rows = ClusterServer::new(stores.rows.clone(), ServerOptions::default());
-        let _ = self.peers.rows.set(rows);
-        self.facts.node.store_id = stores.found.identity.store_id;
-        self.facts.shards = stores.found.shards;
-        self.facts.hash.clone_from(&stores.found.hash);
+        let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());
+        let _ = self.peers.cluster_server.set(rows);
+        self.facts.node.store_id = stores.cluster_info.identity.store_id;
+        self.facts.shards = stores.cluster_info.shards;
+        self.facts.hash.clone_from(&stores.cluster_info.hash);
         self.facts.addresses.clone_from(&self.addresses);
         self.server.set_peer_descriptor(self.facts.clone());
     }
 
     /// The node can take messages that other nodes pass on.
-    pub(super) fn serve(&self, gateway: &Arc<Gateway>) {
+    pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // Set here and nowhere else.
         let _ = self.peers.gateway.set(gateway.clone());
     }
 
     /// Tells other nodes which life this is, each time that one was registered.
-    pub(super) fn registered(&self) -> Box<dyn Fn(&Member) + Send> {
+    pub(super) fn on_registered(&self) -> Box<dyn Fn(&Member) + Send> {
         let (server, facts) = (self.server.clone(), self.facts.clone());
         Box::new(move |member| {
             let node = NodeDescriptor { incarnation: member.incarnation, ..facts.node.clone() };
@@ -104,16 +107,16 @@ impl Network {
 }
 
 /// What the node knows of itself before it has found the store.
-fn facts(basis: &Basis, own: Option<&Local>) -> PeerDescriptor {
+fn facts(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
     let config = &basis.config;
     let node = NodeDescriptor {
         cluster: basis.cluster,
-        store_id: own.map_or(0, |own| own.found.identity.store_id),
+        store_id: own.map_or(0, |own| own.cluster_info.identity.store_id),
         node: basis.node.clone(),
         incarnation: Incarnation::default(),
     };
     let (shards, hash) = match own {
-        Some(own) => (own.found.shards, own.found.hash.clone()),
+        Some(own) => (own.cluster_info.shards, own.cluster_info.hash.clone()),
         None => {
             (config.expected_shards.unwrap_or(0), config.expected_hash.clone().unwrap_or_default())
         }

@@ -4,56 +4,60 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 
-use super::joining::Stores;
-use super::parts::Basis;
+use super::builder::NodeBuilder;
+use super::store_access::StoreHandles;
 use crate::config::Config;
 use crate::control;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
-use crate::record::Recorder;
-use crate::stats::Gauges;
-use crate::worker::{self, Answered, Answers, Input, Parts, Report};
+use crate::recording::Recorder;
+use crate::stats::WorkerGauges;
+use crate::worker::{self, Input, ReplySink, WorkerDeps, WorkerReply, WorkerReport};
 
 /// A worker's input, and its thread.
-pub(super) type Worker = (mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>);
+pub(super) type WorkerHandle = (mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>);
 
 /// All of them.
 pub(super) struct Workers {
-    pub(super) threads: Vec<Worker>,
-    pub(super) gauges: Vec<Arc<Gauges>>,
-    pub(super) reports: mpsc::UnboundedReceiver<Report>,
-    answerer: Arc<Answerer>,
+    pub(super) threads: Vec<WorkerHandle>,
+    pub(super) gauges: Vec<Arc<WorkerGauges>>,
+    pub(super) reports: mpsc::UnboundedReceiver<WorkerReport>,
+    gateway: Arc<DeferredGateway>,
 }
 
 impl Workers {
     /// Starts them: none on a node without the role `host`. They share `most` instances.
-    pub(super) fn start(basis: &Basis, stores: &Stores, most: usize) -> Result<Self, NodeError> {
+    pub(super) fn start(
+        basis: &NodeBuilder,
+        stores: &StoreHandles,
+        most: usize,
+    ) -> Result<Self, NodeError> {
         let config = &basis.config;
         let count = match (config.roles().host, config.workers) {
             (false, _) => 0,
             (true, 0) => std::thread::available_parallelism().map_or(1, usize::from),
             (true, set) => set,
         };
-        let answerer = Arc::new(Answerer::default());
+        let answerer = Arc::new(DeferredGateway::default());
         let (told, reports) = mpsc::unbounded_channel();
         let (mut threads, mut gauges) = (Vec::new(), Vec::new());
         for index in 0..count {
-            let gauge = Arc::new(Gauges::default());
+            let gauge = Arc::new(WorkerGauges::default());
             gauges.push(gauge.clone());
-            threads.push(spawn(Parts {
+            threads.push(spawn(WorkerDeps {
                 index,
                 settings: config.shard_settings(),
-                cap: (most / count).max(1),
+                max_instances: (most / count).max(1),
                 clock: basis.clock.clone(),
-                store: stores.entities.clone(),
+                entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),
                 gauges: gauge,
                 recorder: recorder(config, index)?,
                 reports: told.clone(),
-                answers: answerer.clone(),
+                replies: answerer.clone(),
             })?);
         }
-        Ok(Self { threads, gauges, reports, answerer })
+        Ok(Self { threads, gauges, reports, gateway: answerer })
     }
 
     /// Where each is told something.
@@ -62,15 +66,15 @@ impl Workers {
     }
 
     /// Their answers go there: they were made before it.
-    pub(super) fn answer_to(&self, gateway: &Arc<Gateway>) {
+    pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // Set once, by the start.
-        let _ = self.answerer.0.set(gateway.clone());
+        let _ = self.gateway.0.set(gateway.clone());
     }
 }
 
 /// What workers say goes to the control thread, until every one of them has ended.
-pub(super) async fn pass_on(
-    mut heard: mpsc::UnboundedReceiver<Report>,
+pub(super) async fn forward_reports(
+    mut heard: mpsc::UnboundedReceiver<WorkerReport>,
     told: mpsc::UnboundedSender<control::Input>,
 ) {
     while let Some(report) = heard.recv().await {
@@ -81,30 +85,30 @@ pub(super) async fn pass_on(
 
 /// The gateway, for workers that are made before it.
 #[derive(Default)]
-struct Answerer(OnceLock<Arc<Gateway>>);
+struct DeferredGateway(OnceLock<Arc<Gateway>>);
 
-impl Answers for Answerer {
-    fn answered(&self, answers: &mut Vec<Answered>) {
+impl ReplySink for DeferredGateway {
+    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>) {
         if let Some(gateway) = self.0.get() {
-            gateway.answered(answers);
+            gateway.deliver_replies(answers);
         }
     }
 }
 
 fn recorder(config: &Config, index: usize) -> Result<Option<Recorder>, NodeError> {
     config
-        .record
+        .recording_dir
         .as_deref()
         .map(|dir| Recorder::create(dir, index, crate::clock::boot_millis()))
         .transpose()
         .map_err(|source| NodeError::File {
             action: "create",
-            path: config.record.clone().unwrap_or_default(),
+            path: config.recording_dir.clone().unwrap_or_default(),
             source,
         })
 }
 
-fn spawn(parts: Parts) -> Result<Worker, NodeError> {
+fn spawn(parts: WorkerDeps) -> Result<WorkerHandle, NodeError> {
     let (input, inputs) = mpsc::unbounded_channel();
     let name = format!("ostraca-worker-{}", parts.index);
     let failed = |source| NodeError::Thread { name: name.clone(), source };

@@ -13,9 +13,9 @@ fn stored(key: &str, value: Bytes) -> Stored {
 }
 
 fn holds(key: &RowKey, row: &Row, golden: &[u8]) {
-    let bytes = encode_core(row).expect("encodes");
+    let bytes = encode_row(row).expect("encodes");
     assert_eq!(bytes.as_ref(), golden);
-    let found = decode_core(&stored(&key_text(key), bytes)).expect("decodes");
+    let found = decode_row(&stored(&key_text(key), bytes)).expect("decodes");
     assert_eq!(found, Some((key.clone(), row.clone(), 7)));
 }
 
@@ -63,14 +63,14 @@ fn the_cores_rows_have_golden_bytes() {
 
 #[test]
 fn the_other_rows_have_golden_bytes() {
-    let bytes =
-        encode_value(&TimeRow { millis: 300, extensions: Default::default() }).expect("encodes");
+    let bytes = encode_value(&TimeRow { cluster_time_ms: 300, extensions: Default::default() })
+        .expect("encodes");
     assert_eq!(bytes.as_ref(), [3, 172, 2, 0]);
     let settings = SettingsRow {
         revision: 1,
         lease: 300,
-        margin: 2,
-        lane_life: 3,
+        lease_margin: 2,
+        lane_ttl: 3,
         extensions: Extensions::default(),
     };
     let bytes = encode_value(&settings).expect("encodes");
@@ -90,9 +90,9 @@ fn the_other_rows_have_golden_bytes() {
     let row = TypeRow {
         revision: 4,
         manifest: "m".into(),
-        component: [9; 32],
+        component_digest: [9; 32],
         component_size: 5,
-        methods: vec![MethodRow {
+        methods: vec![MethodEntry {
             name: "get".into(),
             query: true,
             extensions: Default::default(),
@@ -107,15 +107,15 @@ fn the_other_rows_have_golden_bytes() {
 
 #[test]
 fn extension_fields_have_golden_bytes() {
-    let method = MethodRow::new("get", true, "sum").expect("a method");
+    let method = MethodEntry::new("get", true, "sum").expect("a method");
     assert_eq!(
         codec::encode(&method).expect("encodes"),
         [3, b'g', b'e', b't', 1, 1, 4, 4, 3, b's', b'u', b'm']
     );
     assert_eq!(method.summary(), "sum");
-    let long = MethodRow::new("get", false, &"é".repeat(1_000)).expect("a method");
+    let long = MethodEntry::new("get", false, &"é".repeat(1_000)).expect("a method");
     assert_eq!(long.summary(), "é".repeat(256));
-    assert_eq!(MethodRow::new("get", true, "").expect("a method").extensions, Default::default());
+    assert_eq!(MethodEntry::new("get", true, "").expect("a method").extensions, Default::default());
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn a_row_of_another_format_is_refused_by_name() {
     );
     // As unreleased programs had them: they are refused, not read as something else.
     for (key, old) in [("nodes/n1", vec![2, 3, 200, 1]), ("shards/default/00000", vec![1, 2])] {
-        let error = decode_core(&stored(key, old.into())).expect_err("an old one").to_string();
+        let error = decode_row(&stored(key, old.into())).expect_err("an old one").to_string();
         assert!(error.contains("has format") && error.contains("init"), "{error}");
     }
-    assert!(decode_core(&stored("manager", Bytes::new())).is_err());
+    assert!(decode_row(&stored("manager", Bytes::new())).is_err());
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn row_keys_and_their_texts_map_one_to_one() {
     ] {
         assert_eq!(parse_key(other), None, "{other}");
         let row = stored(other, Bytes::from_static(&[1]));
-        assert_eq!(decode_core(&row).expect("not ours"), None);
+        assert_eq!(decode_row(&row).expect("not ours"), None);
     }
     assert_eq!(type_name(&type_key("counter")), Some("counter"));
     assert_eq!(type_name("types/default/"), None);
@@ -212,18 +212,18 @@ fn later(number: u32) -> Bytes {
 #[test]
 fn a_row_of_a_later_release_is_kept_whole_or_refused_by_name() {
     let Some((key, Row::Node(mut row), _)) =
-        decode_core(&stored("nodes/n1", later(GROUP))).expect("decodes")
+        decode_row(&stored("nodes/n1", later(GROUP))).expect("decodes")
     else {
         panic!("a node's row")
     };
     // This release marks the node dead.
     row.status = NodeStatus::Dead;
-    let bytes = encode_core(&Row::Node(row)).expect("encodes");
+    let bytes = encode_row(&Row::Node(row)).expect("encodes");
     let back: LaterNode = codec::decode(&bytes[1..]).expect("the later release reads it");
     assert_eq!((back.standing, back.renewals, back.format), (NodeStatus::Dead, 6, 4));
     assert_eq!(back.extensions.get::<String>(GROUP), Ok(Some("rack-1".into())));
     assert_eq!(key_text(&key), "nodes/n1");
-    let error = decode_core(&stored("nodes/n1", later(WITNESS))).expect_err("a required field");
+    let error = decode_row(&stored("nodes/n1", later(WITNESS))).expect_err("a required field");
     let text = error.to_string();
     assert!(text.contains("`nodes/n1`") && text.contains("field 3 of NodeRow"), "{text}");
 }
@@ -231,10 +231,10 @@ fn a_row_of_a_later_release_is_kept_whole_or_refused_by_name() {
 #[test]
 fn an_unreadable_cluster_format_is_refused_with_both_numbers() {
     ClusterRow::new(FORMAT).readable().expect("this release's own");
-    let raising = ClusterRow { next: FORMAT + 1, ..ClusterRow::new(FORMAT) };
+    let raising = ClusterRow { target_format: FORMAT + 1, ..ClusterRow::new(FORMAT) };
     for row in [ClusterRow::new(FORMAT + 1), ClusterRow::new(OLDEST_FORMAT - 1), raising] {
         let error = row.readable().expect_err("it cannot be read").to_string();
-        let theirs = if row.next == FORMAT { row.format } else { row.next };
+        let theirs = if row.target_format == FORMAT { row.format } else { row.target_format };
         assert!(error.contains(&format!("format {theirs}")), "{error}");
         assert!(error.contains(&format!("{OLDEST_FORMAT} to {FORMAT}")), "{error}");
     }

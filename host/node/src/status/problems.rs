@@ -5,58 +5,58 @@ use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
 use crate::failing::FailingType;
-use crate::view::View;
+use crate::view::ClusterView;
 
 /// What is looked at.
-pub(super) struct Seen<'a> {
-    pub(super) view: &'a View,
+pub(super) struct Diagnosis<'a> {
+    pub(super) view: &'a ClusterView,
     pub(super) cluster: &'a ClusterStatus,
     /// The node that looks.
-    pub(super) own: &'a str,
+    pub(super) local_node: &'a str,
     /// Milliseconds since its lease was renewed, or since the node started.
-    pub(super) since: u64,
+    pub(super) since_renewal_ms: u64,
     /// It has had a lease.
     pub(super) registered: bool,
     /// Milliseconds that its lease holds.
-    pub(super) lease: u64,
+    pub(super) lease_ms: u64,
 }
 
-impl Seen<'_> {
+impl Diagnosis<'_> {
     /// Its own lease.
     pub(super) fn lease(&self) -> Option<StatusProblem> {
-        if !self.registered && self.since >= self.lease {
+        if !self.registered && self.since_renewal_ms >= self.lease_ms {
             let text = format!(
                 "{} has not been able to register since it started {} s ago: it owns no shards yet",
-                self.own,
-                self.since / 1_000
+                self.local_node,
+                self.since_renewal_ms / 1_000
             );
-            return Some(trouble("lease-lapsed", text, &self.see_to_store()));
+            return Some(status_problem("lease-lapsed", text, &self.see_to_store()));
         }
-        if self.since >= self.lease {
+        if self.since_renewal_ms >= self.lease_ms {
             let text = format!(
                 "the lease of {} was last renewed {} s ago: its shards wait, and answer nothing until it is",
-                self.own,
-                self.since / 1_000
+                self.local_node,
+                self.since_renewal_ms / 1_000
             );
-            return Some(trouble("lease-lapsed", text, &self.see_to_store()));
+            return Some(status_problem("lease-lapsed", text, &self.see_to_store()));
         }
         let text = "the node's lease had lapsed: its shards wait until their claims were read back";
         let help = format!("wait a little; if it stays so: {}", self.see_to_store());
-        self.view.suspended.then(|| trouble("suspended", text.into(), &help))
+        self.view.suspended.then(|| status_problem("suspended", text.into(), &help))
     }
 
     /// What becomes of shards.
     pub(super) fn shards(&self, here: u64, serving: u64) -> Vec<StatusProblem> {
         let mut problems = Vec::new();
         if serving < here {
-            problems.push(trouble(
+            problems.push(status_problem(
                 "shards-not-serving",
                 format!("{} of {here} shards of this node do not serve yet", here - serving),
                 &format!("wait a little; if it stays so: {}", self.see_to_store()),
             ));
         }
         if self.cluster.manager.is_empty() {
-            problems.push(trouble(
+            problems.push(status_problem(
                 "no-manager",
                 "no live node manages: messages flow, and no shard finds a new owner".into(),
                 "a dead manager is followed within seconds; if not: start a node with the role `manager`",
@@ -72,16 +72,16 @@ impl Seen<'_> {
                 false => "start a node with the role `host`: none lives that may own shards",
             };
             let text = format!("{without} of {all} shards have no live owner: their messages wait");
-            problems.push(trouble("shards-unassigned", text, help));
+            problems.push(status_problem("shards-unassigned", text, help));
         }
         problems
     }
 
     /// Hosts that cannot run every type.
-    pub(super) fn unfit(&self) -> impl Iterator<Item = StatusProblem> {
-        self.view.unfit.iter().map(|(node, types)| {
+    pub(super) fn unrunnable_type_problems(&self) -> impl Iterator<Item = StatusProblem> {
+        self.view.hosts_with_unrunnable_types.iter().map(|(node, types)| {
             let types = types.join("`, `");
-            trouble(
+            status_problem(
                 "host-unfit",
                 format!("node {node} cannot run `{types}`: its shards go to hosts that can"),
                 &format!("`ostraca status` of {node} says why; deploy a component that it can run"),
@@ -95,20 +95,20 @@ impl Seen<'_> {
         for (node, row) in &self.view.nodes {
             let at = row.addresses.join(", ");
             match row.status {
-                NodeStatus::Dead => problems.push(trouble(
+                NodeStatus::Dead => problems.push(status_problem(
                     "node-dead",
                     format!("node {node} ({at}) is dead: it did not renew its lease"),
                     &format!("start it again; if it is gone for good: `ostraca forget {node}`"),
                 )),
-                NodeStatus::Live if out_of_reach.contains(node) => problems.push(trouble(
+                NodeStatus::Live if out_of_reach.contains(node) => problems.push(status_problem(
                     "node-unreached",
                     format!(
                         "{} has no connection to node {node} ({at}), which lives or died a moment ago: messages from here for its shards wait",
-                        self.own
+                        self.local_node
                     ),
-                    &format!("if it stays so: see to the network between {} and {node}", self.own),
+                    &format!("if it stays so: see to the network between {} and {node}", self.local_node),
                 )),
-                NodeStatus::Live if !row.store_available => problems.push(trouble(
+                NodeStatus::Live if !row.store_available => problems.push(status_problem(
                     "store-silent",
                     format!("node {node} gets no answer from the store, and gives its shards up"),
                     &format!("see to the network between {node} and {}", self.store()),
@@ -129,7 +129,7 @@ impl Seen<'_> {
     /// What to do when the store does not answer this node.
     fn see_to_store(&self) -> String {
         let node = self.cluster.store_node.as_str();
-        if node == self.own {
+        if node == self.local_node {
             return "see to the disk of this node, which carries the store: its log says more"
                 .into();
         }
@@ -144,7 +144,7 @@ impl Seen<'_> {
 }
 
 pub(super) fn store_stopped(why: &str) -> StatusProblem {
-    trouble(
+    status_problem(
         "store-stopped",
         format!("a write to the store failed, and it writes no more: {why}"),
         "fix the disk, then start the node again: nothing acknowledged is lost",
@@ -152,7 +152,7 @@ pub(super) fn store_stopped(why: &str) -> StatusProblem {
 }
 
 pub(super) fn store_low(why: &str) -> StatusProblem {
-    trouble(
+    status_problem(
         "store-low",
         format!("no turn that writes is taken, for want of disk: {why}"),
         "free disk, or lower `store.low-water-bytes`; it goes on by itself",
@@ -163,13 +163,13 @@ pub(super) fn store_low(why: &str) -> StatusProblem {
 pub(super) fn store_refused(why: &str) -> StatusProblem {
     let (what, help) = why.split_once("; ").unwrap_or((why, ""));
     let text = format!("{what}: this node uses no store, and its shards answer nothing");
-    trouble("store-refused", text, help)
+    status_problem("store-refused", text, help)
 }
 
 /// What fails of a type on a node, in one line.
 pub(super) fn failing_type(it: &FailingType) -> String {
     let codes: Vec<_> = it.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
-    format!("{} {} ({})", it.kind, it.entities, codes.join(", "))
+    format!("{} {} ({})", it.entity_type, it.entities, codes.join(", "))
 }
 
 /// Entities that do not recover by themselves.
@@ -180,7 +180,7 @@ pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
     let of = if it.stuck == 1 { "1 entity" } else { &format!("{} entities", it.stuck) };
     let text = format!(
         "{of} of `{}` on node {node} answered nothing but failures of late, as {} did: {}",
-        it.kind,
+        it.entity_type,
         it.example,
         failing_type(it)
     );
@@ -188,9 +188,9 @@ pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
         "`ostraca inspect {}` says how it fails; if it came with a new component, deploy the former one again: nothing that is stored was changed",
         it.example
     );
-    Some(trouble("entities-failing", text, &help))
+    Some(status_problem("entities-failing", text, &help))
 }
 
-pub(super) fn trouble(code: &str, text: String, help: &str) -> StatusProblem {
+pub(super) fn status_problem(code: &str, text: String, help: &str) -> StatusProblem {
     StatusProblem { code: code.into(), message: text, help: help.into() }
 }

@@ -23,16 +23,16 @@ pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>,
     let calls = Arc::new(link.open_rpc(kind).await?);
     // The stores push nothing.
     drop(calls.pushes());
-    Ok(Box::new(Wire { link, calls }))
+    Ok(Box::new(CallChannel { link, calls }))
 }
 
 /// A stream of calls, as the stores' clients need it.
-struct Wire {
+struct CallChannel {
     link: PeerLink,
     calls: Arc<RpcClient>,
 }
 
-impl Channel for Wire {
+impl Channel for CallChannel {
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         self.calls.call(body).map(|answer| answer.map_err(failure)).boxed()
     }

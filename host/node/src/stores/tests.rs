@@ -133,7 +133,9 @@ fn config(dir: &Path, join: &[&str], cluster: &str) -> Config {
 
 async fn founded(shards: u32) -> MemoryStore {
     let store = MemoryStore::new(9, CLUSTER, "test");
-    crate::ownership::found(&store, shards, &ClusterSettings::default()).await.expect("founded");
+    crate::cluster_bootstrap::initialize_cluster(&store, shards, &ClusterSettings::default())
+        .await
+        .expect("founded");
     store
 }
 
@@ -153,7 +155,7 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
         settings_revision: 1,
         extensions: Default::default(),
     };
-    let value = rows::encode_core(&Row::Node(row)).expect("encodes");
+    let value = rows::encode_row(&Row::Node(row)).expect("encodes");
     let key = rows::key_text(&RowKey::Node(name.into()));
     store
         .compare_and_set(CompareAndSet { key, expected: None, value: Some(value) })
@@ -161,7 +163,7 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
         .expect("written");
 }
 
-async fn join(config: &Config, from: &Running) -> Result<Remote, NodeError> {
+async fn join(config: &Config, from: &Running) -> Result<RemoteStore, NodeError> {
     connect(config, CLUSTER, &from.dialer, &Handle::current(), Duration::ZERO).await
 }
 
@@ -179,19 +181,21 @@ async fn the_store_is_found_through_any_node_and_remembered() {
 
     let config = config(dir.path(), &[&other.address], "shards = 64");
     let remote = join(&config, &own).await.expect("joined");
-    let Found { identity, shards, hash, time, .. } = &remote.found;
-    assert_eq!((identity.store_id, *shards, hash.as_str(), *time), (9, 64, HASH, 0));
-    let digest = remote.entity.put_blob(Bytes::from_static(b"component")).await.expect("put");
+    let ClusterInfo { identity, shards, hash, cluster_time, .. } = &remote.cluster_info;
+    assert_eq!((identity.store_id, *shards, hash.as_str(), *cluster_time), (9, 64, HASH, 0));
+    let digest = remote.entity_store.put_blob(Bytes::from_static(b"component")).await.expect("put");
     let found = store.get_blob(digest).await.expect("read");
     assert_eq!(found.as_deref(), Some(&b"component"[..]));
-    let row = remote.cluster.get("cluster").await.expect("read");
+    let row = remote.cluster_store.get("cluster").await.expect("read");
     assert_eq!(row, store.get("cluster").await.expect("read"));
     drop(remote);
 
     // Another store in the place of that one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
-    crate::ownership::found(&strange, 64, &ClusterSettings::default()).await.expect("founded");
+    crate::cluster_bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
+        .await
+        .expect("founded");
     let stranger =
         run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&strange));
     let config = self::config(dir.path(), &[&stranger.address], "");
@@ -273,8 +277,8 @@ async fn a_node_that_does_not_know_the_store_is_named() {
     assert!(error.to_string().contains("is node n3"), "{error}");
 
     let nobody = ["127.0.0.1:9".to_owned()];
-    let way = Way::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
-    let error = way.link(Alpn::Bulk).await.expect_err("nobody is there");
+    let way = StoreLocator::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
+    let error = way.connect(Alpn::Bulk).await.expect_err("nobody is there");
     assert_eq!((error.code(), error.is_retryable()), ("store-unreached", true));
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }

@@ -9,8 +9,8 @@ use futures::FutureExt;
 use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
 use ostraca_core::shard::{Event, Machine};
 
-use super::slots::{Live, SlotId};
-use super::{Report, Worker};
+use super::machines::{InstanceState, MachineId};
+use super::{Worker, WorkerReport};
 use crate::stats::Stats;
 
 /// A future panicked.
@@ -31,18 +31,18 @@ pub(super) fn contained<F: Future>(
 }
 
 /// What a call comes to, or that it panicked, which is counted. What it changed is not to be used any more.
-pub(super) fn caught<T>(stats: &Stats, call: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub(super) fn catch_panic<T>(stats: &Stats, call: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|what| counted(stats, &*what))
 }
 
 fn counted(stats: &Stats, what: &(dyn Any + Send)) -> Panicked {
-    let panicked = said(what);
+    let panicked = panic_message(what);
     Stats::count(&stats.panics);
     tracing::error!(%panicked, "a panic was contained: report it");
     panicked
 }
 
-fn said(what: &(dyn Any + Send)) -> Panicked {
+fn panic_message(what: &(dyn Any + Send)) -> Panicked {
     let text = what.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| what.downcast_ref::<String>().cloned());
     Panicked(text.unwrap_or_else(|| "no message".into()))
@@ -51,9 +51,9 @@ fn said(what: &(dyn Any + Send)) -> Panicked {
 impl Worker {
     /// Ends a machine that panicked, as one whose shard was lost: nothing that it remembers can be relied on. The
     /// shard is reported, and gets an owner and an epoch anew.
-    pub(super) fn lose(&mut self, id: SlotId, panicked: &Panicked) {
-        let now = self.parts.clock.now();
-        let Some(slot) = self.slots.get_mut(id) else { return };
+    pub(super) fn drop_panicked_machine(&mut self, id: MachineId, panicked: &Panicked) {
+        let now = self.deps.clock.now();
+        let Some(slot) = self.machines.get_mut(id) else { return };
         let (settings, owner) = (slot.machine.settings().clone(), slot.machine.ownership().clone());
         let mut ended = Machine::new(settings, owner.clone());
         ended.handle(now, Event::Drop);
@@ -61,15 +61,15 @@ impl Worker {
         slot.machine = ended;
         slot.serving = false;
         for (_, (_, live)) in slot.instances.drain() {
-            if let Live::Busy(interrupt) = live {
+            if let InstanceState::Busy(interrupt) = live {
                 interrupt.interrupt();
             }
         }
-        self.cap.remove_shard(&owner.shard);
-        self.slots.note(id);
+        self.instance_slots.remove_shard(&owner.shard);
+        self.machines.refresh(id);
         let shard = owner.shard.shard;
         self.unlist(shard, id);
-        let waited = self.tickets.iter().filter(|(_, ticket)| ticket.slot == id);
+        let waited = self.pending_replies.iter().filter(|(_, ticket)| ticket.slot == id);
         let waited: Vec<(ReplyToken, MessageKind)> =
             waited.map(|(token, ticket)| (*token, ticket.kind)).collect();
         for (token, kind) in waited {
@@ -80,7 +80,7 @@ impl Worker {
             };
             self.reply(id, token, outcome);
         }
-        self.say(Report::Lost(Box::new(owner), None, panicked.to_string()));
-        self.settle(id);
+        self.report(WorkerReport::ShardLost(Box::new(owner), None, panicked.to_string()));
+        self.remove_if_finished(id);
     }
 }

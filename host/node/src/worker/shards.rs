@@ -8,138 +8,145 @@ use std::sync::atomic::Ordering;
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Event, Machine, Ownership, Phase, StopReason};
 
-use super::slots::{Slot, SlotId};
-use super::{InMemory, Inspected, Report, Worker};
-use crate::record::Frame;
+use super::machines::{MachineEntry, MachineId};
+use super::{EntityInspection, ShardInspection, Worker, WorkerReport};
+use crate::recording::Frame;
 
 impl Worker {
     /// Makes a machine for an assigned shard, in the place of one of a lower epoch.
     pub(super) fn adopt(&mut self, owner: Ownership) {
         let shard = owner.shard.shard;
-        let before = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id)).map(Slot::epoch);
+        let before = self
+            .by_shard
+            .get(&shard)
+            .and_then(|id| self.machines.get(*id))
+            .map(MachineEntry::epoch);
         if let Some(before) = before {
             if before >= owner.epoch {
                 return;
             }
             self.forget(shard, before);
         }
-        let id = self.slots.insert(Slot::new(Machine::new(self.parts.settings.clone(), owner)));
+        let id = self
+            .machines
+            .insert(MachineEntry::new(Machine::new(self.deps.settings.clone(), owner)));
         self.by_shard.insert(shard, id);
-        self.carry_out(id, None);
+        self.execute_actions(id, None);
         for entry in self.types.values().cloned().collect::<Vec<_>>() {
-            self.tell(
+            self.handle_event(
                 id,
                 Event::TypeDeployed { entity_type: entry.name.clone(), settings: entry.settings() },
             );
         }
         if let Some((sent, lease)) = self.renewed {
-            self.tell(id, Event::LeaseRenewed { sent_at: sent, lease });
+            self.handle_event(id, Event::LeaseRenewed { sent_at: sent, lease });
         }
         if self.suspended {
-            self.tell(id, Event::Suspend);
+            self.handle_event(id, Event::Suspend);
         }
     }
 
     /// Has a shard given up. Heard twice or late it is answered again, as the first answer may be lost.
     pub(super) fn stop_shard(&mut self, shard: ShardId, epoch: Epoch, reason: StopReason) {
-        let present = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id));
+        let present = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id));
         if present.is_some_and(|slot| slot.epoch() > epoch) {
             return;
         }
-        let asked = |slot: &Slot| slot.shard() == shard && slot.epoch() == epoch;
+        let asked = |slot: &MachineEntry| slot.shard() == shard && slot.epoch() == epoch;
         let present = self.by_shard.get(&shard).copied();
-        let present = present.filter(|id| self.slots.get(*id).is_some_and(asked));
+        let present = present.filter(|id| self.machines.get(*id).is_some_and(asked));
         // One that was forgotten may not be gone yet: that is rare.
-        let former = || self.slots.iter().find(|(_, slot)| asked(slot)).map(|(id, _)| id);
+        let former = || self.machines.iter().find(|(_, slot)| asked(slot)).map(|(id, _)| id);
         let found = present.or_else(former);
-        let Some((id, ended)) = found.and_then(|id| Some((id, self.slots.get(id)?.ended()))) else {
-            return self.say(Report::Stopped(shard, epoch));
+        let Some((id, ended)) = found.and_then(|id| Some((id, self.machines.get(id)?.has_ended())))
+        else {
+            return self.report(WorkerReport::ShardStopped(shard, epoch));
         };
         if !ended {
-            return self.tell(id, Event::Stop(reason));
+            return self.handle_event(id, Event::Stop(reason));
         }
-        if let Some(slot) = self.slots.get_mut(id) {
+        if let Some(slot) = self.machines.get_mut(id) {
             slot.owes_stopped = true;
         }
-        self.settle(id);
+        self.remove_if_finished(id);
     }
 
     /// Drops a shard's machine; its slot stays, out of the messages' way, until nothing holds an instance of it.
     pub(super) fn forget(&mut self, shard: ShardId, epoch: Epoch) {
         let Some(id) = self.by_shard.get(&shard).copied() else { return };
-        if self.slots.get(id).is_some_and(|slot| slot.epoch() == epoch) {
+        if self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch) {
             self.by_shard.remove(&shard);
-            self.parts.stats.failing.forget(shard);
-            self.tell(id, Event::Drop);
+            self.deps.stats.failing_entities.remove_shard(shard);
+            self.handle_event(id, Event::Drop);
         }
     }
 
     pub(super) fn stop_all(&mut self, reason: StopReason) {
-        self.tell_all(&|| Event::Stop(reason));
+        self.broadcast_event(&|| Event::Stop(reason));
     }
 
     /// Tells every machine that is not at its end.
-    pub(super) fn tell_all(&mut self, event: &dyn Fn() -> Event) {
-        for place in 0..self.slots.places() {
-            if let Some(id) = self.slots.standing(place) {
-                self.tell(id, event());
+    pub(super) fn broadcast_event(&mut self, event: &dyn Fn() -> Event) {
+        for place in 0..self.machines.capacity() {
+            if let Some(id) = self.machines.active_at(place) {
+                self.handle_event(id, event());
             }
         }
     }
 
     /// Says that a machine has stopped once that is so, and lets a slot go that nothing can come for any more.
-    pub(super) fn settle(&mut self, id: SlotId) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
-        if !slot.ended() || slot.running > 0 {
+    pub(super) fn remove_if_finished(&mut self, id: MachineId) {
+        let Some(slot) = self.machines.get_mut(id) else { return };
+        if !slot.has_ended() || slot.running > 0 {
             return;
         }
-        let (shard, epoch, quiet) = (slot.shard(), slot.epoch(), slot.asked == 0);
+        let (shard, epoch, quiet) = (slot.shard(), slot.epoch(), slot.pending_store_calls == 0);
         // A machine that stopped has no commit under way; of one that was lost or forgotten the store must say so.
         let stopped = quiet || slot.machine.phase() == Phase::Stopped;
         if stopped && std::mem::take(&mut slot.owes_stopped) {
-            self.say(Report::Stopped(shard, epoch));
+            self.report(WorkerReport::ShardStopped(shard, epoch));
         }
         if quiet {
-            self.slots.remove(id);
+            self.machines.remove(id);
             self.unlist(shard, id);
-            self.write_frame(&Frame::Gone { machine: id.serial });
+            self.write_frame(&Frame::Removed { machine: id.serial });
         }
     }
 
     /// Gives a slot no more messages of its shard, unless a later slot has taken its place.
-    pub(super) fn unlist(&mut self, shard: ShardId, id: SlotId) {
+    pub(super) fn unlist(&mut self, shard: ShardId, id: MachineId) {
         if self.by_shard.get(&shard) == Some(&id) {
             self.by_shard.remove(&shard);
-            self.parts.stats.failing.forget(shard);
+            self.deps.stats.failing_entities.remove_shard(shard);
         }
     }
 
     /// What is in memory of entities of a shard.
-    pub(super) fn inspect(&self, shard: ShardId, entities: &[Entity]) -> Inspected {
-        let Some(slot) = self.by_shard.get(&shard).and_then(|id| self.slots.get(*id)) else {
-            return Inspected::default();
+    pub(super) fn inspect(&self, shard: ShardId, entities: &[Entity]) -> ShardInspection {
+        let Some(slot) = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id)) else {
+            return ShardInspection::default();
         };
-        let entities = entities.iter().map(|entity| InMemory {
-            live: slot.instances.contains_key(entity),
-            waiting: slot.machine.queued_messages(entity).unwrap_or(0),
-            failure: self.parts.stats.failing.last(shard, entity),
+        let entities = entities.iter().map(|entity| EntityInspection {
+            active: slot.instances.contains_key(entity),
+            mailbox_length: slot.machine.queued_messages(entity).unwrap_or(0),
+            last_failure: self.deps.stats.failing_entities.last_failure(shard, entity),
         });
-        Inspected { held: true, entities: entities.collect() }
+        ShardInspection { held: true, entities: entities.collect() }
     }
 
-    pub(super) fn say(&self, report: Report) {
+    pub(super) fn report(&self, report: WorkerReport) {
         // Nobody to hear it: the node is going down.
-        let _ = self.parts.reports.send(report);
+        let _ = self.deps.reports.send(report);
     }
 
     /// Writes the gauges: what is at its end is no shard of this worker any more.
     pub(super) fn gauge(&self) {
-        let gauges = &self.parts.gauges;
-        let totals = self.slots.totals();
+        let gauges = &self.deps.gauges;
+        let totals = self.machines.totals();
         gauges.entities.store(totals.entities, Ordering::Relaxed);
         gauges.queued.store(totals.queued, Ordering::Relaxed);
         gauges.serving.store(totals.serving, Ordering::Relaxed);
         gauges.shards.store(totals.shards, Ordering::Relaxed);
-        gauges.live.store(self.cap.granted() as u64, Ordering::Relaxed);
+        gauges.live.store(self.instance_slots.granted() as u64, Ordering::Relaxed);
     }
 }

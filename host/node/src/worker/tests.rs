@@ -14,13 +14,13 @@ mod panics;
 
 use super::*;
 use crate::manifest::Manifest;
-use crate::record::replay;
+use crate::recording::replay;
 
 #[derive(Default)]
 struct Heard(Mutex<Vec<(u64, Outcome, Epoch)>>);
 
-impl Answers for Heard {
-    fn answered(&self, answers: &mut Vec<Answered>) {
+impl ReplySink for Heard {
+    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>) {
         let told = answers.drain(..).map(|told| (told.tag, told.outcome, told.epoch));
         self.0.lock().expect("a lock").extend(told);
     }
@@ -28,7 +28,7 @@ impl Answers for Heard {
 
 struct Hand {
     worker: Worker,
-    reports: mpsc::UnboundedReceiver<Report>,
+    reports: mpsc::UnboundedReceiver<WorkerReport>,
     heard: Arc<Heard>,
     sent: u64,
     folder: tempfile::TempDir,
@@ -43,24 +43,24 @@ impl Hand {
         let folder = tempfile::tempdir().expect("a folder");
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let heard = Arc::new(Heard::default());
-        let parts = Parts {
+        let parts = WorkerDeps {
             index: 0,
             settings: Settings::default(),
-            cap: 10,
-            clock: Arc::new(Clock::new(0)),
-            store,
+            max_instances: 10,
+            clock: Arc::new(ClusterClock::new(0)),
+            entity_store: store,
             stats: Arc::default(),
             gauges: Arc::default(),
             recorder: Some(Recorder::create(folder.path(), 0, 1).expect("a recorder")),
             reports,
-            answers: heard.clone(),
+            replies: heard.clone(),
         };
         Self { worker: Worker::new(parts), reports: heard_reports, heard, sent: 0, folder }
     }
 
     fn renew(&mut self) {
-        let now = self.worker.parts.clock.now().mono;
-        self.worker.input(Input::Renewed(now, 3_000));
+        let now = self.worker.deps.clock.now().mono;
+        self.worker.input(Input::LeaseRenewed(now, 3_000));
     }
 
     fn adopt(&mut self, shard: u32, epoch: u64) {
@@ -78,11 +78,11 @@ impl Hand {
     }
 
     fn forget(&mut self, shard: u32, epoch: u64) {
-        self.worker.input(Input::Forget { shard: ShardId(shard), epoch: Epoch(epoch) });
+        self.worker.input(Input::DropShard { shard: ShardId(shard), epoch: Epoch(epoch) });
     }
 
     /// What is in memory of the entity that messages are for.
-    fn inspect(&self, shard: u32) -> Vec<InMemory> {
+    fn inspect(&self, shard: u32) -> Vec<EntityInspection> {
         self.worker.inspect(ShardId(shard), &[Entity::new("misbehaving", "a")]).entities
     }
 
@@ -95,7 +95,7 @@ impl Hand {
         shard: u32,
         method: &str,
         kind: MessageKind,
-        parcel: Option<crate::gateway::Parcel>,
+        parcel: Option<crate::gateway::PendingMessage>,
     ) -> u64 {
         self.sent += 1;
         let target = Entity::new("misbehaving", "a");
@@ -114,13 +114,13 @@ impl Hand {
             method: method.into(),
             body,
             created_ms: 1,
-            arrived_at: self.worker.parts.clock.now().mono,
+            arrived_at: self.worker.deps.clock.now().mono,
             deadline: None,
             context: Arc::default(),
         };
-        let back = Back::Gateway { tag: self.sent, parcel };
+        let back = ReplyTo::Gateway { tag: self.sent, pending: parcel };
         let (shard, message, charge) = (ShardId(shard), Arc::new(message), Charge::unmetered());
-        let delivery = Delivery { shard, message, back, charge };
+        let delivery = Delivery { shard, message, reply_to: back, charge };
         self.worker.input(Input::Messages(vec![delivery]));
         self.sent
     }
@@ -128,25 +128,27 @@ impl Hand {
     /// Lets the store and the guests answer until nothing is under way.
     async fn settle(&mut self) {
         loop {
-            self.worker.give_room();
-            self.worker.ask_store();
-            self.worker.hand_answers();
+            self.worker.assign_instance_slots();
+            self.worker.flush_store_calls();
+            self.worker.flush_replies();
             let Some(done) = self.worker.tasks.next().await else { return };
-            self.worker.done(done);
+            self.worker.handle_completion(done);
         }
     }
 
     /// The same until a guest runs a message.
     async fn until_a_guest_runs(&mut self) {
         for _ in 0..5_000 {
-            self.worker.give_room();
-            self.worker.ask_store();
-            let busy = |slot: &slots::Slot| {
-                slot.instances.values().any(|(_, live)| matches!(live, slots::Live::Busy(_)))
+            self.worker.assign_instance_slots();
+            self.worker.flush_store_calls();
+            let busy = |slot: &machines::MachineEntry| {
+                slot.instances
+                    .values()
+                    .any(|(_, live)| matches!(live, machines::InstanceState::Busy(_)))
             };
             match self.worker.tasks.next().now_or_never() {
-                Some(Some(done)) => self.worker.done(done),
-                _ if self.worker.slots.iter().any(|(_, slot)| busy(slot)) => return,
+                Some(Some(done)) => self.worker.handle_completion(done),
+                _ if self.worker.machines.iter().any(|(_, slot)| busy(slot)) => return,
                 _ => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         }
@@ -157,10 +159,12 @@ impl Hand {
         let mut all = Vec::new();
         while let Ok(report) = self.reports.try_recv() {
             all.push(match report {
-                Report::Serving(shard, epoch) => format!("serving {shard} {}", epoch.0),
-                Report::Stopped(shard, epoch) => format!("stopped {shard} {}", epoch.0),
-                Report::Lost(owner, ..) => format!("lost {} {}", owner.shard.shard, owner.epoch.0),
-                Report::Panicked(_) => "panicked".into(),
+                WorkerReport::ShardServing(shard, epoch) => format!("serving {shard} {}", epoch.0),
+                WorkerReport::ShardStopped(shard, epoch) => format!("stopped {shard} {}", epoch.0),
+                WorkerReport::ShardLost(owner, ..) => {
+                    format!("lost {} {}", owner.shard.shard, owner.epoch.0)
+                }
+                WorkerReport::Panicked(_) => "panicked".into(),
             });
         }
         all
@@ -168,7 +172,7 @@ impl Hand {
 
     /// What a message was answered, and under which epoch.
     fn answer(&mut self, tag: u64) -> Option<(String, u64)> {
-        self.worker.hand_answers();
+        self.worker.flush_replies();
         let heard = self.heard.0.lock().expect("a lock");
         heard.iter().find(|(other, ..)| *other == tag).map(|(_, outcome, epoch)| {
             let text = match outcome {
@@ -181,7 +185,7 @@ impl Hand {
     }
 
     fn slots(&self) -> usize {
-        self.worker.slots.iter().count()
+        self.worker.machines.iter().count()
     }
 
     fn replay(&mut self) -> u64 {
@@ -192,7 +196,7 @@ impl Hand {
 }
 
 /// The guest that misbehaves, with a minute for a turn.
-fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<Type> {
+fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a root");
     let target = "wasm32-unknown-unknown";
     let out = std::env::var_os("CARGO_TARGET_DIR")
@@ -217,7 +221,7 @@ fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<Type> {
     let program = host.prepare_blocking(&component, limits).expect("a program");
     let text = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
     let manifest = Manifest::parse(text, "entity.toml").expect("a manifest");
-    Arc::new(Type::new(1, manifest, &[], Some(program), [0; 32], 0))
+    Arc::new(DeployedType::new(1, manifest, &[], Some(program), [0; 32], 0))
 }
 
 fn host() -> ostraca_wasm::WasmRuntime {
@@ -249,7 +253,7 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
         assert!(told.contains(&serving) && told.len() == 3, "{told:?}");
         assert_eq!(told.iter().filter(|report| report.starts_with("stopped")).count(), 2);
     }
-    assert!(hand.worker.slots.places() <= 3, "places are used again");
+    assert!(hand.worker.machines.capacity() <= 3, "places are used again");
     assert!(hand.replay() >= 300);
 }
 
@@ -288,23 +292,23 @@ async fn s11_a_message_for_an_absent_shard_gets_not_owner() {
     hand.forget(1, 3);
     let late = hand.send(1, "who");
     assert_eq!(hand.answer(late), Some((codes::NOT_OWNER.into(), 0)));
-    assert!(hand.worker.tickets.is_empty());
+    assert!(hand.worker.pending_replies.is_empty());
 }
 
 #[tokio::test]
 async fn stopped_waits_for_an_interrupted_instance_to_end() {
     let host = host();
     let mut hand = Hand::new();
-    hand.worker.input(Input::Type(guest(&host)));
+    hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);
     let runs = hand.send(1, "spin_for_ever");
     hand.until_a_guest_runs().await;
     let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
-    assert!(inside.live);
+    assert!(inside.active);
     hand.forget(1, 1);
     assert_eq!(hand.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
-    assert_eq!(hand.worker.cap.granted(), 0, "its room is free");
+    assert_eq!(hand.worker.instance_slots.granted(), 0, "its room is free");
     hand.stop(1, 1);
     assert_eq!(hand.reports(), ["serving 1 1"], "its instance is still there");
     assert_eq!((hand.slots(), host.status().live_instances), (1, 1));
@@ -323,7 +327,7 @@ async fn stopped_waits_for_an_interrupted_instance_to_end() {
 async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     let host = host();
     let mut hand = Hand::new();
-    hand.worker.input(Input::Type(guest(&host)));
+    hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.worker.input(Input::Suspend);
     hand.adopt(1, 1);
@@ -331,7 +335,7 @@ async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     hand.settle().await;
     assert_eq!((hand.answer(waits), host.status().live_instances), (None, 0));
     let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
-    assert!(!inside.live && inside.waiting == 1);
+    assert!(!inside.active && inside.mailbox_length == 1);
     assert!(hand.inspect(2).is_empty(), "of a shard that is not here nothing is said");
     hand.worker.input(Input::Resume);
     hand.settle().await;

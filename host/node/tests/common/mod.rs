@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use ostraca_client::{Client, Profile};
 use ostraca_node::config::ClusterSettings;
-use ostraca_node::{Config, InitOptions, Initialised, Node, init};
+use ostraca_node::{Config, InitOptions, InitializedCluster, Node, init};
 
 /// The manifest of the counter.
 pub(crate) const COUNTER: &str = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
@@ -35,12 +35,12 @@ pub(crate) fn guest(name: &str) -> Bytes {
 }
 
 /// Makes the folder of a cluster's first node, n1.
-pub(crate) fn make(home: &Path) -> Initialised {
+pub(crate) fn make(home: &Path) -> InitializedCluster {
     make_with(home, ClusterSettings::default())
 }
 
 /// The same, with settings of the cluster.
-pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> Initialised {
+pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> InitializedCluster {
     let options = InitOptions {
         cluster_name: "test".into(),
         node: "n1".into(),
@@ -70,7 +70,7 @@ pub(crate) fn config(home: &Path) -> Config {
 }
 
 /// An operator's connection to a node of the cluster that was made.
-pub(crate) async fn client(node: &Node, made: &Initialised) -> Client {
+pub(crate) async fn client(node: &Node, made: &InitializedCluster) -> Client {
     let profile = Profile::new(vec![node.address().to_string()], &made.ca_pem, &made.admin);
     Client::connect(profile).await.expect("a connection")
 }

@@ -29,14 +29,14 @@ fn a_control_message_has_golden_bytes_and_one_sender() {
     let golden = [2, 2, b'n', b'1', 3, 200, 1, 5, 3, 200, 1, 1, 0, 7, 1, 5, 2, 1, 1, 0, 0, 0];
     assert_eq!(bytes.as_ref(), golden);
     assert_eq!(decode(&one(), &bytes), Ok((from, talk)));
-    assert_eq!(decode(&"n2".into(), &bytes), Err(Ignored::OtherNode(one())));
+    assert_eq!(decode(&"n2".into(), &bytes), Err(IgnoreReason::SenderMismatch(one())));
     for cut in 0..bytes.len() {
         assert!(decode(&one(), &bytes[..cut]).is_err(), "{cut}");
     }
     let longer = [&bytes[..], &[0]].concat();
-    assert!(matches!(decode(&one(), &longer), Err(Ignored::Unreadable(_))));
+    assert!(matches!(decode(&one(), &longer), Err(IgnoreReason::Malformed(_))));
     let newer = [&[VERSION + 1], &bytes[1..]].concat();
-    assert_eq!(decode(&one(), &newer), Err(Ignored::Version(VERSION + 1)));
+    assert_eq!(decode(&one(), &newer), Err(IgnoreReason::UnsupportedVersion(VERSION + 1)));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_message_of_a_later_release_is_read_or_ignored_whole() {
         assert!(error.to_string().contains("field 3"), "{error}");
     }
     let unknown = heard(&Later::Gossip { about: "n2".into() }, None);
-    assert_eq!(unknown, Err(Ignored::Kind(ControlMessage::KIND_COUNT)));
+    assert_eq!(unknown, Err(IgnoreReason::UnknownKind(ControlMessage::KIND_COUNT)));
 }
 
 #[test]

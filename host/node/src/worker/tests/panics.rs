@@ -6,7 +6,7 @@ use ostraca_core::records::{ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;
-use crate::gateway::Parcel;
+use crate::gateway::PendingMessage;
 
 /// A store in memory that panics once where it is told to.
 struct Panicking {
@@ -86,7 +86,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     let host = host();
     let store = Panicking::new();
     let mut hand = Hand::over(store.clone());
-    hand.worker.input(Input::Type(guest(&host)));
+    hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     store.panic_at("claim");
     hand.adopt(1, 1);
@@ -112,7 +112,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
         hand.settle().await;
         assert!(store.panicked.load(Ordering::Relaxed), "{place}");
         assert_eq!(hand.answer(fails), Some((outcome.into(), epoch)), "{place}");
-        assert_eq!(Stats::get(&hand.worker.parts.stats.panics), 1 + epoch, "{place}");
+        assert_eq!(Stats::get(&hand.worker.deps.stats.panics), 1 + epoch, "{place}");
         let works = hand.send(1, "who");
         hand.settle().await;
         assert_eq!(hand.answer(works), Some(("final".into(), epoch)), "{place}");
@@ -129,7 +129,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
 async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     let host = host();
     let mut hand = Hand::new();
-    hand.worker.input(Input::Type(guest(&host)));
+    hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);
     hand.adopt(2, 1);
@@ -149,9 +149,9 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     assert_eq!(hand.answer(waits), Some(("unknown".into(), 1)));
     assert_eq!(hand.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
     assert_eq!(hand.answer(panics), Some(("unknown".into(), 1)));
-    assert_eq!(Stats::get(&hand.worker.parts.stats.panics), 1);
+    assert_eq!(Stats::get(&hand.worker.deps.stats.panics), 1);
     // Its turn still runs, so its slot is there; it counts no more.
-    let totals = hand.worker.slots.totals();
+    let totals = hand.worker.machines.totals();
     assert_eq!((totals.shards, totals.serving, totals.queued), (1, 1, 0));
     let refused = hand.send(1, "who");
     hand.settle().await;
@@ -159,24 +159,24 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     let other = hand.send(2, "who");
     hand.settle().await;
     assert_eq!(hand.answer(other), Some(("final".into(), 1)), "its neighbour goes on");
-    assert_eq!((hand.worker.cap.granted(), hand.worker.slots.iter().count()), (1, 1));
+    assert_eq!((hand.worker.instance_slots.granted(), hand.worker.machines.iter().count()), (1, 1));
 
     hand.adopt(1, 2);
     hand.settle().await;
     let again = hand.send(1, "who");
     hand.settle().await;
     assert_eq!(hand.answer(again), Some(("final".into(), 2)));
-    assert!(hand.worker.tickets.is_empty());
+    assert!(hand.worker.pending_replies.is_empty());
 }
 
 #[tokio::test]
 async fn an_abandoned_query_does_not_run_but_a_command_does() {
     let host = host();
     let mut hand = Hand::new();
-    hand.worker.input(Input::Type(guest(&host)));
+    hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);
-    let gone = || Some(Parcel::answered());
+    let gone = || Some(PendingMessage::already_replied());
     let query = hand.send_as(1, "read", MessageKind::Query, gone());
     let command = hand.send_as(1, "passivate", MessageKind::Command, gone());
     let many: Vec<_> =
@@ -192,5 +192,5 @@ async fn an_abandoned_query_does_not_run_but_a_command_does() {
     }
     assert_eq!(hand.answer(command), Some(("final".into(), 1)));
     assert_eq!(hand.answer(last).map(|(_, epoch)| epoch), Some(1));
-    assert_eq!(Stats::get(&hand.worker.parts.stats.turns), 1, "{:?}", hand.answer(last));
+    assert_eq!(Stats::get(&hand.worker.deps.stats.turns), 1, "{:?}", hand.answer(last));
 }

@@ -1,0 +1,107 @@
+//! A deploy ends when the live hosts can run it (R24), or cannot, or take too long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use ostraca_core::rows::{Member, NodeStatus};
+use ostraca_wire::proto::{DeployResult, InspectedType, NodeIssue};
+use tokio::time::Instant;
+
+use super::AdminService;
+use crate::gateway::Gateway;
+
+/// How often hosts are asked.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+impl AdminService {
+    /// Waits for the live hosts to compile what was deployed, and notes which cannot or have not.
+    pub(crate) async fn wait_for_hosts(
+        &self,
+        gateway: &Gateway,
+        mut deployed: DeployResult,
+    ) -> DeployResult {
+        let until = Instant::now() + self.deploy_wait_timeout;
+        let mut asked = self.live_hosts();
+        loop {
+            let (name, revision) = (deployed.r#type.as_str(), deployed.revision);
+            let asking = asked.iter().map(|host| gateway.inspect_type(host, name));
+            let answers = join_all(asking).await;
+            let mut waiting = Vec::new();
+            let mut unanswered = Vec::new();
+            for (host, answer) in asked.into_iter().zip(answers) {
+                let node = host.node.to_string();
+                match answer.map(|at| progress(&at, revision)) {
+                    Ok(Progress::Done) => continue,
+                    Ok(Progress::Failed(why)) => {
+                        deployed.failed_hosts.push(NodeIssue { node, reason: why });
+                        continue;
+                    }
+                    Ok(Progress::Waits) => {
+                        let why =
+                            format!("it had not compiled it within {:?}", self.deploy_wait_timeout);
+                        unanswered.push(NodeIssue { node, reason: why });
+                    }
+                    Err(why) => unanswered.push(why),
+                }
+                waiting.push(host);
+            }
+            if waiting.is_empty() || Instant::now() >= until {
+                deployed.pending_hosts = unanswered;
+                return deployed;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+            // Those that have gone meanwhile are not waited for.
+            let live = self.live_hosts();
+            asked = waiting.into_iter().filter(|host| live.contains(host)).collect();
+        }
+    }
+
+    fn live_hosts(&self) -> Vec<Member> {
+        let view: Arc<_> = self.current_view();
+        let hosts = view
+            .nodes
+            .iter()
+            .filter(|(_, row)| row.roles.host && row.status == NodeStatus::Live)
+            .map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
+        hosts.collect()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Done,
+    Waits,
+    Failed(String),
+}
+
+fn progress(at: &InspectedType, revision: u64) -> Progress {
+    if at.revision >= revision {
+        Progress::Done
+    } else if at.failed_revision >= revision {
+        Progress::Failed(at.failure_reason.clone())
+    } else {
+        Progress::Waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_failed_an_older_revision_is_waited_for() {
+        let at = |revision, broken_revision| InspectedType {
+            revision,
+            failed_revision: broken_revision,
+            failure_reason: "it does not compile".into(),
+        };
+        let failed = Progress::Failed("it does not compile".into());
+        assert_eq!(progress(&at(0, 0), 2), Progress::Waits);
+        assert_eq!(progress(&at(1, 0), 2), Progress::Waits);
+        assert_eq!(progress(&at(0, 1), 2), Progress::Waits);
+        assert_eq!(progress(&at(1, 2), 2), failed);
+        assert_eq!(progress(&at(2, 0), 2), Progress::Done);
+        assert_eq!(progress(&at(3, 0), 2), Progress::Done);
+    }
+}

@@ -1,0 +1,101 @@
+//! Nodes and shards.
+
+use ostraca_core::rows::{NodeRow, NodeStatus};
+use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
+
+use super::*;
+use crate::clock::wall_millis;
+
+impl AdminService {
+    pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
+        let view = self.current_view();
+        let (now, wall) = (gateway.clock.now().cluster_time, wall_millis());
+        let reached = gateway.links.connected_nodes();
+        let own = view.member.as_ref().map(|member| member.node.clone());
+        let nodes = view.nodes.iter().map(|(node, row)| {
+            let owned = |shard: &&ostraca_core::rows::Assignment| {
+                shard.owner.as_ref().is_some_and(|owner| {
+                    owner.node == *node && owner.incarnation == row.incarnation
+                })
+            };
+            let answering = own.as_ref() == Some(node);
+            NodeState {
+                name: node.to_string(),
+                incarnation: format!("{}-{:016x}", row.incarnation.counter, row.incarnation.nonce),
+                roles: names(row),
+                addresses: row.addresses.clone(),
+                status: node_status(row).into(),
+                version: version(row.version),
+                registered_for_ms: row.registered_unix_ms().map_or_else(
+                    || now.saturating_sub(row.unix_ms),
+                    |registered| wall.saturating_sub(registered),
+                ),
+                registered_at_unix_ms: row.registered_unix_ms().unwrap_or(0),
+                renewals: row.renewals,
+                store_available: row.store_available,
+                shards: u32::try_from(view.shards.iter().filter(owned).count()).unwrap_or(u32::MAX),
+                is_self: answering,
+                reachable: (!answering && row.status == NodeStatus::Live)
+                    .then(|| reached.contains(node)),
+            }
+        });
+        let manager = view.manager.as_ref().filter(|row| view.alive(&row.holder));
+        Nodes {
+            nodes: nodes.collect(),
+            manager: manager.map_or_else(String::new, |row| row.holder.node.to_string()),
+            term: manager.map_or(0, |row| row.term),
+        }
+    }
+
+    pub(super) fn shards(&self) -> Vec<ShardInfo> {
+        let view = self.current_view();
+        let shards = view.shards.iter().zip(1_u32..).map(|(row, shard)| {
+            let owner = row.owner.as_ref().filter(|owner| view.alive(owner));
+            let held = view.held_shards.get(&ShardId(shard));
+            let state = match owner {
+                None => ShardState::Unassigned,
+                Some(_) if row.hand_off.is_some() => ShardState::Moving,
+                Some(owner) if view.member.as_ref() != Some(owner) => ShardState::Assigned,
+                Some(_) if held.is_some_and(|(_, serving)| *serving) => ShardState::Serving,
+                Some(_) => ShardState::Claiming,
+            };
+            let to = row.hand_off.as_ref().and_then(|moving| moving.target.as_ref());
+            ShardInfo {
+                shard,
+                epoch: row.epoch.0,
+                owner: owner.map_or_else(String::new, |owner| owner.node.to_string()),
+                state: state.into(),
+                target_node: to.map_or_else(String::new, ToString::to_string),
+            }
+        });
+        shards.collect()
+    }
+}
+
+fn names(row: &NodeRow) -> Vec<String> {
+    let roles = row.roles;
+    [
+        ("store", roles.store),
+        ("manager", roles.manager),
+        ("host", roles.host),
+        ("gateway", roles.gateway),
+    ]
+    .into_iter()
+    .filter(|(_, has)| *has)
+    .map(|(name, _)| name.to_owned())
+    .collect()
+}
+
+fn node_status(row: &NodeRow) -> proto::NodeStatus {
+    match row.status {
+        NodeStatus::Live if row.is_draining_or_leaving() => proto::NodeStatus::Draining,
+        NodeStatus::Live => proto::NodeStatus::Live,
+        NodeStatus::Dead => proto::NodeStatus::Dead,
+        NodeStatus::Left => proto::NodeStatus::Left,
+    }
+}
+
+/// As [`crate::node`] made a number of it.
+fn version(number: u64) -> String {
+    format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
+}

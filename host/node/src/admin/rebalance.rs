@@ -1,0 +1,157 @@
+//! Drains and rebalances, with their progress.
+
+use std::time::Duration;
+
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{Event, Notice};
+use ostraca_core::rows::NodeStatus;
+use ostraca_wire::proto::{DrainProgress, RebalancePlan, RebalanceProgress, ShardMove};
+use ostraca_wire::server::{AdminUpdate, update_channel};
+
+use super::*;
+
+/// How often progress is told.
+const STEP: Duration = Duration::from_millis(100);
+/// How long a rebalance may show nothing before it counts as done.
+const QUIET: Duration = Duration::from_secs(2);
+
+impl AdminService {
+    pub(super) fn drain(&self, node: &str, undo: bool) -> Result<AdminOutput, Problem> {
+        let view = self.current_view();
+        let name = NodeId::from(node);
+        let Some(row) = view.nodes.get(&name) else {
+            return Err(unknown_node(&view, node));
+        };
+        if row.status != NodeStatus::Live {
+            let text = format!("node `{node}` does not live: it has nothing to hand over");
+            return Err(problem("node-not-live", text, "`ostraca nodes` shows how nodes stand"));
+        }
+        let others = view.nodes.iter().any(|(other, row)| {
+            *other != name
+                && row.status == NodeStatus::Live
+                && row.roles.host
+                && row.store_available
+                && !row.is_draining_or_leaving()
+        });
+        if !undo && !others {
+            let text = format!("no other node can take the shards of `{node}`");
+            let help = "start another node with the role `host`, or undo another drain";
+            return Err(problem("no-other-host", text, help));
+        }
+        self.send_event(Event::Drain { node: name.clone(), draining: !undo });
+        let (parts, answer) = update_channel();
+        let mut pictures = self.view.clone();
+        let total = count(&view, &name).0;
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(STEP);
+            loop {
+                ticks.tick().await;
+                let view = pictures.borrow_and_update().clone();
+                let (left, in_flight) = count(&view, &name);
+                let live = view.nodes.get(&name).filter(|row| row.status == NodeStatus::Live);
+                let marked = live.is_some_and(|row| row.draining != undo);
+                let done = live.is_none() || (marked && (undo || left == 0));
+                let node = name.to_string();
+                let progress = DrainProgress { node, total, remaining: left, in_flight, done };
+                if parts.send(Ok(AdminUpdate::Drain(progress))).await.is_err() || done {
+                    return;
+                }
+            }
+        });
+        Ok(answer)
+    }
+
+    pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
+        let (answer, heard) = oneshot::channel();
+        // A control thread that has ended drops the answer.
+        let _ = self.control.send(control::Input::Plan(answer));
+        let plan = heard.await.map_err(|_| ostraca_wire::outcome::node_starting())?;
+        let moves = plan.into_iter().map(|(shard, from, to)| ShardMove {
+            shard: shard.0,
+            from: from.to_string(),
+            to: to.to_string(),
+        });
+        let moves: Vec<_> = moves.collect();
+        let view = self.current_view();
+        let mut live = view.nodes.values().filter(|row| row.status == NodeStatus::Live);
+        let first = live.next().map(|row| row.version);
+        let held_up = match live.any(|row| Some(row.version) != first) {
+            true => "nodes run different versions: nothing is balanced until they are alike",
+            false => "",
+        };
+        Ok(AdminOutput::RebalancePlan(RebalancePlan { moves, blocked_reason: held_up.into() }))
+    }
+
+    pub(super) async fn rebalance(&self) -> Result<AdminOutput, Problem> {
+        let (parts, answer) = update_channel();
+        let (pictures, events) = (self.view.clone(), self.events.clone());
+        let mut last = *events.watch().borrow();
+        self.send_event(Event::Rebalance);
+        // Asked of the control thread behind the command: what the command began shows as moving by then.
+        let nothing = match self.plan().await? {
+            AdminOutput::RebalancePlan(plan) => plan.moves.is_empty() && self.is_manager(),
+            _ => false,
+        };
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(STEP);
+            let mut progress = RebalanceProgress::default();
+            let mut quiet = tokio::time::Instant::now();
+            let mut told = None;
+            loop {
+                ticks.tick().await;
+                for event in events.after(last, usize::MAX) {
+                    last = event.sequence;
+                    match event.notice {
+                        Notice::HandOffStarted { .. } => progress.planned += 1,
+                        Notice::HandOffFailed { .. } => progress.failed += 1,
+                        _ => {}
+                    }
+                }
+                let moving = |view: &ClusterView| {
+                    view.shards.iter().filter(|row| row.hand_off.is_some()).count()
+                };
+                progress.in_flight = u32::try_from(moving(&pictures.borrow())).unwrap_or(u32::MAX);
+                progress.moved = progress
+                    .planned
+                    .saturating_sub(progress.failed)
+                    .saturating_sub(progress.in_flight);
+                if progress.in_flight > 0 {
+                    quiet = tokio::time::Instant::now();
+                }
+                let began = progress.planned > 0 || progress.in_flight > 0;
+                progress.done = quiet.elapsed() >= QUIET || (nothing && !began);
+                // Only what is news is told.
+                if told != Some(progress)
+                    && parts.send(Ok(AdminUpdate::Rebalance(progress))).await.is_err()
+                {
+                    return;
+                }
+                if progress.done {
+                    return;
+                }
+                told = Some(progress);
+            }
+        });
+        Ok(answer)
+    }
+
+    /// Whether this node is the manager: then what it plans is what will be done.
+    fn is_manager(&self) -> bool {
+        self.current_view()
+            .manager
+            .as_ref()
+            .is_some_and(|row| *row.holder.node.0 == *self.status.node)
+    }
+}
+
+/// Shards that a node owns, and those of them that are in a hand-off.
+fn count(view: &ClusterView, node: &NodeId) -> (u32, u32) {
+    let (mut left, mut in_flight) = (0, 0);
+    for row in view.shards.iter() {
+        if row.owner.as_ref().is_some_and(|owner| owner.node == *node && view.alive(owner)) {
+            left += 1;
+            in_flight += u32::from(row.hand_off.is_some());
+        }
+    }
+    (left, in_flight)
+}

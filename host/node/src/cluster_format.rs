@@ -1,0 +1,123 @@
+//! Raising the cluster's format: what records and rows may be written in (`docs/formats.md`).
+
+use ostraca_core::rows::{NodeStatus, Row, RowKey};
+use ostraca_store::ClusterStore;
+
+use crate::error::NodeError;
+use crate::rows::{self, ClusterRow};
+
+/// Raises the format to `to`, if every node that lives can read it. Whoever starts after the first step looks at the
+/// row once its own row stands, so it is either seen here or sees what is coming. May be repeated at any point.
+///
+/// # Errors
+/// [`NodeError::Format`] names the nodes that cannot read it, and nothing was raised; [`NodeError::Conflict`].
+pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeError> {
+    let key = "cluster";
+    let missing = || NodeError::InvalidRow(format!("the row `{key}` is missing"));
+    let (row, revision) = rows::read::<ClusterRow>(store, key).await?.ok_or_else(missing)?;
+    if row.format >= to {
+        return Ok(());
+    }
+    let intent = ClusterRow { target_format: to, ..row.clone() };
+    let revision = rows::write(store, key, Some(revision), &intent).await?;
+    let (all, _) = store.list("nodes/").await?;
+    let mut behind = Vec::new();
+    for stored in &all {
+        if let Some((RowKey::Node(name), Row::Node(node), _)) = rows::decode_row(stored)?
+            && node.status == NodeStatus::Live
+            && node.format < to
+        {
+            behind.push(format!("{name} ({})", node.format));
+        }
+    }
+    if behind.is_empty() {
+        rows::write(store, key, Some(revision), &ClusterRow { format: to, ..intent }).await?;
+        return Ok(());
+    }
+    // Else nodes of the older release could not start any more.
+    rows::write(store, key, Some(revision), &ClusterRow { target_format: row.format, ..row })
+        .await?;
+    let text =
+        format!("format {to} cannot be read by every node that lives: {}", behind.join(", "));
+    Err(NodeError::FormatNotSupported(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::ids::{ClusterId, Incarnation};
+    use ostraca_core::rows::{NodeRow, Roles};
+    use ostraca_store::{CompareAndSet, MemoryStore};
+
+    use super::*;
+    use crate::cluster_bootstrap;
+    use crate::config::ClusterSettings;
+    use crate::rows::FORMAT;
+
+    async fn node(store: &MemoryStore, name: &str, standing: NodeStatus, format: u32) {
+        let row = Row::Node(NodeRow {
+            incarnation: Incarnation::default(),
+            renewals: 0,
+            status: standing,
+            draining: false,
+            store_available: true,
+            roles: Roles::ALL,
+            version: 1,
+            unix_ms: 0,
+            addresses: Vec::new(),
+            format,
+            lease: 3_000,
+            settings_revision: 1,
+            extensions: Default::default(),
+        });
+        let key = rows::key_text(&RowKey::Node(name.into()));
+        let expected = store.get(&key).await.expect("read").map(|row| row.revision);
+        let value = Some(rows::encode_row(&row).expect("encodes"));
+        store.compare_and_set(CompareAndSet { key, expected, value }).await.expect("written");
+    }
+
+    async fn stands(store: &MemoryStore) -> (u32, u32) {
+        let (row, _) =
+            rows::read::<ClusterRow>(store, "cluster").await.expect("read").expect("a row");
+        (row.format, row.target_format)
+    }
+
+    #[tokio::test]
+    async fn the_format_is_raised_only_when_every_live_node_reads_it() {
+        let store = MemoryStore::new(1, ClusterId(1), "test");
+        cluster_bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
+            .await
+            .expect("founded");
+        let next = FORMAT + 1;
+        node(&store, "n1", NodeStatus::Live, next).await;
+        node(&store, "n2", NodeStatus::Live, FORMAT).await;
+        node(&store, "n3", NodeStatus::Dead, FORMAT).await;
+        let error = raise(&store, next).await.expect_err("n2 cannot read it").to_string();
+        assert!(
+            error.contains("n2 (3)") && !error.contains("n1") && !error.contains("n3"),
+            "{error}"
+        );
+        assert_eq!(stands(&store).await, (FORMAT, FORMAT), "nothing was raised");
+        node(&store, "n2", NodeStatus::Live, next).await;
+        raise(&store, next).await.expect("every live node reads it");
+        assert_eq!(stands(&store).await, (next, next));
+        raise(&store, next).await.expect("it stands");
+        raise(&store, FORMAT).await.expect("it never goes back");
+        assert_eq!(stands(&store).await, (next, next));
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_raise_keeps_older_nodes_out_and_resumes() {
+        let store = MemoryStore::new(1, ClusterId(1), "test");
+        cluster_bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
+            .await
+            .expect("founded");
+        let (row, revision) =
+            rows::read::<ClusterRow>(&store, "cluster").await.expect("read").expect("a row");
+        let intent = ClusterRow { target_format: FORMAT + 1, ..row };
+        rows::write(&store, "cluster", Some(revision), &intent).await.expect("written");
+        let error = intent.readable().expect_err("this release does not start now").to_string();
+        assert!(error.contains("format 4") && error.contains("3 to 3"), "{error}");
+        raise(&store, FORMAT + 1).await.expect("nobody is behind");
+        assert_eq!(stands(&store).await, (FORMAT + 1, FORMAT + 1));
+    }
+}

@@ -1,0 +1,278 @@
+//! The configuration's sections about the cluster. Defaults are those of the libraries, taken from them.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use ostraca_core::assign::{AllocationStrategy, BuiltinStrategy, LeastShard};
+use ostraca_core::rows::Roles;
+use ostraca_core::{node, route};
+use ostraca_wire::PeerLimits;
+use ostraca_wire::envelope::TimeoutLimits;
+use serde::{Deserialize, Serialize};
+
+use super::file::{ConfigFile, millis, saturating_u32, saturating_usize};
+use crate::control::WordBounds;
+use crate::user_file::units;
+
+/// How many leases a node's words may go unheard.
+pub(super) const DEFAULT_MANAGER_SILENCE_LEASES: u32 = 2;
+
+/// What a node may do for its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It keeps the cluster's store and serves it to the others.
+    Store,
+    /// It may become the manager.
+    Manager,
+    /// It owns shards and runs entities.
+    Host,
+    /// It takes clients.
+    Gateway,
+}
+
+impl Role {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Store, Self::Manager, Self::Host, Self::Gateway];
+
+    /// Its name in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Manager => "manager",
+            Self::Host => "host",
+            Self::Gateway => "gateway",
+        }
+    }
+
+    /// These roles, as the core knows them.
+    #[must_use]
+    pub fn to_roles(roles: &[Self]) -> Roles {
+        let has = |role| roles.contains(&role);
+        Roles {
+            store: has(Self::Store),
+            manager: has(Self::Manager),
+            host: has(Self::Host),
+            gateway: has(Self::Gateway),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct ClusterSection {
+    pub(super) shards: Option<u32>,
+    pub(super) hash: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct HandOffSection {
+    #[serde(with = "units::duration")]
+    pub(super) ack_timeout: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) stop_resend_interval: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) timeout: Duration,
+    pub(super) max_drain_hand_offs: u32,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RebalanceSection {
+    pub(super) strategy: String,
+    #[serde(with = "units::duration")]
+    pub(super) interval: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) retry_interval: Duration,
+    pub(super) max_hand_offs: u32,
+    pub(super) least_shard_threshold: u32,
+    pub(super) least_shard_max_moving: u32,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct GatewaySection {
+    pub(super) buffered_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) buffered_bytes: u64,
+    #[serde(with = "units::duration")]
+    pub(super) buffer_timeout: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) max_backoff: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) default_timeout: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) max_timeout: Duration,
+    pub(super) link_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) link_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct PeersSection {
+    #[serde(with = "units::duration")]
+    pub(super) keep_alive_interval: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) idle_timeout: Duration,
+    pub(super) max_connections: u32,
+    #[serde(with = "units::size")]
+    pub(super) max_frame: u64,
+    pub(super) in_flight_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) in_flight_message_bytes: u64,
+    pub(super) in_flight_requests: u32,
+    #[serde(with = "units::size")]
+    pub(super) in_flight_request_bytes: u64,
+    pub(super) pushes: u32,
+    pub(super) control_messages: u32,
+    #[serde(with = "units::size")]
+    pub(super) control_message_bytes: u64,
+}
+
+impl Default for HandOffSection {
+    fn default() -> Self {
+        let node = node::Settings::default();
+        Self {
+            ack_timeout: Duration::from_millis(node.ack_timeout),
+            stop_resend_interval: Duration::from_millis(node.stop_resend_interval),
+            timeout: Duration::from_millis(node.hand_off_timeout),
+            max_drain_hand_offs: saturating_u32(node.max_drain_hand_offs),
+        }
+    }
+}
+
+impl Default for RebalanceSection {
+    fn default() -> Self {
+        let node = node::Settings::default();
+        Self {
+            strategy: BuiltinStrategy::default().name().into(),
+            interval: Duration::from_millis(node.rebalance_interval),
+            retry_interval: Duration::from_millis(node.rebalance_retry_interval),
+            max_hand_offs: saturating_u32(node.max_rebalance_hand_offs),
+            least_shard_threshold: LeastShard::default().threshold().get(),
+            least_shard_max_moving: saturating_u32(LeastShard::default().limit().get()),
+        }
+    }
+}
+
+impl RebalanceSection {
+    /// The strategy that is named; its name and its numbers were checked when the file was read.
+    pub(super) fn strategy(&self) -> Box<dyn AllocationStrategy> {
+        let threshold = NonZeroU32::new(self.least_shard_threshold).unwrap_or(NonZeroU32::MIN);
+        let limit =
+            NonZeroUsize::new(self.least_shard_max_moving as usize).unwrap_or(NonZeroUsize::MIN);
+        let strategy = BuiltinStrategy::from_name(&self.strategy).unwrap_or_default();
+        strategy.build_with(LeastShard::new(threshold, limit))
+    }
+}
+
+impl Default for GatewaySection {
+    fn default() -> Self {
+        let route = route::Settings::default();
+        Self {
+            buffered_messages: saturating_u32(route.buffered_messages),
+            buffered_bytes: route.buffered_bytes as u64,
+            buffer_timeout: Duration::from_millis(route.buffer_timeout),
+            max_backoff: Duration::from_millis(route.max_backoff),
+            default_timeout: Duration::from_secs(60),
+            max_timeout: Duration::from_secs(600),
+            link_messages: saturating_u32(route.link_messages),
+            link_bytes: route.link_bytes as u64,
+        }
+    }
+}
+
+impl GatewaySection {
+    /// Milliseconds; a setting is at least one.
+    pub(super) fn timeout_limits(&self) -> TimeoutLimits {
+        let longest = millis(self.max_timeout);
+        TimeoutLimits { default_ms: millis(self.default_timeout).min(longest), max_ms: longest }
+    }
+
+    pub(super) fn settings(&self) -> route::Settings {
+        route::Settings {
+            buffered_messages: self.buffered_messages as usize,
+            buffered_bytes: saturating_usize(self.buffered_bytes),
+            buffer_timeout: millis(self.buffer_timeout),
+            max_backoff: millis(self.max_backoff),
+            link_messages: self.link_messages as usize,
+            link_bytes: saturating_usize(self.link_bytes),
+            mutations: Vec::new(),
+        }
+    }
+}
+
+impl Default for PeersSection {
+    fn default() -> Self {
+        let (peers, words) = (PeerLimits::default(), WordBounds::default());
+        Self {
+            keep_alive_interval: peers.keep_alive_interval,
+            idle_timeout: peers.idle_timeout,
+            max_connections: saturating_u32(peers.max_connections),
+            max_frame: peers.max_frame.into(),
+            in_flight_messages: peers.in_flight_messages,
+            in_flight_message_bytes: peers.in_flight_message_bytes,
+            in_flight_requests: peers.in_flight_requests,
+            in_flight_request_bytes: peers.in_flight_request_bytes,
+            pushes: saturating_u32(peers.pushes),
+            control_messages: saturating_u32(words.messages),
+            control_message_bytes: words.bytes as u64,
+        }
+    }
+}
+
+impl PeersSection {
+    pub(super) fn limits(&self) -> PeerLimits {
+        PeerLimits {
+            keep_alive_interval: self.keep_alive_interval,
+            idle_timeout: self.idle_timeout,
+            max_connections: self.max_connections as usize,
+            max_frame: saturating_u32(saturating_usize(self.max_frame)),
+            in_flight_messages: self.in_flight_messages,
+            in_flight_message_bytes: self.in_flight_message_bytes,
+            in_flight_requests: self.in_flight_requests,
+            in_flight_request_bytes: self.in_flight_request_bytes,
+            pushes: self.pushes as usize,
+        }
+    }
+
+    /// How much of what other nodes say may wait.
+    pub(super) fn control_inbox_limits(&self) -> WordBounds {
+        WordBounds {
+            messages: self.control_messages as usize,
+            bytes: saturating_usize(self.control_message_bytes),
+        }
+    }
+}
+
+/// Settings of the node's machine.
+pub(super) fn node_settings(file: &ConfigFile) -> node::Settings {
+    node::Settings {
+        settings_revision: 0,
+        lease: millis(file.lease),
+        renew_interval: millis(file.renew_interval),
+        lease_margin: millis(file.lease_margin),
+        store_retry_interval: millis(file.store.retry_interval),
+        ack_timeout: millis(file.hand_off.ack_timeout),
+        stop_resend_interval: millis(file.hand_off.stop_resend_interval),
+        hand_off_timeout: millis(file.hand_off.timeout),
+        max_drain_hand_offs: file.hand_off.max_drain_hand_offs as usize,
+        max_rebalance_hand_offs: file.rebalance.max_hand_offs as usize,
+        rebalance_interval: millis(file.rebalance.interval),
+        rebalance_retry_interval: millis(file.rebalance.retry_interval),
+        report_delay: millis(file.report_delay),
+        manager_silence_timeout: manager_silence_ms(file),
+        campaign_stagger: millis(file.campaign_stagger),
+        // The lock of the store's directory proves that no other life of this node has it open (R7).
+        embedded_store: file.roles.contains(&Role::Store),
+        mutations: Vec::new(),
+    }
+}
+
+/// How long a node's words may go unheard, in milliseconds.
+pub(super) fn manager_silence_ms(file: &ConfigFile) -> u64 {
+    millis(file.lease).saturating_mul(file.manager_silence_leases.into())
+}

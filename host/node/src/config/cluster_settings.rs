@@ -1,0 +1,260 @@
+//! Settings that a promise depends on: a row of the cluster says them, and no node its own (`docs/settings.md`).
+
+use std::time::Duration;
+
+use ostraca_core::extensions::Extensions;
+use ostraca_core::node::LeaseSettings;
+
+use super::Config;
+use super::file::{ConfigFile, millis};
+use crate::error::NodeError;
+use crate::rows::SettingsRow;
+use crate::user_file::units;
+
+/// The settings of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// How long a lease holds without a renewal (R7, R8). Default 3 s.
+    pub lease: Duration,
+    /// What a judge adds to another node's lease, for clocks of different speed (R8). Default 600 ms.
+    pub lease_margin: Duration,
+    /// How long after its last use a client's session is remembered (R17). Default 1 h.
+    pub lane_ttl: Duration,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        let file = ConfigFile::default();
+        Self {
+            lease: file.lease,
+            lease_margin: file.lease_margin,
+            lane_ttl: file.entities.lane_ttl,
+        }
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Each setting: its name in a configuration, and what it may be.
+const ALL: [(&str, Duration, Duration); 3] = [
+    ("lease", Duration::from_millis(100), HOUR),
+    ("margin", Duration::from_millis(10), HOUR),
+    ("entities.lane-life", Duration::from_secs(1), Duration::from_secs(24 * 30 * 3_600)),
+];
+
+impl ClusterSettings {
+    /// Each with its name in a configuration.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Duration); 3] {
+        let values = [self.lease, self.lease_margin, self.lane_ttl];
+        std::array::from_fn(|at| (ALL[at].0, values[at]))
+    }
+
+    /// Sets one by its name, from a time as in a configuration (`10 s`).
+    ///
+    /// # Errors
+    /// Which names there are, or what the value may be.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Some(at) = ALL.iter().position(|(known, ..)| *known == name) else {
+            let names = ALL.map(|(name, ..)| format!("`{name}`")).join(", ");
+            return Err(format!("there is no cluster setting `{name}`: there are {names}"));
+        };
+        let (_, low, high) = ALL[at];
+        let time = units::parse_duration(value).filter(|time| (low..=high).contains(time));
+        let Some(time) = time else {
+            let (low, high) = (units::format_duration(low), units::format_duration(high));
+            return Err(format!("`{name}` is a time from {low} to {high}, as in `10 s`"));
+        };
+        *[&mut self.lease, &mut self.lease_margin, &mut self.lane_ttl][at] = time;
+        Ok(())
+    }
+
+    pub(crate) fn from_row(row: &SettingsRow) -> Self {
+        let time = Duration::from_millis;
+        let (lease, margin, lane_life) =
+            (time(row.lease), time(row.lease_margin), time(row.lane_ttl));
+        Self { lease, lease_margin: margin, lane_ttl: lane_life }
+    }
+
+    pub(crate) fn to_row(&self, revision: u64, before: Option<SettingsRow>) -> SettingsRow {
+        SettingsRow {
+            revision,
+            lease: millis(self.lease),
+            lease_margin: millis(self.lease_margin),
+            lane_ttl: millis(self.lane_ttl),
+            extensions: before.map_or_else(Extensions::default, |row| row.extensions),
+        }
+    }
+}
+
+/// Which of the cluster's settings a configuration says itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ExplicitSettings([bool; 3]);
+
+impl ExplicitSettings {
+    /// Of a text that is a configuration.
+    pub(super) fn from_toml(text: &str) -> Self {
+        let table: toml::Table = text.parse().unwrap_or_default();
+        Self(ALL.map(|(name, ..)| match name.split_once('.') {
+            None => table.contains_key(name),
+            Some((section, key)) => table.get(section).is_some_and(|it| it.get(key).is_some()),
+        }))
+    }
+}
+
+impl ExplicitSettings {
+    pub(super) fn contains(self, name: &str) -> bool {
+        ALL.iter().zip(self.0).any(|((known, ..), stated)| stated && *known == name)
+    }
+
+    /// Makes a comment of each setting of the cluster that the configuration does not say itself: the text may be used
+    /// as a file, whatever the cluster has.
+    pub(super) fn comment_others(self, text: &str) -> String {
+        let mut section = String::new();
+        let mut lines = String::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']').to_owned() + ".";
+            }
+            let key = line.split_once(" = ").map_or("", |(key, _)| key);
+            let name = format!("{section}{key}");
+            let clusters = ALL.iter().any(|(known, ..)| *known == name);
+            lines += if clusters && !self.contains(&name) { "# of the cluster: " } else { "" };
+            lines += line;
+            lines.push('\n');
+        }
+        lines
+    }
+}
+
+impl Config {
+    /// The cluster's settings as this configuration has them: what it says, and defaults.
+    #[must_use]
+    pub fn cluster_settings(&self) -> ClusterSettings {
+        let file = &self.file;
+        ClusterSettings {
+            lease: file.lease,
+            lease_margin: file.lease_margin,
+            lane_ttl: file.entities.lane_ttl,
+        }
+    }
+
+    /// Whether the configuration says nothing else than the cluster.
+    ///
+    /// # Errors
+    /// [`NodeError::OtherSetting`] with both values.
+    pub(crate) fn check_cluster_settings(
+        &self,
+        cluster: &ClusterSettings,
+    ) -> Result<(), NodeError> {
+        let pairs = self.cluster_settings().named().into_iter().zip(cluster.named());
+        for (((name, here), (_, there)), stated) in pairs.zip(self.explicit_settings.0) {
+            if stated && here != there {
+                let (here, there) = (units::format_duration(here), units::format_duration(there));
+                return Err(NodeError::SettingMismatch { name, local: here, cluster: there });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes by the cluster's settings from here on.
+    pub(crate) fn apply_cluster_settings(&mut self, cluster: &ClusterSettings) {
+        self.lease = cluster.lease;
+        self.file.lease = cluster.lease;
+        self.file.lease_margin = cluster.lease_margin;
+        self.file.entities.lane_ttl = cluster.lane_ttl;
+        self.renew_interval = self.renew_within(cluster.lease);
+    }
+
+    /// A renewal must be heard within 80 % of the lease, and one may be lost (R8).
+    fn renew_within(&self, lease: Duration) -> Duration {
+        self.file.renew_interval.min(lease * 2 / 5).max(10 * MS)
+    }
+
+    /// What the node's machine goes by, where the cluster's row says this.
+    pub(crate) fn lease_settings(&self, row: &SettingsRow) -> LeaseSettings {
+        let SettingsRow { revision, lease, lease_margin: margin, .. } = *row;
+        let handoff = &self.file.hand_off;
+        let told = millis(handoff.ack_timeout + handoff.stop_resend_interval * 2);
+        LeaseSettings {
+            revision,
+            lease,
+            lease_margin: margin,
+            renew_interval: millis(self.renew_within(Duration::from_millis(lease))),
+            manager_silence_timeout: lease
+                .saturating_mul(self.file.manager_silence_leases.into())
+                .max(told + 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(&format!("node = \"n\"\n{text}"), "ostraca.toml").expect("a configuration")
+    }
+
+    #[test]
+    fn settings_in_a_file_must_match_those_of_the_cluster() {
+        let mut cluster = ClusterSettings::default();
+        cluster.set("lease", "10 s").expect("a time");
+        let silent = config("renew = \"2 s\"\n");
+        silent.check_cluster_settings(&cluster).expect("it says nothing");
+        for (text, there) in [
+            ("lease = \"3 s\"\n", "10 s"),
+            ("margin = \"1 s\"\n", "600 ms"),
+            ("[entities]\nlane-life = \"2 h\"\n", "1 h"),
+        ] {
+            let error =
+                config(text).check_cluster_settings(&cluster).expect_err("it differs").to_string();
+            assert!(error.contains(there), "{error}");
+        }
+        config("lease = \"10 s\"\n").check_cluster_settings(&cluster).expect("it says the same");
+        let mut taken = silent.clone();
+        taken.apply_cluster_settings(&cluster);
+        assert_eq!(taken.node_settings().lease, 10_000);
+        assert_eq!(taken.node_settings().renew_interval, 2_000);
+        cluster.set("lease", "1 s").expect("a time");
+        taken.apply_cluster_settings(&cluster);
+        assert_eq!(
+            taken.node_settings().renew_interval,
+            400,
+            "at least two renewals in 80 % of a lease"
+        );
+        let agreed = taken.lease_settings(&cluster.to_row(7, None));
+        assert_eq!((agreed.revision, agreed.lease, agreed.renew_interval), (7, 1_000, 400));
+    }
+
+    #[test]
+    fn the_effective_text_comments_out_unset_cluster_settings() {
+        let text = config("margin = \"1 s\"\n").effective_toml();
+        for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-life = "]
+        {
+            assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
+        }
+        let again = Config::parse(&text, "ostraca.toml").expect("a configuration");
+        let mut cluster = ClusterSettings::default();
+        cluster.set("lease", "10 s").expect("a time");
+        again.check_cluster_settings(&cluster).expect_err("the margin differs");
+        cluster.set("margin", "1 s").expect("a time");
+        again.check_cluster_settings(&cluster).expect("it says nothing of the others");
+    }
+
+    #[test]
+    fn an_unknown_or_out_of_range_setting_is_refused_by_name() {
+        let mut cluster = ClusterSettings::default();
+        for (name, value, says) in [
+            ("renew", "1 s", "`entities.lane-life`"),
+            ("lease", "10", "as in `10 s`"),
+            ("lease", "2 h", "from 100 ms to 1 h"),
+            ("margin", "1 ms", "from 10 ms to 1 h"),
+        ] {
+            let error = cluster.set(name, value).expect_err("refused");
+            assert!(error.contains(says), "{error}");
+        }
+        assert_eq!(cluster, ClusterSettings::default());
+    }
+}

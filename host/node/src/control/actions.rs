@@ -1,0 +1,117 @@
+//! What the machine says, done: told to workers, gateway and other nodes, or asked of the stores.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ostraca_core::ids::ShardId;
+use ostraca_core::node::{Action, Notice};
+use ostraca_core::rows::Member;
+use ostraca_core::shard::Ownership;
+
+use super::event_loop::ControlLoop;
+use crate::cluster_bootstrap::shard_key;
+use crate::gateway::Gateway;
+use crate::worker;
+
+/// Renewals between two writes of cluster time and of the store's witness. Time that a crash takes with it only
+/// makes lanes live longer.
+const RENEWALS_PER_PERSIST: u64 = 8;
+
+impl ControlLoop {
+    pub(super) fn execute(&mut self, action: Action) {
+        match action {
+            Action::ListRows => self.list(),
+            Action::ReadRow(key) => self.read(key),
+            Action::WriteRow { request_id: number, key, expected, row } => {
+                self.write(number, &key, expected, &row)
+            }
+            Action::Send { to, message: talk } => {
+                if let Some(me) = self.deps.machine.member() {
+                    self.control_links.send(&to, &me, &talk);
+                }
+            }
+            Action::Registered(member) => {
+                tracing::info!(%member, "registered");
+                (self.deps.registered)(&member);
+                self.deps.gateway.set_local_member(Some(member));
+                self.read_format();
+            }
+            Action::LeaseRenewed { sent_at: sent, lease } => {
+                self.deps.stats.last_renewal_ms.store(sent, Ordering::Relaxed);
+                self.deps.stats.lease_ms.store(lease, Ordering::Relaxed);
+                self.all_workers(|| worker::Input::LeaseRenewed(sent, lease));
+                self.renewals += 1;
+                if self.renewals.is_multiple_of(RENEWALS_PER_PERSIST) {
+                    self.persist_time_and_witness();
+                }
+            }
+            Action::Suspend => self.all_workers(|| worker::Input::Suspend),
+            Action::Resume => self.all_workers(|| worker::Input::Resume),
+            Action::ReadClaims { request_id: number, shards } => self.read_claims(number, shards),
+            Action::StartShard { shard, epoch, member } => {
+                let Member { node, incarnation } = member;
+                let (cluster, key) = (self.deps.cluster, shard_key(shard));
+                let owner = Ownership { cluster, shard: key, epoch, node, incarnation };
+                self.worker(shard, worker::Input::Adopt(Box::new(owner)));
+            }
+            Action::StopShard { shard, epoch, reason } => {
+                self.worker(shard, worker::Input::StopShard { shard, epoch, reason });
+            }
+            Action::DropShard { shard, epoch } => {
+                self.worker(shard, worker::Input::DropShard { shard, epoch });
+            }
+            Action::UpdateRoute { shard, epoch, owner, hand_off_in_progress: moving } => {
+                self.deps.gateway.update_route(shard, epoch, owner, moving);
+            }
+            Action::BufferShard { shard, epoch } => self.deps.gateway.buffer_shard(shard, epoch),
+            Action::UpdatePeer { member, alive, addresses } => {
+                self.deps.gateway.links.update_node(&member, alive, &addresses);
+                if self.deps.machine.node() != &member.node {
+                    self.control_links.update_node(&member, alive, addresses);
+                }
+                if !alive {
+                    self.deps.gateway.on_member_lost(&member);
+                }
+            }
+            Action::Notify(notice) => self.record_event(notice),
+            Action::Fenced => {
+                tracing::warn!("this life of the node is over: another one registers");
+                self.deps.gateway.set_local_member(None);
+            }
+            Action::Left => {
+                self.deps.gateway.set_local_member(None);
+                self.deps.view.send_modify(|view| Arc::make_mut(view).has_left = true);
+            }
+        }
+    }
+
+    /// Something happened that operators may want to know.
+    fn record_event(&self, notice: Notice) {
+        match &notice {
+            Notice::ShardAssigned { .. } | Notice::HandOffStarted { .. } => {
+                tracing::debug!("{notice}");
+            }
+            Notice::NodeNameInUse(member) => tracing::error!(
+                %member,
+                "another process renews this node's lease, so this one cannot register: is its folder a copy?"
+            ),
+            _ => tracing::info!("{notice}"),
+        }
+        self.deps.events.put(self.deps.clock.now().cluster_time, notice);
+    }
+
+    fn all_workers(&self, input: impl Fn() -> worker::Input) {
+        for worker in &self.deps.workers {
+            // A worker that has ended serves nothing, and has said so.
+            let _ = worker.send(input());
+        }
+    }
+
+    fn worker(&self, shard: ShardId, input: worker::Input) {
+        let at = Gateway::worker_of(shard, self.deps.workers.len());
+        if let Some(worker) = self.deps.workers.get(at) {
+            // A worker that has ended serves nothing, and has said so.
+            let _ = worker.send(input);
+        }
+    }
+}

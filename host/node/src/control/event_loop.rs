@@ -1,0 +1,213 @@
+//! The thread's loop: what it is told becomes an event of the machine, and what the machine says is done.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_core::node::{Action, Event};
+use ostraca_store::{RowEvent, StoredRow};
+use tokio::sync::mpsc;
+
+use super::inbox::ControlInbox;
+use super::links::ControlLinks;
+use super::{ControlDeps, Input};
+use crate::clock::wall_millis;
+use crate::config::ClusterSettings;
+use crate::error::NodeError;
+use crate::rows::{self, ClusterRow, SettingsRow};
+use crate::view::ClusterView;
+use crate::worker;
+
+/// How often the picture of the cluster is renewed at most.
+const VIEW_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The thread's state.
+pub(super) struct ControlLoop {
+    pub(super) deps: ControlDeps,
+    pub(super) own: mpsc::UnboundedSender<Input>,
+    /// Calls of the stores that are under way.
+    pub(super) tasks: FuturesUnordered<BoxFuture<'static, Event>>,
+    pub(super) control_links: ControlLinks,
+    /// The watch that counts; what others still tell is old.
+    pub(super) watch: u64,
+    pub(super) watcher: Option<tokio::task::JoinHandle<()>>,
+    /// The last list failed, and that was said.
+    pub(super) unlisted: Arc<AtomicBool>,
+    /// Keys of rows that were not understood, and that was said.
+    strange: BTreeSet<String>,
+    /// Something changed that the picture shows.
+    changed: bool,
+    pub(super) renewals: u64,
+    /// Types that this node cannot run, as the machine was last told.
+    unrunnable: Vec<String>,
+}
+
+/// Runs until nobody can tell it anything any more.
+pub(super) async fn run(
+    parts: ControlDeps,
+    own: mpsc::UnboundedSender<Input>,
+    mut inputs: mpsc::UnboundedReceiver<Input>,
+    mut heard: ControlInbox,
+) {
+    let mut beat = tokio::time::interval(parts.renew_interval);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut picture = tokio::time::interval(VIEW_INTERVAL);
+    picture.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let talkers = ControlLinks::new(parts.dialer.clone());
+    let mut running = ControlLoop {
+        deps: parts,
+        own,
+        tasks: FuturesUnordered::new(),
+        control_links: talkers,
+        watch: 0,
+        watcher: None,
+        unlisted: Arc::default(),
+        strange: BTreeSet::new(),
+        changed: true,
+        renewals: 0,
+        unrunnable: Vec::new(),
+    };
+    running.execute_actions();
+    loop {
+        let now = running.deps.clock.now().mono;
+        let wake = running.deps.machine.next_wake().map_or(1_000, |wake| wake.saturating_sub(now));
+        tokio::select! {
+            input = inputs.recv() => match input {
+                Some(input) => running.input(input),
+                None => return,
+            },
+            Some((from, message)) = heard.next() => running.handle_event(Event::Received { from, message }),
+            Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.handle_event(event),
+            () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.handle_event(Event::Tick),
+            _ = beat.tick() => {
+                running.probe_entity_store();
+                running.report_unrunnable_types();
+            }
+            _ = picture.tick() => running.publish_view(),
+        }
+    }
+}
+
+impl ControlLoop {
+    fn input(&mut self, input: Input) {
+        match input {
+            Input::Event(event) => self.handle_event(event),
+            Input::Report(report) => self.report(report),
+            Input::Watched(watch, _) if watch != self.watch => {}
+            Input::Watched(_, RowEvent::ResyncRequired) => self.handle_event(Event::WatchLost),
+            Input::Watched(_, RowEvent::Deleted { key, revision }) => {
+                self.deps.loader.on_row_deleted(&key, revision);
+            }
+            Input::Watched(_, RowEvent::Set(row)) => match rows::decode_row(&row) {
+                Ok(Some((key, row, revision))) => {
+                    self.handle_event(Event::RowObserved { key, value: Some((row, revision)) });
+                }
+                Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row),
+                Ok(None) => self.deps.loader.on_row_changed(row),
+                // One of a newer node changes with each renewal: said once.
+                Err(error) if self.strange.insert(row.key.clone()) => {
+                    tracing::error!(%error, "a row was not understood");
+                }
+                Err(_) => {}
+            },
+            Input::Plan(answer) => {
+                // Whoever asked may be gone.
+                let _ = answer.send(self.deps.machine.preview_rebalance());
+            }
+        }
+    }
+
+    /// The cluster's format, which this program may not read, or its settings.
+    fn about_all(&mut self, row: &StoredRow) {
+        if row.key == rows::SETTINGS {
+            match rows::decode::<SettingsRow>(row) {
+                Ok(row) => {
+                    if let Err(error) =
+                        self.deps.config.check_cluster_settings(&ClusterSettings::from_row(&row))
+                    {
+                        tracing::warn!(%error, "the cluster's settings count; this node will not start again like this");
+                    }
+                    let agreed = self.deps.config.lease_settings(&row);
+                    self.handle_event(Event::LeaseSettingsChanged(agreed));
+                }
+                Err(error) => tracing::error!(%error, "the cluster's settings were not understood"),
+            }
+            return;
+        }
+        if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.readable()) {
+            // Nobody to hear it: the node is stopping.
+            let _ = self.deps.failures.send(error);
+        }
+    }
+
+    fn report(&mut self, report: worker::WorkerReport) {
+        match report {
+            worker::WorkerReport::ShardServing(shard, epoch) => {
+                self.handle_event(Event::ShardServing { shard, epoch })
+            }
+            worker::WorkerReport::ShardStopped(shard, epoch) => {
+                self.handle_event(Event::ShardStopped { shard, epoch })
+            }
+            worker::WorkerReport::ShardLost(owner, standing, why) => {
+                tracing::warn!(shard = %owner.shard, %why, "a shard was lost");
+                let (shard, epoch) = (owner.shard.shard, owner.epoch);
+                let standing = standing.map(|claim| claim.epoch);
+                self.handle_event(Event::ShardLost { shard, epoch, current_epoch: standing });
+            }
+            worker::WorkerReport::Panicked(worker) => {
+                let error = NodeError::UnexpectedExit(format!("worker {worker} panicked"));
+                // Nobody to hear it: the node is stopping.
+                let _ = self.deps.failures.send(error);
+            }
+        }
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        let tick = matches!(event, Event::Tick | Event::StoreResponded { .. });
+        let now = self.deps.clock.now();
+        self.deps.machine.set_unix_ms(wall_millis());
+        self.deps.machine.handle(now, event);
+        self.changed |= !tick;
+        self.execute_actions();
+    }
+
+    fn execute_actions(&mut self) {
+        // A new owner's machine is made before any message is let go to it: it would be bounced, and wait for a retry.
+        let mut routes = Vec::new();
+        while let Some(action) = self.deps.machine.poll() {
+            match action {
+                Action::UpdateRoute { .. } | Action::BufferShard { .. } => routes.push(action),
+                action => self.execute(action),
+            }
+        }
+        for action in routes {
+            self.execute(action);
+        }
+    }
+
+    /// Types become unrunnable where they are loaded; the machine is told here, so that shards go elsewhere (R24).
+    fn report_unrunnable_types(&mut self) {
+        let broken = self.deps.gateway.types.broken();
+        let types: Vec<_> = broken.iter().map(|(name, _)| name.to_string()).collect();
+        if types != self.unrunnable {
+            self.unrunnable.clone_from(&types);
+            self.handle_event(Event::UnrunnableTypes(types));
+        }
+    }
+
+    fn publish_view(&mut self) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        let now = self.deps.clock.now();
+        let before = self.deps.view.borrow().clone();
+        let view = ClusterView::from_machine(&self.deps.machine, now, &before);
+        self.deps.view.send_replace(Arc::new(view));
+        if let Some(cache) = &self.deps.cache {
+            cache.store(&self.deps.view.borrow());
+        }
+    }
+}

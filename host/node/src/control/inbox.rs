@@ -1,0 +1,158 @@
+//! What other nodes say, on its way to the machine.
+//!
+//! The queue has bounds, in words and in bytes. Rows decide, so a word that finds no room is lost and counted: that
+//! costs time, where memory without bound would cost the node. What happens on this node itself has a queue of its
+//! own, and none of it is ever lost.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::ControlMessage;
+use ostraca_core::rows::Member;
+use tokio::sync::mpsc;
+
+use super::message::IgnoreReason;
+use crate::stats::Stats;
+
+/// Kinds of ignored messages that are logged: a peer chooses their numbers.
+const KINDS_LOGGED: usize = 64;
+
+/// How much may wait to be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ControlInboxLimits {
+    /// Words, of all nodes together (`peers.words`). Default 4,096.
+    pub(crate) messages: usize,
+    /// Their bytes (`peers.word-bytes`); a larger one goes alone. Default 16 MiB.
+    pub(crate) bytes: usize,
+}
+
+impl Default for ControlInboxLimits {
+    fn default() -> Self {
+        Self { messages: 4_096, bytes: 16 << 20 }
+    }
+}
+
+/// Where words are put. Clones are one place.
+#[derive(Clone)]
+pub(crate) struct ControlInboxSender {
+    queue: mpsc::Sender<InboxEntry>,
+    bytes: Arc<AtomicUsize>,
+    bounds: ControlInboxLimits,
+    stats: Arc<Stats>,
+    /// What was ignored, as far as it was logged.
+    ignored: Arc<Mutex<BTreeSet<u64>>>,
+}
+
+/// Where they are heard.
+pub(crate) struct ControlInbox {
+    queue: mpsc::Receiver<InboxEntry>,
+    bytes: Arc<AtomicUsize>,
+}
+
+struct InboxEntry {
+    from: Member,
+    message: ControlMessage,
+    bytes: usize,
+}
+
+/// A queue with these bounds; what it loses is counted.
+pub(crate) fn control_inbox(
+    bounds: ControlInboxLimits,
+    stats: Arc<Stats>,
+) -> (ControlInboxSender, ControlInbox) {
+    let (sender, receiver) = mpsc::channel(bounds.messages.max(1));
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let heard = ControlInbox { queue: receiver, bytes: bytes.clone() };
+    let ignored = Arc::default();
+    (ControlInboxSender { queue: sender, bytes, bounds, stats, ignored }, heard)
+}
+
+impl ControlInboxSender {
+    /// Puts a word that came in so many bytes. Never waits.
+    pub(crate) fn put(&self, from: Member, talk: ControlMessage, bytes: usize) {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;
+        if fits && self.queue.try_send(InboxEntry { from, message: talk, bytes }).is_ok() {
+            return;
+        }
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Stats::count(&self.stats.control_messages_dropped);
+        let ControlInboxLimits { messages: words, bytes } = self.bounds;
+        tracing::debug!(
+            "a word was lost: {words} (`peers.words`) or {bytes} bytes (`peers.word-bytes`) wait"
+        );
+    }
+
+    /// Counts a message that is not understood, and logs each kind once.
+    pub(crate) fn ignore(&self, node: &NodeId, why: &IgnoreReason) {
+        Stats::count(&self.stats.control_messages_ignored);
+        let mut logged = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < KINDS_LOGGED && logged.insert(why.key()) {
+            tracing::warn!(%node, %why, "a control message is ignored; more of this kind are only counted");
+        }
+    }
+}
+
+impl ControlInbox {
+    /// The next word; none if nobody can say anything any more.
+    pub(crate) async fn next(&mut self) -> Option<(Member, ControlMessage)> {
+        let InboxEntry { from, message: talk, bytes } = self.queue.recv().await?;
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Some((from, talk))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use ostraca_core::ids::Incarnation;
+
+    use super::*;
+
+    fn lost(stats: &Stats) -> u64 {
+        Stats::get(&stats.control_messages_dropped)
+    }
+
+    fn member() -> Member {
+        Member { node: "n1".into(), incarnation: Incarnation::default() }
+    }
+
+    #[test]
+    fn every_ignored_message_is_counted() {
+        let stats = Arc::<Stats>::default();
+        let (words, _heard) = control_inbox(ControlInboxLimits::default(), stats.clone());
+        for kind in [8, 8, 9, 8] {
+            words.ignore(&"n2".into(), &IgnoreReason::UnknownKind(kind));
+        }
+        assert_eq!(Stats::get(&stats.control_messages_ignored), 4);
+        assert_eq!(words.ignored.lock().expect("whole").len(), 2, "each kind is logged once");
+    }
+
+    #[test]
+    fn unread_control_messages_over_the_bounds_are_dropped() {
+        let stats = Arc::<Stats>::default();
+        let (words, mut heard) =
+            control_inbox(ControlInboxLimits { messages: 3, bytes: 100 }, stats.clone());
+        let put = |bytes| words.put(member(), ControlMessage::Rebalance, bytes);
+        (0..5).for_each(|_| put(1));
+        assert_eq!(lost(&stats), 2, "three wait");
+        let mut hear = || heard.next().now_or_never().flatten().is_some();
+        assert!(hear() && hear() && hear() && !hear(), "what fitted is heard");
+
+        put(60);
+        put(60);
+        assert_eq!(lost(&stats), 3, "together they are more than may wait");
+        put(40);
+        assert_eq!(lost(&stats), 3);
+        assert!(hear() && hear() && !hear());
+        put(1_000);
+        assert_eq!(lost(&stats), 3, "a large one goes alone");
+        put(1);
+        assert_eq!(lost(&stats), 4);
+        assert!(hear());
+        put(100);
+        assert_eq!(lost(&stats), 4, "all its bytes were given back");
+    }
+}

@@ -1,0 +1,190 @@
+//! What the control thread asks of the stores; each answer comes back as an event of the machine.
+
+use std::future::ready;
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt;
+use ostraca_core::ids::ShardId;
+use ostraca_core::node::{Event, WriteError};
+use ostraca_core::rows::{Row, RowKey};
+use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent};
+
+use super::Input;
+use super::event_loop::ControlLoop;
+use crate::cluster_bootstrap::{self, shard_key};
+use crate::rows;
+
+impl ControlLoop {
+    /// Lists every row, and watches from there.
+    pub(super) fn list(&mut self) {
+        self.watch += 1;
+        if let Some(watcher) = self.watcher.take() {
+            watcher.abort();
+        }
+        let (watch, own, store) = (self.watch, self.own.clone(), self.deps.cluster_store.clone());
+        let loader = self.deps.loader.clone();
+        let told = self.unlisted.clone();
+        let stats = self.deps.local_store.is_none().then(|| self.deps.stats.clone());
+        self.watcher = Some(tokio::spawn(async move {
+            let listed = store.list("").await;
+            if let Some(stats) = stats {
+                stats.record_store_result(&listed);
+            }
+            let (all, revision) = match listed {
+                Ok(listed) => {
+                    told.store(false, Ordering::Relaxed);
+                    listed
+                }
+                Err(error) => {
+                    // It is tried again several times a second: said once.
+                    if !told.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(%error, "the cluster's rows are not read, until the store answers again");
+                    }
+                    // Nobody to hear it: the node stops.
+                    let _ = own.send(Input::Event(Event::RowsListed(None)));
+                    return;
+                }
+            };
+            let (mut core, mut types) = (Vec::new(), Vec::new());
+            for row in all {
+                match rows::decode_row(&row) {
+                    Ok(Some(row)) => core.push(row),
+                    Ok(None) => types.push(row),
+                    Err(error) => tracing::error!(%error, "a row was not understood"),
+                }
+            }
+            // Before the machine registers by what it knows.
+            for row in types.iter().filter(|row| rows::is_cluster_wide(&row.key)) {
+                let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
+            }
+            types.retain(|row| rows::type_name(&row.key).is_some());
+            loader.on_rows_listed(types, revision);
+            // Nobody to hear any of it: the node stops.
+            let _ = own.send(Input::Event(Event::RowsListed(Some(core))));
+            let mut changes = store.watch("", revision);
+            loop {
+                let event = changes.next().await;
+                let lost = event == RowEvent::ResyncRequired;
+                if own.send(Input::Watched(watch, event)).is_err() || lost {
+                    return;
+                }
+            }
+        }));
+    }
+
+    /// Reads the cluster's format once more after the own row stands: whoever raises it looks at the rows after it
+    /// wrote that it will, so one of both sees the other.
+    pub(super) fn read_format(&mut self) {
+        let (asked, own, watch) =
+            (self.deps.cluster_store.get("cluster"), self.own.clone(), self.watch);
+        self.tasks.push(
+            async move {
+                if let Ok(Some(row)) = asked.await {
+                    // Nobody to hear it: the node stops.
+                    let _ = own.send(Input::Watched(watch, RowEvent::Set(row)));
+                }
+                Event::Tick
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn read(&mut self, key: RowKey) {
+        let asked = self.deps.cluster_store.get(&rows::key_text(&key));
+        self.tasks.push(
+            async move {
+                match asked.await {
+                    Ok(Some(row)) => match rows::decode_row(&row) {
+                        Ok(Some((key, row, revision))) => {
+                            Event::RowObserved { key, value: Some((row, revision)) }
+                        }
+                        _ => Event::Tick,
+                    },
+                    Ok(None) => Event::RowObserved { key, value: None },
+                    // It is asked again.
+                    Err(_) => Event::Tick,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn write(&mut self, number: u64, key: &RowKey, expected: Option<u64>, row: &Row) {
+        let value = match rows::encode_row(row) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                tracing::error!(%error, "a row was not written");
+                let result = Err(WriteError::Unknown);
+                let event = ready(Event::RowWritten { request_id: number, result });
+                return self.tasks.push(event.boxed());
+            }
+        };
+        let cas = CompareAndSet { key: rows::key_text(key), expected, value };
+        let asked = self.deps.cluster_store.compare_and_set(cas);
+        self.tasks.push(
+            async move {
+                let result = asked.await.map_err(|conflict| match conflict {
+                    CompareAndSetError::RevisionMismatch(None) => WriteError::Conflict(None),
+                    CompareAndSetError::RevisionMismatch(Some(row)) => {
+                        match rows::decode_row(&row) {
+                            Ok(Some((_, row, revision))) => {
+                                WriteError::Conflict(Some((row, revision)))
+                            }
+                            _ => WriteError::Unknown,
+                        }
+                    }
+                    CompareAndSetError::Store(error) => {
+                        tracing::debug!(%error, "a row's write has no answer");
+                        WriteError::Unknown
+                    }
+                });
+                Event::RowWritten { request_id: number, result }
+            }
+            .boxed(),
+        );
+    }
+
+    pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
+        let asked =
+            self.deps.entity_store.current_claims(shards.into_iter().map(shard_key).collect());
+        self.tasks.push(
+            async move { Event::ClaimsRead { request_id: number, claims: asked.await.ok() } }
+                .boxed(),
+        );
+    }
+
+    /// Asks the entities' store for something small, to know whether it answers (R9).
+    pub(super) fn probe_entity_store(&mut self) {
+        let sent = self.deps.clock.now().mono;
+        let asked = self.deps.entity_store.current_claims(vec![shard_key(ShardId(1))]);
+        self.tasks.push(
+            async move {
+                match asked.await {
+                    Ok(_) => Event::StoreResponded { sent_at: sent },
+                    Err(_) => Event::Tick,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// Cluster time, and what is remembered of the store.
+    pub(super) fn persist_time_and_witness(&mut self) {
+        let (store, clock) = (self.deps.cluster_store.clone(), self.deps.clock.clone());
+        let local = self.deps.local_store.clone();
+        self.tasks.push(
+            async move {
+                if let Err(error) = cluster_bootstrap::advance_cluster_time(&*store, &clock).await {
+                    tracing::debug!(%error, "cluster time was not written");
+                }
+                if let Some(local) = local
+                    && let Err(error) = local.refresh_witness().await
+                {
+                    tracing::warn!(%error, "the store's witness was not refreshed");
+                }
+                Event::Tick
+            }
+            .boxed(),
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! The stores of a node that starts while they are away: it sends by the routes that it remembers (S8, R13), and has the
+//! stores as soon as they answer.
+//!
+//! Until then every call is answered at once, as over a link that is broken: nothing was sent.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::ready;
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity,
+};
+use ostraca_store::{
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowEvent, Scan, StoreError,
+    StoreFuture, StoreIdentity, StoredRow, Watch,
+};
+
+use crate::clock::ClusterClock;
+
+/// Both stores, once they were reached.
+pub(crate) struct DeferredStores {
+    /// What is known of the store before.
+    pub(crate) identity: StoreIdentity,
+    clock: Arc<ClusterClock>,
+    connected: OnceLock<(Arc<dyn ClusterStore>, Arc<dyn EntityStore>)>,
+}
+
+/// The rows of [`Late`].
+pub(crate) struct DeferredClusterStore(pub(crate) Arc<DeferredStores>);
+
+/// The entities of [`Late`].
+pub(crate) struct DeferredEntityStore(pub(crate) Arc<DeferredStores>);
+
+impl DeferredStores {
+    pub(crate) fn new(identity: StoreIdentity, clock: Arc<ClusterClock>) -> Arc<Self> {
+        Arc::new(Self { identity, clock, connected: OnceLock::new() })
+    }
+
+    /// They answer, and say what time it is in the cluster. Told once.
+    pub(crate) fn set_connected(
+        &self,
+        time: u64,
+        rows: Arc<dyn ClusterStore>,
+        entities: Arc<dyn EntityStore>,
+    ) {
+        // Before anything can be registered or claimed: lanes bear this time, and of one that is behind the cluster's
+        // the next owner of a shard would think that nobody had used it for long, and forget it (R17).
+        self.clock.advance_to(time);
+        // A second time is a fault of this program: the first stands.
+        let _ = self.connected.set((rows, entities));
+    }
+
+    fn cluster_store(&self) -> Result<&dyn ClusterStore, StoreError> {
+        self.connected.get().map(|(rows, _)| &**rows).ok_or_else(not_connected)
+    }
+
+    fn entity_store(&self) -> Result<&dyn EntityStore, StoreError> {
+        self.connected.get().map(|(_, entities)| &**entities).ok_or_else(not_connected)
+    }
+
+    fn identity(&self) -> StoreIdentity {
+        self.cluster_store().map_or_else(|_| self.identity.clone(), ClusterStore::identity)
+    }
+}
+
+fn not_connected() -> StoreError {
+    StoreError::Unavailable("the store was not reached yet since this node started".into())
+}
+
+fn at_once<T: Send + 'static>(value: T) -> StoreFuture<T> {
+    ready(value).boxed()
+}
+
+impl ClusterStore for DeferredClusterStore {
+    fn identity(&self) -> StoreIdentity {
+        self.0.identity()
+    }
+
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
+        match self.0.cluster_store() {
+            Ok(rows) => rows.get(key),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
+        match self.0.cluster_store() {
+            Ok(rows) => rows.list(prefix),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
+        match self.0.cluster_store() {
+            Ok(rows) => rows.compare_and_set(cas),
+            Err(error) => at_once(Err(CompareAndSetError::Store(error))),
+        }
+    }
+
+    fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
+        match self.0.cluster_store() {
+            Ok(rows) => rows.watch(prefix, revision),
+            Err(_) => Box::new(Nothing),
+        }
+    }
+}
+
+/// A watch of nothing: list again.
+struct Nothing;
+
+impl Watch for Nothing {
+    fn next(&mut self) -> futures::future::BoxFuture<'_, RowEvent> {
+        ready(RowEvent::ResyncRequired).boxed()
+    }
+}
+
+impl EntityStore for DeferredEntityStore {
+    fn identity(&self) -> StoreIdentity {
+        self.0.identity()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        match self.0.entity_store() {
+            Ok(store) => store.claim(claims),
+            Err(error) => {
+                let failed = |_| ClaimOutcome::Failed(error.to_string());
+                at_once(claims.iter().map(failed).collect())
+            }
+        }
+    }
+
+    fn current_claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        match self.0.entity_store() {
+            Ok(store) => store.current_claims(shards),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        match self.0.entity_store() {
+            Ok(store) => store.commit(turns),
+            Err(error) => {
+                let refused =
+                    |_| CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string()));
+                at_once(turns.iter().map(refused).collect())
+            }
+        }
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
+        match self.0.entity_store() {
+            Ok(store) => store.load(entities),
+            Err(error) => at_once(entities.iter().map(|_| Err(error.clone())).collect()),
+        }
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        match self.0.entity_store() {
+            Ok(store) => store.scan(scan),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        match self.0.entity_store() {
+            Ok(store) => store.put_blob(bytes),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        match self.0.entity_store() {
+            Ok(store) => store.get_blob(digest),
+            Err(error) => at_once(Err(error)),
+        }
+    }
+}

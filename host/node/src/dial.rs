@@ -1,0 +1,57 @@
+//! The way to another node: its addresses in turn, and the pauses between attempts.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// The pause before a broken link is made again, and the longest of them.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// The pauses of one link: each twice the one before, until a link stood.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self(PAUSE.0)
+    }
+
+    /// The link stood: the next pause is the shortest.
+    pub(crate) fn reset(&mut self) {
+        self.0 = PAUSE.0;
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(PAUSE.1);
+    }
+}
+
+/// What comes of the first address at which the attempt succeeds; else why the last one failed.
+pub(crate) async fn connect_first<T, F>(
+    addresses: &[String],
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<T, String>
+where
+    F: Future<Output = Result<T, ostraca_wire::Error>>,
+{
+    let mut last = "it announces no address".to_owned();
+    for address in addresses {
+        let made = async {
+            let found = resolve(address).await?;
+            attempt(found).await.map_err(|error| error.to_string())
+        };
+        match tokio::time::timeout(ATTEMPT, made).await {
+            Ok(Ok(made)) => return Ok(made),
+            Ok(Err(error)) => last = format!("{address}: {error}"),
+            Err(_) => last = format!("{address}: no answer within {ATTEMPT:?}"),
+        }
+    }
+    Err(last)
+}
+
+/// An address with a port, by name or by number; of several the first.
+pub(crate) async fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the name has no address".into())
+}

@@ -1,0 +1,83 @@
+//! Messages that another node passed on: they are run here or refused, and never passed on again (S11.6).
+
+use std::sync::Arc;
+
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
+use ostraca_core::message::codes;
+use ostraca_wire::outcome::{hint_details, retryable_problem};
+use ostraca_wire::proto::Problem;
+use ostraca_wire::server::IncomingMessage;
+
+use super::Gateway;
+use super::pending_message::StepBatches;
+use crate::service::problem;
+use crate::types::TypeTable;
+use crate::worker::{Delivery, ReplyTo};
+
+/// A message whose shard is known, and who said it.
+struct Placed {
+    session: ScopedSessionId,
+    shard: ShardId,
+    request: IncomingMessage,
+}
+
+impl Gateway {
+    /// Takes messages that another node passed on.
+    pub(crate) fn accept_forwarded(&self, batch: &mut Vec<IncomingMessage>) {
+        let types = self.types.snapshot();
+        let placed: Vec<_> =
+            batch.drain(..).filter_map(|request| self.place(&types, request)).collect();
+        // Whatever takes long is done without the router.
+        let hints: Vec<_> = {
+            let Some(router) = self.router() else { return };
+            let hint = |Placed { shard, request, .. }: &Placed| {
+                router.redirect_hint(*shard, Epoch(request.envelope.route_epoch), &self.node)
+            };
+            placed.iter().map(hint).collect()
+        };
+        let mut out = StepBatches::new(self.workers.len());
+        for (Placed { session, shard, request }, hint) in placed.into_iter().zip(hints) {
+            let IncomingMessage { envelope, received, ticket } = request;
+            // Where nothing is hosted, no worker would refuse it.
+            if hint.is_some() || self.workers.is_empty() {
+                let details = hint.as_ref().map(hint_details).unwrap_or_default();
+                let text = format!("shard {shard} is not on this node");
+                ticket.not_run(Problem { details, ..retryable_problem(codes::NOT_OWNER, &text) });
+                continue;
+            }
+            match self.to_message(&types, session, &envelope, received) {
+                Ok(Some(message)) => {
+                    let (charge, back) = (Arc::clone(ticket.charge()), ReplyTo::Ticket(ticket));
+                    out.local(shard, Delivery { shard, message, reply_to: back, charge });
+                }
+                Ok(None) => ticket.not_run(loading()),
+                Err(problem) => ticket.not_run(problem),
+            }
+        }
+        out.deliver(&self.workers);
+    }
+
+    /// Finds a message's shard; none: it was refused.
+    fn place(&self, types: &TypeTable, mut request: IncomingMessage) -> Option<Placed> {
+        self.resolver.timeout_limits.apply(&mut request.envelope);
+        let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
+        let Ok(session) = session else {
+            let missing = problem("bad-message", "a session of 16 bytes is missing", "");
+            request.ticket.not_run(missing);
+            return None;
+        };
+        let Some(entry) = types.get(request.envelope.r#type.as_str()) else {
+            // The other node knows the type, so this one soon will: the sender tries again.
+            request.ticket.not_run(loading());
+            return None;
+        };
+        let shard =
+            shard_of(entry.manifest.shard_key.shard_key(&request.envelope.id), self.shard_count);
+        Some(Placed { session, shard, request })
+    }
+}
+
+fn loading() -> Problem {
+    retryable_problem(codes::REBALANCING, "the type is being loaded")
+}

@@ -1,0 +1,190 @@
+//! What nodes ask each other for operators: what they have in memory, which nobody but a shard's owner knows.
+//!
+//! One question and one answer, on a stream of its own beside the messages. Whoever is asked answers from its workers
+//! and asks nobody, so a question goes one hop at most.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::rows::Member;
+use ostraca_wire::peer::inspect;
+use ostraca_wire::proto;
+use ostraca_wire::proto::{
+    InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, NodeIssue,
+    PeerInspectRequest, PeerInspectResponse,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{MessageLinks, lock};
+use crate::failing::LastFailure;
+use crate::gateway::Gateway;
+use crate::worker::{EntityInspection, Input, ShardInspection};
+
+/// How long a node may take to say what it has in memory.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Shards, and entities of each.
+pub(crate) type InspectTargets = Vec<(ShardId, Vec<Entity>)>;
+
+impl Gateway {
+    /// What a node has in memory, this one or another; as many answers as shards, in their order.
+    ///
+    /// # Errors
+    /// The node did not answer in time, or cannot be reached.
+    pub(crate) async fn inspect(
+        &self,
+        at: &Member,
+        question: InspectTargets,
+    ) -> Result<Vec<ShardInspection>, NodeIssue> {
+        let looking = async {
+            match at.node == self.links.local_node {
+                true => self.inspect_local(question).await.ok_or_else(|| "it stops".to_owned()),
+                false => self.links.inspect(at, question).await,
+            }
+        };
+        let answer = tokio::time::timeout(INSPECT_TIMEOUT, looking).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(format!("no answer within {INSPECT_TIMEOUT:?}")));
+        answer.map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
+    }
+
+    /// What this node has in memory; none if a worker has ended.
+    async fn inspect_local(&self, question: InspectTargets) -> Option<Vec<ShardInspection>> {
+        let ask = |(shard, entities)| {
+            let worker = self.workers.get(Self::worker_of(shard, self.workers.len()));
+            let asked = worker.map(|worker| send_inspect(worker, shard, entities));
+            async move {
+                match asked {
+                    Some(heard) => heard.await.map_err(drop),
+                    // No entities run here.
+                    None => Ok(ShardInspection::default()),
+                }
+            }
+        };
+        try_join_all(question.into_iter().map(ask)).await.ok()
+    }
+
+    /// How far a node is with a type, this one or another.
+    ///
+    /// # Errors
+    /// The node did not answer in time, or cannot be reached.
+    pub(crate) async fn inspect_type(
+        &self,
+        at: &Member,
+        name: &str,
+    ) -> Result<InspectedType, NodeIssue> {
+        if at.node == self.links.local_node {
+            return Ok(self.inspect_type_local(name));
+        }
+        let look = PeerInspectRequest { shards: Vec::new(), types: vec![name.to_owned()] };
+        let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, &look)).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(format!("no answer within {INSPECT_TIMEOUT:?}")));
+        let of_type =
+            |looked: PeerInspectResponse| looked.types.into_iter().next().unwrap_or_default();
+        answer.map(of_type).map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
+    }
+
+    fn inspect_type_local(&self, name: &str) -> InspectedType {
+        let (revision, broken) = self.types.progress(name);
+        let (broken_revision, broken) = broken.unwrap_or_default();
+        InspectedType {
+            revision,
+            failed_revision: broken_revision,
+            failure_reason: broken.to_string(),
+        }
+    }
+
+    /// Answers another node's question; none if this node stops.
+    pub(crate) async fn handle_inspect(
+        &self,
+        look: PeerInspectRequest,
+    ) -> Option<PeerInspectResponse> {
+        let question = look.shards.into_iter().map(|of| {
+            let entities = of.entities.into_iter();
+            (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
+        });
+        let types = look.types.iter().map(|name| self.inspect_type_local(name)).collect();
+        let seen = self.inspect_local(question.collect()).await?;
+        let shards = seen.into_iter().map(|shard| InspectedShard {
+            held: shard.held,
+            entities: shard
+                .entities
+                .into_iter()
+                .map(|it| InspectedEntity {
+                    active: it.active,
+                    mailbox_length: it.mailbox_length as u64,
+                    last_failure: it.last_failure.map(|it| proto::LastFailure {
+                        code: it.code,
+                        message: it.message,
+                        unix_ms: it.wall_ms,
+                        consecutive_failures: it.consecutive_failures,
+                    }),
+                })
+                .collect(),
+        });
+        Some(PeerInspectResponse { shards: shards.collect(), types })
+    }
+}
+
+fn send_inspect(
+    worker: &mpsc::UnboundedSender<Input>,
+    shard: ShardId,
+    entities: Vec<Entity>,
+) -> oneshot::Receiver<ShardInspection> {
+    let (answer, heard) = oneshot::channel();
+    // A worker that has ended drops the answer.
+    let _ = worker.send(Input::Inspect { shard, entities, answer });
+    heard
+}
+
+impl MessageLinks {
+    /// Asks another node, over the link that stands to it.
+    async fn inspect(
+        &self,
+        to: &Member,
+        question: InspectTargets,
+    ) -> Result<Vec<ShardInspection>, String> {
+        let shards = question.into_iter().map(|(shard, entities)| InspectShard {
+            shard: shard.0,
+            entities: entities
+                .iter()
+                .map(|it| InspectEntity {
+                    r#type: it.entity_type.to_string(),
+                    id: it.id.to_string(),
+                })
+                .collect(),
+        });
+        let look = PeerInspectRequest { shards: shards.collect(), types: Vec::new() };
+        Ok(self.ask(to, &look).await?.shards.into_iter().map(inspected).collect())
+    }
+
+    async fn ask(
+        &self,
+        to: &Member,
+        look: &PeerInspectRequest,
+    ) -> Result<PeerInspectResponse, String> {
+        let peer = {
+            let ways = self.routes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let way = ways.get(&to.node).filter(|way| way.member == *to);
+            way.and_then(|way| lock(&way.state.link).as_ref().map(|up| up.peer.clone()))
+        };
+        let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.local_node))?;
+        inspect::request(&peer, look).await.map_err(|error| error.to_string())
+    }
+}
+
+fn inspected(shard: InspectedShard) -> ShardInspection {
+    let entities = shard.entities.into_iter().map(|it| EntityInspection {
+        active: it.active,
+        mailbox_length: usize::try_from(it.mailbox_length).unwrap_or(usize::MAX),
+        last_failure: it.last_failure.map(|it| LastFailure {
+            code: it.code,
+            message: it.message,
+            wall_ms: it.unix_ms,
+            consecutive_failures: it.consecutive_failures,
+        }),
+    });
+    ShardInspection { held: shard.held, entities: entities.collect() }
+}

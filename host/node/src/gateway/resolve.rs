@@ -1,0 +1,68 @@
+//! From an envelope to a message of the core: what the type's deployment says of it is checked here (S11.6).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use ostraca_core::ids::ScopedSessionId;
+use ostraca_core::message::{Message, MessageMetadata, ReplyToken};
+use ostraca_wire::clock::BootInstant;
+use ostraca_wire::envelope::TimeoutLimits;
+use ostraca_wire::proto::{Envelope, Problem};
+
+use super::lock;
+use crate::clock::ClusterClock;
+use crate::service::resolve_method;
+use crate::types::TypeTable;
+
+/// Content types and principals that are kept shared, and the longest of them in bytes; beyond it each message has its own.
+const SHARED: (usize, usize) = (256, 128);
+
+/// Opens envelopes.
+pub(crate) struct EnvelopeResolver {
+    clock: Arc<ClusterClock>,
+    pub(super) timeout_limits: TimeoutLimits,
+    /// Texts in use, shared: there are few, and each message would else carry a copy.
+    shared: Mutex<HashMap<String, Arc<str>>>,
+}
+
+impl EnvelopeResolver {
+    pub(crate) fn new(clock: Arc<ClusterClock>, deadlines: TimeoutLimits) -> Self {
+        Self { clock, timeout_limits: deadlines, shared: Mutex::default() }
+    }
+
+    fn share(&self, text: &str) -> Arc<str> {
+        if text.len() > SHARED.1 {
+            return text.into();
+        }
+        let mut shared = lock(&self.shared);
+        if let Some(known) = shared.get(text) {
+            return known.clone();
+        }
+        let fresh: Arc<str> = text.into();
+        if shared.len() < SHARED.0 {
+            shared.insert(text.to_owned(), fresh.clone());
+        }
+        fresh
+    }
+
+    /// The message, or why it may not be run.
+    pub(crate) fn to_message(
+        &self,
+        types: &TypeTable,
+        session: ScopedSessionId,
+        envelope: &Envelope,
+        received: BootInstant,
+        token: ReplyToken,
+    ) -> Result<Arc<Message>, Problem> {
+        let (entry, method, kind) = resolve_method(types, &envelope.principal, envelope)?;
+        let now = self.clock.now().mono;
+        let held = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let context = MessageMetadata {
+            principal: self.share(&envelope.principal),
+            content_type: self.share(&envelope.content_type),
+            traceparent: envelope.traceparent.as_str().into(),
+        };
+        let resolved = (entry.name.clone(), method, kind);
+        Ok(Arc::new(envelope.to_message(token, session, resolved, (now, held), context)))
+    }
+}

@@ -1,0 +1,115 @@
+//! What the router says, done: messages go to workers and other nodes, and what becomes of that at once is told to it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ostraca_core::ids::ScopedSessionId;
+use ostraca_core::message::{Message, ReplyToken};
+use ostraca_core::route::{Action, AttemptResult};
+use ostraca_wire::clock::BootInstant;
+use ostraca_wire::outcome::{not_run, reply_for_refusal, unknown_if_in_doubt};
+use ostraca_wire::peer::forwarding::Forward;
+use ostraca_wire::proto::{Envelope, Problem};
+
+use super::Gateway;
+use super::pending_message::{PendingMessage, PendingMessageInner, StepBatches};
+use crate::types::{TypeTable, TypeUnavailable};
+use crate::worker::{Delivery, ReplyTo};
+
+/// What a round of steps came to at once, by the router's tags.
+#[derive(Default)]
+struct Failures {
+    /// To be held, and sent again.
+    failed: Vec<(u64, AttemptResult)>,
+    /// Not to be run.
+    refused: Vec<(u64, Problem)>,
+}
+
+impl Gateway {
+    /// Does what the router says. Answers that this leads to may lead to more steps.
+    pub(super) fn execute_steps(&self, mut steps: Vec<Action<PendingMessage>>) {
+        while !steps.is_empty() {
+            let Failures { failed, refused } = self.round(&mut steps);
+            if failed.is_empty() && refused.is_empty() {
+                return;
+            }
+            let now = self.now();
+            let mut answers = Vec::with_capacity(refused.len());
+            let Some(mut router) = self.router() else { return };
+            for (tag, verdict) in failed {
+                // What was not sent is held.
+                router.on_attempt_result(now, tag, verdict, &mut steps);
+            }
+            for (tag, problem) in refused {
+                // A former copy may have run elsewhere: then this refusal is not the last word (R16).
+                let given = router.on_attempt_result(now, tag, AttemptResult::Answered, &mut steps);
+                answers.extend(given.map(|(parcel, in_doubt)| (parcel, in_doubt, problem)));
+            }
+            drop(router);
+            for (parcel, in_doubt, problem) in answers {
+                parcel.reply(unknown_if_in_doubt(not_run(problem), in_doubt));
+            }
+        }
+    }
+
+    /// Empties the list. What has one way leaves together.
+    fn round(&self, steps: &mut Vec<Action<PendingMessage>>) -> Failures {
+        let types = self.types.snapshot();
+        let mut out = StepBatches::new(self.workers.len());
+        let Failures { mut failed, mut refused } = Failures::default();
+        for step in steps.drain(..) {
+            match step {
+                Action::Local { attempt_id: tag, .. } if self.workers.is_empty() => {
+                    failed.push((tag, AttemptResult::NotSent));
+                }
+                Action::Local { shard, attempt_id: tag, item, .. } => {
+                    let PendingMessageInner { session, envelope, received, charge, .. } = &*item.0;
+                    match self.to_message(&types, *session, envelope, *received) {
+                        Ok(Some(message)) => {
+                            let charge = charge.clone();
+                            let back = ReplyTo::Gateway { tag, pending: Some(item.clone()) };
+                            out.local(shard, Delivery { shard, message, reply_to: back, charge });
+                        }
+                        Ok(None) => failed.push((tag, AttemptResult::Rebalancing)),
+                        Err(problem) => refused.push((tag, problem)),
+                    }
+                }
+                Action::Remote { to, epoch, attempt_id: tag, item } => {
+                    let envelope = item.to_forwarded_envelope(&self.node, epoch);
+                    out.remote(to, Forward { tag, envelope });
+                }
+                Action::Refuse { item, refusal } => item.reply(reply_for_refusal(refusal)),
+                Action::Buffered => {}
+            }
+        }
+        for (to, mut forwards) in out.remote.drain(..) {
+            refused.extend(self.links.send(&to, &mut forwards));
+            failed.extend(forwards.into_iter().map(|left| (left.tag, AttemptResult::NotSent)));
+        }
+        out.deliver(&self.workers);
+        Failures { failed, refused }
+    }
+
+    /// The message, for a worker of this node; none while the type's component is still being compiled here.
+    ///
+    /// # Errors
+    /// Why it may not be run.
+    pub(super) fn to_message(
+        &self,
+        types: &TypeTable,
+        session: ScopedSessionId,
+        envelope: &Envelope,
+        received: BootInstant,
+    ) -> Result<Option<Arc<Message>>, Problem> {
+        let token = ReplyToken(self.tokens.fetch_add(1, Ordering::Relaxed) + 1);
+        let message = self.resolver.to_message(types, session, envelope, received, token)?;
+        Ok(Some(message).filter(|_| !self.loading(types, &envelope.r#type)))
+    }
+
+    /// Whether the type's component is still being compiled here; what is broken is refused by the worker.
+    fn loading(&self, types: &TypeTable, kind: &str) -> bool {
+        // Nearly every message's type runs here, and the round's own table says so.
+        !types.get(kind).is_some_and(|entry| entry.is_runnable())
+            && self.types.get_runnable(kind).is_err_and(|absent| absent == TypeUnavailable::Loading)
+    }
+}

@@ -1,0 +1,212 @@
+//! A node's parts, each built by a function of its own; [`Node::begin`](super::Node::begin) is the order.
+
+use std::sync::Arc;
+
+use ostraca_core::ids::{ClusterId, NodeId};
+use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
+use ostraca_core::route::Router;
+use ostraca_wasm::WasmRuntime;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::network::Network;
+use super::store_access::{StoreConnector, StoreHandles};
+use super::workers::Workers;
+use super::{Summary, blocking};
+use crate::cache::RouteCache;
+use crate::clock::ClusterClock;
+use crate::config::Config;
+use crate::control::{self, ControlThread};
+use crate::deploy::Deployer;
+use crate::error::NodeError;
+use crate::gateway::{EnvelopeResolver, Gateway, MessageLinks};
+use crate::loader::{self, Loader};
+use crate::stats::{Stats, WorkerGauges};
+use crate::status::StatusReporter;
+use crate::stores::{self, LocalStore};
+use crate::types::TypeRegistry;
+use crate::view::ClusterView;
+use crate::worker::Input;
+
+/// What every part is made with.
+pub(super) struct NodeBuilder {
+    pub(super) config: Config,
+    pub(super) cluster: ClusterId,
+    pub(super) node: NodeId,
+    pub(super) clock: Arc<ClusterClock>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) types: TypeRegistry,
+}
+
+impl NodeBuilder {
+    pub(super) fn new(config: Config, cluster: ClusterId) -> Self {
+        let node = NodeId::from(config.node.as_str());
+        let clock = Arc::new(ClusterClock::new(0));
+        Self { config, cluster, node, clock, stats: Arc::default(), types: TypeRegistry::default() }
+    }
+
+    /// Opens the store, where it belongs to this node.
+    pub(super) async fn open_local_store(&self) -> Result<Option<LocalStore>, NodeError> {
+        match self.config.roles().store {
+            true => stores::open_local(&self.config, self.cluster).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens what the last life remembered; the store node remembers nothing.
+    pub(super) async fn cache(&self) -> Result<Option<RouteCache>, NodeError> {
+        if self.config.roles().store {
+            return Ok(None);
+        }
+        let (dir, types) = (RouteCache::dir(&self.config.data), self.types.clone());
+        let cluster = self.cluster;
+        blocking(move || RouteCache::open(&dir, cluster, types)).await
+    }
+
+    pub(super) fn joining(&self, network: &Network, control: &ControlThread) -> StoreConnector {
+        StoreConnector {
+            config: self.config.clone(),
+            cluster: self.cluster,
+            dialer: network.dialer.clone(),
+            control_runtime: control.runtime.clone(),
+            clock: self.clock.clone(),
+            stats: self.stats.clone(),
+        }
+    }
+
+    /// What compiles components, and where the node is a host, runs them.
+    pub(super) async fn wasm(&self) -> Result<WasmRuntime, NodeError> {
+        let mut settings = self.config.wasm_settings();
+        if !self.config.roles().host {
+            // It only checks what is deployed.
+            settings.allocator = ostraca_wasm::Allocator::OnDemand;
+        }
+        Ok(blocking(move || WasmRuntime::new(&settings)).await??)
+    }
+
+    pub(super) fn loader(
+        &self,
+        stores: &StoreHandles,
+        wasm: Option<WasmRuntime>,
+        workers: Vec<mpsc::UnboundedSender<Input>>,
+    ) -> Loader {
+        Loader::new(loader::LoaderDeps {
+            types: self.types.clone(),
+            entity_store: stores.entity_store.clone(),
+            wasm,
+            notify_workers: Box::new(move |entry| {
+                for worker in &workers {
+                    // A worker that has ended runs nothing.
+                    let _ = worker.send(Input::TypeDeployed(entry.clone()));
+                }
+            }),
+            runtime: Handle::current(),
+            budget: loader::BUDGET,
+        })
+    }
+
+    /// The gateway and its links. Who cannot be reached over them is told to the node's machine.
+    pub(super) fn gateway(
+        &self,
+        network: &Network,
+        stores: &StoreHandles,
+        workers: &Workers,
+        control: &ControlThread,
+        tasks: &mut JoinSet<()>,
+    ) -> Arc<Gateway> {
+        let shards = stores.cluster_info.shards;
+        let (away, mut unreachable) = mpsc::unbounded_channel();
+        let dialer = network.dialer.clone();
+        let gateway = Gateway::new(
+            Router::new(self.config.route_settings(), shards),
+            EnvelopeResolver::new(self.clock.clone(), self.config.timeout_limits()),
+            MessageLinks::new(self.node.clone(), dialer, Handle::current(), away),
+            self.clock.clone(),
+            self.types.clone(),
+            shards,
+            workers.inputs(),
+        );
+        gateway.links.set_gateway(&gateway);
+        let told = control.input.clone();
+        tasks.spawn(async move {
+            while let Some(node) = unreachable.recv().await {
+                // Nobody to hear it: the node stops.
+                let _ = told.send(control::Input::Event(Event::NodeUnreachable { node }));
+            }
+        });
+        gateway
+    }
+
+    pub(super) fn machine(&self, network: &Network, stores: &StoreHandles) -> Machine {
+        let roles = self.config.roles();
+        let name = NodeIdentity {
+            node: self.node.clone(),
+            roles,
+            version: version(),
+            addresses: network.addresses.clone(),
+            shard_count: stores.cluster_info.shards,
+            seed: rand::random(),
+        };
+        let settings = Settings { embedded_store: roles.store, ..self.config.node_settings() };
+        Machine::new(settings, name, self.config.strategy())
+    }
+
+    pub(super) fn deployer(
+        &self,
+        stores: &StoreHandles,
+        wasm: WasmRuntime,
+        loader: Loader,
+    ) -> Deployer {
+        Deployer {
+            cluster_store: stores.cluster_store.clone(),
+            entity_store: stores.entity_store.clone(),
+            wasm,
+            types: self.types.clone(),
+            loader,
+            ceilings: self.config.ceilings(),
+            turn: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn status(
+        &self,
+        network: &Network,
+        stores: &StoreHandles,
+        gauges: Vec<Arc<WorkerGauges>>,
+        wasm: Option<WasmRuntime>,
+        view: watch::Receiver<Arc<ClusterView>>,
+    ) -> StatusReporter {
+        let entities = stores.entity_store.clone();
+        StatusReporter {
+            node: self.config.node.as_str().into(),
+            addresses: network.addresses.clone(),
+            configured_lease_ms: u64::try_from(self.config.lease.as_millis()).unwrap_or(u64::MAX),
+            clock: self.clock.clone(),
+            store_identity: Box::new(move || entities.identity()),
+            local_store: stores.local_store.clone(),
+            wasm,
+            stats: self.stats.clone(),
+            gauges,
+            view,
+        }
+    }
+
+    pub(super) fn summary(&self, stores: &StoreHandles) -> Summary {
+        let identity = &stores.cluster_info.identity;
+        Summary {
+            node: self.config.node.clone(),
+            cluster: identity.cluster,
+            cluster_name: identity.cluster_name.clone(),
+            shards: stores.cluster_info.shards,
+            types: self.types.snapshot().len(),
+        }
+    }
+}
+
+/// The program's version as one number that rises with it: 1.2.3 is 1,002,003.
+fn version() -> u64 {
+    let part = |text: &str| text.parse::<u64>().unwrap_or(0);
+    (part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000 + part(env!("CARGO_PKG_VERSION_MINOR"))) * 1_000
+        + part(env!("CARGO_PKG_VERSION_PATCH"))
+}

@@ -1,0 +1,74 @@
+//! What a node waits for: that it has settled, that another process has its name, that a part of it ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_core::node::Notice;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::error::NodeError;
+use crate::types::TypeRegistry;
+use crate::view::{ClusterView, EventLog};
+
+/// How long a start waits until every shard has an owner; then the node is ready all the same, and says so.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a start waits for deployed types to be compiled.
+const TYPES: Duration = Duration::from_secs(60);
+/// How often another process must be seen to renew this node's lease, once a lease, before a start gives up.
+const NAME_CONFLICT_THRESHOLD: usize = 3;
+
+/// Waits until the node knows an owner of every shard and serves its own, and has compiled what is deployed.
+pub(super) async fn wait_until_ready(
+    mut view: watch::Receiver<Arc<ClusterView>>,
+    types: &TypeRegistry,
+    shards: u32,
+) {
+    let settled =
+        tokio::time::timeout(READY_TIMEOUT, view.wait_for(|view| view.is_ready(shards))).await;
+    if settled.is_err() {
+        tracing::warn!("not every shard has an owner yet: `ostraca status` says more");
+    }
+    if !types.wait_until_loaded(TYPES).await {
+        tracing::warn!("some types are still being compiled");
+    }
+}
+
+/// Resolves when another process keeps this node's name, with where it is reached.
+pub(super) async fn wait_for_name_conflict(
+    events: &EventLog,
+    view: &watch::Receiver<Arc<ClusterView>>,
+) -> String {
+    let mut more = events.watch();
+    let (mut last, mut seen) = (0, 0);
+    loop {
+        for event in events.after(last, usize::MAX) {
+            last = event.sequence;
+            let Notice::NodeNameInUse(member) = event.notice else { continue };
+            seen += 1;
+            if seen >= NAME_CONFLICT_THRESHOLD {
+                let row = view.borrow().nodes.get(&member.node).cloned();
+                return row.map_or_else(String::new, |row| row.addresses.join(", "));
+            }
+        }
+        if more.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// What ended that should not have. A control thread that panicked has told nobody.
+pub(super) async fn wait_for_failure(
+    failed: &mut mpsc::UnboundedReceiver<NodeError>,
+    vital: &mut JoinSet<()>,
+) -> NodeError {
+    tokio::select! {
+        error = failed.recv() => {
+            error.unwrap_or_else(|| NodeError::UnexpectedExit("the control thread".into()))
+        }
+        Some(task) = vital.join_next() => {
+            let why = task.err().map_or_else(String::new, |error| format!(": {error}"));
+            NodeError::UnexpectedExit(format!("the network or the gateway{why}"))
+        }
+    }
+}

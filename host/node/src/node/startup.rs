@@ -1,0 +1,126 @@
+//! The order in which a node's parts are built: each after what it needs. How each is built stands in [`super::parts`].
+
+use std::sync::Arc;
+
+use ostraca_core::node::Event;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Node;
+use super::builder::NodeBuilder;
+use super::network::Network;
+use super::store_access::StoreHandles;
+use super::workers::{self, Workers};
+use crate::admin::AdminService;
+use crate::cache::RouteCache;
+use crate::config::Config;
+use crate::control::{self, ControlThread};
+use crate::error::NodeError;
+use crate::service::ClientBackend;
+use crate::view::{ClusterView, EventLog};
+
+impl Node {
+    /// The first half of [`Node::start`]: the node has all its parts and registers; from here on it is to be stopped, not
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn launch(config: Config) -> Result<Self, NodeError> {
+        let (trust, identity) = config.load_identity()?;
+        let mut basis = NodeBuilder::new(config, trust.cluster);
+        let roles = basis.config.roles();
+        let mut control = ControlThread::spawn(basis.config.control_inbox_limits(), &basis.stats)?;
+
+        let own = basis.open_local_store().await?;
+        let mut network = Network::bind(&basis, &identity, &trust, &control, own.as_ref())?;
+        let (mut vital, mut tasks) = (JoinSet::new(), JoinSet::new());
+        let server = network.server.clone();
+        vital.spawn(async move { server.run().await });
+
+        let cache = basis.cache().await?;
+        let remembered = cache.as_ref().map(RouteCache::load).unwrap_or_default();
+        let stores = match own {
+            Some(own) => StoreHandles::from_local(own),
+            None => {
+                let joining = basis.joining(&network, &control);
+                joining.connect_or_defer(remembered.pool.clone(), &mut tasks).await?
+            }
+        };
+        network.set_cluster_info(&stores);
+        basis.config.apply_cluster_settings(&stores.cluster_info.settings);
+        basis.clock.advance_to(stores.cluster_info.cluster_time);
+
+        let wasm = basis.wasm().await?;
+        let hosting = roles.host.then(|| wasm.clone());
+        let workers = Workers::start(&basis, &stores, wasm.status().max_live_instances as usize)?;
+        let loader = basis.loader(&stores, hosting.clone(), workers.inputs());
+        let gateway = basis.gateway(&network, &stores, &workers, &control, &mut tasks);
+        workers.set_gateway(&gateway);
+        network.set_gateway(&gateway);
+        vital.spawn(gateway.clone().run());
+
+        let mut machine = basis.machine(&network, &stores);
+        if !remembered.rows.is_empty() {
+            loader.load_cached(&remembered.types);
+            machine.handle(basis.clock.now(), Event::CachedRows(remembered.rows));
+        }
+        let (failures, failed) = mpsc::unbounded_channel();
+        let (shown, view) = watch::channel(Arc::new(ClusterView::default()));
+        let events = Arc::new(EventLog::default());
+        control.start(control::ControlDeps {
+            machine,
+            cluster: stores.cluster_info.identity.cluster,
+            cluster_store: stores.cluster_store.clone(),
+            entity_store: stores.entity_store.clone(),
+            local_store: stores.local_store.clone(),
+            workers: workers.inputs(),
+            gateway: gateway.clone(),
+            loader: loader.clone(),
+            cache,
+            clock: basis.clock.clone(),
+            stats: basis.stats.clone(),
+            events: events.clone(),
+            view: shown,
+            dialer: network.dialer.clone(),
+            registered: network.on_registered(),
+            failures,
+            renew_interval: basis.config.renew_interval,
+            config: basis.config.clone(),
+        });
+        tasks.spawn(workers::forward_reports(workers.reports, control.input.clone()));
+
+        let desk = AdminService {
+            deployer: basis.deployer(&stores, wasm, loader),
+            status: basis.status(&network, &stores, workers.gauges, hosting, view.clone()),
+            entity_store: stores.entity_store.clone(),
+            view: view.clone(),
+            events: events.clone(),
+            control: control.input.clone(),
+            shard_count: stores.cluster_info.shards,
+            deploy_wait_timeout: basis.config.deploy_wait_timeout(),
+        };
+        network.client_service.set_backend(ClientBackend {
+            gateway: gateway.clone(),
+            admin: desk,
+            accepts_messages: roles.gateway,
+        });
+        Ok(Self {
+            summary: basis.summary(&stores),
+            server: network.server,
+            address: network.address,
+            workers: workers.threads,
+            control,
+            gateway,
+            view,
+            events,
+            types: basis.types,
+            shards: stores.cluster_info.shards,
+            started_without_store: stores.deferred,
+            vital,
+            tasks,
+            failed,
+            stats: basis.stats,
+            store: stores.local_store,
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! The cluster's stores, as a start finds them: in this process, over links to the node that has them, or away for now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_core::ids::ClusterId;
+use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
+use ostraca_store_peer::ConnectError;
+use ostraca_store_sled::SledStore;
+use ostraca_wire::peer::PeerDialer;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::clock::ClusterClock;
+use crate::config::{ClusterSettings, Config};
+use crate::deferred::{DeferredClusterStore, DeferredEntityStore, DeferredStores};
+use crate::error::NodeError;
+use crate::rows::PoolRow;
+use crate::stats::Stats;
+use crate::stores::{self, ClusterInfo, LocalStore};
+
+/// How long a start waits for a store that does not answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same where it can send by what it remembers.
+const CONNECT_TIMEOUT_WITH_CACHE: Duration = Duration::from_secs(3);
+
+/// The cluster's store, wherever it is.
+pub(super) struct StoreHandles {
+    pub(super) cluster_store: Arc<dyn ClusterStore>,
+    pub(super) entity_store: Arc<dyn EntityStore>,
+    pub(super) cluster_info: ClusterInfo,
+    /// Where it is in this process.
+    pub(super) local_store: Option<Arc<SledStore>>,
+    /// It does not answer yet.
+    pub(super) deferred: bool,
+}
+
+impl StoreHandles {
+    /// This node's own.
+    pub(super) fn from_local(own: LocalStore) -> Self {
+        let LocalStore { sled, cluster_info: found } = own;
+        let (rows, entities) = (sled.clone(), sled.clone());
+        Self {
+            cluster_store: rows,
+            entity_store: entities,
+            cluster_info: found,
+            local_store: Some(sled),
+            deferred: false,
+        }
+    }
+
+    fn from_remote(remote: &stores::RemoteStore) -> Self {
+        let (rows, entities) = (remote.cluster_store.clone(), remote.entity_store.clone());
+        Self {
+            cluster_store: rows,
+            entity_store: entities,
+            cluster_info: remote.cluster_info.clone(),
+            local_store: None,
+            deferred: false,
+        }
+    }
+
+    /// Those of a cluster whose store does not answer yet.
+    fn deferred(
+        cluster: ClusterId,
+        pool: PoolRow,
+        clock: Arc<ClusterClock>,
+        settings: ClusterSettings,
+    ) -> (Self, Arc<DeferredStores>) {
+        let identity = StoreIdentity {
+            store_id: 0,
+            cluster,
+            cluster_name: String::new(),
+            open_count: 0,
+            open_nonce: 0,
+            durable_sequence: 0,
+        };
+        let late = DeferredStores::new(identity.clone(), clock);
+        let PoolRow { shards, hash, .. } = pool;
+        let found = ClusterInfo { identity, shards, hash, cluster_time: 0, settings };
+        let rows = Arc::new(DeferredClusterStore(late.clone()));
+        let entities = Arc::new(DeferredEntityStore(late.clone()));
+        (
+            Self {
+                cluster_store: rows,
+                entity_store: entities,
+                cluster_info: found,
+                local_store: None,
+                deferred: true,
+            },
+            late,
+        )
+    }
+}
+
+/// What reaches another node's store.
+pub(super) struct StoreConnector {
+    pub(super) config: Config,
+    pub(super) cluster: ClusterId,
+    pub(super) dialer: PeerDialer,
+    pub(super) control_runtime: Handle,
+    pub(super) clock: Arc<ClusterClock>,
+    pub(super) stats: Arc<Stats>,
+}
+
+impl StoreConnector {
+    /// Reaches the store. Where it is away and the pool is remembered, the node starts without it, and goes on trying.
+    pub(super) async fn connect_or_defer(
+        self,
+        pool: Option<PoolRow>,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<StoreHandles, NodeError> {
+        let pool = pool.filter(|_| self.config.roles().gateway);
+        let patience = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
+        let error = match self.connect(patience).await {
+            Ok(remote) => {
+                let stores = StoreHandles::from_remote(&remote);
+                tasks.spawn(hold_until_shutdown(remote));
+                return Ok(stores);
+            }
+            Err(error) => error,
+        };
+        let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
+        tracing::warn!(%error, "the store is away: messages go by remembered routes until it is back");
+        let (stores, late) = StoreHandles::deferred(
+            self.cluster,
+            pool,
+            self.clock.clone(),
+            self.config.cluster_settings(),
+        );
+        tasks.spawn(self.keep_connecting(late));
+        Ok(stores)
+    }
+
+    async fn connect(&self, patience: Duration) -> Result<stores::RemoteStore, NodeError> {
+        let Self { config, cluster, dialer, control_runtime: control, .. } = self;
+        stores::connect(config, *cluster, dialer, control, patience).await
+    }
+
+    /// Tries until it is reached, and keeps it from then on.
+    async fn keep_connecting(self, late: Arc<DeferredStores>) {
+        let mut told = String::new();
+        loop {
+            match self.connect(CONNECT_TIMEOUT).await {
+                Ok(remote) => {
+                    let time = remote.cluster_info.cluster_time;
+                    late.set_connected(
+                        time,
+                        remote.cluster_store.clone(),
+                        remote.entity_store.clone(),
+                    );
+                    return hold_until_shutdown(remote).await;
+                }
+                Err(error) => {
+                    if let NodeError::StoreConnect(ConnectError::Refused(why)) = &error {
+                        let refused = Err::<(), _>(StoreError::Stopped(why.clone()));
+                        self.stats.record_store_result(&refused);
+                    }
+                    let text = error.to_string();
+                    if text != told {
+                        tracing::warn!(%error, "the store is still away");
+                        told = text;
+                    }
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// Keeps what writes the store's witness, until the node ends.
+async fn hold_until_shutdown(remote: stores::RemoteStore) {
+    std::future::pending::<()>().await;
+    drop(remote);
+}

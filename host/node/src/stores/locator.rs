@@ -1,0 +1,213 @@
+//! The way to the store node: asked for at every address that is known, and again each time a link to it is lost.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_core::ids::ClusterId;
+use ostraca_core::rows::{NodeStatus, Row};
+use ostraca_store::ClusterStore;
+use ostraca_store_peer::{
+    Channel, ClientOptions, Connect, ConnectError, PeerClusterStore, StoreVerifier,
+};
+use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
+use tokio::time::timeout;
+
+use super::channel::open;
+use crate::error::NodeError;
+use crate::rows;
+
+/// The way to the store.
+pub(super) struct StoreLocator {
+    dialer: PeerDialer,
+    cluster: ClusterId,
+    /// `host:port`, none twice.
+    places: Mutex<StoreAddresses>,
+    /// How long the nodes have to answer: less than a link may take, so that their errors are heard.
+    wait: Duration,
+    /// Why there was no link the last time.
+    failed: Mutex<Option<NodeError>>,
+}
+
+struct StoreAddresses {
+    /// Where to look.
+    all: Vec<String>,
+    /// Where the store was found.
+    store: Option<String>,
+}
+
+/// What one place came to.
+enum Probe {
+    Store(PeerLink),
+    /// Another node; and what it says of where the store is.
+    Other(String, Vec<String>),
+}
+
+impl StoreLocator {
+    pub(super) fn new(
+        dialer: PeerDialer,
+        cluster: ClusterId,
+        join: &[String],
+        connect_timeout: Duration,
+    ) -> Self {
+        let places = Mutex::new(StoreAddresses { all: join.to_vec(), store: None });
+        Self { dialer, cluster, places, wait: connect_timeout * 3 / 4, failed: Mutex::default() }
+    }
+
+    /// Why the store is not there, as exactly as it is known.
+    pub(super) fn why(&self, error: ConnectError) -> NodeError {
+        let heard = lock(&self.failed).take();
+        match (error, heard) {
+            (ConnectError::Unreachable(_), Some(heard)) => heard,
+            (error, _) => NodeError::StoreConnect(error),
+        }
+    }
+
+    /// A connection to the store node: whoever has it and answers first.
+    pub(super) async fn connect(&self, alpn: Alpn) -> Result<PeerLink, NodeError> {
+        let places = {
+            let places = lock(&self.places);
+            match &places.store {
+                Some(store) => vec![store.clone()],
+                None => places.all.clone(),
+            }
+        };
+        let looking = self.find_store(&places, alpn);
+        let looked = timeout(self.wait, looking).await.unwrap_or_else(|_| {
+            let why = format!("no answer from {} within {:?}", places.join(", "), self.wait);
+            Err(NodeError::StoreUnreachable(why))
+        });
+        looked.inspect_err(|_| {
+            // The next time everybody is asked again.
+            lock(&self.places).store = None;
+        })
+    }
+
+    async fn find_store(&self, places: &[String], alpn: Alpn) -> Result<PeerLink, NodeError> {
+        let mut asked: Vec<String> = places.to_vec();
+        let mut asking: FuturesUnordered<_> =
+            places.iter().map(|place| self.probe(place.clone(), alpn)).collect();
+        let (mut silent, mut others, mut refused) = (Vec::new(), Vec::new(), None);
+        while let Some((place, there)) = asking.next().await {
+            match there {
+                Ok(Probe::Store(link)) => {
+                    let mut places = lock(&self.places);
+                    if !places.all.contains(&place) {
+                        places.all.push(place.clone());
+                    }
+                    places.store = Some(place);
+                    return Ok(link);
+                }
+                Ok(Probe::Other(node, leads)) => {
+                    others.push(format!("{place} is node {node}"));
+                    for lead in leads {
+                        if !asked.contains(&lead) {
+                            asked.push(lead.clone());
+                            asking.push(self.probe(lead, alpn));
+                        }
+                    }
+                }
+                Err(error) if error.is_retryable() => silent.push(format!("{place}: {error}")),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        if silent.is_empty() && !others.is_empty() {
+            return Err(NodeError::NoStoreNode(others.join(", ")));
+        }
+        Err(NodeError::StoreUnreachable(
+            silent.into_iter().chain(others).collect::<Vec<_>>().join("; "),
+        ))
+    }
+
+    async fn probe(&self, place: String, alpn: Alpn) -> (String, Result<Probe, NodeError>) {
+        let there = self.dial(&place, alpn).await;
+        (place, there)
+    }
+
+    async fn dial(&self, place: &str, alpn: Alpn) -> Result<Probe, NodeError> {
+        let unreached =
+            |error: std::io::Error| NodeError::StoreUnreachable(format!("{place}: {error}"));
+        let addresses: Vec<SocketAddr> =
+            tokio::net::lookup_host(place).await.map_err(unreached)?.collect();
+        let mut last = NodeError::StoreUnreachable(format!("{place} has no address"));
+        for address in addresses {
+            match self.dialer.connect(address, alpn, None).await {
+                Ok(link) if link.info.roles.store => return Ok(Probe::Store(link)),
+                Ok(link) => {
+                    let node = link.info.member.node.to_string();
+                    let leads = match alpn {
+                        Alpn::Control => read_store_addresses(&link, self.cluster).await.unwrap_or_else(|error| {
+                            tracing::debug!(%error, %node, "it does not say where the store is");
+                            Vec::new()
+                        }),
+                        Alpn::Bulk => Vec::new(),
+                    };
+                    link.close();
+                    return Ok(Probe::Other(node, leads));
+                }
+                Err(source) => last = NodeError::Join { place: place.into(), source },
+            }
+        }
+        Err(last)
+    }
+
+    /// Makes the links of a store over one of the protocols.
+    pub(super) fn connector(self: &Arc<Self>, alpn: Alpn) -> impl Connect + use<> {
+        let way = self.clone();
+        move || -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
+            let way = way.clone();
+            async move {
+                let linked = match way.connect(alpn).await {
+                    Ok(link) => open(link, alpn).await,
+                    Err(error) => Err(error),
+                };
+                linked.map_err(|error| {
+                    let text = error.to_string();
+                    *lock(&way.failed) = Some(error);
+                    text
+                })
+            }
+            .boxed()
+        }
+    }
+}
+
+/// Where a node that has no store says that it is. It answers for the rows as it has them itself; nothing but the
+/// addresses in them is used.
+async fn read_store_addresses(
+    link: &PeerLink,
+    cluster: ClusterId,
+) -> Result<Vec<String>, NodeError> {
+    let link = link.clone();
+    let again = move || -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
+        let link = link.clone();
+        async move { open(link, Alpn::Control).await.map_err(|error| error.to_string()) }.boxed()
+    };
+    let known = StoreVerifier::open(cluster, None)?;
+    // One question: nobody keeps the link up.
+    let (store, _driver) =
+        PeerClusterStore::connect(again, known, ClientOptions::default()).await?;
+    let (rows, _) = store.list("nodes/").await?;
+    let mut leads = Vec::new();
+    for row in &rows {
+        if let Ok(Some((_, Row::Node(node), _))) = rows::decode_row(row)
+            && node.roles.store
+            && node.status != NodeStatus::Dead
+        {
+            leads.extend(node.addresses);
+        }
+    }
+    Ok(leads)
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,354 @@
+//! Actions: what each of them asks of the store, the sandbox or the network.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ostraca_core::ids::{Entity, ShardPath, TurnId};
+use ostraca_core::message::{Message, MessageKind};
+use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
+use ostraca_core::shard::{Action, StartReason, StopReason};
+use ostraca_store::entity::commit_bytes;
+use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
+use ostraca_wasm::{
+    EntityIdentity, Instance, InstanceSpec, MessageContext, StateError, StateSource,
+};
+
+use super::completions::{Completion, Ran, StartOutcome};
+use super::machines::{InstanceState, MachineId};
+use super::panics::{Panicked, contained};
+use super::tasks::TaskGroupKey;
+use super::{PendingReply, Worker, WorkerReport};
+use crate::stats::Stats;
+
+/// Records and bytes of state that are read at once.
+const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
+
+impl Worker {
+    pub(super) fn execute(&mut self, id: MachineId, action: Action) {
+        let Some(slot) = self.machines.get_mut(id) else { return };
+        let shard = || slot.machine.ownership().shard.clone();
+        match action {
+            Action::Claim(claim) => {
+                slot.pending_store_calls += 1;
+                self.claims.push((id, claim));
+            }
+            Action::Commit(commit) => {
+                slot.pending_store_calls += 1;
+                self.commits.push((id, *commit));
+            }
+            Action::Load { entity, generation } => {
+                self.loads.push((id, shard(), entity, generation));
+                slot.pending_store_calls += 1;
+            }
+            Action::RequestSlot { entity, generation } => {
+                self.instance_slots.request((shard(), entity), generation)
+            }
+            Action::ReleaseSlot { entity, generation } => {
+                self.instance_slots.release(&(shard(), entity), generation);
+            }
+            Action::RefuseEviction { entity } => {
+                self.instance_slots.eviction_refused(&(shard(), entity))
+            }
+            Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
+            Action::Activate { entity, generation, reason, .. } => {
+                self.activate(id, entity, generation, reason);
+            }
+            Action::Run { generation, turn, version, message } => {
+                self.run(id, generation, turn, version, message);
+            }
+            Action::CallStopHook { entity, generation, turn, reason } => {
+                self.stop(id, entity, generation, turn, reason);
+            }
+            Action::DropInstance { entity, generation } => {
+                self.drop_instance(id, &entity, generation)
+            }
+            Action::Reply { token, outcome } => self.reply(id, token, outcome),
+            Action::Lost { current: standing, message } => {
+                let owner = Box::new(slot.machine.ownership().clone());
+                self.report(WorkerReport::ShardLost(owner, standing, message));
+            }
+            Action::Stopped => slot.owes_stopped = true,
+        }
+    }
+
+    /// Sends everything that this round asks of the store, as one batch of a kind.
+    pub(super) fn flush_store_calls(&mut self) {
+        if !self.claims.is_empty() {
+            let claims = std::mem::take(&mut self.claims);
+            let asked = claims.iter().map(|(_, claim)| (**claim).clone()).collect();
+            let answer = contained(&self.deps.stats, self.deps.entity_store.claim(asked));
+            self.tasks.push(
+                TaskGroupKey::StoreCalls,
+                async move {
+                    let failed =
+                        |why: Panicked| vec![ClaimOutcome::Failed(why.to_string()); claims.len()];
+                    let outcomes = answer.await.unwrap_or_else(failed);
+                    Completion::Claims(claims, outcomes)
+                }
+                .boxed_local(),
+            );
+        }
+        let mut all = std::mem::take(&mut self.commits);
+        let mut commits = all.drain(..).peekable();
+        while let Some(first) = commits.next() {
+            // A call is answered as a whole: what writes much is one by itself, and no neighbour waits for it.
+            let alone = writes_much(&first.1);
+            let room = if alone { 1 } else { commits.len() + 1 };
+            let (mut names, mut asked) = (Vec::with_capacity(room), Vec::with_capacity(room));
+            let mut next = Some(first);
+            while let Some((id, commit)) = next {
+                names.push((id, commit.entity.clone(), commit.head.turn));
+                asked.push(commit);
+                next = commits.next_if(|(_, commit)| !alone && !writes_much(commit));
+            }
+            self.deps.stats.commits.fetch_add(asked.len() as u64, Ordering::Relaxed);
+            let answer = contained(&self.deps.stats, self.deps.entity_store.commit(asked));
+            self.tasks.push(
+                TaskGroupKey::StoreCalls,
+                async move {
+                    let unknown =
+                        |why: Panicked| vec![CommitOutcome::Unknown(why.to_string()); names.len()];
+                    let outcomes = answer.await.unwrap_or_else(unknown);
+                    Completion::Commits(names, outcomes)
+                }
+                .boxed_local(),
+            );
+        }
+        drop(commits);
+        self.commits = all;
+        if !self.loads.is_empty() {
+            let mut loads = Vec::with_capacity(self.loads.len());
+            let mut asked = Vec::with_capacity(self.loads.len());
+            for (id, shard, entity, generation) in self.loads.drain(..) {
+                loads.push((id, entity.clone(), generation));
+                asked.push((shard, entity));
+            }
+            let answer = contained(&self.deps.stats, self.deps.entity_store.load(asked));
+            self.tasks.push(
+                TaskGroupKey::StoreCalls,
+                async move {
+                    let failed = |why: Panicked| {
+                        let error = StoreError::Unavailable(why.to_string());
+                        vec![Err(error); loads.len()]
+                    };
+                    let results = answer.await.unwrap_or_else(failed);
+                    Completion::Loads(loads, results)
+                }
+                .boxed_local(),
+            );
+        }
+    }
+
+    fn activate(&mut self, id: MachineId, entity: Entity, generation: u64, reason: StartReason) {
+        Stats::count(&self.deps.stats.activations);
+        let Some(state) = self.machines.get_mut(id) else { return };
+        let shard = state.machine.ownership().shard.clone();
+        state.instances.insert(entity.clone(), (generation, InstanceState::Starting));
+        state.running += 1;
+        let entry = self.types.get(&entity.entity_type);
+        let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
+        let Some((revision, program)) = runs else {
+            // The machine asks for a type only after it was told of it, and is told only of what can run.
+            return self.tasks.push_ready(Completion::Started(
+                id,
+                entity,
+                generation,
+                StartOutcome::UnknownType,
+            ));
+        };
+        let source = Source {
+            store: self.deps.entity_store.clone(),
+            shard: shard.clone(),
+            entity: entity.clone(),
+        };
+        let identity = EntityIdentity {
+            namespace: shard.namespace,
+            entity_type: entity.entity_type.clone(),
+            id: entity.id.clone(),
+            revision,
+        };
+        let reason = match reason {
+            StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
+            StartReason::Message => ostraca_wasm::StartReason::Message,
+        };
+        let starting = contained(&self.deps.stats, async move {
+            let spec = InstanceSpec { identity, state: Box::new(source) };
+            match program.instantiate(spec).await {
+                Ok(mut instance) => {
+                    let turn = instance.start(reason).await;
+                    StartOutcome::Started(Box::new(instance), turn)
+                }
+                Err(error) => StartOutcome::Failed(error),
+            }
+        });
+        self.tasks.push(
+            TaskGroupKey::Turns(entity.entity_type.clone()),
+            async move {
+                let started = starting.await.unwrap_or_else(StartOutcome::Panicked);
+                Completion::Started(id, entity, generation, started)
+            }
+            .boxed_local(),
+        );
+    }
+
+    /// Takes the idle instance out, to run it.
+    fn take(&mut self, id: MachineId, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
+        let state = self.machines.get_mut(id)?;
+        self.instance_slots.busy(&(state.machine.ownership().shard.clone(), entity.clone()));
+        let (held, live) = state.instances.get_mut(entity)?;
+        // Pekko #1463: a message must not reach another's sandbox, nor another life of the same one.
+        if *held != generation || !matches!(live, InstanceState::Idle(_)) {
+            return None;
+        }
+        match std::mem::replace(live, InstanceState::Starting) {
+            InstanceState::Idle(instance) => {
+                *live = InstanceState::Busy(instance.interrupt_handle());
+                state.running += 1;
+                Some(instance)
+            }
+            other => {
+                *live = other;
+                None
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        id: MachineId,
+        generation: u64,
+        turn: TurnId,
+        version: u64,
+        message: Arc<Message>,
+    ) {
+        let entity = message.target.clone();
+        let abandoned = |waiting: &PendingReply| waiting.back.is_abandoned();
+        if message.kind == MessageKind::Query
+            && self.pending_replies.get(&message.reply_token).is_some_and(abandoned)
+        {
+            // A command that was accepted runs, whoever still waits for it (promise 8); a query would be in vain.
+            return self.tasks.push_ready(Completion::Abandoned(id, entity, generation, turn));
+        }
+        Stats::count(&self.deps.stats.turns);
+        let Some(mut instance) = self.take(id, &entity, generation) else {
+            return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
+        };
+        let now = self.deps.clock.now().mono;
+        let context = MessageContext {
+            session: u128::from_be_bytes(message.id.session.0),
+            sequence: message.id.sequence,
+            kind: match message.kind {
+                MessageKind::Command => ostraca_wasm::MessageKind::Command,
+                MessageKind::Query => ostraca_wasm::MessageKind::Query,
+            },
+            principal: message.context.principal.clone(),
+            content_type: message.context.content_type.clone(),
+            traceparent: message.context.traceparent.clone(),
+            remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
+            version,
+        };
+        let charge =
+            self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
+        let running = contained(&self.deps.stats, async move {
+            // Asked here, when the turn starts: the one before it may have made a reply since it was given out.
+            if let Some(full) = charge.as_ref().and_then(|charge| charge.exceeded_reply_budget()) {
+                return (instance, Ran::Refused(full));
+            }
+            let result = instance.message(context, &message.method, message.body.clone()).await;
+            if let (Some(charge), ostraca_wasm::TurnResult::Ok(body)) = (charge, &result.result) {
+                charge.set_reply_size(body.len() as u64);
+            }
+            (instance, Ran::Turn(result))
+        });
+        self.tasks.push(
+            TaskGroupKey::Turns(entity.entity_type.clone()),
+            async move { Completion::Turn(id, entity, generation, turn, Some(running.await)) }
+                .boxed_local(),
+        );
+    }
+
+    fn stop(
+        &mut self,
+        id: MachineId,
+        entity: Entity,
+        generation: u64,
+        turn: TurnId,
+        reason: StopReason,
+    ) {
+        let Some(mut instance) = self.take(id, &entity, generation) else {
+            return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
+        };
+        let reason = match reason {
+            StopReason::Idle => ostraca_wasm::StopReason::Idle,
+            StopReason::Evicted => ostraca_wasm::StopReason::Evicted,
+            StopReason::Passivated => ostraca_wasm::StopReason::Passivated,
+            StopReason::HandedOff => ostraca_wasm::StopReason::HandedOff,
+            StopReason::Redeployed => ostraca_wasm::StopReason::Redeployed,
+        };
+        let stopping = contained(&self.deps.stats, async move {
+            let result = instance.stop(reason).await;
+            (instance, Ran::Turn(result))
+        });
+        self.tasks.push(
+            TaskGroupKey::StopHooks(entity.entity_type.clone()),
+            async move { Completion::Turn(id, entity, generation, turn, Some(stopping.await)) }
+                .boxed_local(),
+        );
+    }
+
+    fn drop_instance(&mut self, id: MachineId, entity: &Entity, generation: u64) {
+        let Some(slot) = self.machines.get_mut(id) else { return };
+        let instances = &mut slot.instances;
+        if instances.get(entity).is_some_and(|(held, _)| *held == generation)
+            && let Some((_, InstanceState::Busy(interrupt))) = instances.remove(entity)
+        {
+            interrupt.interrupt();
+        }
+    }
+}
+
+/// Reads an entity's state when its instance first looks at it (E16).
+struct Source {
+    store: Arc<dyn EntityStore>,
+    shard: ShardPath,
+    entity: Entity,
+}
+
+impl StateSource for Source {
+    fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>> {
+        let store = self.store.clone();
+        let (shard, entity) = (self.shard.clone(), self.entity.clone());
+        async move {
+            let mut state = Vec::new();
+            let mut after = None;
+            loop {
+                let scan = Scan {
+                    shard: shard.clone(),
+                    kind: ScanKind::State(entity.clone()),
+                    after,
+                    max_records: STATE_PAGE.0,
+                    max_bytes: STATE_PAGE.1,
+                };
+                let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
+                state.extend(page.records.into_iter().filter_map(|record| match record {
+                    ScannedRecord::State(key, value) => Some((key, value)),
+                    ScannedRecord::Head(..) => None,
+                }));
+                after = page.next_cursor;
+                if after.is_none() {
+                    return Ok(state);
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Whether a commit takes the store as long as many others.
+fn writes_much(commit: &Commit) -> bool {
+    commit.writes.len() > 64 || commit_bytes(commit) > 256 << 10
+}

@@ -1,0 +1,243 @@
+//! Completions: what the store and the sandbox answered, told to the machines.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_core::ids::{Entity, TurnId};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
+use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
+use ostraca_store::StoreError;
+use ostraca_wasm::Instance;
+use ostraca_wasm::text::printable;
+use ostraca_wire::server::BudgetExceeded;
+
+use super::Worker;
+use super::machines::{InstanceState, MachineEntry, MachineId};
+use super::panics::Panicked;
+use crate::clock::wall_millis;
+use crate::stats::Stats;
+
+/// Something that a worker's future came to.
+pub(super) enum Completion {
+    Claims(Vec<(MachineId, Arc<Claim>)>, Vec<ClaimOutcome>),
+    Commits(Vec<(MachineId, Entity, TurnId)>, Vec<CommitOutcome>),
+    Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
+    Started(MachineId, Entity, u64, StartOutcome),
+    /// The instance and what it came to; none if there was no such instance.
+    Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
+    /// Nobody waits for the answer of a query that was to run.
+    Abandoned(MachineId, Entity, u64, TurnId),
+}
+
+/// What became of a turn.
+pub(super) enum Ran {
+    Turn(ostraca_wasm::GuestTurnOutput),
+    /// It did not start: its sender's budget has no room for a reply.
+    Refused(BudgetExceeded),
+}
+
+/// What a turn came to, with its instance.
+pub(super) type TurnCompletion = Result<(Box<Instance>, Ran), Panicked>;
+
+/// What a machine is told of its commits.
+type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
+
+/// What became of an activation.
+pub(super) enum StartOutcome {
+    Started(Box<Instance>, ostraca_wasm::GuestTurnOutput),
+    Failed(ostraca_wasm::Error),
+    UnknownType,
+    Panicked(Panicked),
+}
+
+/// The code of a turn that the host's own code ended by a panic, and milliseconds after which it may be tried again.
+const PANICKED: (&str, u32) = ("host-panicked", 1_000);
+
+impl Worker {
+    pub(super) fn handle_completion(&mut self, done: Completion) {
+        match done {
+            Completion::Claims(asked, outcomes) => {
+                for ((id, claim), outcome) in asked.into_iter().zip(outcomes) {
+                    let Some(slot) = self.machines.get_mut(id) else { continue };
+                    slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
+                    if *slot.machine.claim() == *claim {
+                        self.handle_event(id, Event::ClaimResult { number: claim.number, outcome });
+                    }
+                    self.remove_if_finished(id);
+                }
+            }
+            Completion::Commits(asked, outcomes) => self.committed(asked, outcomes),
+            Completion::Loads(asked, results) => {
+                for ((id, entity, generation), result) in asked.into_iter().zip(results) {
+                    let Some(slot) = self.machines.get_mut(id) else { continue };
+                    slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
+                    let result = result.map_err(|error| error.to_string());
+                    self.handle_event(id, Event::Loaded { entity, generation, result });
+                }
+            }
+            Completion::Started(id, entity, generation, started) => {
+                self.started(id, entity, generation, started);
+            }
+            Completion::Turn(id, entity, generation, turn, turned) => {
+                self.turned(id, entity, generation, turn, turned);
+            }
+            Completion::Abandoned(id, entity, generation, turn) => {
+                self.handle_event(id, Event::QueryAbandoned { entity, generation, turn });
+            }
+        }
+    }
+
+    /// One event a machine: the outcomes of its commits, in the order in which they were asked for.
+    fn committed(&mut self, asked: Vec<(MachineId, Entity, TurnId)>, outcomes: Vec<CommitOutcome>) {
+        let mut of_slot: Vec<(MachineId, Outcomes)> = Vec::new();
+        for ((id, entity, turn), outcome) in asked.into_iter().zip(outcomes) {
+            match of_slot.iter_mut().find(|(other, _)| *other == id) {
+                Some((_, outcomes)) => outcomes.push((entity, turn, outcome)),
+                None => of_slot.push((id, vec![(entity, turn, outcome)])),
+            }
+        }
+        for (id, outcomes) in of_slot {
+            let Some(slot) = self.machines.get_mut(id) else { continue };
+            slot.pending_store_calls = slot.pending_store_calls.saturating_sub(outcomes.len());
+            self.handle_event(id, Event::CommitResults(outcomes));
+        }
+    }
+
+    fn started(&mut self, id: MachineId, entity: Entity, generation: u64, started: StartOutcome) {
+        let Some(state) = self.machines.get_mut(id) else { return };
+        state.running = state.running.saturating_sub(1);
+        let held = state.instances.get_mut(&entity).filter(|(held, _)| *held == generation);
+        let result = match started {
+            StartOutcome::Started(instance, turn) => {
+                if let Some((_, live)) = held {
+                    *live = InstanceState::Idle(instance);
+                }
+                ActivationOutcome::Started(self.turn(id, &entity, turn))
+            }
+            StartOutcome::Failed(error) => {
+                if !error.is_retryable() {
+                    self.failed(id, &entity, error.code(), &error.to_string());
+                }
+                ActivationOutcome::Failed {
+                    code: error.code().into(),
+                    message: error.to_string(),
+                    retry_after: error.is_retryable().then_some(50),
+                }
+            }
+            StartOutcome::Panicked(panicked) => ActivationOutcome::Failed {
+                code: PANICKED.0.into(),
+                message: panicked.to_string(),
+                retry_after: Some(PANICKED.1),
+            },
+            StartOutcome::UnknownType => ActivationOutcome::Failed {
+                code: ostraca_core::message::codes::UNKNOWN_TYPE.into(),
+                message: format!("no type `{}` is deployed", entity.entity_type),
+                retry_after: None,
+            },
+        };
+        self.handle_event(id, Event::ActivationResult { entity, generation, result });
+    }
+
+    fn turned(
+        &mut self,
+        id: MachineId,
+        entity: Entity,
+        generation: u64,
+        turn: TurnId,
+        turned: Option<TurnCompletion>,
+    ) {
+        let Some(state) = self.machines.get_mut(id) else { return };
+        let shard = state.shard();
+        let result = match turned {
+            Some(Ok((instance, result))) => {
+                state.running = state.running.saturating_sub(1);
+                if let Some((held, live)) = state.instances.get_mut(&entity)
+                    && *held == generation
+                {
+                    *live = InstanceState::Idle(instance);
+                }
+                match result {
+                    Ran::Turn(result) => {
+                        if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
+                            self.deps.stats.failing_entities.record_success(shard, &entity);
+                        }
+                        self.turn(id, &entity, result)
+                    }
+                    Ran::Refused(full) => no_turn(TurnResult::Refused {
+                        code: BudgetExceeded::CODE.into(),
+                        message: format!("the turn did not start: {full}"),
+                        retry_after: BudgetExceeded::RETRY_AFTER,
+                    }),
+                }
+            }
+            Some(Err(panicked)) => {
+                state.running = state.running.saturating_sub(1);
+                failed_turn(PANICKED.0, panicked.to_string(), PANICKED.1)
+            }
+            None => {
+                let text = format!("the instance of {entity} is gone");
+                failed_turn("instance-dropped", text, 10)
+            }
+        };
+        self.handle_event(id, Event::TurnDone { entity, generation, turn, result });
+    }
+
+    /// Remembers that an entity failed, unless its shard has gone meanwhile.
+    fn failed(&self, id: MachineId, entity: &Entity, code: &str, message: &str) {
+        let Some(shard) = self.machines.get(id).map(MachineEntry::shard) else { return };
+        if self.by_shard.get(&shard) == Some(&id) {
+            self.deps.stats.failing_entities.record_failure(
+                shard,
+                entity,
+                code,
+                message,
+                wall_millis(),
+            );
+        }
+    }
+
+    fn turn(
+        &self,
+        id: MachineId,
+        entity: &Entity,
+        turn: ostraca_wasm::GuestTurnOutput,
+    ) -> TurnOutput {
+        let result = match turn.result {
+            ostraca_wasm::TurnResult::Ok(body) => TurnResult::Replied(GuestReply::Result(body)),
+            ostraca_wasm::TurnResult::Application { code, message } => {
+                TurnResult::Replied(GuestReply::Error { code, message })
+            }
+            ostraca_wasm::TurnResult::Failed(failure) => {
+                Stats::count(&self.deps.stats.failed_turns);
+                // The sandbox has logged it, with its backtrace.
+                let name = printable(&entity.to_string()).into_owned();
+                tracing::debug!(
+                    entity = name,
+                    code = failure.code,
+                    "a turn failed: {}",
+                    failure.message
+                );
+                if !failure.is_retryable() {
+                    self.failed(id, entity, failure.code, &failure.message);
+                }
+                let retry_after = failure.is_retryable().then_some(20);
+                TurnResult::Failed {
+                    code: failure.code.into(),
+                    message: failure.message,
+                    retry_after,
+                }
+            }
+        };
+        let writes: Vec<(Bytes, Option<Bytes>)> = turn.writes;
+        TurnOutput { result, writes, state_bytes: turn.state_bytes, passivate: turn.passivate }
+    }
+}
+
+fn failed_turn(code: &'static str, message: String, retry_after: u32) -> TurnOutput {
+    let retry_after = Some(retry_after);
+    no_turn(TurnResult::Failed { code: code.into(), message, retry_after })
+}
+
+fn no_turn(result: TurnResult) -> TurnOutput {
+    TurnOutput { result, writes: Vec::new(), state_bytes: None, passivate: false }
+}

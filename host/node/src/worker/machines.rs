@@ -1,0 +1,265 @@
+//! The machines of a worker, and what is kept beside each.
+//!
+//! A machine's end is not its slot's: futures may still hold an instance of it, and the store may still owe it an
+//! answer. The slot goes when neither is so. What comes for a slot that is gone finds nothing, as serials are never
+//! used again, though places are: a worker sees many adoptions in its life.
+
+use std::collections::{BTreeSet, HashMap};
+
+use ostraca_core::ids::{Entity, Epoch, ShardId};
+use ostraca_core::shard::{Machine, Phase};
+use ostraca_wasm::{Instance, InterruptHandle};
+
+/// An instance, where the worker has it.
+pub(super) enum InstanceState {
+    Idle(Box<Instance>),
+    Busy(InterruptHandle),
+    /// Being made: nothing to interrupt yet.
+    Starting,
+}
+
+/// One machine.
+pub(super) struct MachineEntry {
+    pub(super) machine: Machine,
+    pub(super) instances: HashMap<Entity, (u64, InstanceState)>,
+    /// Futures under way that hold an instance: "stopped" is said only when there is none.
+    pub(super) running: usize,
+    /// Claims, commits and loads that the store has not answered.
+    pub(super) pending_store_calls: usize,
+    pub(super) serving: bool,
+    /// "Stopped" is to be said when it is true.
+    pub(super) owes_stopped: bool,
+    /// As [`Slots::note`] saw it last.
+    noted: Noted,
+}
+
+/// What is known of all slots without a look at each: a worker may have tens of thousands, and wants to know each 20 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Those whose machine is not at its end.
+    pub(super) shards: u64,
+    pub(super) serving: u64,
+    /// Entities in memory, and messages that wait for a turn.
+    pub(super) entities: u64,
+    pub(super) queued: u64,
+}
+
+/// A slot's part of the totals, and when its machine asks to be woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Noted {
+    totals: Totals,
+    wake: Option<u64>,
+}
+
+impl MachineEntry {
+    pub(super) fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            instances: HashMap::new(),
+            running: 0,
+            pending_store_calls: 0,
+            serving: false,
+            owes_stopped: false,
+            noted: Noted::default(),
+        }
+    }
+
+    fn note(&self) -> Noted {
+        let (entities, queued) = self.machine.stats();
+        let stands = !self.has_ended();
+        let totals = Totals {
+            shards: u64::from(stands),
+            serving: u64::from(self.serving),
+            entities: entities as u64,
+            queued: queued as u64,
+        };
+        Noted { totals, wake: self.machine.next_wake().filter(|_| stands) }
+    }
+
+    pub(super) fn shard(&self) -> ShardId {
+        self.machine.ownership().shard.shard
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.machine.ownership().epoch
+    }
+
+    /// Whether the machine is at its end: stopped, lost or forgotten.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.machine.phase(), Phase::Stopped | Phase::Lost)
+    }
+}
+
+/// Names a slot for the worker's whole life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MachineId {
+    index: usize,
+    pub(super) serial: u64,
+}
+
+/// All slots.
+#[derive(Default)]
+pub(super) struct MachineTable {
+    entries: Vec<Option<(u64, MachineEntry)>>,
+    free: Vec<usize>,
+    next_serial: u64,
+    timers: BTreeSet<(u64, MachineId)>,
+    totals: Totals,
+}
+
+impl MachineTable {
+    pub(super) fn insert(&mut self, slot: MachineEntry) -> MachineId {
+        self.next_serial += 1;
+        let entry = Some((self.next_serial, slot));
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.entries[place] = entry;
+                place
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() - 1
+            }
+        };
+        MachineId { index: place, serial: self.next_serial }
+    }
+
+    /// The name of no slot.
+    #[cfg(test)]
+    pub(super) fn unknown() -> MachineId {
+        MachineId { index: usize::MAX, serial: 0 }
+    }
+
+    pub(super) fn get(&self, id: MachineId) -> Option<&MachineEntry> {
+        let (serial, slot) = self.entries.get(id.index)?.as_ref()?;
+        (*serial == id.serial).then_some(slot)
+    }
+
+    pub(super) fn get_mut(&mut self, id: MachineId) -> Option<&mut MachineEntry> {
+        let (serial, slot) = self.entries.get_mut(id.index)?.as_mut()?;
+        (*serial == id.serial).then_some(slot)
+    }
+
+    pub(super) fn remove(&mut self, id: MachineId) {
+        let Some(noted) = self.get(id).map(|slot| slot.noted) else { return };
+        self.renote(id, noted, Noted::default());
+        self.entries[id.index] = None;
+        self.free.push(id.index);
+    }
+
+    /// Takes notice of what a slot's machine has become. Called after each event that it was told.
+    pub(super) fn refresh(&mut self, id: MachineId) {
+        let Some(slot) = self.get_mut(id) else { return };
+        let noted = slot.note();
+        let before = std::mem::replace(&mut slot.noted, noted);
+        self.renote(id, before, noted);
+    }
+
+    fn renote(&mut self, id: MachineId, before: Noted, now: Noted) {
+        if before.wake != now.wake {
+            if let Some(wake) = before.wake {
+                self.timers.remove(&(wake, id));
+            }
+            self.timers.extend(now.wake.map(|wake| (wake, id)));
+        }
+        let totals = &mut self.totals;
+        totals.shards = totals.shards - before.totals.shards + now.totals.shards;
+        totals.serving = totals.serving - before.totals.serving + now.totals.serving;
+        totals.entities = totals.entities - before.totals.entities + now.totals.entities;
+        totals.queued = totals.queued - before.totals.queued + now.totals.queued;
+    }
+
+    /// Those whose machines ask to be woken by now.
+    pub(super) fn due(&self, now: u64) -> Vec<MachineId> {
+        self.timers.iter().take_while(|(wake, _)| *wake <= now).map(|(_, id)| *id).collect()
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// How many places there are, for going through them while slots come and go.
+    pub(super) fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The slot at a place, if one is there and its machine is not at its end.
+    pub(super) fn active_at(&self, place: usize) -> Option<MachineId> {
+        let (serial, slot) = self.entries.get(place)?.as_ref()?;
+        (!slot.has_ended()).then_some(MachineId { index: place, serial: *serial })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (MachineId, &MachineEntry)> {
+        self.entries.iter().enumerate().filter_map(|(place, entry)| {
+            let (serial, slot) = entry.as_ref()?;
+            Some((MachineId { index: place, serial: *serial }, slot))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::ids::{ClusterId, Incarnation, ShardPath};
+    use ostraca_core::message::Now;
+    use ostraca_core::records::ClaimOutcome;
+    use ostraca_core::shard::{Event, Ownership, Settings};
+
+    use super::*;
+
+    fn slot(shard: u32) -> MachineEntry {
+        let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
+        let incarnation = Incarnation::default();
+        let (cluster, epoch, node) = (ClusterId(1), Epoch(1), "a".into());
+        MachineEntry::new(Machine::new(
+            Settings::default(),
+            Ownership { cluster, shard, epoch, node, incarnation },
+        ))
+    }
+
+    #[test]
+    fn a_slot_is_reused_and_its_old_id_finds_nothing() {
+        let mut slots = MachineTable::default();
+        let (first, other) = (slots.insert(slot(1)), slots.insert(slot(2)));
+        slots.remove(first);
+        let second = slots.insert(slot(3));
+        assert_eq!((slots.capacity(), slots.iter().count()), (2, 2));
+        assert!(slots.get(first).is_none() && slots.get_mut(first).is_none());
+        slots.remove(first);
+        assert_eq!(slots.get(second).map(MachineEntry::shard), Some(ShardId(3)));
+        assert_eq!(slots.get(other).map(MachineEntry::shard), Some(ShardId(2)));
+    }
+
+    #[test]
+    fn only_due_slots_are_woken_and_totals_follow_each_slot() {
+        let mut slots = MachineTable::default();
+        let ids: Vec<_> = (1..=1_000).map(|shard| slots.insert(slot(shard))).collect();
+        for id in &ids {
+            slots.refresh(*id);
+        }
+        let claiming = Totals { shards: 1_000, ..Totals::default() };
+        assert_eq!((slots.totals(), slots.due(u64::MAX).len()), (claiming, 0));
+        // The claims of two fail: they ask to be woken.
+        for (id, at) in [(ids[7], 0), (ids[3], 100)] {
+            let now = Now { mono: at, cluster_time: at };
+            let outcome = ClaimOutcome::Failed("no".into());
+            let machine = &mut slots.get_mut(id).expect("a slot").machine;
+            machine.handle(now, Event::ClaimResult { number: 1, outcome });
+            slots.refresh(id);
+            slots.refresh(id);
+        }
+        assert_eq!(slots.due(249), []);
+        assert_eq!(slots.due(250), [ids[7]]);
+        assert_eq!(slots.due(350), [ids[7], ids[3]]);
+        slots.get_mut(ids[7]).expect("a slot").serving = true;
+        slots.refresh(ids[7]);
+        assert_eq!(slots.totals(), Totals { serving: 1, ..claiming });
+        slots.remove(ids[7]);
+        assert_eq!(slots.due(350), [ids[3]]);
+        let machine = &mut slots.get_mut(ids[3]).expect("a slot").machine;
+        machine.handle(Now { mono: 100, cluster_time: 100 }, Event::Drop);
+        slots.refresh(ids[3]);
+        assert_eq!((slots.totals().shards, slots.due(u64::MAX).len()), (998, 0));
+        ids.iter().for_each(|id| slots.remove(*id));
+        assert_eq!(slots.totals(), Totals::default());
+    }
+}
