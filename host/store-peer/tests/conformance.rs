@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::lasting::{Lasting, Numbers};
-use common::net::Weather;
+use common::net::LinkFaults;
 use common::quic;
 use common::remote::Remote;
+use common::retrying::{Numbers, RetryingStore};
 use ostraca_store::MemoryStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
@@ -35,7 +35,7 @@ fn the_cluster_store_contract_holds_over_a_steady_link() {
 
 /// Sees to it that links did break.
 #[derive(Clone, Default)]
-struct Seen(Rc<RefCell<Vec<Arc<Weather>>>>);
+struct Seen(Rc<RefCell<Vec<Arc<LinkFaults>>>>);
 
 impl Seen {
     fn of(&self, remote: Remote) -> Remote {
@@ -53,7 +53,7 @@ fn the_entity_store_contract_holds_over_a_breaking_link() {
     let seen = Seen::default();
     let make = seen.clone();
     conformance::check_entity_store(&Factory::new(move || {
-        Lasting::new(make.of(Remote::new(&memory(), BREAKS)))
+        RetryingStore::new(make.of(Remote::new(&memory(), BREAKS)))
     }));
     assert!(seen.breaks() > 200, "{} breaks", seen.breaks());
 }
@@ -62,7 +62,7 @@ fn the_entity_store_contract_holds_over_a_breaking_link() {
 fn the_cluster_store_contract_holds_over_a_breaking_link() {
     let seen = Seen::default();
     let make = seen.clone();
-    let make = move || Lasting::new(make.of(Remote::new(&memory(), BREAKS)));
+    let make = move || RetryingStore::new(make.of(Remote::new(&memory(), BREAKS)));
     conformance::check_cluster_store(&Factory::new(make), 1025);
     assert!(seen.breaks() > 100, "{} breaks", seen.breaks());
 }
@@ -113,9 +113,9 @@ fn both_contracts_hold_over_quic_while_connections_break() {
     // Shared by all stores of this test, which only makes them higher than they need be.
     let numbers = Numbers::default();
     let over = move |store: &Arc<SledStore>| {
-        Lasting::again(make.of(quic::remote(store, true)), numbers.clone())
+        RetryingStore::again(make.of(quic::remote(store, true)), numbers.clone())
     };
-    let close = |lasting: Lasting<Remote>| lasting.into_inner().into_backend();
+    let close = |lasting: RetryingStore<Remote>| lasting.into_inner().into_backend();
     conformance::check_entity_store(&sled(over.clone(), close));
     conformance::check_cluster_store(&sled(over, close), 51);
     assert!(seen.breaks() > 100, "{} breaks", seen.breaks());

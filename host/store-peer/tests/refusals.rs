@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::net::{Net, Serve, Weather};
+use common::net::{LinkFaults, Net, Serve};
 use common::remote::{Remote, quick};
 use common::{claim, member, shard, turn};
 use futures::executor::block_on;
@@ -119,20 +119,20 @@ fn watches_beyond_their_limit_are_lost_until_others_end() {
 }
 
 /// A node that reaches whatever store stands there now.
-struct Place {
+struct SwappableStore {
     store: Arc<Mutex<Arc<dyn EntityStore>>>,
-    weather: Arc<Weather>,
+    weather: Arc<LinkFaults>,
     runtime: Runtime,
 }
 
-impl Place {
+impl SwappableStore {
     fn new(store: Arc<dyn EntityStore>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        Self { store: Arc::new(Mutex::new(store)), weather: Weather::new(0, 1), runtime }
+        Self { store: Arc::new(Mutex::new(store)), weather: LinkFaults::new(0, 1), runtime }
     }
 
     fn put(&self, store: Arc<dyn EntityStore>) {
@@ -176,7 +176,7 @@ fn says(store: &PeerEntityStore) -> Result<(), StoreError> {
 #[test]
 fn a_swapped_store_is_refused_and_the_right_one_accepted() {
     let right = memory();
-    let place = Place::new(right.clone());
+    let place = SwappableStore::new(right.clone());
     let store = place.reach(&known(None)).unwrap();
     assert_eq!(says(&store), Ok(()));
     let wrong = MemoryStore::new(2, CLUSTER, CLUSTER_NAME);
@@ -213,7 +213,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
 
     // The node sees an acknowledged turn, and that the store was opened twice more since.
     for opening in 0..2 {
-        let place = Place::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
+        let place = SwappableStore::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
         let known = known(Some(witness.clone()));
         let store = place.reach(&known).unwrap();
         if opening == 0 {
@@ -228,7 +228,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     }
 
     let refused = |dir: &std::path::Path, says: &str| {
-        let place = Place::new(Arc::new(SledStore::open(dir, &options).unwrap()));
+        let place = SwappableStore::new(Arc::new(SledStore::open(dir, &options).unwrap()));
         match place.reach(&known(Some(witness.clone()))) {
             Err(ConnectError::Refused(why)) => {
                 assert!(why.contains(says) && why.contains("witness"), "{why}");
@@ -249,7 +249,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     drop(SledStore::open(&old, &options).unwrap());
     refused(&old, "another way");
 
-    let place = Place::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
+    let place = SwappableStore::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
     let store = place.reach(&known(Some(witness.clone()))).expect("what was refused moved nothing");
     assert_eq!(store.identity().open_count, 4);
     place.runtime.shutdown_timeout(Duration::from_secs(10));

@@ -5,9 +5,9 @@ use ostraca_core::node::{Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
 
 use crate::scope::Scope;
-use crate::state::{Call, Late, Phase, State};
+use crate::state::{Call, DelayedRequest, Phase, State};
 use crate::step::Step;
-use crate::world::tell;
+use crate::world::handle_event;
 
 /// The faults that may come next.
 pub fn faults(state: &State, steps: &mut Vec<Step>) {
@@ -44,7 +44,7 @@ pub fn faults(state: &State, steps: &mut Vec<Step>) {
         if budget.losses > 0 {
             match process.calls.front() {
                 Some(Call::Write(_)) => steps.push(Step::Delay(node)),
-                Some(Call::Answer(..)) => steps.push(Step::LoseAnswer(node)),
+                Some(Call::Response(..)) => steps.push(Step::LoseResponse(node)),
                 _ => {}
             }
         }
@@ -54,10 +54,10 @@ pub fn faults(state: &State, steps: &mut Vec<Step>) {
             steps.push(Step::Duplicate(*from, *to));
         }
         if budget.losses > 0 {
-            steps.push(Step::LoseTalk(*from, *to));
+            steps.push(Step::LoseMessage(*from, *to));
         }
         if budget.losses > 0 && budget.duplicates > 0 {
-            steps.push(Step::DelayTalk(*from, *to));
+            steps.push(Step::DelayMessage(*from, *to));
         }
     }
     if budget.drains > 0 && owner(state).is_some() && state.nodes[1].is_some() {
@@ -72,15 +72,15 @@ pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
         Some(Call::Write(write)) => {
             let number = write.number;
             if matches!(step, Step::Delay(_)) {
-                state.late.push(Late::Write(node, write));
+                state.delayed_requests.push(DelayedRequest::Write(node, write));
             }
             number
         }
-        Some(Call::Answer(_, number, _)) => number,
+        Some(Call::Response(_, number, _)) => number,
         _ => return,
     };
     let result = Err(WriteError::Unknown);
-    tell(scope, state, node, Event::RowWritten { request_id: number, result });
+    handle_event(scope, state, node, Event::RowWritten { request_id: number, result });
 }
 
 /// Something is held up, or goes on.
@@ -100,13 +100,13 @@ pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
             state.budget.cuts -= 1;
             process.cut = true;
             process.watch = None;
-            if let Some(Call::Answer(_, _, result)) = process.calls.front_mut() {
+            if let Some(Call::Response(_, _, result)) = process.calls.front_mut() {
                 *result = Err(WriteError::Unknown);
             }
         }
         Step::Heal(_) => {
             process.cut = false;
-            tell(scope, state, node, Event::WatchLost);
+            handle_event(scope, state, node, Event::WatchLost);
         }
         Step::Lag(_) => {
             state.budget.lags -= 1;
@@ -119,7 +119,7 @@ pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
         }
         Step::Wake(_) => {
             process.paused = false;
-            tell(scope, state, node, Event::Tick);
+            handle_event(scope, state, node, Event::Tick);
         }
         _ => {}
     }
@@ -141,7 +141,7 @@ pub fn keep_copy(state: &mut State, from: usize, to: usize) {
 }
 
 /// The first of a link is lost.
-pub fn lose_talk(state: &mut State, from: usize, to: usize) {
+pub fn lose_message(state: &mut State, from: usize, to: usize) {
     state.budget.losses -= 1;
     state.links.get_mut(&(from, to)).and_then(|queue| queue.pop_front());
 }
@@ -152,12 +152,12 @@ pub fn crash(state: &mut State, node: usize) {
     let Some(process) = state.nodes[node].take() else { return };
     for hosted in process.hosted.into_values() {
         if hosted.phase == Phase::Claiming {
-            state.late.push(Late::Claim(hosted.claim));
+            state.delayed_requests.push(DelayedRequest::Claim(hosted.claim));
         }
     }
     for call in process.calls {
         if let Call::Write(write) = call {
-            state.late.push(Late::Write(node, write));
+            state.delayed_requests.push(DelayedRequest::Write(node, write));
         }
     }
 }

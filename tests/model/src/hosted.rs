@@ -6,13 +6,13 @@ use ostraca_core::records::Claim;
 
 use crate::rules;
 use crate::scope::Scope;
-use crate::state::{Hosted, Late, Phase, State};
-use crate::world::tell;
+use crate::state::{DelayedRequest, Hosted, Phase, State};
+use crate::world::handle_event;
 
 /// A shard's machine ends: its claim may be on its way still.
 pub fn leave(state: &mut State, hosted: Hosted) {
     if hosted.phase == Phase::Claiming {
-        state.late.push(Late::Claim(hosted.claim));
+        state.delayed_requests.push(DelayedRequest::Claim(hosted.claim));
     }
 }
 
@@ -49,18 +49,23 @@ pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
         }
         Phase::Granted => {
             hosted.phase = Phase::Serving;
-            tell(scope, state, node, Event::ShardServing { shard, epoch });
+            handle_event(scope, state, node, Event::ShardServing { shard, epoch });
         }
         Phase::Refused(standing) => {
             process.hosted.remove(&shard);
             state.given_up.insert((shard, epoch));
             let standing = Some(standing);
-            tell(scope, state, node, Event::ShardLost { shard, epoch, current_epoch: standing });
+            handle_event(
+                scope,
+                state,
+                node,
+                Event::ShardLost { shard, epoch, current_epoch: standing },
+            );
         }
         Phase::Stopping(_) => {
             process.hosted.remove(&shard);
             state.given_up.insert((shard, epoch));
-            tell(scope, state, node, Event::ShardStopped { shard, epoch });
+            handle_event(scope, state, node, Event::ShardStopped { shard, epoch });
         }
         Phase::Serving => {}
     }

@@ -45,8 +45,8 @@
 pub mod faults;
 pub mod hosted;
 pub mod model;
-pub mod past;
 pub mod proof;
+pub mod pruning;
 pub mod rules;
 pub mod run;
 pub mod scope;

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use ostraca_core::node::Event;
 use stateright::{Model, Property};
 
-use crate::faults::{crash, faults, hold_up, keep_copy, lose, lose_talk, owner};
+use crate::faults::{crash, faults, hold_up, keep_copy, lose, lose_message, owner};
 use crate::hosted::{claim, shard};
-use crate::past::clear;
 use crate::proof;
+use crate::pruning::clear;
 use crate::rules;
 use crate::scope::{Budget, Scope, Start};
-use crate::state::{Late, Phase, State};
-use crate::step::{Seen, Step};
+use crate::state::{DelayedRequest, Phase, State};
+use crate::step::{Step, StepCounts};
 use crate::time::{may_pass, pass};
-use crate::world::{apply, call, hear, hear_watch, hurry, is_restless, nudge, start, tell};
+use crate::world::{
+    apply, call, deliver, deliver_watch_event, handle_event, hurry, is_restless, nudge, start,
+};
 
 /// Nodes of the cluster.
 pub const NODES: usize = 3;
@@ -29,13 +31,13 @@ pub struct Cluster {
     /// What it looks at.
     pub scope: Scope,
     /// What happened in it.
-    pub seen: Arc<Seen>,
+    pub step_counts: Arc<StepCounts>,
 }
 
 impl Cluster {
     /// The model of that scope.
     pub fn new(scope: Scope) -> Self {
-        Self { scope, seen: Arc::default() }
+        Self { scope, step_counts: Arc::default() }
     }
 
     fn begin(&self, from: Start) -> State {
@@ -47,7 +49,7 @@ impl Cluster {
             claims: Default::default(),
             links: Default::default(),
             strays: Vec::new(),
-            late: Vec::new(),
+            delayed_requests: Vec::new(),
             named: Default::default(),
             given_up: Default::default(),
             intents: BTreeSet::new(),
@@ -71,7 +73,12 @@ impl Cluster {
             if from == Start::OwnerStandsBy && *node == 1 {
                 let node = State::name(2);
                 for draining in [true, false] {
-                    tell(scope, &mut state, 2, Event::Drain { node: node.clone(), draining });
+                    handle_event(
+                        scope,
+                        &mut state,
+                        2,
+                        Event::Drain { node: node.clone(), draining },
+                    );
                     self.settle(&mut state);
                 }
             }
@@ -108,20 +115,20 @@ impl Cluster {
         let scope = &self.scope;
         match step {
             Step::Call(node) => call(scope, state, node),
-            Step::Watch(node) => hear_watch(scope, state, node),
-            Step::Hear(from, to) => hear(scope, state, from, to),
+            Step::Watch(node) => deliver_watch_event(scope, state, node),
+            Step::Deliver(from, to) => deliver(scope, state, from, to),
             Step::Shard(node, of) => shard(scope, state, node, of),
             Step::Nudge(node) => nudge(scope, state, node),
             Step::Pass => *state = pass(scope, state),
             Step::Stray(at) => {
                 let (from, to, talk) = state.strays.remove(at);
-                tell(scope, state, to, Event::Received { from, message: talk });
+                handle_event(scope, state, to, Event::Received { from, message: talk });
             }
-            Step::Late(at) => match state.late.remove(at) {
-                Late::Write(node, write) => {
+            Step::DeliverDelayed(at) => match state.delayed_requests.remove(at) {
+                DelayedRequest::Write(node, write) => {
                     let _ = apply(scope, state, node, &write);
                 }
-                Late::Claim(late) => {
+                DelayedRequest::Claim(late) => {
                     let _ = claim(state, &late);
                 }
             },
@@ -133,14 +140,14 @@ impl Cluster {
             }
             Step::Duplicate(from, to) => {
                 keep_copy(state, from, to);
-                hear(scope, state, from, to);
+                deliver(scope, state, from, to);
             }
-            Step::LoseTalk(from, to) => lose_talk(state, from, to),
-            Step::DelayTalk(from, to) => {
+            Step::LoseMessage(from, to) => lose_message(state, from, to),
+            Step::DelayMessage(from, to) => {
                 keep_copy(state, from, to);
-                lose_talk(state, from, to);
+                lose_message(state, from, to);
             }
-            Step::LoseAnswer(node) | Step::Delay(node) => {
+            Step::LoseResponse(node) | Step::Delay(node) => {
                 state.budget.losses -= 1;
                 lose(scope, state, node, step);
             }
@@ -154,13 +161,13 @@ impl Cluster {
                 state.budget.drains -= 1;
                 if let Some(owner) = owner(state) {
                     let by = if state.nodes[1].is_some() { 1 } else { 2 };
-                    tell(scope, state, by, Event::Drain { node: owner, draining: true });
+                    handle_event(scope, state, by, Event::Drain { node: owner, draining: true });
                 }
             }
         }
         hurry(scope, state);
         clear(state);
-        proof::look(scope, state);
+        proof::check(scope, state);
     }
 }
 
@@ -185,7 +192,7 @@ impl Model for Cluster {
             }
             for from in 0..NODES {
                 if state.links.contains_key(&(from, node)) {
-                    steps.push(Step::Hear(from, node));
+                    steps.push(Step::Deliver(from, node));
                 }
             }
             for (shard, hosted) in &process.hosted {
@@ -208,18 +215,20 @@ impl Model for Cluster {
                 steps.push(Step::Stray(at));
             }
         }
-        steps.extend((0..state.late.len()).map(Step::Late));
+        steps.extend((0..state.delayed_requests.len()).map(Step::DeliverDelayed));
         faults(state, steps);
     }
 
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
         self.step(&mut state, step);
-        self.seen.note(before, &state, step);
+        self.step_counts.record(before, &state, step);
         let changed = match step {
             Step::Pass => state != *before,
             // A copy that is past already, and one that is nothing but a loss.
-            Step::Duplicate(..) | Step::DelayTalk(..) => state.strays.len() > before.strays.len(),
+            Step::Duplicate(..) | Step::DelayMessage(..) => {
+                state.strays.len() > before.strays.len()
+            }
             _ => true,
         };
         changed.then_some(state)

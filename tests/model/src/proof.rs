@@ -15,11 +15,11 @@ use ostraca_core::message::Now;
 use ostraca_core::node::{Action, Canonicalizer, ControlMessage, Event, Machine};
 use ostraca_core::rows::Member;
 
-use crate::past::is_past;
+use crate::pruning::is_irrelevant;
 use crate::rules;
 use crate::scope::Scope;
 use crate::state::{NOW, Process, State, hash};
-use crate::time::Still;
+use crate::time::Unchanged;
 use crate::world::is_restless;
 
 /// What was thrown away.
@@ -31,7 +31,7 @@ pub struct Proof {
 
 impl Proof {
     /// Replaces the numbers in it.
-    pub fn make_relative(&mut self, to: &dyn Canonicalizer) {
+    pub fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         for (_, _, talk) in &mut self.talks {
             to.canonicalize_message(talk);
         }
@@ -54,7 +54,7 @@ pub fn same_machine(state: &mut State, node: usize) {
     let Some(whole) = &mut process.whole else { return };
     let whole = Arc::make_mut(whole);
     let more = whole.poll().is_some();
-    whole.canonicalize(&Still);
+    whole.canonicalize(&Unchanged);
     whole.nudge(false);
     let mut forgetful = whole.clone();
     forgetful.prune_irrelevant();
@@ -87,7 +87,7 @@ pub fn thrown_away(state: &mut State, talks: Vec<(Member, usize, ControlMessage)
 }
 
 /// Looks at everything that was thrown away.
-pub fn look(scope: &Scope, state: &mut State) {
+pub fn check(scope: &Scope, state: &mut State) {
     if !scope.proof {
         return;
     }
@@ -106,8 +106,8 @@ fn does_nothing(state: &State, (from, to, talk): &(Member, usize, ControlMessage
     let heard = Event::Received { from: from.clone(), message: talk.clone() };
     let Some(said) = tells(state, process, heard) else { return false };
     let me = Member { node: State::name(*to), incarnation: from.incarnation };
-    is_past(state, *to, from, talk)
-        && said.iter().all(|(at, answer)| is_past(state, *at, &me, answer))
+    is_irrelevant(state, *to, from, talk)
+        && said.iter().all(|(at, answer)| is_irrelevant(state, *at, &me, answer))
 }
 
 /// What a machine says when it is told that; none if that changes it, or it wants more than to say something.
@@ -122,7 +122,7 @@ fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, C
             _ => return None,
         }
     }
-    machine.canonicalize(&Still);
+    machine.canonicalize(&Unchanged);
     machine.prune_irrelevant();
     machine.nudge(false);
     (hash(&machine) == process.digest).then_some(said)

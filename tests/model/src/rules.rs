@@ -31,12 +31,12 @@ pub const REST: &str = "a cluster at rest serves every shard and drains who is t
 pub const PAST: &str = "what is thrown away does nothing";
 
 /// Looks at a write that the store makes now, before it is made.
-pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &RowKey, new: &Row) {
+pub fn check_write(state: &mut State, lease: u64, author: usize, key: &RowKey, new: &Row) {
     let old = state.rows.get(key).map(|(row, _)| row.clone());
     match (key, old, new) {
         (RowKey::Node(node), Some(Row::Node(old)), Row::Node(new)) => {
             let age = NOW - state.renewed.get(node).copied().unwrap_or(0);
-            look_at_node(state, &old, new, age < lease);
+            check_node_row(state, &old, new, age < lease);
         }
         (RowKey::Manager, Some(Row::Manager(old)), Row::Manager(new)) if new.term <= old.term => {
             state.break_rule(TERMS);
@@ -46,13 +46,13 @@ pub fn look_at_write(state: &mut State, lease: u64, author: usize, key: &RowKey,
                 Some(Row::Assignments(old)) => old,
                 _ => AssignmentsRow::default(),
             };
-            look_at_shards(state, author, *chunk, &old, new);
+            check_assignments(state, author, *chunk, &old, new);
         }
         _ => {}
     }
 }
 
-fn look_at_node(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
+fn check_node_row(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
     if old.incarnation == new.incarnation {
         if old.status != NodeStatus::Live && new.status == NodeStatus::Live {
             state.break_rule(DEAD);
@@ -70,7 +70,7 @@ fn look_at_node(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
     }
 }
 
-fn look_at_shards(
+fn check_assignments(
     state: &mut State,
     author: usize,
     chunk: u32,
@@ -102,7 +102,7 @@ fn look_at_shards(
             && state.nodes[author].as_ref().is_some_and(|process| {
                 process.machine.held_shards().all(|held| (held.0, held.1) != (shard, before.epoch))
             });
-        if !state.over(&was) && !state.given_up.contains(&(shard, before.epoch)) && !own {
+        if !state.has_ended(&was) && !state.given_up.contains(&(shard, before.epoch)) && !own {
             state.break_rule(OVER);
         }
     }

@@ -8,7 +8,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::model::Cluster;
 use crate::scope::Scope;
-use crate::step::Seen;
+use crate::step::StepCounts;
 
 /// What a run came to.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Outcome {
     /// Rules that were broken, each with the path that leads there.
     pub broken: Vec<(&'static str, Vec<String>)>,
     /// How often each thing happened.
-    pub seen: Arc<Seen>,
+    pub seen: Arc<StepCounts>,
     /// How long it took.
     pub took: Duration,
 }
@@ -83,7 +83,7 @@ fn outcome(checker: &impl Checker<Cluster>, begun: Instant, in_time: bool) -> Ou
         depth: checker.max_depth(),
         whole: in_time && broken.is_empty(),
         broken,
-        seen: checker.model().seen.clone(),
+        seen: checker.model().step_counts.clone(),
         took: begun.elapsed(),
     }
 }

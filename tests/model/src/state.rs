@@ -31,7 +31,7 @@ pub struct State {
     /// Copies that come whenever they like: from whom, to which node, what.
     pub strays: Vec<(Member, usize, ControlMessage)>,
     /// Requests whose sender does not wait for them any more, and which may still reach the store.
-    pub late: Vec<Late>,
+    pub delayed_requests: Vec<DelayedRequest>,
     /// Whom a row named under which epoch, ever.
     pub named: BTreeMap<(ShardId, Epoch), Member>,
     /// Epochs that their owner has given up.
@@ -83,7 +83,7 @@ pub enum Call {
     /// A write that the store has not seen.
     Write(Write),
     /// A write's answer under way.
-    Answer(RowKey, u64, Result<u64, WriteError>),
+    Response(RowKey, u64, Result<u64, WriteError>),
     /// A read of claims.
     Claims(u64, Vec<ShardId>),
 }
@@ -103,7 +103,7 @@ pub struct Write {
 
 /// A request that nobody waits for.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub enum Late {
+pub enum DelayedRequest {
     /// A compare-and-set of a node.
     Write(usize, Write),
     /// A claim.
@@ -170,7 +170,7 @@ impl State {
     }
 
     /// Whether a life is over, as the rows themselves say.
-    pub fn over(&self, member: &Member) -> bool {
+    pub fn has_ended(&self, member: &Member) -> bool {
         match self.rows.get(&RowKey::Node(member.node.clone())) {
             Some((Row::Node(row), _)) => {
                 row.incarnation != member.incarnation
@@ -226,7 +226,7 @@ impl Hash for Process {
 impl Hash for State {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.nodes, &self.rows, &self.renewed, &self.claims).hash(state);
-        (&self.links, &self.strays, &self.late, &self.named).hash(state);
+        (&self.links, &self.strays, &self.delayed_requests, &self.named).hash(state);
         (&self.given_up, &self.intents, &self.budget, self.restarts, self.broken).hash(state);
     }
 }

@@ -15,7 +15,7 @@ pub enum Step {
     /// A node's watch tells a change.
     Watch(usize),
     /// The second node hears what the first said.
-    Hear(usize, usize),
+    Deliver(usize, usize),
     /// A shard's machine of a node goes on.
     Shard(usize, ShardId),
     /// A manager looks at what there is to do, as it does when it hears what it knows.
@@ -25,7 +25,7 @@ pub enum Step {
     /// A copy of something said comes.
     Stray(usize),
     /// A request that nobody waits for reaches its store.
-    Late(usize),
+    DeliverDelayed(usize),
     /// A process dies.
     Crash(usize),
     /// A dead one is started again.
@@ -33,11 +33,11 @@ pub enum Step {
     /// The second node hears what the first said, and will once more.
     Duplicate(usize, usize),
     /// What the first said does not come to the second.
-    LoseTalk(usize, usize),
+    LoseMessage(usize, usize),
     /// What the first said comes to the second some time, after whatever is said meanwhile.
-    DelayTalk(usize, usize),
+    DelayMessage(usize, usize),
     /// A write's answer is lost.
-    LoseAnswer(usize),
+    LoseResponse(usize),
     /// A write reaches the store some time or never; its writer hears nothing.
     Delay(usize),
     /// A node is cut from the `ClusterStore`.
@@ -58,11 +58,11 @@ pub enum Step {
 
 /// How often each thing was seen, to know that a run was not about nothing.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct StepCounts {
     counts: [AtomicU64; 26],
 }
 
-impl Seen {
+impl StepCounts {
     const NAMES: [&str; 26] = [
         "calls",
         "watched",
@@ -93,21 +93,21 @@ impl Seen {
     ];
 
     /// Counts what a step was and came to.
-    pub fn note(&self, before: &State, after: &State, step: Step) {
+    pub fn record(&self, before: &State, after: &State, step: Step) {
         self.add(match step {
             Step::Call(_) => 0,
             Step::Watch(_) => 1,
-            Step::Hear(..) => 2,
+            Step::Deliver(..) => 2,
             Step::Shard(..) => 3,
             Step::Pass => 4,
             Step::Stray(_) => 5,
-            Step::Late(_) => 6,
+            Step::DeliverDelayed(_) => 6,
             Step::Crash(_) => 7,
             Step::Restart(_) => 8,
             Step::Duplicate(..) => 9,
-            Step::LoseTalk(..) => 10,
-            Step::DelayTalk(..) => 11,
-            Step::LoseAnswer(_) => 12,
+            Step::LoseMessage(..) => 10,
+            Step::DelayMessage(..) => 11,
+            Step::LoseResponse(_) => 12,
             Step::Delay(_) => 13,
             Step::Cut(_) => 14,
             Step::Heal(_) => 15,
@@ -137,7 +137,7 @@ impl Seen {
                         if old.epoch != new.epoch
                             && let Some(owner) = &old.owner
                         {
-                            self.add(if before.over(owner) { 22 } else { 21 });
+                            self.add(if before.has_ended(owner) { 22 } else { 21 });
                         }
                     }
                 }

@@ -13,11 +13,11 @@ use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Canonicalizer, Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
 
-use crate::past::clear;
+use crate::pruning::clear;
 use crate::rules;
 use crate::scope::Scope;
-use crate::state::{Call, Late, NOW, Phase, State};
-use crate::world::{hurry, tell};
+use crate::state::{Call, DelayedRequest, NOW, Phase, State};
+use crate::world::{handle_event, hurry};
 
 /// Older than that is all the same: a lease and its margin are over by then.
 const OLD: u64 = 4;
@@ -40,12 +40,12 @@ pub fn pass(scope: &Scope, before: &State) -> State {
     relate(&mut state, &Back);
     let awake: Vec<_> = state.awake().map(|(node, _)| node).collect();
     for node in awake {
-        tell(scope, &mut state, node, Event::StoreResponded { sent_at: NOW });
-        tell(scope, &mut state, node, Event::Tick);
+        handle_event(scope, &mut state, node, Event::StoreResponded { sent_at: NOW });
+        handle_event(scope, &mut state, node, Event::Tick);
         hurry(scope, &mut state);
     }
     clear(&mut state);
-    let seen = Seen::default();
+    let seen = NumberCollector::default();
     relate(&mut state, &seen);
     relate(&mut state, &seen.ranks());
     if state == *before && !rests_well(scope, &state) {
@@ -98,8 +98,8 @@ fn relate(state: &mut State, to: &dyn Numbers) {
                     write.expected = write.expected.map(|at| to.map_revision(&write.key, at));
                     to.canonicalize_row(&write.key, &mut write.row);
                 }
-                Call::Answer(key, _, Ok(at)) => *at = to.map_revision(key, *at),
-                Call::Answer(key, _, Err(WriteError::Conflict(Some((row, at))))) => {
+                Call::Response(key, _, Ok(at)) => *at = to.map_revision(key, *at),
+                Call::Response(key, _, Err(WriteError::Conflict(Some((row, at))))) => {
                     to.canonicalize_row(key, row);
                     *at = to.map_revision(key, *at);
                 }
@@ -127,10 +127,10 @@ fn relate(state: &mut State, to: &dyn Numbers) {
     if let Some(proof) = &mut state.proof
         && !to.looks()
     {
-        Arc::make_mut(proof).make_relative(to);
+        Arc::make_mut(proof).canonicalize(to);
     }
-    for late in &mut state.late {
-        if let Late::Write(_, write) = late {
+    for late in &mut state.delayed_requests {
+        if let DelayedRequest::Write(_, write) = late {
             write.expected = write.expected.map(|at| to.map_revision(&write.key, at));
             to.canonicalize_row(&write.key, &mut write.row);
         }
@@ -149,7 +149,7 @@ impl Numbers for Back {}
 
 impl Numbers for Ranks {}
 
-impl Numbers for Seen {
+impl Numbers for NumberCollector {
     fn looks(&self) -> bool {
         true
     }
@@ -168,7 +168,7 @@ impl Canonicalizer for Back {
     }
 
     fn map_deadline(&self, at: u64) -> u64 {
-        Still.map_deadline(if at >= NOW + NEVER { at } else { at.saturating_sub(1) })
+        Unchanged.map_deadline(if at >= NOW + NEVER { at } else { at.saturating_sub(1) })
     }
 
     fn map_revision(&self, _: &RowKey, at: u64) -> u64 {
@@ -181,9 +181,9 @@ impl Canonicalizer for Back {
 }
 
 /// Nothing moves; what is due is due, however long.
-pub struct Still;
+pub struct Unchanged;
 
-impl Canonicalizer for Still {
+impl Canonicalizer for Unchanged {
     fn map_time(&self, at: u64) -> u64 {
         at
     }
@@ -207,18 +207,18 @@ impl Canonicalizer for Still {
 
 /// Looks at the numbers that there are.
 #[derive(Default)]
-struct Seen {
+struct NumberCollector {
     revisions: RefCell<BTreeMap<RowKey, BTreeSet<u64>>>,
     renewals: RefCell<BTreeMap<NodeId, BTreeSet<u64>>>,
 }
 
-impl Seen {
+impl NumberCollector {
     fn ranks(self) -> Ranks {
         Ranks { revisions: self.revisions.into_inner(), renewals: self.renewals.into_inner() }
     }
 }
 
-impl Canonicalizer for Seen {
+impl Canonicalizer for NumberCollector {
     fn map_time(&self, at: u64) -> u64 {
         at
     }

@@ -17,7 +17,7 @@ use crate::proof;
 use crate::rules;
 use crate::scope::Scope;
 use crate::state::{Call, Hosted, NOW, Phase, Process, State, Write, claim_of, hash};
-use crate::time::Still;
+use crate::time::Unchanged;
 
 /// Starts a node's process.
 pub fn start(scope: &Scope, state: &mut State, node: usize) {
@@ -44,11 +44,11 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
         lag: false,
         paused: false,
     });
-    tell(scope, state, node, Event::Tick);
+    handle_event(scope, state, node, Event::Tick);
 }
 
 /// Tells a machine what happened, and does what it wants.
-pub fn tell(scope: &Scope, state: &mut State, node: usize, event: Event) {
+pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event) {
     let now = Now { mono: NOW, cluster_time: 1 + state.restarts };
     let Some(process) = &mut state.nodes[node] else { return };
     // A report that tells nothing may nudge at the most: a step of its own.
@@ -70,7 +70,7 @@ pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
     for machine in process.whole.iter_mut().chain([&mut process.machine]) {
         Arc::make_mut(machine).nudge(true);
     }
-    tell(scope, state, node, Event::Tick);
+    handle_event(scope, state, node, Event::Tick);
 }
 
 /// Whether a nudge does something: what a manager told itself, or a hand-off that it took over in its last decision.
@@ -83,7 +83,7 @@ pub fn is_restless(process: &Process) -> bool {
     machine.handle(Now { mono: NOW, cluster_time: 1 }, Event::Tick);
     let acts =
         std::iter::from_fn(|| machine.poll()).any(|action| !matches!(action, Action::Notify(_)));
-    machine.canonicalize(&Still);
+    machine.canonicalize(&Unchanged);
     machine.prune_irrelevant();
     machine.nudge(false);
     acts || hash(&machine) != process.digest
@@ -95,19 +95,25 @@ fn carry_out(scope: &Scope, state: &mut State, node: usize) {
         && let Some(action) = Arc::make_mut(&mut process.machine).poll()
     {
         proof::same_action(state, node, &action);
-        act(scope, state, node, action, &mut answers);
+        apply_action(scope, state, node, action, &mut answers);
     }
     if let Some(process) = &mut state.nodes[node] {
-        Arc::make_mut(&mut process.machine).canonicalize(&Still);
+        Arc::make_mut(&mut process.machine).canonicalize(&Unchanged);
         process.digest();
     }
     proof::same_machine(state, node);
     for answer in answers {
-        tell(scope, state, node, answer);
+        handle_event(scope, state, node, answer);
     }
 }
 
-fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &mut Vec<Event>) {
+fn apply_action(
+    scope: &Scope,
+    state: &mut State,
+    node: usize,
+    action: Action,
+    answers: &mut Vec<Event>,
+) {
     let Some(process) = &mut state.nodes[node] else { return };
     match action {
         Action::ListRows => {
@@ -143,7 +149,7 @@ fn act(scope: &Scope, state: &mut State, node: usize, action: Action, answers: &
                 let _ = report.take_number();
             }
             if let Some(from) = from {
-                say(state, node, from, State::number(&to), talk);
+                send(state, node, from, State::number(&to), talk);
             }
         }
         Action::Suspend => process.suspended = true,
@@ -202,7 +208,7 @@ fn registers(write: &Write) -> bool {
     matches!(&write.row, Row::Node(row) if row.renewals == 0 && row.status == NodeStatus::Live && !row.draining)
 }
 
-fn say(state: &mut State, node: usize, from: Member, to: usize, talk: ControlMessage) {
+fn send(state: &mut State, node: usize, from: Member, to: usize, talk: ControlMessage) {
     match &talk {
         ControlMessage::ShardStopped { shard, epoch, .. } => {
             state.given_up.insert((*shard, *epoch));
@@ -239,7 +245,7 @@ pub fn apply(
     if standing.as_ref().map(|(_, at)| *at) != write.expected {
         return Err(WriteError::Conflict(standing));
     }
-    rules::look_at_write(state, scope.settings().lease, node, &write.key, &write.row);
+    rules::check_write(state, scope.settings().lease, node, &write.key, &write.row);
     let revision = write.expected.unwrap_or(0) + 1;
     state.rows.insert(write.key.clone(), (write.row.clone(), revision));
     if registers(write) {
@@ -283,22 +289,22 @@ pub fn hurry(scope: &Scope, state: &mut State) {
             (known && !process.lag).then_some(node)
         });
         let Some(node) = next else { break };
-        hear_watch(scope, state, node);
+        deliver_watch_event(scope, state, node);
     }
 }
 
 /// The watch tells a change.
-pub fn hear_watch(scope: &Scope, state: &mut State, node: usize) {
+pub fn deliver_watch_event(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     if let Some((key, row, revision)) = process.watch.as_mut().and_then(VecDeque::pop_front) {
-        tell(scope, state, node, Event::RowObserved { key, value: Some((row, revision)) });
+        handle_event(scope, state, node, Event::RowObserved { key, value: Some((row, revision)) });
     }
 }
 
 /// A node hears what was said.
-pub fn hear(scope: &Scope, state: &mut State, from: usize, to: usize) {
+pub fn deliver(scope: &Scope, state: &mut State, from: usize, to: usize) {
     if let Some((from, talk)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
-        tell(scope, state, to, Event::Received { from, message: talk });
+        handle_event(scope, state, to, Event::Received { from, message: talk });
     }
 }
 
@@ -307,34 +313,39 @@ pub fn call(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     let cut = process.cut;
     match process.calls.pop_front() {
-        Some(Call::List) if cut => tell(scope, state, node, Event::RowsListed(None)),
+        Some(Call::List) if cut => handle_event(scope, state, node, Event::RowsListed(None)),
         Some(Call::List) => {
             process.watch = Some(VecDeque::new());
             let rows = state.rows.iter().map(|(key, (row, at))| (key.clone(), row.clone(), *at));
             let rows = rows.collect();
-            tell(scope, state, node, Event::RowsListed(Some(rows)));
+            handle_event(scope, state, node, Event::RowsListed(Some(rows)));
         }
         Some(Call::Read(_)) if cut => {}
         Some(Call::Read(key)) => {
             let value = state.rows.get(&key).cloned();
-            tell(scope, state, node, Event::RowObserved { key, value });
+            handle_event(scope, state, node, Event::RowObserved { key, value });
         }
         Some(Call::Write(write)) if cut => {
             let result = Err(WriteError::Unknown);
-            tell(scope, state, node, Event::RowWritten { request_id: write.number, result });
+            handle_event(
+                scope,
+                state,
+                node,
+                Event::RowWritten { request_id: write.number, result },
+            );
         }
         Some(Call::Write(write)) => {
             let result = apply(scope, state, node, &write);
             if let Some(process) = &mut state.nodes[node] {
-                process.calls.push_front(Call::Answer(write.key, write.number, result));
+                process.calls.push_front(Call::Response(write.key, write.number, result));
             }
         }
-        Some(Call::Answer(_, number, result)) => {
-            tell(scope, state, node, Event::RowWritten { request_id: number, result });
+        Some(Call::Response(_, number, result)) => {
+            handle_event(scope, state, node, Event::RowWritten { request_id: number, result });
         }
         Some(Call::Claims(number, shards)) => {
             let claims = shards.iter().map(|shard| state.claims.get(shard).cloned()).collect();
-            tell(
+            handle_event(
                 scope,
                 state,
                 node,

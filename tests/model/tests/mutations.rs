@@ -12,7 +12,7 @@ use ostraca_model::rules;
 use ostraca_model::run::to_depth;
 use ostraca_model::scope::{Budget, Scope, Start};
 use ostraca_model::state::{NOW, State, claim_of};
-use ostraca_model::world::tell;
+use ostraca_model::world::handle_event;
 use stateright::Model;
 
 const CRASH: Budget = Budget {
@@ -96,7 +96,7 @@ fn broken_by(key: &RowKey, change: impl Fn(&mut Row)) -> Option<&'static str> {
     let (scope, mut state) = at_rest();
     let (mut row, _) = state.rows[key].clone();
     change(&mut row);
-    rules::look_at_write(&mut state, scope.settings().lease, 2, key, &row);
+    rules::check_write(&mut state, scope.settings().lease, 2, key, &row);
     state.broken
 }
 
@@ -124,7 +124,7 @@ fn a_dead_incarnation_that_renews() {
     if let Some((Row::Node(row), _)) = state.rows.get_mut(&key) {
         row.status = NodeStatus::Dead;
     }
-    rules::look_at_write(&mut state, scope.settings().lease, 0, &key, &live);
+    rules::check_write(&mut state, scope.settings().lease, 0, &key, &live);
     assert_eq!(state.broken, Some(rules::DEAD));
     assert_eq!(state.renewed[&State::name(0)], NOW);
 }
@@ -146,6 +146,6 @@ fn an_epoch_that_is_served_after_it_was_released() {
     }
     state.given_up.insert((ShardId(1), Epoch(7)));
     let value = Some((row, revision + 1));
-    tell(&scope, &mut state, 0, Event::RowObserved { key: RowKey::Assignments(0), value });
+    handle_event(&scope, &mut state, 0, Event::RowObserved { key: RowKey::Assignments(0), value });
     assert_eq!(state.broken, Some(rules::FINAL));
 }

@@ -9,7 +9,7 @@ use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::HandOffId;
 use ostraca_model::model::Cluster;
-use ostraca_model::proof::{look, thrown_away};
+use ostraca_model::proof::{check, thrown_away};
 use ostraca_model::rules;
 use ostraca_model::run::every_state;
 use ostraca_model::scope::{Budget, Scope, Start};
@@ -55,7 +55,7 @@ fn no_relevant_message_is_pruned_in_the_largest_mix() {
 fn the_pruning_of_a_relevant_message_is_detected() {
     let scope = Scope::one_shard(Budget::default()).from(&[Start::OwnerHosts]).with_proof();
     let mut state = Cluster::new(scope.clone()).init_states().remove(0);
-    look(&scope, &mut state);
+    check(&scope, &mut state);
     assert_eq!(state.broken, None);
     let life = |state: &State, node: usize| {
         state.nodes[node].as_ref().and_then(|node| node.machine.member()).expect("a life")
@@ -65,6 +65,6 @@ fn the_pruning_of_a_relevant_message_is_detected() {
     let (shard, epoch, incarnation) = (ShardId(1), Epoch(1), owner.incarnation);
     let stop = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
     thrown_away(&mut state, vec![(manager, 0, stop)]);
-    look(&scope, &mut state);
+    check(&scope, &mut state);
     assert_eq!(state.broken, Some(rules::PAST));
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Broken, Finding, Operation, Outcome, version_of};
+use crate::{Operation, Outcome, Violation, ViolationKind, version_of};
 
 /// A command without a known outcome, and the versions that it may have made.
 pub(crate) struct Candidate<'a> {
@@ -81,7 +81,7 @@ impl Acknowledged {
 
 /// Every hole needs a candidate of its own. To give each, in order, to the candidate that ends first is as good as any
 /// other way, and keeps each session's order.
-pub(crate) fn explain(holes: &[u64], candidates: &[Candidate<'_>], found: &mut Vec<Finding>) {
+pub(crate) fn explain(holes: &[u64], candidates: &[Candidate<'_>], found: &mut Vec<Violation>) {
     let mut by_start: Vec<&Candidate<'_>> = candidates.iter().collect();
     by_start.sort_by_key(|candidate| candidate.first);
     let mut starting = by_start.into_iter().enumerate().peekable();
@@ -94,7 +94,7 @@ pub(crate) fn explain(holes: &[u64], candidates: &[Candidate<'_>], found: &mut V
             open.pop_first();
         }
         if open.pop_first().is_none() {
-            found.push(Broken::Unexplained.because(format!(
+            found.push(ViolationKind::Unexplained.because(format!(
                 "version {hole} belongs to no answered command, and no unknown one is left that may have made it"
             )));
         }

@@ -8,18 +8,18 @@
 //! fill it, each such command one hole, and only where the session's order and real time allow it (`holes.rs`).
 //! Values stay compared behind a hole: some choice of commands must explain every value that was read (`values.rs`).
 
-mod finding;
 mod holes;
 mod order;
 mod values;
+mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::finding::{Broken, Finding};
 use self::holes::Candidate;
+pub use self::violation::{Violation, ViolationKind};
 
 /// What an entity should do: a sequential reading of its type. Two models that are equal behave alike from then on.
 pub trait Model: Clone + Ord {
@@ -82,22 +82,30 @@ pub struct End {
 
 /// What the oracle has to say of a history.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict {
+pub struct CheckReport {
     /// Every breach.
-    pub findings: Vec<Finding>,
+    pub violations: Vec<Violation>,
     /// Entities of which not all values were compared: too many choices of unknown commands explain them.
     pub not_compared: Vec<String>,
 }
 
 /// Checks a history; gives every breach found.
-pub fn check<M: Model>(new: impl Fn(&str) -> M, history: &[Operation], end: &End) -> Vec<Finding> {
-    judge(new, history, end).findings
+pub fn check<M: Model>(
+    new: impl Fn(&str) -> M,
+    history: &[Operation],
+    end: &End,
+) -> Vec<Violation> {
+    check_with_report(new, history, end).violations
 }
 
 /// Checks a history; tells also what could not be checked.
-pub fn judge<M: Model>(new: impl Fn(&str) -> M, history: &[Operation], end: &End) -> Verdict {
-    let mut verdict = Verdict::default();
-    let history = one_record_an_id(history, &mut verdict.findings);
+pub fn check_with_report<M: Model>(
+    new: impl Fn(&str) -> M,
+    history: &[Operation],
+    end: &End,
+) -> CheckReport {
+    let mut verdict = CheckReport::default();
+    let history = one_record_an_id(history, &mut verdict.violations);
     let mut entities: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     for operation in &history {
         entities.entry(&operation.entity).or_default().push(operation);
@@ -114,7 +122,7 @@ pub fn judge<M: Model>(new: impl Fn(&str) -> M, history: &[Operation], end: &End
         if !values::compare(new(entity), &versions, &candidates, &mut found) {
             verdict.not_compared.push(entity.to_owned());
         }
-        verdict.findings.extend(found.into_iter().map(|finding| finding.about(entity)));
+        verdict.violations.extend(found.into_iter().map(|finding| finding.about(entity)));
     }
     verdict
 }
@@ -135,7 +143,7 @@ fn version_of(operation: &Operation) -> Option<u64> {
 
 /// Makes one record of all that have a command's id: first sent and first answered at the earliest of them, with
 /// the outcome that says most. Every final outcome of one id must be the same.
-fn one_record_an_id(history: &[Operation], found: &mut Vec<Finding>) -> Vec<Operation> {
+fn one_record_an_id(history: &[Operation], found: &mut Vec<Violation>) -> Vec<Operation> {
     let mut places: BTreeMap<(&str, u64), usize> = BTreeMap::new();
     let mut records: Vec<Operation> = Vec::new();
     for operation in history {
@@ -152,7 +160,7 @@ fn one_record_an_id(history: &[Operation], found: &mut Vec<Finding>) -> Vec<Oper
                 record.received = record.received.min(operation.received);
                 if record.outcome != operation.outcome {
                     let (name, one, two) = (name(operation), &record.outcome, &operation.outcome);
-                    found.push(Broken::TwoAnswers.because(format!(
+                    found.push(ViolationKind::ConflictingOutcomes.because(format!(
                         "{}: {name} was answered {one:?} and {two:?}",
                         operation.entity
                     )));
@@ -179,7 +187,12 @@ struct Versions<'a> {
 
 impl<'a> Versions<'a> {
     /// Accepted commands have distinct versions, and none lies above what is stored.
-    fn of(entity: &str, operations: &[&'a Operation], end: &End, found: &mut Vec<Finding>) -> Self {
+    fn of(
+        entity: &str,
+        operations: &[&'a Operation],
+        end: &End,
+        found: &mut Vec<Violation>,
+    ) -> Self {
         let own = end.own_turns.get(entity).cloned().unwrap_or_default();
         let mut commands: BTreeMap<u64, &Operation> = BTreeMap::new();
         let mut queries: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
@@ -190,7 +203,7 @@ impl<'a> Versions<'a> {
             } else if let Some(other) = commands.insert(version, operation) {
                 let (one, two) = (name(other), name(operation));
                 found.push(
-                    Broken::SharedVersion
+                    ViolationKind::DuplicateVersion
                         .because(format!("{one} and {two} share version {version}")),
                 );
             }
@@ -198,7 +211,7 @@ impl<'a> Versions<'a> {
         let highest = commands.keys().chain(queries.keys()).max().copied().unwrap_or(0);
         let stored = end.versions.get(entity).copied();
         if let Some(stored) = stored.filter(|stored| *stored < highest) {
-            found.push(Broken::Lost.because(format!(
+            found.push(ViolationKind::LostCommit.because(format!(
                 "version {highest} was acknowledged, and the store has {stored}"
             )));
         }

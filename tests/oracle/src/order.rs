@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Broken, Finding, Operation, name, version_of};
+use crate::{Operation, Violation, ViolationKind, name, version_of};
 
 /// A reply received before another message was sent has the lower version; for queries, not the higher.
-pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Finding>) {
+pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Violation>) {
     let mut by_end: Vec<_> = operations.iter().filter(|it| version_of(it).is_some()).collect();
     let mut by_start = by_end.clone();
     by_end.sort_by_key(|operation| operation.received);
@@ -23,8 +23,8 @@ pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Finding>) {
             continue;
         };
         let (late, broken) = match operation.command {
-            true => (version <= highest, Broken::StaleCommand),
-            false => (version < highest, Broken::StaleQuery),
+            true => (version <= highest, ViolationKind::StaleCommand),
+            false => (version < highest, ViolationKind::StaleQuery),
         };
         if late {
             found.push(broken.because(format!(
@@ -70,7 +70,7 @@ impl<'a> Session<'a> {
 
 /// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it made.
 /// That a later command ran before a query is no breach: an answer that was lost is read again.
-pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Finding>) {
+pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Violation>) {
     let mut sessions: BTreeMap<&str, Session<'_>> = BTreeMap::new();
     let mut ordered: Vec<&Operation> = operations.to_vec();
     ordered.sort_by_key(|operation| operation.sequence);
@@ -83,8 +83,8 @@ pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Finding>) {
         };
         if let Some((highest, before)) = before {
             let (early, broken) = match operation.command {
-                true => (version <= highest, Broken::SessionOrder),
-                false => (version < highest, Broken::QueryOvertook),
+                true => (version <= highest, ViolationKind::SessionOrder),
+                false => (version < highest, ViolationKind::StaleSessionRead),
             };
             if early {
                 let (name, before) = (name(operation), name(before));

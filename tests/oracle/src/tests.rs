@@ -38,13 +38,13 @@ fn of(session: &str, mut operation: Operation) -> Operation {
 }
 
 /// What is broken, each kind once.
-fn broken(history: &[Operation], stored: u64) -> BTreeSet<Broken> {
+fn broken(history: &[Operation], stored: u64) -> BTreeSet<ViolationKind> {
     let end = End { versions: [("counter/a".into(), stored)].into(), ..End::default() };
     let found = check(|_| Counter { value: 0, limit: 1_000 }, history, &end);
-    found.into_iter().map(|finding| finding.broken).collect()
+    found.into_iter().map(|finding| finding.kind).collect()
 }
 
-fn only(kind: Broken) -> BTreeSet<Broken> {
+fn only(kind: ViolationKind) -> BTreeSet<ViolationKind> {
     BTreeSet::from([kind])
 }
 
@@ -62,38 +62,38 @@ fn a_sequential_history_passes() {
 #[test]
 fn a_lost_acknowledged_command_is_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), add(2, 5, 11, 12, 2, 10)];
-    assert_eq!(broken(&history, 1), only(Broken::Lost));
+    assert_eq!(broken(&history, 1), only(ViolationKind::LostCommit));
 }
 
 #[test]
 fn a_command_that_ran_twice_is_detected() {
     // The version that the first run took has no command.
     let history = [add(1, 5, 0, 10, 2, 10)];
-    assert_eq!(broken(&history, 2), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 2), only(ViolationKind::Unexplained));
 }
 
 #[test]
 fn a_stale_query_is_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), of("t", get(11, 12, 0, 0))];
-    assert_eq!(broken(&history, 1), only(Broken::StaleQuery));
+    assert_eq!(broken(&history, 1), only(ViolationKind::StaleQuery));
 }
 
 #[test]
 fn a_session_out_of_order_is_detected() {
     let history = [add(1, 5, 0, 10, 2, 7), add(2, 2, 0, 10, 1, 2)];
-    assert_eq!(broken(&history, 2), only(Broken::SessionOrder));
+    assert_eq!(broken(&history, 2), only(ViolationKind::SessionOrder));
 }
 
 #[test]
 fn two_commands_with_one_version_are_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), of("t", add(1, 5, 0, 10, 1, 5))];
-    assert_eq!(broken(&history, 1), only(Broken::SharedVersion));
+    assert_eq!(broken(&history, 1), only(ViolationKind::DuplicateVersion));
 }
 
 #[test]
 fn one_id_with_two_outcomes_is_detected() {
     let history = [add(1, 5, 0, 10, 1, 5), add(1, 5, 0, 10, 2, 10)];
-    assert!(broken(&history, 2).contains(&Broken::TwoAnswers));
+    assert!(broken(&history, 2).contains(&ViolationKind::ConflictingOutcomes));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_refused_command_with_an_effect_is_detected() {
     let mut refused = add(1, 5, 0, 10, 0, 0);
     refused.outcome = Outcome::NotRun;
     let history = [refused, add(2, 1, 11, 12, 2, 6)];
-    assert_eq!(broken(&history, 2), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 2), only(ViolationKind::Unexplained));
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn an_unknown_command_explains_a_version_and_its_value() {
 #[test]
 fn a_value_behind_a_hole_is_compared() {
     let history = [unknown("t", 1, 5, 0), add(1, 2, 0, 10, 2, 8)];
-    assert_eq!(broken(&history, 2), only(Broken::CommandValue));
+    assert_eq!(broken(&history, 2), only(ViolationKind::CommandValue));
     let history = [unknown("t", 1, 5, 0), add(1, 2, 0, 10, 2, 7), of("u", get(11, 12, 2, 6))];
-    assert_eq!(broken(&history, 2), only(Broken::QueryValue));
+    assert_eq!(broken(&history, 2), only(ViolationKind::QueryValue));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_value_is_the_sum_of_a_set_of_unknown_commands() {
     }
     // One of them twice, or none that is there.
     for sum in [6, 10, 18, 7] {
-        assert_eq!(broken(&with(3, sum + 1), 3), only(Broken::CommandValue), "{sum}");
+        assert_eq!(broken(&with(3, sum + 1), 3), only(ViolationKind::CommandValue), "{sum}");
     }
     // What one value shows holds for the next: 3 and 5 ran, 9 may be next, 5 may not.
     let later = |value| {
@@ -144,30 +144,30 @@ fn a_value_is_the_sum_of_a_set_of_unknown_commands() {
         history
     };
     assert_eq!(broken(&later(19), 5), BTreeSet::new());
-    assert_eq!(broken(&later(15), 5), only(Broken::CommandValue));
+    assert_eq!(broken(&later(15), 5), only(ViolationKind::CommandValue));
 }
 
 #[test]
 fn an_unknown_command_explains_one_version_only() {
     let history = [unknown("t", 1, 5, 0), add(1, 2, 0, 10, 3, 12)];
-    assert_eq!(broken(&history, 3), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 3), only(ViolationKind::Unexplained));
 }
 
 #[test]
 fn a_later_command_explains_nothing_seen_before_it() {
     // Version 2 was acknowledged before the only unknown command was sent.
     let history = [add(1, 2, 0, 10, 2, 7), unknown("t", 1, 5, 11)];
-    assert_eq!(broken(&history, 2), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 2), only(ViolationKind::Unexplained));
     let history = [of("u", get(0, 10, 1, 5)), unknown("t", 1, 5, 11)];
-    assert_eq!(broken(&history, 1), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 1), only(ViolationKind::Unexplained));
 }
 
 #[test]
 fn an_unknown_command_does_not_run_behind_its_follower() {
     let history = [unknown("s", 1, 5, 0), add(2, 2, 0, 10, 1, 2)];
-    assert_eq!(broken(&history, 2), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 2), only(ViolationKind::Unexplained));
     let history = [add(1, 2, 0, 10, 2, 7), unknown("s", 2, 5, 0)];
-    assert_eq!(broken(&history, 2), only(Broken::Unexplained));
+    assert_eq!(broken(&history, 2), only(ViolationKind::Unexplained));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn unknown_commands_of_a_session_run_in_its_order() {
         history
     };
     assert_eq!(broken(&with(4), 4), BTreeSet::new());
-    assert_eq!(broken(&with(6), 4), only(Broken::Unexplained));
+    assert_eq!(broken(&with(6), 4), only(ViolationKind::Unexplained));
 }
 
 #[test]
@@ -195,7 +195,10 @@ fn a_query_does_not_overtake_a_command_of_its_session() {
     // Both were under way at once, so real time says nothing.
     let mut query = get(0, 20, 0, 0);
     query.sequence = 2;
-    assert_eq!(broken(&[add(1, 5, 0, 10, 1, 5), query.clone()], 1), only(Broken::QueryOvertook));
+    assert_eq!(
+        broken(&[add(1, 5, 0, 10, 1, 5), query.clone()], 1),
+        only(ViolationKind::StaleSessionRead)
+    );
     let other = of("t", query);
     assert_eq!(broken(&[add(1, 5, 0, 10, 1, 5), other], 1), BTreeSet::new());
 }
@@ -208,11 +211,11 @@ fn a_query_overtakes_only_commands_given_up_before_it() {
     command.given_up = Some(10);
     assert_eq!(broken(&[command.clone(), query.clone()], 1), BTreeSet::new());
     command.given_up = Some(9);
-    assert_eq!(broken(&[command.clone(), query], 1), only(Broken::QueryOvertook));
+    assert_eq!(broken(&[command.clone(), query], 1), only(ViolationKind::StaleSessionRead));
     let later = add(2, 5, 10, 20, 1, 5);
     command.outcome = Outcome::Final { version: 2, value: Ok(10.into()) };
     command.given_up = Some(10);
-    assert_eq!(broken(&[command, later], 2), only(Broken::SessionOrder));
+    assert_eq!(broken(&[command, later], 2), only(ViolationKind::SessionOrder));
 }
 
 #[test]
@@ -237,9 +240,10 @@ fn too_many_choices_are_reported() {
     let mut history: Vec<_> =
         (0..60).map(|n| unknown(&format!("t{n}"), 1, 1 << (n % 30), 0)).collect();
     history.push(add(1, 1, 0, 10, 31, 3));
-    let verdict = judge(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
+    let verdict =
+        check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
     assert_eq!(verdict.not_compared, ["counter/a"]);
-    assert!(verdict.findings.is_empty());
+    assert!(verdict.violations.is_empty());
 }
 
 /// At each hole at most [`values::MOST`] choices are followed, however many holes and unknown commands there are.
@@ -249,13 +253,15 @@ fn a_long_history_of_holes_is_checked_quickly() {
         (0..120).map(|n| unknown(&format!("t{n}"), 1, 1 << (n % 40), 0)).collect();
     history.push(of("u", get(0, 400, 100, 3)));
     let begun = std::time::Instant::now();
-    let verdict = judge(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
+    let verdict =
+        check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
     assert_eq!(verdict.not_compared, ["counter/a"]);
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
     // A version that nothing explains is a finding, not a choice too many.
     let history = [add(1, 2, 0, 10, 2, 7)];
-    let verdict = judge(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
-    assert_eq!((verdict.not_compared.len(), verdict.findings.len()), (0, 1));
+    let verdict =
+        check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
+    assert_eq!((verdict.not_compared.len(), verdict.violations.len()), (0, 1));
 }
 
 /// Runs that keep every promise, with commands that ran and were not answered: nothing is found in them.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Broken, Candidate, Finding, Model, Operation, Outcome, Versions, name};
+use crate::{Candidate, Model, Operation, Outcome, Versions, Violation, ViolationKind, name};
 
 /// How many choices are followed at once. Beyond it, commands may be used twice; beyond it again, nothing is compared.
 const MOST: usize = 4_096;
@@ -27,7 +27,7 @@ pub(crate) fn compare<M: Model>(
     model: M,
     versions: &Versions<'_>,
     candidates: &[Candidate<'_>],
-    found: &mut Vec<Finding>,
+    found: &mut Vec<Violation>,
 ) -> bool {
     let mut run = Run {
         choices: BTreeSet::from([(Vec::new(), model)]),
@@ -49,7 +49,7 @@ pub(crate) fn compare<M: Model>(
 }
 
 impl<M: Model> Run<'_, M> {
-    fn command(&mut self, operation: &Operation, version: u64, found: &mut Vec<Finding>) {
+    fn command(&mut self, operation: &Operation, version: u64, found: &mut Vec<Violation>) {
         let Outcome::Final { value, .. } = &operation.outcome else { return };
         let (mut agreeing, mut others) = (BTreeSet::new(), BTreeSet::new());
         let mut expected = None;
@@ -61,7 +61,7 @@ impl<M: Model> Run<'_, M> {
             expected.get_or_insert(answer);
         }
         if let Some(expected) = expected.filter(|_| agreeing.is_empty()) {
-            found.push(Broken::CommandValue.because(format!(
+            found.push(ViolationKind::CommandValue.because(format!(
                 "{} at {version} answered {value:?}, not {expected:?}",
                 name(operation)
             )));
@@ -69,7 +69,7 @@ impl<M: Model> Run<'_, M> {
         self.choices = if agreeing.is_empty() { others } else { agreeing };
     }
 
-    fn query(&mut self, operation: &Operation, version: u64, found: &mut Vec<Finding>) {
+    fn query(&mut self, operation: &Operation, version: u64, found: &mut Vec<Violation>) {
         let Outcome::Final { value, .. } = &operation.outcome else { return };
         let answers =
             |(_, model): &Choice<M>| model.query(&operation.method, &operation.arguments) == *value;
@@ -77,7 +77,7 @@ impl<M: Model> Run<'_, M> {
             self.choices.retain(answers);
         } else if let Some((_, model)) = self.choices.first() {
             let expected = model.query(&operation.method, &operation.arguments);
-            found.push(Broken::QueryValue.because(format!(
+            found.push(ViolationKind::QueryValue.because(format!(
                 "{} at {version} read {value:?}, not {expected:?}",
                 name(operation)
             )));
@@ -85,7 +85,7 @@ impl<M: Model> Run<'_, M> {
     }
 
     /// Some candidate ran here. `false`: nothing more can be compared.
-    fn hole(&mut self, version: u64, found: &mut Vec<Finding>) -> bool {
+    fn hole(&mut self, version: u64, found: &mut Vec<Violation>) -> bool {
         let mut next = self.step(version);
         if self.once && next.len() > MOST {
             self.once = false;
@@ -100,7 +100,7 @@ impl<M: Model> Run<'_, M> {
         if next.is_empty() {
             // Without a choice at all it is said already that nobody may have made this version.
             if self.candidates.iter().any(|candidate| candidate.may_be(version)) {
-                found.push(Broken::Unexplained.because(format!(
+                found.push(ViolationKind::Unexplained.because(format!(
                     "no choice of unknown commands explains version {version} and the values before it"
                 )));
             }

@@ -25,12 +25,12 @@ use ostraca_core::hash::shard_of;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-pub use self::load::{Judged, Load, Size, judge};
+pub use self::load::{Load, LoadSize, LoadSummary, judge};
 use self::soak::Soak;
 use crate::Cluster;
 use crate::cluster::{Options, PATIENCE, View};
 use crate::history::{now, until_answered};
-use crate::home::deploy_example;
+use crate::node_dir::deploy_example;
 
 /// Rounds that count, of each attack.
 const ROUNDS: u64 = 3;
@@ -46,15 +46,15 @@ pub const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
 
 /// Where a fault fell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fell {
+pub enum FaultTiming {
     /// Inside the step that it was meant for.
-    Inside,
+    InStep,
     /// Somewhere else: why.
-    Beside(String),
+    Missed(String),
 }
 
 /// What an attack has in hand.
-pub struct Scene {
+pub struct AttackRun {
     /// What is attacked.
     pub cluster: Cluster,
     /// A client at each node's gateway.
@@ -66,11 +66,11 @@ pub struct Scene {
     /// How many commands must be in doubt at a strike.
     pub least: usize,
     /// The load of each round.
-    pub size: Size,
+    pub size: LoadSize,
     load: Option<Load>,
     /// Nodes that were to be drained: the mark outlives their restarts.
     drained: Mutex<BTreeSet<String>>,
-    doubtful: usize,
+    in_doubt: usize,
     struck: Instant,
 }
 
@@ -78,7 +78,7 @@ pub struct Scene {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Commands in doubt at each strike.
-    pub doubtful: Vec<usize>,
+    pub in_doubt: Vec<usize>,
     /// From each strike until every shard was served.
     pub served: Vec<Duration>,
     /// Rounds that did not count: why.
@@ -93,7 +93,7 @@ pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-impl Scene {
+impl AttackRun {
     /// A cluster with the examples deployed and a client at each gateway.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Scene {
         let options = Options { seed, ..options.clone() };
         println!("{}: SEED={seed}", options.name);
         let mut cluster = Cluster::start(&options).await?;
-        cluster.settled().await?;
+        cluster.wait_settled().await?;
         let mut clients = Vec::new();
         for (node, roles) in options.roles.iter().enumerate().take(options.at_once) {
             if roles.contains("gateway") {
@@ -120,10 +120,10 @@ impl Scene {
             rng: StdRng::seed_from_u64(seed),
             round: 0,
             least: DOUBTFUL,
-            size: Size::USUAL,
+            size: LoadSize::USUAL,
             load: None,
             drained: Mutex::default(),
-            doubtful: 0,
+            in_doubt: 0,
             struck: Instant::now(),
         })
     }
@@ -135,13 +135,13 @@ impl Scene {
     pub async fn rounds(
         mut self,
         name: &str,
-        mut attack: impl AsyncFnMut(&mut Scene) -> Result<Fell>,
+        mut attack: impl AsyncFnMut(&mut AttackRun) -> Result<FaultTiming>,
     ) -> Result<Report> {
         let rounds = number("ROUNDS").unwrap_or(ROUNDS);
         let soak = Soak::of(name)?;
         let mut report = Report::default();
         let result = loop {
-            if soak.rounds() + report.doubtful.len() as u64 >= rounds {
+            if soak.rounds() + report.in_doubt.len() as u64 >= rounds {
                 break Ok(());
             }
             if report.repeated.len() as u64 > rounds + 5 {
@@ -152,11 +152,11 @@ impl Scene {
                 ));
             }
             self.round += 1;
-            let before = (report.doubtful.len(), report.commands);
+            let before = (report.in_doubt.len(), report.commands);
             if let Err(error) = self.one(name, &mut report, &mut attack).await {
                 break Err(error.context(format!("{name}, round {}", self.round)));
             }
-            if report.doubtful.len() > before.0 {
+            if report.in_doubt.len() > before.0 {
                 soak.keep(&report, report.commands - before.1)?;
             }
         };
@@ -167,9 +167,9 @@ impl Scene {
         }
         println!(
             "{name}: {} rounds, {} commands, in doubt {:?}, served again after {:.1?}, {} rounds repeated",
-            report.doubtful.len(),
+            report.in_doubt.len(),
             report.commands,
-            report.doubtful,
+            report.in_doubt,
             report.served,
             report.repeated.len()
         );
@@ -187,39 +187,39 @@ impl Scene {
         &mut self,
         name: &str,
         report: &mut Report,
-        attack: &mut impl AsyncFnMut(&mut Scene) -> Result<Fell>,
+        attack: &mut impl AsyncFnMut(&mut AttackRun) -> Result<FaultTiming>,
     ) -> Result<()> {
-        self.balanced().await?;
+        self.wait_balanced().await?;
         let load = Load::start(&self.clients, self.rng.random(), self.round, self.size);
         self.load = Some(load);
-        self.flows(WARM).await?;
+        self.wait_progress(WARM).await?;
         // Not always at the same moment of a node's intervals.
         tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..300))).await;
-        self.doubtful = 0;
+        self.in_doubt = 0;
         let nodes: Vec<usize> =
             (0..self.cluster.len()).filter(|node| self.cluster.runs(*node)).collect();
         let fell = attack(self).await.context("strike")?;
         self.cluster.heal(&nodes).context("heal")?;
-        self.served().await.context("wait until every shard is served again")?;
+        self.wait_served().await.context("wait until every shard is served again")?;
         let served = self.struck.elapsed();
         let drained = self.drained().clone();
         for node in drained {
-            self.ask_drain(&node, true).await.context("undo a drain")?;
+            self.request_drain(&node, true).await.context("undo a drain")?;
         }
-        self.flows(WARM).await.context("after the fault")?;
+        self.wait_progress(WARM).await.context("after the fault")?;
         let load = self.load.take().context("no load")?;
         let recorder = load.end().await?;
         let asker = self.clients[self.rng.random_range(0..self.clients.len())].session();
         let judged = judge(&recorder, &asker).await?;
         report.commands += judged.results + judged.refusals;
         match fell {
-            Fell::Inside if self.doubtful >= self.least => {
-                println!("{name}: round {}: {} in doubt, {served:.1?}", self.round, self.doubtful);
-                report.doubtful.push(self.doubtful);
+            FaultTiming::InStep if self.in_doubt >= self.least => {
+                println!("{name}: round {}: {} in doubt, {served:.1?}", self.round, self.in_doubt);
+                report.in_doubt.push(self.in_doubt);
                 report.served.push(served);
             }
-            Fell::Inside => report.repeated.push(format!("only {} in doubt", self.doubtful)),
-            Fell::Beside(why) => report.repeated.push(why),
+            FaultTiming::InStep => report.repeated.push(format!("only {} in doubt", self.in_doubt)),
+            FaultTiming::Missed(why) => report.repeated.push(why),
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Scene {
     ///
     /// # Errors
     /// What the fault says.
-    pub async fn strike(
+    pub async fn inject(
         &mut self,
         fault: impl FnOnce(&mut Cluster, &mut StdRng) -> Result<()>,
     ) -> Result<()> {
@@ -236,7 +236,7 @@ impl Scene {
         let at = now();
         fault(&mut self.cluster, &mut self.rng)?;
         tokio::time::sleep(ARRIVAL).await;
-        self.doubtful = self.load.as_ref().map_or(0, |load| load.unanswered_since(at));
+        self.in_doubt = self.load.as_ref().map_or(0, |load| load.unanswered_since(at));
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Scene {
     ///
     /// # Errors
     /// What the node says.
-    pub async fn ask_drain(&self, node: &str, undo: bool) -> Result<()> {
+    pub async fn request_drain(&self, node: &str, undo: bool) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let ask = async || {
             // The first says that the row is written.
@@ -274,15 +274,15 @@ impl Scene {
 
     /// How many commands were in doubt at the last strike.
     #[must_use]
-    pub fn doubtful(&self) -> usize {
-        self.doubtful
+    pub fn in_doubt(&self) -> usize {
+        self.in_doubt
     }
 
     /// Waits until so many more commands were answered.
     ///
     /// # Errors
     /// If they are not, for long.
-    pub async fn flows(&self, more: u64) -> Result<()> {
+    pub async fn wait_progress(&self, more: u64) -> Result<()> {
         let load = self.load.as_ref().context("no load")?;
         let (goal, until) = (load.done() + more, Instant::now() + PATIENCE);
         while load.done() < goal {
@@ -299,9 +299,9 @@ impl Scene {
     ///
     /// # Errors
     /// If that does not come about.
-    pub async fn balanced(&mut self) -> Result<()> {
+    pub async fn wait_balanced(&mut self) -> Result<()> {
         let shards = self.cluster.shards;
-        if !self.cluster.settled().await?.balanced() {
+        if !self.cluster.wait_settled().await?.balanced() {
             // One that is refused, or ends early, is made up for by the manager's own.
             if let Ok(mut updates) = self.clients[0].rebalance().await {
                 while updates.next().await.is_ok_and(|it| it.is_some_and(|it| !it.done)) {}
@@ -316,7 +316,7 @@ impl Scene {
     ///
     /// # Errors
     /// The first that does not.
-    pub async fn served(&self) -> Result<()> {
+    pub async fn wait_served(&self) -> Result<()> {
         let options =
             ostraca_client::CallOptions { timeout: PATIENCE, ..until_answered(MessageKind::Query) };
         let mut asked = Vec::new();

@@ -7,8 +7,8 @@
 //! What is confusing: clients and nodes go through the proxies ([`Cluster::network`]), but what the tests
 //! ask ([`Cluster::view`]) goes to the nodes directly, so a node that is cut off can still be looked at.
 
-mod hurt;
-mod look;
+mod faults;
+mod observe;
 mod view;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,10 +23,10 @@ use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::view::View;
-use crate::home::Home;
-use crate::node::Node;
+use crate::io_recorder::{self, IoRecorder};
+use crate::node::NodeProcess;
+use crate::node_dir::NodeDir;
 use crate::proxy::Network;
-use crate::recorder::{self, Preload};
 
 /// Where every node listens, at an address of its own.
 const PORT: u16 = 7411;
@@ -111,12 +111,12 @@ pub struct Cluster {
 
 struct Member {
     // The process goes before the directory.
-    node: Option<Node>,
+    node: Option<NodeProcess>,
     watcher: Option<Client>,
     paused: bool,
     /// The recorder, and where it records.
-    slow: Option<(Preload, TempDir)>,
-    home: Home,
+    slow: Option<(IoRecorder, TempDir)>,
+    home: NodeDir,
     listen: SocketAddr,
     reached: SocketAddr,
 }
@@ -153,14 +153,14 @@ impl Cluster {
                 }
             }
             let more: Vec<&str> = more.iter().map(String::as_str).collect();
-            let home = Home::make(&options.name, &more, |_| {})?;
+            let home = NodeDir::make(&options.name, &more, |_| {})?;
             home.set(&options.settings)?;
             let roles = roles.split(',').collect::<Vec<_>>();
             home.set(&format!("roles = {roles:?}\nadvertise = [\"{reached}\"]"))?;
             let slow = match options.slow_syncs {
                 Some(slow) if place == 0 => {
-                    let records = recorder::place()?;
-                    let preload = Preload::new(home.dir(), records.path(), false)?.slow(slow);
+                    let records = io_recorder::place()?;
+                    let preload = IoRecorder::new(home.dir(), records.path(), false)?.slow(slow);
                     Some((preload, records))
                 }
                 _ => None,
@@ -223,7 +223,7 @@ impl Cluster {
 
     /// Its directory.
     #[must_use]
-    pub fn home(&self, node: usize) -> &Home {
+    pub fn home(&self, node: usize) -> &NodeDir {
         &self.members[node].home
     }
 
@@ -266,7 +266,7 @@ impl Cluster {
     pub fn stop(mut self) -> Result<()> {
         for node in (0..self.len()).rev() {
             if self.members[node].paused {
-                self.go_on(node)?;
+                self.resume(node)?;
             }
             if self.runs(node) {
                 self.term(node)?;
@@ -282,7 +282,7 @@ impl Cluster {
         members
             .into_iter()
             .map(|member| {
-                let pid = member.node.map_or(0, Node::leave_running);
+                let pid = member.node.map_or(0, NodeProcess::leave_running);
                 (pid, member.home.keep())
             })
             .unzip()

@@ -14,7 +14,7 @@ use ostraca_wire::identity::{Ca, Identity, TrustRoot};
 use ostraca_wire::{ALPN_CLIENT, Limits, endpoint, tls};
 use tokio::task::JoinSet;
 
-use crate::load::{Measured, histogram};
+use crate::load::{LoadResult, histogram};
 
 /// Certificates for an echo, in a directory that both of its sides read.
 ///
@@ -81,7 +81,7 @@ pub async fn measure(
     entities: u64,
     size: usize,
     time: Duration,
-) -> Result<Measured> {
+) -> Result<LoadResult> {
     let identity = Identity::load(&dir.join("client.pem"), &dir.join("client.key"))?;
     let limits = Limits::default();
     let config =
@@ -115,14 +115,14 @@ pub async fn measure(
     let took = began.elapsed();
     connection.close(0_u32.into(), b"");
     endpoint.wait_idle().await;
-    Ok(Measured { done: waits.len(), took, waits })
+    Ok(LoadResult { done: waits.len(), took, waits })
 }
 
 /// Appends 100 bytes and calls `fdatasync`, again and again, in a file of its own in `dir`.
 ///
 /// # Errors
 /// What the disk says.
-pub fn measure_sync(dir: &Path, time: Duration) -> Result<Measured> {
+pub fn measure_sync(dir: &Path, time: Duration) -> Result<LoadResult> {
     let mut file = tempfile::tempfile_in(dir)?;
     let mut waits = histogram()?;
     let began = Instant::now();
@@ -132,5 +132,5 @@ pub fn measure_sync(dir: &Path, time: Duration) -> Result<Measured> {
         file.sync_data()?;
         waits.saturating_record(u64::try_from(wrote.elapsed().as_micros())?);
     }
-    Ok(Measured { done: waits.len(), took: began.elapsed(), waits })
+    Ok(LoadResult { done: waits.len(), took: began.elapsed(), waits })
 }

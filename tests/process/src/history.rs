@@ -20,11 +20,11 @@ pub fn now() -> u64 {
 
 /// Keeps every message with its outcome.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub struct HistoryRecorder {
     operations: Mutex<Vec<Operation>>,
 }
 
-impl Recorder {
+impl HistoryRecorder {
     /// An empty one.
     #[must_use]
     pub fn new() -> Arc<Self> {
@@ -110,7 +110,7 @@ pub fn until_answered(kind: MessageKind) -> CallOptions {
 /// Whether a query has no answer because the answer to an earlier copy was lost, and a command of its session has run
 /// since: what it read then is gone.
 #[must_use]
-pub fn overtaken(error: &CallError) -> bool {
+pub fn is_superseded(error: &CallError) -> bool {
     match error {
         CallError::NotRun { code, .. } => **code == *SUPERSEDED,
         CallError::Unanswered { cause: why, .. } => **why == *SUPERSEDED,

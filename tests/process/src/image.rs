@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::recorder::{Call, Record};
+use crate::io_recorder::{Call, Record};
 
 /// What a disk writes whole.
 const SECTOR: usize = 512;
@@ -60,7 +60,7 @@ enum Naming {
 
 /// A directory's files: what is durable of them, and what is not yet.
 #[derive(Clone, Debug, Default)]
-pub struct Disk<'a> {
+pub struct SimulatedDisk<'a> {
     inodes: Vec<Inode<'a>>,
     /// As the process sees it.
     names: BTreeMap<PathBuf, usize>,
@@ -69,7 +69,7 @@ pub struct Disk<'a> {
     directories: Vec<PathBuf>,
 }
 
-impl<'a> Disk<'a> {
+impl<'a> SimulatedDisk<'a> {
     /// A disk that holds a directory, durably. Paths are those that the recorder saw.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn after(records: &[Record], cut: u64, fate: Fate) -> Vec<u8> {
-        let mut disk = Disk::default();
+        let mut disk = SimulatedDisk::default();
         disk.inodes.push(Inode::default());
         disk.names.insert("/d/db".into(), 0);
         disk.durable_names = disk.names.clone();

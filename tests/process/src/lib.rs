@@ -9,23 +9,23 @@
 //! What is confusing: the node is built with the profile of the program that uses it (tests with
 //! `dev`, the bench with `release`), while guests always have the profile of `ostraca build`.
 
+pub mod artifacts;
 pub mod attack;
+pub mod baseline;
 pub mod cluster;
 pub mod echo;
 pub mod history;
-pub mod home;
 pub mod image;
-pub mod joined;
+pub mod io_recorder;
 pub mod load;
 pub mod node;
-pub mod parts;
+pub mod node_dir;
 pub mod preload;
+pub mod probe_load;
 pub mod proxy;
-pub mod pulse;
-pub mod recorder;
 pub mod usage;
 
 pub use cluster::Cluster;
-pub use history::{Counter, Recorder};
-pub use home::Home;
-pub use node::Node;
+pub use history::{Counter, HistoryRecorder};
+pub use node::NodeProcess;
+pub use node_dir::NodeDir;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 /// What was measured.
 #[derive(Debug)]
-pub struct Measured {
+pub struct LoadResult {
     /// Answers.
     pub done: u64,
     /// From the first message to the last answer.
@@ -21,7 +21,7 @@ pub struct Measured {
     pub waits: Histogram<u64>,
 }
 
-impl Measured {
+impl LoadResult {
     /// Answers a second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -58,7 +58,7 @@ pub async fn closed_loop(
     total: u64,
     until: Instant,
     next: Arc<Next>,
-) -> Result<Measured> {
+) -> Result<LoadResult> {
     let began = Instant::now();
     let number = Arc::new(AtomicU64::new(0));
     let mut senders = JoinSet::new();
@@ -97,7 +97,7 @@ pub async fn open_loop(
     method: &'static str,
     total: u64,
     next: Arc<Next>,
-) -> Result<Measured> {
+) -> Result<LoadResult> {
     let began = Instant::now();
     let step = Duration::from_secs(1) / rate;
     let mut senders = JoinSet::new();
@@ -135,22 +135,25 @@ async fn timed(due: Instant, call: Call) -> Result<u64> {
     Ok(u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
-async fn gather(mut senders: JoinSet<Result<Histogram<u64>>>, began: Instant) -> Result<Measured> {
+async fn gather(
+    mut senders: JoinSet<Result<Histogram<u64>>>,
+    began: Instant,
+) -> Result<LoadResult> {
     let mut waits = histogram()?;
     while let Some(sender) = senders.join_next().await {
         waits.add(sender??)?;
     }
-    Ok(Measured { done: waits.len(), took: began.elapsed(), waits })
+    Ok(LoadResult { done: waits.len(), took: began.elapsed(), waits })
 }
 
 /// Messages sent and ended, seen from anywhere.
 #[derive(Debug, Default)]
-pub struct UnderWay {
+pub struct InFlightCounter {
     sent: AtomicU64,
     ended: AtomicU64,
 }
 
-impl UnderWay {
+impl InFlightCounter {
     /// One more was sent.
     pub fn sent(&self) {
         self.sent.fetch_add(1, Ordering::SeqCst);

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::home::Home;
-use crate::{parts, usage};
+use crate::node_dir::NodeDir;
+use crate::{artifacts, usage};
 
 /// Until it serves: generous, for a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const QUOTED: usize = 30;
 
 /// A running `ostraca run`.
 #[derive(Debug)]
-pub struct Node {
+pub struct NodeProcess {
     child: Child,
     /// Where it takes clients.
     pub address: SocketAddr,
@@ -32,12 +32,12 @@ pub struct Node {
     log: PathBuf,
 }
 
-impl Node {
+impl NodeProcess {
     /// Starts the node of a directory, and waits until it serves. It keeps its address over restarts.
     ///
     /// # Errors
     /// Its last words, if it ends instead.
-    pub fn start(home: &Home) -> Result<Self> {
+    pub fn start(home: &NodeDir) -> Result<Self> {
         Self::start_as(home, |_| {})
     }
 
@@ -45,9 +45,9 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::start`].
-    pub fn start_as(home: &Home, change: impl FnOnce(&mut Command)) -> Result<Self> {
+    pub fn start_as(home: &NodeDir, change: impl FnOnce(&mut Command)) -> Result<Self> {
         let log = home.dir().with_file_name("node.log");
-        let mut command = Command::new(parts::ostraca()?);
+        let mut command = Command::new(artifacts::ostraca()?);
         command.arg("run").arg("--config").arg(home.config());
         change(&mut command);
         let node = Self::spawn(command, &log)?;
@@ -83,7 +83,7 @@ impl Node {
             Ok(ready) => ready,
             Err(_) => {
                 let ended = node.child.try_wait()?;
-                bail!("the node is not ready (ended: {ended:?}):\n{}", node.last_words());
+                bail!("the node is not ready (ended: {ended:?}):\n{}", node.log_tail());
             }
         };
         let address = ready.rsplit(' ').next().unwrap_or_default();
@@ -104,7 +104,7 @@ impl Node {
     /// If there is no such process any more.
     pub fn kill_9(mut self) -> Result<()> {
         if let Some(ended) = self.child.try_wait()? {
-            bail!("the node had ended by itself ({ended}):\n{}", self.last_words());
+            bail!("the node had ended by itself ({ended}):\n{}", self.log_tail());
         }
         self.child.kill()?;
         self.child.wait()?;
@@ -173,14 +173,14 @@ impl Node {
         pid
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(QUOTED)..].join("\n")
     }
 }
 
-impl Drop for Node {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         // Errors say that it has ended.
         let _ = self.child.kill();
@@ -212,9 +212,9 @@ pub fn ended(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
 /// # Errors
 /// If it runs on.
 pub fn refused_start(config: &Path) -> Result<(i32, String)> {
-    let dir = parts::scratch("refused")?;
+    let dir = artifacts::scratch("refused")?;
     let said = tempfile::NamedTempFile::new_in(dir)?;
-    let mut child = Command::new(parts::ostraca()?)
+    let mut child = Command::new(artifacts::ostraca()?)
         .arg("run")
         .arg("--config")
         .arg(config)

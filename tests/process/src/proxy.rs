@@ -26,7 +26,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinSet};
 
 use self::rules::Table;
-pub use self::rules::{Counts, Rule, Who};
+pub use self::rules::{Counts, Endpoint, Rule};
 
 /// Larger than any datagram.
 const DATAGRAM: usize = 65_536;
@@ -100,12 +100,12 @@ impl Network {
     }
 
     /// What befalls packets from one to another, from now on.
-    pub fn set(&self, from: Who, to: Who, rule: Rule) {
+    pub fn set(&self, from: Endpoint, to: Endpoint, rule: Rule) {
         self.shared.table().set(from, to, rule);
     }
 
     /// The same both ways.
-    pub fn both(&self, one: Who, other: Who, rule: Rule) {
+    pub fn both(&self, one: Endpoint, other: Endpoint, rule: Rule) {
         self.set(one, other, rule);
         self.set(other, one, rule);
     }
@@ -114,16 +114,16 @@ impl Network {
     pub fn between_nodes(&self, rule: Rule) {
         for one in 0..self.fronts.len() {
             for other in 0..one {
-                self.both(Who::Node(one), Who::Node(other), rule);
+                self.both(Endpoint::Node(one), Endpoint::Node(other), rule);
             }
         }
     }
 
     /// The same between one node and all others, clients too.
     pub fn around(&self, node: usize, rule: Rule) {
-        let others = (0..self.fronts.len()).filter(|other| *other != node).map(Who::Node);
-        for other in others.chain([Who::Clients]) {
-            self.both(Who::Node(node), other, rule);
+        let others = (0..self.fronts.len()).filter(|other| *other != node).map(Endpoint::Node);
+        for other in others.chain([Endpoint::Clients]) {
+            self.both(Endpoint::Node(node), other, rule);
         }
     }
 
@@ -144,7 +144,7 @@ impl Network {
 
     /// What befell packets from one to another so far.
     #[must_use]
-    pub fn counts(&self, from: Who, to: Who) -> Counts {
+    pub fn counts(&self, from: Endpoint, to: Endpoint) -> Counts {
         self.shared.table().counts(from, to)
     }
 
@@ -173,14 +173,14 @@ impl Shared {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn who(&self, source: SocketAddr) -> Who {
-        self.nodes.iter().position(|node| *node == source).map_or(Who::Clients, Who::Node)
+    fn who(&self, source: SocketAddr) -> Endpoint {
+        self.nodes.iter().position(|node| *node == source).map_or(Endpoint::Clients, Endpoint::Node)
     }
 
     /// Sends a packet on as the rule has it.
     async fn pass(
         self: &Arc<Self>,
-        (from, to): (Who, Who),
+        (from, to): (Endpoint, Endpoint),
         packet: &[u8],
         out: &Out,
         late: &mut JoinSet<()>,
@@ -261,14 +261,14 @@ async fn serve(shared: Arc<Shared>, node: usize, front: Arc<UdpSocket>) {
                 socket
             }
         };
-        let ways = (shared.who(source), Who::Node(node));
+        let ways = (shared.who(source), Endpoint::Node(node));
         shared.pass(ways, &datagram[..length], &Out::Node(socket), &mut late).await;
     }
 }
 
 async fn answer(shared: Arc<Shared>, node: usize, back: Arc<UdpSocket>, out: Out) {
     let Out::Source(_, source) = &out else { return };
-    let ways = (Who::Node(node), shared.who(*source));
+    let ways = (Endpoint::Node(node), shared.who(*source));
     let mut datagram = vec![0; DATAGRAM];
     let mut late = JoinSet::new();
     loop {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use ostraca_client::Entity;
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
-use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::node_dir::deploy_example;
 use serde_json::Value;
 
 const ENTITIES: usize = 48;
@@ -15,7 +15,7 @@ async fn populated(options: &Options) -> Result<Cluster> {
     let mut cluster = Cluster::start(options).await?;
     let client = cluster.client(0).await?;
     deploy_example(&client, "counter").await?;
-    cluster.settled().await?;
+    cluster.wait_settled().await?;
     let session = client.session();
     for n in 0..ENTITIES {
         session.command(&Entity::new("counter", format!("c{n}")), "add", "1").await?;
@@ -85,7 +85,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     assert!(error["error"]["message"].to_string().contains("n3"), "{error}");
     assert!(one["version"] == 1 && one["unanswered"]["node"] == "n3", "{one}");
     status(&cluster, 1, 8, Some("node-unreached")).await.expect("the status says so");
-    cluster.go_on(2).expect("awake");
+    cluster.resume(2).expect("awake");
     status(&cluster, 1, 0, None).await.expect("well again");
     cluster.stop().expect("stop");
 }
@@ -110,7 +110,7 @@ async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     let mut cluster = Cluster::start(&Options::three("forget")).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     let life = async |cluster: &mut Cluster| {
         let view = cluster.view_of(0).await.expect("a view");
         let row = view.nodes.nodes.iter().find(|it| it.name == "n3").expect("n3").clone();
@@ -128,7 +128,7 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     status(&cluster, 0, 0, None).await.expect("well again");
     let (code, done, _) = asked(&cluster, 0, &["forget", "n3"]).await.expect("asked");
     assert_eq!((code, &done["unchanged"]), (0, &true.into()));
-    cluster.go_on(2).expect("awake");
+    cluster.resume(2).expect("awake");
     let back = cluster.wait("it is back", |view| view.hosts().len() == 3 && view.settled(24)).await;
     back.expect("it is back");
     assert!(life(&mut cluster).await > first, "another life (R7)");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, MessageKind, Session};
-use ostraca_process_tests::home::{deploy_example, deploy_guest};
-use ostraca_process_tests::{Home, Node, parts};
+use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
+use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::identity::{Ca, Identity, TrustRoot};
 use ostraca_wire::proto::Reply;
@@ -17,8 +17,8 @@ use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
 const WIT: &str = include_str!("../../../wit/ostraca-entity.wit");
 
 struct World {
-    home: Home,
-    node: Node,
+    home: NodeDir,
+    node: NodeProcess,
     client: Client,
     session: Session,
     neighbour: Session,
@@ -26,8 +26,8 @@ struct World {
 
 impl World {
     async fn start(name: &str, misbehaving: &str) -> Self {
-        let home = Home::init(name).expect("init");
-        let node = Node::start(&home).expect("start");
+        let home = NodeDir::init(name).expect("init");
+        let node = NodeProcess::start(&home).expect("start");
         let profile = home.profile(node.address).expect("profile");
         let client = Client::connect(profile).await.expect("connect");
         deploy_example(&client, "counter").await.expect("deploy");
@@ -145,7 +145,7 @@ async fn a_full_mailbox_refuses_without_affecting_neighbours() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_component_is_refused_at_the_deploy() {
     let world = World::start("bad-components", "").await;
-    let counter = parts::component("counter").expect("component");
+    let counter = artifacts::component("counter").expect("component");
     let telepathy = WIT.replace("/// Why the host", "").replacen(
         "world entity {",
         "interface telepathy { think: func(); }\nworld entity {\n    import telepathy;",
@@ -154,7 +154,7 @@ async fn a_bad_component_is_refused_at_the_deploy() {
     for (what, component, code) in [
         ("text", Bytes::from_static(b"type = \"counter\""), "not-wasm"),
         ("nothing", Bytes::new(), "not-wasm"),
-        ("a core module", parts::module("counter").expect("module").into(), "core-module"),
+        ("a core module", artifacts::module("counter").expect("module").into(), "core-module"),
         ("half a component", counter.slice(..counter.len() / 2), "invalid-component"),
         ("no handler", dummy(&WIT.replacen("    export handler;\n", "", 1)), "missing-export"),
         ("a strange import", dummy(&telepathy), "import-not-granted"),

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use ostraca_client::{Client, Entity};
-use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::node::refused_start;
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{NodeDir, NodeProcess};
 use ostraca_wire::proto::{ClusterConfigRequest, ClusterSetting};
 
 fn copy(from: &Path, to: &Path) {
@@ -22,7 +22,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn refused(home: &Home, code: &str, says: &str) {
+fn refused(home: &NodeDir, code: &str, says: &str) {
     let (exit, said) = refused_start(&home.config()).expect("it ends");
     assert!(said.contains(code), "no {code} in: {said}");
     assert!(said.contains(says), "no {says} in: {said}");
@@ -30,7 +30,7 @@ fn refused(home: &Home, code: &str, says: &str) {
     assert_eq!(exit, 7, "{said}");
 }
 
-async fn adds(node: &Node, home: &Home, count: u64) {
+async fn adds(node: &NodeProcess, home: &NodeDir, count: u64) {
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
@@ -43,23 +43,23 @@ async fn adds(node: &Node, home: &Home, count: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_or_directory_in_use_is_named_and_stays_in_use() {
-    let home = Home::init("holder").expect("init");
-    let node = Node::start(&home).expect("start");
+    let home = NodeDir::init("holder").expect("init");
+    let node = NodeProcess::start(&home).expect("start");
     adds(&node, &home, 1).await;
     refused(&home, "store-in-use", &node.pid().to_string());
-    let other = Home::init("other").expect("init");
+    let other = NodeDir::init("other").expect("init");
     other.set(&format!("listen = \"{}\"", node.address)).expect("set");
     refused(&other, "address-in-use", &node.address.port().to_string());
     adds(&node, &home, 1).await;
     // The other one was left as it was: elsewhere it starts.
     other.set("listen = \"127.0.0.1:0\"").expect("set");
-    Node::start(&other).expect("start").stop().expect("stop");
+    NodeProcess::start(&other).expect("start").stop().expect("stop");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_or_foreign_store_is_refused_by_name() {
-    let home = Home::init("mine").expect("init");
-    let theirs = Home::init_as("theirs", &["--cluster", "theirs"], |_| {}).expect("init");
+    let home = NodeDir::init("mine").expect("init");
+    let theirs = NodeDir::init_as("theirs", &["--cluster", "theirs"], |_| {}).expect("init");
     let mine = home.dir().with_file_name("kept");
     fs::rename(home.store(), &mine).expect("move");
     refused(&home, "store-missing", "ostraca init");
@@ -79,19 +79,19 @@ async fn a_missing_or_foreign_store_is_refused_by_name() {
     refused(&home, "store-other-cluster", "theirs");
     fs::remove_dir_all(home.store()).expect("remove");
     fs::rename(&mine, home.store()).expect("move");
-    let node = Node::start(&home).expect("its own store is taken");
+    let node = NodeProcess::start(&home).expect("its own store is taken");
     adds(&node, &home, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolled_back_store_is_refused() {
-    let home = Home::init("back").expect("init");
-    let node = Node::start(&home).expect("start");
+    let home = NodeDir::init("back").expect("init");
+    let node = NodeProcess::start(&home).expect("start");
     adds(&node, &home, 10).await;
     node.stop().expect("stop");
     let old = home.dir().with_file_name("old");
     copy(&home.store(), &old);
-    let node = Node::start(&home).expect("start");
+    let node = NodeProcess::start(&home).expect("start");
     adds(&node, &home, 10).await;
     node.stop().expect("stop");
     let new = home.dir().with_file_name("new");
@@ -100,12 +100,12 @@ async fn a_rolled_back_store_is_refused() {
     refused(&home, "store-went-back", "witness");
     fs::remove_dir_all(home.store()).expect("remove");
     fs::rename(&new, home.store()).expect("move");
-    Node::start(&home).expect("the newer one is taken").stop().expect("stop");
+    NodeProcess::start(&home).expect("the newer one is taken").stop().expect("stop");
 }
 
 #[test]
 fn a_bad_configuration_is_reported_and_nothing_starts() {
-    let home = Home::init("config").expect("init");
+    let home = NodeDir::init("config").expect("init");
     home.set("lisen = \"127.0.0.1:0\"").expect("set");
     let (exit, said) = refused_start(&home.config()).expect("it ends");
     assert_eq!(exit, 2, "{said}");
@@ -117,15 +117,15 @@ fn a_bad_configuration_is_reported_and_nothing_starts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
-    let first = Home::init_as("agreed", &["--set", "lease=10 s"], |_| {}).expect("init");
-    let node = Node::start(&first).expect("start");
+    let first = NodeDir::init_as("agreed", &["--set", "lease=10 s"], |_| {}).expect("init");
+    let node = NodeProcess::start(&first).expect("start");
     let (address, ca) = (node.address.to_string(), first.dir().join("ca").display().to_string());
     let arguments = ["--node", "n2", "--listen", "127.0.0.1:0", "--join", &address, "--ca", &ca];
-    let second = Home::make("differs", &arguments, |_| {}).expect("init");
+    let second = NodeDir::make("differs", &arguments, |_| {}).expect("init");
     second.set("lease = \"3 s\"").expect("set");
     refused(&second, "other-setting", "`lease` is 3 s in this node's configuration, and 10 s");
     second.set("lease = \"10 s\"").expect("set");
-    let other = Node::start(&second).expect("it says the same");
+    let other = NodeProcess::start(&second).expect("it says the same");
 
     // Changed for both, and each says in its row which settings it goes by.
     let profile = first.profile(node.address).expect("profile");

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ostraca_client::{Client, Entity};
-use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::load::closed_loop;
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{NodeDir, NodeProcess};
 
 const ENTITIES: u64 = 50_000;
 const LIVE: u64 = 1_000;
@@ -14,9 +14,9 @@ const RESIDENT_MIB: u64 = 1_024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_thousand_entities_share_a_thousand_instances() {
-    let home = Home::init("capacity").expect("init");
+    let home = NodeDir::init("capacity").expect("init");
     home.set(&format!("[guests]\nmax-live = {LIVE}")).expect("set");
-    let node = Node::start(&home).expect("start");
+    let node = NodeProcess::start(&home).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");

@@ -5,20 +5,20 @@ use std::time::Duration;
 use ostraca_client::{
     CallError, CallOptions, Client, ConnectOptions, Entity, MessageId, MessageKind, Reply, Session,
 };
-use ostraca_process_tests::home::{deploy_example, session_id};
+use ostraca_process_tests::node_dir::{deploy_example, session_id};
 use ostraca_process_tests::proxy::{Network, Rule};
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::{NodeDir, NodeProcess};
 use ostraca_wire::Limits;
 
-async fn start(name: &str) -> (Home, Node, Client) {
-    let home = Home::init(name).expect("init");
-    let node = Node::start(&home).expect("start");
+async fn start(name: &str) -> (NodeDir, NodeProcess, Client) {
+    let home = NodeDir::init(name).expect("init");
+    let node = NodeProcess::start(&home).expect("start");
     let client = connect(&home, &node).await;
     deploy_example(&client, "counter").await.expect("deploy");
     (home, node, client)
 }
 
-async fn connect(home: &Home, node: &Node) -> Client {
+async fn connect(home: &NodeDir, node: &NodeProcess) -> Client {
     Client::connect(home.profile(node.address).expect("profile")).await.expect("connect")
 }
 
@@ -70,7 +70,7 @@ async fn the_same_id_after_a_kill_gets_the_recorded_reply() {
     let session = client.session_with_id(session_id(1), 1);
     let first = session.command(&entity, "add", "{\"by\":5}").await.expect("answer");
     node.kill_9().expect("kill");
-    let node = Node::start(&home).expect("start again");
+    let node = NodeProcess::start(&home).expect("start again");
     let second =
         session.send(&entity, "add", "{\"by\":5}", &again(first.id)).await.expect("answer");
     same(&first, &second);

@@ -3,37 +3,39 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ostraca_process_tests::attack::{Fell, Scene, Size};
+use ostraca_process_tests::attack::{AttackRun, FaultTiming, LoadSize};
 use ostraca_process_tests::cluster::{Options, View};
-use ostraca_process_tests::proxy::{Rule, Who};
+use ostraca_process_tests::proxy::{Endpoint, Rule};
 use rand::Rng;
 
-const STORE: Who = Who::Node(0);
+const STORE: Endpoint = Endpoint::Node(0);
 
 /// Whether packets were dropped between all of these, on one of the ways that were cut: one side may have
 /// had nothing to say.
-fn hit(scene: &Scene, ways: &[(Who, Who)], before: &[u64]) -> Fell {
+fn hit(scene: &AttackRun, ways: &[(Endpoint, Endpoint)], before: &[u64]) -> FaultTiming {
     let network = scene.cluster.network();
-    let dropped = |way: &(Who, Who)| {
-        let of = |(at, n): (&(Who, Who), &u64)| at == way && network.counts(way.0, way.1).cut > *n;
+    let dropped = |way: &(Endpoint, Endpoint)| {
+        let of = |(at, n): (&(Endpoint, Endpoint), &u64)| {
+            at == way && network.counts(way.0, way.1).cut > *n
+        };
         ways.iter().zip(before).any(of)
     };
     let quiet = ways.iter().find(|(from, to)| !dropped(&(*from, *to)) && !dropped(&(*to, *from)));
-    quiet.map_or(Fell::Inside, |(from, to)| {
-        Fell::Beside(format!("nothing went between {from:?} and {to:?}"))
+    quiet.map_or(FaultTiming::InStep, |(from, to)| {
+        FaultTiming::Missed(format!("nothing went between {from:?} and {to:?}"))
     })
 }
 
 /// Cuts these ways, for as long as `last` takes.
 async fn cut(
-    scene: &mut Scene,
-    ways: &[(Who, Who)],
-    last: impl AsyncFnOnce(&mut Scene) -> Result<()>,
-) -> Result<Fell> {
+    scene: &mut AttackRun,
+    ways: &[(Endpoint, Endpoint)],
+    last: impl AsyncFnOnce(&mut AttackRun) -> Result<()>,
+) -> Result<FaultTiming> {
     let network = scene.cluster.network();
     let before: Vec<_> = ways.iter().map(|(from, to)| network.counts(*from, *to).cut).collect();
     scene
-        .strike(|cluster, _| {
+        .inject(|cluster, _| {
             ways.iter().for_each(|(from, to)| cluster.network().set(*from, *to, Rule::CUT));
             Ok(())
         })
@@ -43,16 +45,16 @@ async fn cut(
 }
 
 /// Until the node is known to be dead: others own what it owned.
-async fn until_others_own(scene: &mut Scene, name: &str) -> Result<()> {
+async fn until_others_own(scene: &mut AttackRun, name: &str) -> Result<()> {
     scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_cut_off_from_the_store_releases_its_shards() {
-    let scene = Scene::set(&Options::three("cut-store")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("cut-store")).await.expect("cluster");
     let cuts = scene.rounds("a node cut off from the store", async |scene| {
         let place = scene.rng.random_range(1..3);
-        let (node, name) = (Who::Node(place), scene.cluster.name(place));
+        let (node, name) = (Endpoint::Node(place), scene.cluster.name(place));
         let ways = [(STORE, node), (node, STORE)];
         cut(scene, &ways, async |scene| until_others_own(scene, &name).await).await
     });
@@ -61,10 +63,10 @@ async fn a_node_cut_off_from_the_store_releases_its_shards() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_one_way_cut_from_the_store_acts_like_a_full_cut() {
-    let scene = Scene::set(&Options::three("cut-store-one-way")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("cut-store-one-way")).await.expect("cluster");
     let cuts = scene.rounds("a node and the store, one way", async |scene| {
         let place = scene.rng.random_range(1..3);
-        let (node, name) = (Who::Node(place), scene.cluster.name(place));
+        let (node, name) = (Endpoint::Node(place), scene.cluster.name(place));
         let way = if scene.round.is_multiple_of(2) { (STORE, node) } else { (node, STORE) };
         cut(scene, &[way], async |scene| until_others_own(scene, &name).await).await
     });
@@ -72,20 +74,20 @@ async fn a_one_way_cut_from_the_store_acts_like_a_full_cut() {
 }
 
 /// More than usually, since only what passes between these two is in doubt.
-const MUCH: Size = Size { sessions: 24, in_flight: 24, ..Size::USUAL };
+const MUCH: LoadSize = LoadSize { sessions: 24, in_flight: 24, ..LoadSize::USUAL };
 
 /// Two nodes that both renew their leases, and do not hear each other: nobody is dead, messages wait.
-async fn some_seconds(_: &mut Scene) -> Result<()> {
+async fn some_seconds(_: &mut AttackRun) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nodes_cut_off_from_each_other_recover_after_the_cut() {
-    let mut scene = Scene::set(&Options::three("cut-peers")).await.expect("cluster");
+    let mut scene = AttackRun::set(&Options::three("cut-peers")).await.expect("cluster");
     scene.size = MUCH;
     let cuts = scene.rounds("two nodes cut off from each other", async |scene| {
-        let (one, other) = (Who::Node(1), Who::Node(2));
+        let (one, other) = (Endpoint::Node(1), Endpoint::Node(2));
         cut(scene, &[(one, other), (other, one)], some_seconds).await
     });
     cuts.await.expect("rounds");
@@ -93,10 +95,10 @@ async fn nodes_cut_off_from_each_other_recover_after_the_cut() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_one_way_cut_between_nodes_loses_no_message_or_reply() {
-    let mut scene = Scene::set(&Options::three("cut-peers-one-way")).await.expect("cluster");
+    let mut scene = AttackRun::set(&Options::three("cut-peers-one-way")).await.expect("cluster");
     scene.size = MUCH;
     let cuts = scene.rounds("two nodes, one way", async |scene| {
-        let mut way = (Who::Node(1), Who::Node(2));
+        let mut way = (Endpoint::Node(1), Endpoint::Node(2));
         if scene.round.is_multiple_of(2) {
             way = (way.1, way.0);
         }
@@ -107,12 +109,12 @@ async fn a_one_way_cut_between_nodes_loses_no_message_or_reply() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_fully_isolated_node_is_replaced_and_returns() {
-    let scene = Scene::set(&Options::three("cut-all")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("cut-all")).await.expect("cluster");
     let cuts = scene.rounds("a node cut off from all", async |scene| {
         let place = scene.rng.random_range(1..3);
         let name = scene.cluster.name(place);
-        let others = [STORE, Who::Node(3 - place), Who::Clients];
-        let node = Who::Node(place);
+        let others = [STORE, Endpoint::Node(3 - place), Endpoint::Clients];
+        let node = Endpoint::Node(place);
         let ways: Vec<_> =
             others.iter().flat_map(|other| [(node, *other), (*other, node)]).collect();
         cut(scene, &ways, async |scene| until_others_own(scene, &name).await).await
@@ -124,22 +126,22 @@ async fn a_fully_isolated_node_is_replaced_and_returns() {
 async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
     // Only the second may manage; a drain is asked of the first, and told to the third in vain.
     let roles = ["store,gateway", "manager,host,gateway", "host,gateway", "host,gateway"];
-    let mut scene = Scene::set(&Options::new("cut-manager", &roles)).await.expect("cluster");
+    let mut scene = AttackRun::set(&Options::new("cut-manager", &roles)).await.expect("cluster");
     scene.size = MUCH;
     let cuts = scene.rounds("a host cut off from the manager", async |scene| {
-        let (manager, host, name) = (Who::Node(1), Who::Node(2), scene.cluster.name(2));
+        let (manager, host, name) = (Endpoint::Node(1), Endpoint::Node(2), scene.cluster.name(2));
         let life = |view: &View| view.node(&name).map(|node| node.incarnation.clone());
-        let before = life(&scene.cluster.settled().await?);
+        let before = life(&scene.cluster.wait_settled().await?);
         let ways = [(manager, host), (host, manager)];
         let fell = cut(scene, &ways, async |scene| {
-            scene.ask_drain(&name, false).await?;
+            scene.request_drain(&name, false).await?;
             until_others_own(scene, &name).await
         });
         let fell = fell.await?;
         // What could not be said was written: another life, by the store alone.
-        let other = |view: &View| view.lives(&name) && life(view) != before;
+        let other = |view: &View| view.is_alive(&name) && life(view) != before;
         scene.cluster.wait("the host has another life", other).await?;
-        scene.ask_drain(&name, true).await?;
+        scene.request_drain(&name, true).await?;
         Ok(fell)
     });
     cuts.await.expect("rounds");
@@ -149,20 +151,20 @@ async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
 async fn a_manager_cut_off_from_all_hosts_is_replaced() {
     // Only the second and the third may manage; a drain of the fourth needs a manager that hears what it stopped.
     let roles = ["store,gateway", "manager,gateway", "manager,gateway", "host,gateway", "host"];
-    let mut scene = Scene::set(&Options::new("cut-leader", &roles)).await.expect("cluster");
+    let mut scene = AttackRun::set(&Options::new("cut-leader", &roles)).await.expect("cluster");
     // Nobody needs the manager to send messages.
     scene.least = 0;
     let cuts = scene.rounds("the manager cut off from the hosts", async |scene| {
-        let view = scene.cluster.settled().await?;
+        let view = scene.cluster.wait_settled().await?;
         let manager = (1..3).find(|at| view.manager() == Some(&*scene.cluster.name(*at)));
         let manager = manager.context("a manager")?;
         let (follower, name) = (scene.cluster.name(3 - manager), scene.cluster.name(3));
-        let (leader, one, other) = (Who::Node(manager), Who::Node(3), Who::Node(4));
+        let (leader, one, other) = (Endpoint::Node(manager), Endpoint::Node(3), Endpoint::Node(4));
         let ways = [(leader, one), (one, leader), (leader, other), (other, leader)];
         cut(scene, &ways, async |scene| {
             let follows = |view: &View| view.manager() == Some(&*follower);
             scene.cluster.wait("the other candidate manages", follows).await?;
-            scene.ask_drain(&name, false).await?;
+            scene.request_drain(&name, false).await?;
             until_others_own(scene, &name).await
         })
         .await

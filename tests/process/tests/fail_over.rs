@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::attack::{AttackRun, FaultTiming};
 use ostraca_process_tests::cluster::{ALL, NO_STORE, Options};
-use ostraca_process_tests::proxy::{Rule, Who};
+use ostraca_process_tests::proxy::{Endpoint, Rule};
 use rand::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_host_loses_and_repeats_nothing() {
-    let scene = Scene::set(&Options::three("kill-host")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("kill-host")).await.expect("cluster");
     let killed = scene.rounds("kill -9 of a host", async |scene| {
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
-        scene.strike(|cluster, _| cluster.kill_9(host)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(host)).await?;
         scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
-        Ok(Fell::Inside)
+        Ok(FaultTiming::InStep)
     });
     killed.await.expect("rounds");
 }
@@ -23,78 +23,78 @@ async fn a_killed_host_loses_and_repeats_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_manager_is_replaced_and_nothing_is_lost() {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
-    let scene = Scene::set(&Options::new("kill-manager", &roles)).await.expect("cluster");
+    let scene = AttackRun::set(&Options::new("kill-manager", &roles)).await.expect("cluster");
     let killed = scene.rounds("kill -9 of the manager", async |scene| {
         let manager = scene.cluster.manager().await?;
         let name = scene.cluster.name(manager);
         let term = scene.cluster.view().await?.nodes.term;
-        scene.strike(|cluster, _| cluster.kill_9(manager)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(manager)).await?;
         let next = scene.cluster.wait("another manages", |view| {
             view.manager().is_some_and(|next| next != name) && view.nodes.term > term
         });
         next.await?;
-        scene.cluster.settled().await?;
-        Ok(Fell::Inside)
+        scene.cluster.wait_settled().await?;
+        Ok(FaultTiming::InStep)
     });
     killed.await.expect("rounds");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_store_node_returns_with_all_acknowledged_turns() {
-    let scene = Scene::set(&Options::three("kill-store")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("kill-store")).await.expect("cluster");
     let killed = scene.rounds("kill -9 of the store's node", async |scene| {
-        scene.strike(|cluster, _| cluster.kill_9(0)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(0)).await?;
         // Sooner than the leases lapse, and later.
         let away = [100, 2_000, 5_000][scene.round as usize % 3];
         tokio::time::sleep(Duration::from_millis(away)).await;
-        Ok(Fell::Inside)
+        Ok(FaultTiming::InStep)
     });
     killed.await.expect("rounds");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_quick_restart_on_the_same_address_is_a_new_incarnation() {
-    let scene = Scene::set(&Options::three("fast-restart")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("fast-restart")).await.expect("cluster");
     let killed = scene.rounds("fast restart on the same address", async |scene| {
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
         let life = |view: &ostraca_process_tests::cluster::View| {
             view.node(&name).map(|node| node.incarnation.clone())
         };
-        let view = scene.cluster.settled().await?;
+        let view = scene.cluster.wait_settled().await?;
         let (before, owned) = (life(&view), view.owned_by(&name));
-        scene.strike(|cluster, _| cluster.kill_9(host)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(host)).await?;
         // Its lease is as good as new when it starts again: nobody has marked it dead.
         let seen = scene.cluster.view().await?;
         if life(&seen) != before || seen.owned_by(&name) != owned || owned == 0 {
-            return Ok(Fell::Beside(format!("{name} was known to be gone")));
+            return Ok(FaultTiming::Missed(format!("{name} was known to be gone")));
         }
         scene.cluster.start_node(host)?;
         let another = |view: &_| life(view).is_some() && life(view) != before;
         scene.cluster.wait("the other life is known", another).await?;
-        Ok(Fell::Inside)
+        Ok(FaultTiming::InStep)
     });
     killed.await.expect("rounds");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_killed_on_a_bad_link_loses_and_repeats_nothing() {
-    let scene = Scene::set(&Options::new("bad-line", &[ALL, NO_STORE, NO_STORE])).await;
+    let scene = AttackRun::set(&Options::new("bad-line", &[ALL, NO_STORE, NO_STORE])).await;
     let killed = scene.expect("cluster").rounds("kill -9 on a bad line", async |scene| {
         let network = scene.cluster.network();
         network.between_nodes(Rule::BAD);
         for node in 0..3 {
-            network.both(Who::Node(node), Who::Clients, Rule::BAD);
+            network.both(Endpoint::Node(node), Endpoint::Clients, Rule::BAD);
         }
-        scene.flows(500).await?;
+        scene.wait_progress(500).await?;
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
-        scene.strike(|cluster, _| cluster.kill_9(host)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(host)).await?;
         scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
-        scene.flows(500).await?;
+        scene.wait_progress(500).await?;
         let counts = scene.cluster.network().total();
         let hit = counts.lost > 100 && counts.doubled > 100 && counts.overtaken > 100;
-        Ok(if hit { Fell::Inside } else { Fell::Beside(format!("{counts:?}")) })
+        Ok(if hit { FaultTiming::InStep } else { FaultTiming::Missed(format!("{counts:?}")) })
     });
     killed.await.expect("rounds");
 }

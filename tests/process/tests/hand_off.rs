@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ostraca_client::ShardState;
-use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::attack::{AttackRun, FaultTiming};
 use ostraca_process_tests::cluster::{Options, View};
-use ostraca_process_tests::proxy::{Rule, Who};
+use ostraca_process_tests::proxy::{Endpoint, Rule};
 
 const STORE: usize = 0;
 
@@ -41,15 +41,15 @@ fn options(name: &str) -> Options {
 struct Step {
     name: &'static str,
     /// Done before the drain.
-    prepare: fn(&Scene, &Parts),
+    prepare: fn(&AttackRun, &Parts),
     /// Seen by the store's node: its view before and now, the owner and the heir.
     passed: fn(&View, &View, &str, &str) -> bool,
     /// Waited for then: what the step needs that no row tells.
     then: Duration,
 }
 
-fn one_way(scene: &Scene, from: usize, to: usize) {
-    scene.cluster.network().set(Who::Node(from), Who::Node(to), Rule::CUT);
+fn one_way(scene: &AttackRun, from: usize, to: usize) {
+    scene.cluster.network().set(Endpoint::Node(from), Endpoint::Node(to), Rule::CUT);
 }
 
 fn begun(_: &View, now: &View, owner: &str, _: &str) -> bool {
@@ -57,20 +57,20 @@ fn begun(_: &View, now: &View, owner: &str, _: &str) -> bool {
 }
 
 async fn killed_in(step: Step) {
-    let scene = Scene::set(&options(step.name)).await.expect("cluster");
+    let scene = AttackRun::set(&options(step.name)).await.expect("cluster");
     let rounds = scene.rounds(step.name, async |scene| {
-        let view = scene.cluster.settled().await?;
+        let view = scene.cluster.wait_settled().await?;
         let manager = view.manager().and_then(|name| scene.cluster.place(name));
         let manager = manager.context("no manager")?;
         let owner = 2 + scene.round as usize % 2;
         let parts = Parts { manager, owner, heir: 5 - owner };
         let (name, heir) = (scene.cluster.name(parts.owner), scene.cluster.name(parts.heir));
         (step.prepare)(scene, &parts);
-        scene.ask_drain(&name, false).await?;
+        scene.request_drain(&name, false).await?;
         let inside = seen(scene, |now| (step.passed)(&view, now, &name, &heir)).await?;
         tokio::time::sleep(step.then).await;
         let victim = parts.victim(scene.round);
-        scene.strike(|cluster, _| cluster.kill_9(victim)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(victim)).await?;
         let still = scene.cluster.view_of(STORE).await?;
         let still = (step.passed)(&view, &still, &name, &heir);
         scene.cluster.network().heal();
@@ -83,20 +83,20 @@ async fn killed_in(step: Step) {
             .cluster
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
             .await?;
-        scene.cluster.settled().await?;
+        scene.cluster.wait_settled().await?;
         if victim != parts.owner {
-            scene.ask_drain(&name, true).await?;
+            scene.request_drain(&name, true).await?;
         }
         Ok(match inside && still {
-            true => Fell::Inside,
-            false => Fell::Beside(format!("the step was over: {}", step.name)),
+            true => FaultTiming::InStep,
+            false => FaultTiming::Missed(format!("the step was over: {}", step.name)),
         })
     });
     rounds.await.expect("rounds");
 }
 
 /// Looks at the store's node until it shows what is looked for, for some seconds.
-async fn seen(scene: &mut Scene, found: impl Fn(&View) -> bool) -> Result<bool> {
+async fn seen(scene: &mut AttackRun, found: impl Fn(&View) -> bool) -> Result<bool> {
     for _ in 0..200 {
         if found(&scene.cluster.view_of(STORE).await?) {
             return Ok(true);
@@ -159,18 +159,18 @@ async fn a_kill_after_the_new_owner_is_written_before_it_claims() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_hand_off_completes_while_its_owner_is_paused() {
-    let scene = Scene::set(&options("owner-sleeps")).await.expect("cluster");
+    let scene = AttackRun::set(&options("owner-sleeps")).await.expect("cluster");
     let rounds = scene.rounds("hand-off told, the owner paused", async |scene| {
-        let view = scene.cluster.settled().await?;
+        let view = scene.cluster.wait_settled().await?;
         let manager = view.manager().and_then(|name| scene.cluster.place(name));
         let manager = manager.context("no manager")?;
         let owner = 2 + scene.round as usize % 2;
         let (name, even) = (scene.cluster.name(owner), scene.round.is_multiple_of(2));
         one_way(scene, owner, manager);
-        scene.ask_drain(&name, false).await?;
+        scene.request_drain(&name, false).await?;
         let inside = seen(scene, |now| begun(&view, now, &name, "")).await?;
         scene
-            .strike(|cluster, _| {
+            .inject(|cluster, _| {
                 cluster.pause(owner)?;
                 if even { cluster.kill_9(manager) } else { Ok(()) }
             })
@@ -180,13 +180,17 @@ async fn a_hand_off_completes_while_its_owner_is_paused() {
             .cluster
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
             .await?;
-        scene.cluster.go_on(owner)?;
+        scene.cluster.resume(owner)?;
         // Commits and replies from before are on their way; then it registers a new life, when it can.
         tokio::time::sleep(Duration::from_millis(500)).await;
-        scene.cluster.wait("the owner lives again", |view| view.lives(&name)).await?;
-        scene.cluster.settled().await?;
-        scene.ask_drain(&name, true).await?;
-        Ok(if inside { Fell::Inside } else { Fell::Beside("no hand-off was seen".into()) })
+        scene.cluster.wait("the owner lives again", |view| view.is_alive(&name)).await?;
+        scene.cluster.wait_settled().await?;
+        scene.request_drain(&name, true).await?;
+        Ok(if inside {
+            FaultTiming::InStep
+        } else {
+            FaultTiming::Missed("no hand-off was seen".into())
+        })
     });
     rounds.await.expect("rounds");
 }

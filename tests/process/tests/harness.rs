@@ -1,19 +1,19 @@
 //! The harness itself: its load goes through a kill, and its judgement sees what it should see.
 
 use ostraca_client::{Client, Entity};
-use ostraca_process_tests::attack::{Load, Size, judge};
+use ostraca_process_tests::attack::{Load, LoadSize, judge};
 use ostraca_process_tests::cluster::impatient;
 use ostraca_process_tests::history::now;
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::proxy::{Network, Rule, Who};
-use ostraca_process_tests::pulse::Pulse;
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::probe_load::ProbeLoad;
+use ostraca_process_tests::proxy::{Endpoint, Network, Rule};
+use ostraca_process_tests::{NodeDir, NodeProcess};
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_load_survives_a_kill_and_its_check_finds_a_violation() {
-    let home = Home::init("harness").expect("init");
-    let mut node = Node::start(&home).expect("start");
+    let home = NodeDir::init("harness").expect("init");
+    let mut node = NodeProcess::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");
     let profile = home.profile(network.front(0)).expect("profile");
     let client = Client::connect_with(profile, impatient()).await.expect("connect");
@@ -21,19 +21,19 @@ async fn the_load_survives_a_kill_and_its_check_finds_a_violation() {
         deploy_example(&client, example).await.expect("deploy");
     }
     let clients = [client];
-    let size = Size { counters: 6, accounts: 4, ..Size::USUAL };
+    let size = LoadSize { counters: 6, accounts: 4, ..LoadSize::USUAL };
     let load = Load::start(&clients, 7, 1, size);
     while load.done() < 300 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    network.both(Who::Clients, Who::Node(0), Rule::BAD);
+    network.both(Endpoint::Clients, Endpoint::Node(0), Rule::BAD);
     let at = now();
     node.kill_9().expect("kill");
     tokio::time::sleep(Duration::from_millis(150)).await;
     let doubtful = load.unanswered_since(at);
     assert!(doubtful >= 32, "{doubtful} in doubt");
     assert_eq!(load.unanswered_at(0, at), doubtful);
-    node = Node::start(&home).expect("start again");
+    node = NodeProcess::start(&home).expect("start again");
     let done = load.done();
     while load.done() < done + 500 {
         load.failed().expect("final outcomes");
@@ -57,19 +57,19 @@ async fn the_load_survives_a_kill_and_its_check_finds_a_violation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_probe_load_shows_a_pause_to_every_entity() {
-    let home = Home::init("pulse").expect("init");
-    let node = Node::start(&home).expect("start");
+    let home = NodeDir::init("pulse").expect("init");
+    let node = NodeProcess::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");
     let profile = home.profile(network.front(0)).expect("profile");
     let client = Client::connect_with(profile, impatient()).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
     let ids: Vec<_> = (0..40).map(|n| format!("beat-{n}")).collect();
-    let mut pulse = Pulse::start(&[&client], &ids);
+    let mut pulse = ProbeLoad::start(&[&client], &ids);
     while pulse.answered_since(Instant::now() - Duration::from_secs(60)) < ids.len() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let (from, pause) = (Instant::now(), Duration::from_millis(400));
-    network.set(Who::Node(0), Who::Clients, Rule::CUT);
+    network.set(Endpoint::Node(0), Endpoint::Clients, Rule::CUT);
     tokio::time::sleep(pause).await;
     network.heal();
     let healed = Instant::now();

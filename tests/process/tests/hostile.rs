@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use handmade::{doubling, nested_loops, with_nested};
 use ostraca_client::{AdminError, CallOptions, Client, Entity, Problem, Session};
-use ostraca_process_tests::home::{deploy_example, deploy_guest};
-use ostraca_process_tests::{Home, Node, parts};
+use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
+use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 
 /// How long anything may take that has to come about.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MANIFEST: &str = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
 
 struct World {
-    home: Home,
-    node: Node,
+    home: NodeDir,
+    node: NodeProcess,
     client: Client,
     neighbour: Session,
 }
 
 impl World {
     async fn start(name: &str, settings: &str) -> Self {
-        let home = Home::init(name).expect("init");
+        let home = NodeDir::init(name).expect("init");
         home.set(settings).expect("settings");
-        let node = Node::start(&home).expect("start");
+        let node = NodeProcess::start(&home).expect("start");
         let client = Client::connect(home.profile(node.address).expect("profile")).await;
         let client = client.expect("connect");
         deploy_example(&client, "counter").await.expect("deploy");
@@ -113,7 +113,7 @@ async fn a_compilation_beyond_its_bounds_is_refused_by_name() {
     world.client.close().await;
     world.node.stop().expect("it stops");
     world.home.set(bounds).expect("settings");
-    let node = Node::start(&world.home).expect("start");
+    let node = NodeProcess::start(&world.home).expect("start");
     let client = Client::connect(world.home.profile(node.address).expect("profile")).await;
     let client = client.expect("connect");
     let world = World { neighbour: client.session(), client, node, ..world };
@@ -203,7 +203,7 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
 async fn a_manifest_beyond_the_nodes_ceilings_is_refused() {
     let settings = "[guests]\nmemory-ceiling = \"128 MiB\"\nturn-time-ceiling = \"1 s\"";
     let world = World::start("ceilings", settings).await;
-    let counter = parts::component("counter").expect("component");
+    let counter = artifacts::component("counter").expect("component");
     let deploy = async |limit: &str, component: Bytes| {
         let manifest = format!("{MANIFEST}[limits]\n{limit}\n");
         world.client.deploy(&manifest, component, None).await

@@ -4,7 +4,7 @@
 use ostraca_core::ids::ClusterId;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::node::refused_start;
-use ostraca_process_tests::{Cluster, Home};
+use ostraca_process_tests::{Cluster, NodeDir};
 use ostraca_wire::frame::FrameBuffer;
 use ostraca_wire::identity::{Ca, Identity, PrincipalKind, TrustRoot};
 use ostraca_wire::proto::{Hello, Incarnation, PeerOpen, peer_open};
@@ -19,7 +19,7 @@ async fn start(name: &str) -> Cluster {
     let roles = ["store,manager,host,gateway", "manager,host,gateway"];
     let options = Options { at_once: 1, shards: SHARDS, ..Options::new(name, &roles) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     cluster
 }
 
@@ -49,7 +49,7 @@ async fn a_shard_count_mismatch_is_refused_with_both_values() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     let cluster = start("join-certificate").await;
-    let home: &Home = cluster.home(1);
+    let home: &NodeDir = cluster.home(1);
     let ca = Ca::load(&cluster.home(0).dir().join("ca")).expect("authority");
     let own = Identity::load(&home.dir().join("node.pem"), &home.dir().join("node.key"));
     let own = own.expect("identity");

@@ -10,10 +10,10 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_client::{Client, Entity, MessageKind, Session};
 use ostraca_oracle::Outcome;
-use ostraca_process_tests::history::{overtaken, until_answered};
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::load::UnderWay;
-use ostraca_process_tests::{Home, Node, Recorder};
+use ostraca_process_tests::history::{is_superseded, until_answered};
+use ostraca_process_tests::load::InFlightCounter;
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{HistoryRecorder, NodeDir, NodeProcess};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
@@ -35,8 +35,8 @@ async fn sender(
     seed: u64,
     session: Session,
     kind: MessageKind,
-    recorder: Arc<Recorder>,
-    under_way: Arc<UnderWay>,
+    recorder: Arc<HistoryRecorder>,
+    under_way: Arc<InFlightCounter>,
     end: Arc<AtomicBool>,
 ) {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -63,7 +63,7 @@ async fn sender(
                 under_way.ended();
             }
             Some((true, Ok(_))) => {}
-            Some((true, Err(error))) if overtaken(&error) => {}
+            Some((true, Err(error))) if is_superseded(&error) => {}
             Some((true, Err(error))) => panic!("a query is not answered: {error}"),
         }
     }
@@ -75,14 +75,14 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
     let rounds = number("ROUNDS").unwrap_or(ROUNDS);
     println!("SEED={seed}, {rounds} rounds");
     let mut rng = StdRng::seed_from_u64(seed);
-    let home = Home::init("kill").expect("init");
-    let mut node = Node::start(&home).expect("start");
+    let home = NodeDir::init("kill").expect("init");
+    let mut node = NodeProcess::start(&home).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
 
-    let recorder = Recorder::new();
-    let (under_way, end) = (Arc::new(UnderWay::default()), Arc::new(AtomicBool::new(false)));
+    let recorder = HistoryRecorder::new();
+    let (under_way, end) = (Arc::new(InFlightCounter::default()), Arc::new(AtomicBool::new(false)));
     let mut senders = tokio::task::JoinSet::new();
     for place in 0..SESSIONS + READERS {
         let kind = if place < SESSIONS { MessageKind::Command } else { MessageKind::Query };
@@ -108,7 +108,7 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
         let doubtful = under_way.now();
         assert!(doubtful >= DOUBTFUL, "round {round}: only {doubtful} in doubt");
         doubts.push(doubtful);
-        node = Node::start(&home).expect("start again");
+        node = NodeProcess::start(&home).expect("start again");
     }
     end.store(true, Ordering::SeqCst);
     while let Some(sender) = senders.join_next().await {
@@ -146,19 +146,19 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_graceful_stop_and_restart_lose_and_repeat_no_message() {
-    let home = Home::init("stop").expect("init");
-    let mut node = Node::start(&home).expect("start");
+    let home = NodeDir::init("stop").expect("init");
+    let mut node = NodeProcess::start(&home).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
-    let recorder = Recorder::new();
+    let recorder = HistoryRecorder::new();
     let (session, entity) = (client.session(), Entity::new("counter", "a"));
     for _ in 0..3 {
         let calls: Vec<_> = (0..200)
             .map(|_| recorder.command(&session, &entity, "add", json!({"by": 1})))
             .collect();
         assert!(node.stop().expect("stop").success());
-        node = Node::start(&home).expect("start again");
+        node = NodeProcess::start(&home).expect("start again");
         for call in calls {
             call.await.expect("answered by one life or the next");
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::{CallOptions as Call, Client, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
-use ostraca_process_tests::home::deploy_guest;
+use ostraca_process_tests::node_dir::deploy_guest;
 use tokio::task::JoinSet;
 
 /// How long the load lasts: several leases.
@@ -64,7 +64,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     let settings = format!("lease = \"{LEASE_MS} ms\"");
     let options = Options { proxied: false, settings, ..Options::three("loaded") };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     let mut clients = Vec::new();
     for node in 0..cluster.len() {
         clients.push(cluster.client(node).await.expect("a client"));
@@ -109,7 +109,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     assert!(used > LOADED / 4 && spun > 50 && mib > 20, "that is no load");
 
     assert!(oldest < LEASE_MS, "a lease was {oldest} ms old");
-    cluster.kept_every_lease().await.expect("no lease was lost");
+    cluster.check_no_lease_lapsed().await.expect("no lease was lost");
     for client in clients {
         client.close().await;
     }

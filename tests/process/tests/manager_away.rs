@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::attack::{AttackRun, FaultTiming};
 use ostraca_process_tests::cluster::Options;
 
 /// More than two leases.
@@ -11,24 +11,24 @@ const AWAY: Duration = Duration::from_secs(8);
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn without_a_manager_messages_flow_between_all_nodes() {
     let roles = ["store,host,gateway", "manager", "host,gateway", "host,gateway"];
-    let mut scene = Scene::set(&Options::new("manager-away", &roles)).await.expect("cluster");
+    let mut scene = AttackRun::set(&Options::new("manager-away", &roles)).await.expect("cluster");
     // The manager's node takes no messages: none need be in doubt.
     scene.least = 0;
     scene.size.pace = Duration::from_millis(4);
     let rounds = scene.rounds("the manager away", async |scene| {
-        let before = scene.cluster.settled().await?;
+        let before = scene.cluster.wait_settled().await?;
         anyhow::ensure!(before.manager() == Some("n2"), "{before}");
-        scene.strike(|cluster, _| cluster.kill_9(1)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(1)).await?;
         let struck = Instant::now();
         while struck.elapsed() < AWAY {
-            scene.flows(100).await?;
+            scene.wait_progress(100).await?;
             // An entity of every shard, from every gateway.
-            scene.served().await?;
+            scene.wait_served().await?;
         }
         let view = scene.cluster.view_of(0).await?;
         anyhow::ensure!(view.moved_since(&before) == 0, "nobody assigns: {view}");
         anyhow::ensure!(view.manager().is_none() || view.nodes.term == before.nodes.term);
-        Ok(Fell::Inside)
+        Ok(FaultTiming::InStep)
     });
     rounds.await.expect("rounds");
 }

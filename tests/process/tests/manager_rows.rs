@@ -34,7 +34,7 @@ async fn every_manager_seals_all_rows_and_epochs_never_decrease() {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
     let options = Options { shards: SHARDS, ..Options::new("manager-rows", &roles) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    let mut view = cluster.settled().await.expect("settled");
+    let mut view = cluster.wait_settled().await.expect("settled");
     for _ in 0..CHANGES {
         let (before, term) = (epochs(&view), view.nodes.term);
         let manager = cluster.manager().await.expect("manager");

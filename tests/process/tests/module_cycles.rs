@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use ostraca_process_tests::parts;
+use ostraca_process_tests::artifacts;
 use regex::Regex;
 
 /// Cycles that are still there: crate, parent module, modules. One that is gone is taken out here.
@@ -165,7 +165,7 @@ fn cycles(graph: &Graph) -> BTreeSet<Vec<String>> {
 #[test]
 fn no_modules_of_a_crate_import_each_other_in_a_cycle() {
     let patterns = Patterns::new();
-    let root = parts::root();
+    let root = artifacts::root();
     let mut crates: Vec<_> = fs::read_dir(root.join("host"))
         .expect("host")
         .map(|entry| entry.expect("an entry").path())

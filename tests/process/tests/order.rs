@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use futures::stream::{FuturesOrdered, StreamExt};
 use ostraca_client::{Client, ConnectOptions, Entity};
-use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_process_tests::proxy::{Network, Rule};
-use ostraca_process_tests::{Home, Node, Recorder};
+use ostraca_process_tests::{HistoryRecorder, NodeDir, NodeProcess};
 use ostraca_wire::Limits;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -30,8 +30,8 @@ fn impatient() -> ConnectOptions {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_run_in_order_across_ten_broken_connections() {
-    let home = Home::init("order").expect("init");
-    let node = Node::start(&home).expect("start");
+    let home = NodeDir::init("order").expect("init");
+    let node = NodeProcess::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");
     let profile = home.profile(network.front(0)).expect("profile");
     let client = Client::connect_with(profile, impatient()).await.expect("connect");
@@ -53,7 +53,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
         network
     });
 
-    let recorder = Recorder::new();
+    let recorder = HistoryRecorder::new();
     let (session, entity) = (client.session(), Entity::new("counter", "one"));
     let (reader, mut reads) = (client.session(), JoinSet::new());
     let mut calls = FuturesOrdered::new();

@@ -10,9 +10,9 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use ostraca_client::{Client, Entity};
 use ostraca_core::hash::shard_of;
 use ostraca_process_tests::cluster::Options;
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::proxy::{Rule, Who};
-use ostraca_process_tests::{Cluster, Recorder};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::proxy::{Endpoint, Rule};
+use ostraca_process_tests::{Cluster, HistoryRecorder};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -39,7 +39,7 @@ async fn hand_off(cluster: &mut Cluster, asker: &Client, shard: u32) -> Result<u
 async fn other_gateway(cluster: &Cluster, client: &Client) -> Result<String> {
     let (before, _) = client.connected_to().context("not connected")?;
     let gateway = cluster.place(&before).context("an unknown gateway")?;
-    cluster.network().both(Who::Clients, Who::Node(gateway), Rule::CUT);
+    cluster.network().both(Endpoint::Clients, Endpoint::Node(gateway), Rule::CUT);
     let mut now = before.clone();
     for _ in 0..6_000 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -58,7 +58,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
     let roles = ["store,manager,gateway", "host,gateway", "host,gateway"];
     let options = Options { shards: 8, ..Options::new("order-across", &roles) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     let client = Arc::new(cluster.client(1).await.expect("client"));
     deploy_example(&client, "counter").await.expect("deploy");
     let entity = Entity::new("counter", "one");
@@ -81,7 +81,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
         anyhow::Ok((cluster, epochs, gateways, seen.load(Ordering::SeqCst)))
     });
 
-    let recorder = Recorder::new();
+    let recorder = HistoryRecorder::new();
     let session = client.session();
     let (reader, mut reads) = (client.session(), JoinSet::new());
     let mut calls = FuturesOrdered::new();

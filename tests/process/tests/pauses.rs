@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use ostraca_process_tests::attack::{Fell, Scene};
+use ostraca_process_tests::attack::{AttackRun, FaultTiming};
 use ostraca_process_tests::cluster::{NO_STORE, Options};
 use rand::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_owner_paused_past_its_lease_has_no_further_effects() {
-    let scene = Scene::set(&Options::three("pause-owner")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("pause-owner")).await.expect("cluster");
     let paused = scene.rounds("SIGSTOP of an owner past its lease", async |scene| {
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
-        scene.strike(|cluster, _| cluster.pause(host)).await?;
+        scene.inject(|cluster, _| cluster.pause(host)).await?;
         scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
-        scene.cluster.settled().await?;
-        scene.cluster.go_on(host)?;
+        scene.cluster.wait_settled().await?;
+        scene.cluster.resume(host)?;
         // It has commits and replies on its way from before.
         tokio::time::sleep(Duration::from_millis(500)).await;
-        Ok(Fell::Inside)
+        Ok(FaultTiming::InStep)
     });
     paused.await.expect("rounds");
 }
@@ -26,33 +26,33 @@ async fn an_owner_paused_past_its_lease_has_no_further_effects() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_manager_paused_past_its_lease_assigns_nothing_more() {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
-    let scene = Scene::set(&Options::new("pause-manager", &roles)).await.expect("cluster");
+    let scene = AttackRun::set(&Options::new("pause-manager", &roles)).await.expect("cluster");
     let paused = scene.rounds("SIGSTOP of the manager past its lease", async |scene| {
         let manager = scene.cluster.manager().await?;
         let name = scene.cluster.name(manager);
-        scene.strike(|cluster, _| cluster.pause(manager)).await?;
+        scene.inject(|cluster, _| cluster.pause(manager)).await?;
         let another = |view: &ostraca_process_tests::cluster::View| {
             view.manager().is_some_and(|next| next != name)
         };
         let term = scene.cluster.wait("another manages", another).await?.nodes.term;
-        scene.cluster.go_on(manager)?;
+        scene.cluster.resume(manager)?;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let view = scene.cluster.settled().await?;
+        let view = scene.cluster.wait_settled().await?;
         anyhow::ensure!(view.nodes.term >= term, "term {} after {term}", view.nodes.term);
-        Ok(Fell::Inside)
+        Ok(FaultTiming::InStep)
     });
     paused.await.expect("rounds");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_owner_paused_within_its_lease_keeps_its_shards() {
-    let scene = Scene::set(&Options::three("doze")).await.expect("cluster");
+    let scene = AttackRun::set(&Options::three("doze")).await.expect("cluster");
     let paused = scene.rounds("SIGSTOP of an owner within its lease", async |scene| {
         let host = scene.rng.random_range(1..3);
-        scene.strike(|cluster, _| cluster.pause(host)).await?;
+        scene.inject(|cluster, _| cluster.pause(host)).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        scene.cluster.go_on(host)?;
-        Ok(Fell::Inside)
+        scene.cluster.resume(host)?;
+        Ok(FaultTiming::InStep)
     });
     paused.await.expect("rounds");
 }

@@ -12,10 +12,10 @@ use ostraca_client::{Client, Entity};
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::ShardPath;
 use ostraca_oracle::{Operation, Outcome};
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::image::{Disk, Fate};
-use ostraca_process_tests::recorder::{Call, Preload, Record, place};
-use ostraca_process_tests::{Home, Node, Recorder, parts};
+use ostraca_process_tests::image::{Fate, SimulatedDisk};
+use ostraca_process_tests::io_recorder::{Call, IoRecorder, Record, place};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{HistoryRecorder, NodeDir, NodeProcess, artifacts};
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
 use ostraca_store_sled::{Options, SledStore};
 use rand::rngs::StdRng;
@@ -34,11 +34,11 @@ async fn every_disk_image_opens_with_every_acknowledged_turn() {
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let home = Home::init_as("power", &["--shards", &SHARDS.to_string()], |_| {}).expect("init");
+    let home = NodeDir::init_as("power", &["--shards", &SHARDS.to_string()], |_| {}).expect("init");
     let place = place().expect("place");
-    let preload = Preload::new(home.dir(), place.path(), true).expect("recorder");
-    let disk = Disk::of(home.dir()).expect("the disk before");
-    let node = Node::start_as(&home, |command| preload.on(command)).expect("start");
+    let preload = IoRecorder::new(home.dir(), place.path(), true).expect("recorder");
+    let disk = SimulatedDisk::of(home.dir()).expect("the disk before");
+    let node = NodeProcess::start_as(&home, |command| preload.on(command)).expect("start");
     let recorder = work(&home, &node).await;
     node.kill_9().expect("kill");
 
@@ -60,7 +60,8 @@ async fn every_disk_image_opens_with_every_acknowledged_turn() {
         // Before, within or just after a call.
         let cut = [record.start, record.start.midpoint(record.end), record.end][cut_number % 3];
         let fate = Fate::ALL[cut_number % 4];
-        let image = tempfile::tempdir_in(parts::scratch("images").expect("scratch")).expect("dir");
+        let image =
+            tempfile::tempdir_in(artifacts::scratch("images").expect("scratch")).expect("dir");
         let mut disk = disk.clone();
         for record in &records {
             disk.happens(record, cut);
@@ -100,8 +101,8 @@ fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
 
 /// The check itself, checked: on a disk that forgets its syncs under load, turns are missing.
 async fn forgetful_disks_are_caught(
-    home: &Home,
-    disk: &Disk<'_>,
+    home: &NodeDir,
+    disk: &SimulatedDisk<'_>,
     records: &[Record],
     operations: &[Operation],
 ) {
@@ -113,7 +114,7 @@ async fn forgetful_disks_are_caught(
             disk.happens(record, cut);
         }
     }
-    let image = tempfile::tempdir_in(parts::scratch("images").expect("scratch")).expect("dir");
+    let image = tempfile::tempdir_in(artifacts::scratch("images").expect("scratch")).expect("dir");
     let mut rng = StdRng::seed_from_u64(0);
     disk.fails(Fate::Dropped, &mut rng, home.dir(), image.path()).expect("image");
     let Ok(store) = SledStore::open(&image.path().join("store"), &Options::default()) else {
@@ -127,11 +128,11 @@ async fn forgetful_disks_are_caught(
     panic!("a disk that forgot every sync under load is said to have lost nothing");
 }
 
-async fn work(home: &Home, node: &Node) -> std::sync::Arc<Recorder> {
+async fn work(home: &NodeDir, node: &NodeProcess) -> std::sync::Arc<HistoryRecorder> {
     let profile = home.profile(node.address).expect("profile");
     let client = Client::connect(profile).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
-    let recorder = Recorder::new();
+    let recorder = HistoryRecorder::new();
     let (session, reader) = (client.session(), client.session());
     let mut calls = FuturesUnordered::new();
     for n in 0..COMMANDS {

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::{Client, Entity};
 use ostraca_node::recording::replay;
-use ostraca_process_tests::home::{deploy_example, deploy_guest};
 use ostraca_process_tests::load::closed_loop;
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
+use ostraca_process_tests::{NodeDir, NodeProcess};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_events_give_the_same_actions_in_the_core() {
-    let home = Home::init("replay").expect("init");
+    let home = NodeDir::init("replay").expect("init");
     // Few may live, so that evictions are among what is recorded.
     home.set("record = \"record\"\n[guests]\nmax-live = 50").expect("set");
-    let node = Node::start(&home).expect("start");
+    let node = NodeProcess::start(&home).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::{CallOptions as Call, Client, EntitiesRequest, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
-use ostraca_process_tests::home::deploy_guest;
+use ostraca_process_tests::node_dir::deploy_guest;
 use tokio::task::JoinSet;
 
 /// As every node is configured.
@@ -61,7 +61,7 @@ async fn a_saturated_store_on_slow_syncs_loses_no_lease() {
     let slow_syncs = Some(SLOW);
     let options = Options { proxied: false, settings, slow_syncs, ..Options::three("saturated") };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     let mut clients = Vec::new();
     for node in 0..cluster.len() {
         clients.push(Arc::new(cluster.client(node).await.expect("a client")));
@@ -114,7 +114,7 @@ async fn a_saturated_store_on_slow_syncs_loses_no_lease() {
     println!("{loaded:?}: {done} messages done, {failed} not; oldest lease {oldest} ms");
     assert!(done > 100, "that is no load");
     assert!(oldest < LEASE_MS, "a lease was {oldest} ms old");
-    cluster.kept_every_lease().await.expect("no lease was lost");
+    cluster.check_no_lease_lapsed().await.expect("no lease was lost");
     for client in clients.into_iter().filter_map(Arc::into_inner) {
         client.close().await;
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, ShardInfo};
-use ostraca_process_tests::attack::{Fell, PROBATION, Scene};
+use ostraca_process_tests::attack::{AttackRun, FaultTiming, PROBATION};
 use ostraca_process_tests::cluster::{Options, View};
-use ostraca_process_tests::proxy::{Rule, Who};
+use ostraca_process_tests::proxy::{Endpoint, Rule};
 
 const STORE: usize = 0;
 
@@ -18,13 +18,13 @@ fn options(name: &str) -> Options {
 }
 
 /// An answer of the store takes this node most of a second; its lease lives.
-fn slow(scene: &Scene, node: usize) {
+fn slow(scene: &AttackRun, node: usize) {
     let late = Rule::late(Duration::from_millis(400), Duration::from_millis(50));
-    scene.cluster.network().both(Who::Node(STORE), Who::Node(node), late);
+    scene.cluster.network().both(Endpoint::Node(STORE), Endpoint::Node(node), late);
 }
 
 /// Whether a node's status names a problem within this time.
-async fn tells(scene: &mut Scene, node: usize, code: &str, within: Duration) -> Result<bool> {
+async fn tells(scene: &mut AttackRun, node: usize, code: &str, within: Duration) -> Result<bool> {
     let until = Instant::now() + within;
     while Instant::now() < until {
         // One that is late is asked again.
@@ -62,13 +62,13 @@ async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_drained_while_it_claims_ends_up_without_shards() {
-    let scene = Scene::set(&options("drain-claiming")).await.expect("cluster");
+    let scene = AttackRun::set(&options("drain-claiming")).await.expect("cluster");
     let rounds = scene.rounds("drain while being claimed", async |scene| {
         let (old, new) = (2, 3);
         let to = scene.cluster.name(new);
-        let before = scene.cluster.settled().await?;
+        let before = scene.cluster.wait_settled().await?;
         slow(scene, new);
-        scene.strike(|cluster, _| cluster.kill_9(old)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(old)).await?;
         let given = |view: &View| view.owned_by(&to) > before.owned_by(&to);
         // It may be on probation for what it gave up in an earlier round.
         scene.cluster.wait_for(PROBATION, "it is given shards", given).await?;
@@ -78,9 +78,13 @@ async fn a_node_drained_while_it_claims_ends_up_without_shards() {
         let inside = began.elapsed() < Duration::from_millis(700);
         scene.cluster.start_node(old)?;
         scene.cluster.wait("it owns nothing", |view| view.owned_by(&to) == 0).await?;
-        scene.cluster.settled().await?;
+        scene.cluster.wait_settled().await?;
         ask(&scene.clients[STORE], &to, true).await?;
-        Ok(if inside { Fell::Inside } else { Fell::Beside("it may have claimed already".into()) })
+        Ok(if inside {
+            FaultTiming::InStep
+        } else {
+            FaultTiming::Missed("it may have claimed already".into())
+        })
     });
     rounds.await.expect("rounds");
 }
@@ -88,7 +92,7 @@ async fn a_node_drained_while_it_claims_ends_up_without_shards() {
 /// Without a load: commits beside it may keep the store from answering for a whole lease, and then it gives up instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_with_slow_claims_shows_it_in_its_status() {
-    let mut scene = Scene::set(&options("slow-claims-told")).await.expect("cluster");
+    let mut scene = AttackRun::set(&options("slow-claims-told")).await.expect("cluster");
     let (old, new) = (2, 3);
     slow(&scene, new);
     scene.cluster.kill_9(old).expect("kill");
@@ -101,17 +105,17 @@ async fn a_host_with_slow_claims_shows_it_in_its_status() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
-    let scene = Scene::set(&options("slow-claims")).await.expect("cluster");
+    let scene = AttackRun::set(&options("slow-claims")).await.expect("cluster");
     let rounds = scene.rounds("slow claims", async |scene| {
         let (old, new) = (2, 3);
         let (name, to) = (scene.cluster.name(old), scene.cluster.name(new));
-        let before = scene.cluster.settled().await?;
+        let before = scene.cluster.wait_settled().await?;
         slow(scene, new);
         let struck = Instant::now();
-        scene.strike(|cluster, _| cluster.kill_9(old)).await?;
+        scene.inject(|cluster, _| cluster.kill_9(old)).await?;
         scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        scene.served().await?;
+        scene.wait_served().await?;
         let after = scene.cluster.view().await?;
         let raised = |it: &ShardInfo| {
             let earlier = before.shards.iter().find(|earlier| earlier.shard == it.shard);
@@ -124,9 +128,9 @@ async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
         let keeps = after.owned_by(&to) > before.owned_by(&to);
         let gave_up = after.shards.iter().any(|it| raised(it) >= 2);
         Ok(if keeps || gave_up {
-            Fell::Inside
+            FaultTiming::InStep
         } else {
-            Fell::Beside("it was given nothing".into())
+            FaultTiming::Missed("it was given nothing".into())
         })
     });
     rounds.await.expect("rounds");

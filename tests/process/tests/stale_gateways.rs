@@ -5,8 +5,8 @@ use std::time::Duration;
 use ostraca_client::{CallError, CallOptions as Say, Client, ConnectOptions, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{ALL, Options};
-use ostraca_process_tests::home::{deploy_example, session_id};
-use ostraca_process_tests::proxy::{Rule, Who};
+use ostraca_process_tests::node_dir::{deploy_example, session_id};
+use ostraca_process_tests::proxy::{Endpoint, Rule};
 
 fn say(deadline: Duration) -> Say {
     Say { kind: MessageKind::Command, timeout: deadline, ..Say::default() }
@@ -25,7 +25,7 @@ async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
     let options =
         Options { settings, proxied: false, shards: 8, ..Options::new("buffers", &roles) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     let near = cluster.client(0).await.expect("client");
     deploy_example(&near, "counter").await.expect("deploy");
     let entity = Entity::new("counter", "one");
@@ -47,7 +47,7 @@ async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
         near.session().command(&entity, "add", "{\"by\":10}").await.expect("it runs");
     }
     assert_eq!(value(&near, &entity).await, "41");
-    cluster.go_on(1).expect("go on");
+    cluster.resume(1).expect("go on");
     // On the stream of the message that was held: it is answered behind it.
     session.query(&entity, "get", "").await.expect("answered");
     assert_eq!(value(&near, &entity).await, "41");
@@ -60,7 +60,7 @@ async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
 async fn a_client_switches_from_a_gateway_cut_off_from_its_cluster() {
     let options = Options { shards: 8, ..Options::new("cut-off", &[ALL, "gateway", "gateway"]) };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    cluster.settled().await.expect("settled");
+    cluster.wait_settled().await.expect("settled");
     let client = cluster.client(1).await.expect("client");
     deploy_example(&client, "counter").await.expect("deploy");
     let entity = Entity::new("counter", "one");
@@ -68,7 +68,7 @@ async fn a_client_switches_from_a_gateway_cut_off_from_its_cluster() {
     session.command(&entity, "add", "{\"by\":1}").await.expect("it runs");
     assert_eq!(client.connected_to().expect("connected").0, "n2");
     for other in [0, 2] {
-        cluster.network().both(Who::Node(1), Who::Node(other), Rule::CUT);
+        cluster.network().both(Endpoint::Node(1), Endpoint::Node(other), Rule::CUT);
     }
     let answer = session.send(&entity, "add", "{\"by\":1}", &say(Duration::from_secs(60))).await;
     assert_eq!(answer.expect("through another gateway").body, "2");

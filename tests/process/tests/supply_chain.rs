@@ -2,17 +2,17 @@
 
 use std::process::Command;
 
-use ostraca_process_tests::parts;
+use ostraca_process_tests::artifacts;
 use serde_json::Value;
 
 fn policy() -> toml::Table {
-    let text = std::fs::read_to_string(parts::root().join("deny.toml")).expect("deny.toml");
+    let text = std::fs::read_to_string(artifacts::root().join("deny.toml")).expect("deny.toml");
     text.parse().expect("TOML")
 }
 
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
-        .current_dir(parts::root())
+        .current_dir(artifacts::root())
         .args(["metadata", "--format-version", "1", "--locked"])
         .output()
         .expect("cargo metadata");

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use ostraca_client::{CallError, CallOptions, Client, Entity, MessageKind};
 use ostraca_process_tests::history::now;
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::recorder::{Call, Preload, place};
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::io_recorder::{Call, IoRecorder, place};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{NodeDir, NodeProcess};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completed_sync_lies_between_each_command_and_its_reply() {
-    let home = Home::init("synced").expect("init");
+    let home = NodeDir::init("synced").expect("init");
     let place = place().expect("place");
-    let preload = Preload::new(home.dir(), place.path(), false).expect("recorder");
-    let node = Node::start_as(&home, |command| preload.on(command)).expect("start");
+    let preload = IoRecorder::new(home.dir(), place.path(), false).expect("recorder");
+    let node = NodeProcess::start_as(&home, |command| preload.on(command)).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
@@ -48,10 +48,10 @@ async fn a_completed_sync_lies_between_each_command_and_its_reply() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
-    let home = Home::init("sync-fails").expect("init");
+    let home = NodeDir::init("sync-fails").expect("init");
     let place = place().expect("place");
-    let preload = Preload::new(home.dir(), place.path(), false).expect("recorder");
-    let node = Node::start_as(&home, |command| preload.on(command)).expect("start");
+    let preload = IoRecorder::new(home.dir(), place.path(), false).expect("recorder");
+    let node = NodeProcess::start_as(&home, |command| preload.on(command)).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");
     deploy_example(&client, "counter").await.expect("deploy");
@@ -88,7 +88,7 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
     );
     node.kill_9().expect("kill");
 
-    let node = Node::start(&home).expect("start again");
+    let node = NodeProcess::start(&home).expect("start again");
     let mut expected = 5;
     for (sequence, unknown) in doubtful {
         if unknown {

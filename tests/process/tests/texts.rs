@@ -4,13 +4,13 @@ use std::path::Path;
 
 use ostraca_client::{Client, Entity};
 use ostraca_process_tests::cluster::{ALL, Options, View};
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::{Cluster, Home, Node};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{Cluster, NodeDir, NodeProcess};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_node_refuses_with_the_golden_texts() {
-    let home = Home::init_as("texts", &["--node", "n1"], |_| {}).expect("init");
-    let node = Node::start(&home).expect("start");
+    let home = NodeDir::init_as("texts", &["--node", "n1"], |_| {}).expect("init");
+    let node = NodeProcess::start(&home).expect("start");
     let profile = home.profile(node.address).expect("profile");
     profile.save(&home.dir().join("profile.toml")).expect("saved");
     let client = Client::connect(profile).await.expect("connect");
@@ -214,9 +214,9 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     .await;
 
     // It is dead.
-    cluster.go_on(2).expect("goes on");
+    cluster.resume(2).expect("goes on");
     cluster.kill_9(2).expect("killed");
-    let dead = |view: &View| view.settled(24) && view.owned_by("n3") == 0 && !view.lives("n3");
+    let dead = |view: &View| view.settled(24) && view.owned_by("n3") == 0 && !view.is_alive("n3");
     cluster.wait("it is dead", dead).await.expect("dead");
     hold_all(
         &cluster,

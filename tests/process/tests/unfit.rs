@@ -4,7 +4,7 @@ use anyhow::Result;
 use ostraca_client::Entity;
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{Options, View};
-use ostraca_process_tests::home::deploy_example;
+use ostraca_process_tests::node_dir::deploy_example;
 
 /// Too little to compile anything in.
 const NO_ROOM: &str = "[compiler]\nmemory = \"1 MiB\"";

@@ -9,20 +9,20 @@
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
 //! balanced within [`SETTLED`].
 
+mod admission;
+mod client_conns;
+mod client_cuts;
 mod clients;
 mod control;
-mod door;
 mod faults;
+mod final_check;
 mod gateway;
 mod guard;
 mod guard_shards;
-mod judge;
-mod keeper;
+mod inject;
 mod kinds;
 mod leases;
-mod life;
-mod line_cuts;
-mod lines;
+mod lifecycle;
 mod net;
 mod orders;
 mod plan;
@@ -31,9 +31,9 @@ mod rows;
 mod shards;
 mod slow;
 mod storage;
-mod strikes;
+mod store_node;
 mod trace;
-mod unfit;
+mod unrunnable_types;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -49,41 +49,41 @@ use ostraca_core::shard;
 use ostraca_oracle::Operation;
 use ostraca_wire::proto;
 
-use crate::finding::{Broken, Finding};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
-use crate::store::{Breach, Store};
+use crate::store::{Store, StoreMutation};
 use crate::tally::Tally;
+use crate::violation::{Violation, ViolationKind};
+use admission::{Bounds, SimType};
+use client_conns::{ClientConn, ClientConnId, ClientFrame};
+use client_cuts::{ActiveClientCut, Endpoint};
 use clients::{Client, Session};
-use faults::{Fault, Trap};
-use gateway::{Bounds, SimType};
+use faults::{Fault, StepTrap};
 use guard::{Applied, Guard};
-use leases::{Late, Vigil};
-use life::Site;
-use line_cuts::{End, LineCut};
-use lines::{Line, LineId, Post};
-use net::{Conn, ConnId, Cut, Frame, Scope, Way};
+use leases::{DelayedResponse, StaleReadProbe};
+use lifecycle::Site;
+use net::{Conn, ConnId, ConnKind, Cut, Frame, Scope};
 use process::{Pid, Process};
 use rows::Rows;
 use shards::Running;
-use slow::Slow;
-use storage::{Asked, Call, Reply, Watcher};
+use slow::SlowStoreHost;
+use storage::{PendingStoreCall, StoreCall, StoreResponse, Watcher};
 
-pub use gateway::Mutation as GatewayMutation;
+pub use admission::Mutation as GatewayMutation;
 pub use kinds::KINDS;
 
 /// What a run does differently from the rules.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Rules of the nodes' machines switched off.
-    pub node: Vec<node::Mutation>,
+    pub node_mutations: Vec<node::Mutation>,
     /// Rules of the routers switched off.
-    pub route: Vec<route::Mutation>,
+    pub route_mutations: Vec<route::Mutation>,
     /// Rules of the shards' machines switched off.
-    pub shard: Vec<shard::Mutation>,
+    pub shard_mutations: Vec<shard::Mutation>,
     /// Rules of the entities' store switched off.
-    pub store: Vec<Breach>,
+    pub store_mutations: Vec<StoreMutation>,
     /// The rows' store answers a write before it is durable (R2).
     pub early_rows: bool,
     /// The only fault is that nodes are paused past their lease, while their clocks go on (R8).
@@ -91,17 +91,17 @@ pub struct Options {
     /// The only fault is that the way to the entities' store is slow for one host (R9).
     pub slow_store: bool,
     /// Rules of the clients' books switched off.
-    pub client: Vec<ledger::Mutation>,
+    pub client_mutations: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
     pub settings: bool,
     /// Rules of the gateways switched off.
-    pub gateway: Vec<GatewayMutation>,
+    pub gateway_mutations: Vec<GatewayMutation>,
     /// Gateways have little room for messages, and give them little time, in every run.
     pub tight: bool,
     /// Nodes leave in every run, at once, and most callers do not wait for long.
     pub leaves: bool,
     /// The way between clients and gateways is cut in every run.
-    pub line_cuts: bool,
+    pub client_cuts: bool,
     /// Clients take silence for proof: what was unanswered when a connection fell silent is sent under another id (R16).
     pub anew_after_silence: bool,
     /// Messages in the run.
@@ -113,19 +113,19 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            node: Vec::new(),
-            route: Vec::new(),
-            shard: Vec::new(),
-            store: Vec::new(),
+            node_mutations: Vec::new(),
+            route_mutations: Vec::new(),
+            shard_mutations: Vec::new(),
+            store_mutations: Vec::new(),
             early_rows: false,
             pauses: false,
             slow_store: false,
-            client: Vec::new(),
+            client_mutations: Vec::new(),
             settings: false,
-            gateway: Vec::new(),
+            gateway_mutations: Vec::new(),
             tight: false,
             leaves: false,
-            line_cuts: false,
+            client_cuts: false,
             anew_after_silence: false,
             messages: 150,
             trace: false,
@@ -137,7 +137,7 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Every promise that was broken.
-    pub breaches: Vec<Finding>,
+    pub violations: Vec<Violation>,
     /// What occurred.
     pub tally: Tally,
     /// What the clients saw.
@@ -151,7 +151,7 @@ pub struct Report {
 }
 
 #[derive(Debug)]
-enum Happening {
+enum SimEvent {
     Issue {
         session: usize,
     },
@@ -162,29 +162,29 @@ enum Happening {
     Connect {
         client: usize,
     },
-    LineBreaks {
-        line: LineId,
+    ClientConnReset {
+        connection: ClientConnId,
     },
-    LineLost {
-        line: LineId,
+    ClientConnLost {
+        connection: ClientConnId,
     },
     /// An end of a connection has heard nothing for long: of a cut, if it still stands, or of an end that is gone.
-    Silent {
-        line: LineId,
-        end: End,
+    ClientConnSilent {
+        connection: ClientConnId,
+        end: Endpoint,
         cut: Option<usize>,
     },
-    Vigil {
-        vigil: usize,
+    StaleReadProbe {
+        probe: usize,
     },
-    Hush {
+    StopRowUpdates {
         site: usize,
     },
     Arrive {
-        post: Box<Post>,
+        post: Box<ClientFrame>,
     },
     Reply {
-        line: LineId,
+        connection: ClientConnId,
         session: usize,
         reply: Box<proto::Reply>,
         /// A cut has swallowed it: it comes only if it is sent again.
@@ -194,12 +194,12 @@ enum Happening {
         conn: ConnId,
         from: usize,
     },
-    Late {
+    DelayedFrame {
         conn: ConnId,
         from: usize,
         frame: Frame,
     },
-    Broken {
+    ConnBroken {
         pid: Pid,
         conn: ConnId,
     },
@@ -207,24 +207,24 @@ enum Happening {
         pid: Pid,
         tag: u64,
     },
-    Talk {
+    ControlMessage {
         from: usize,
         to: usize,
         member: Member,
-        talk: ControlMessage,
+        message: ControlMessage,
     },
-    Told {
+    NodeEvent {
         pid: Pid,
         event: node::Event,
     },
     FromStore {
         pid: Pid,
         tag: u64,
-        reply: Reply,
+        reply: StoreResponse,
     },
     Reconnect {
         pid: Pid,
-        way: Way,
+        kind: ConnKind,
     },
     Sync,
     Watch {
@@ -249,7 +249,7 @@ enum Happening {
     Order {
         pid: Pid,
     },
-    Tiding {
+    ShardReport {
         pid: Pid,
     },
     Ran {
@@ -262,10 +262,10 @@ enum Happening {
         pid: Pid,
         stood: u64,
     },
-    PauseFelt {
+    PauseDetected {
         pid: Pid,
     },
-    CutFelt {
+    CutDetected {
         from: usize,
         to: usize,
         what: Scope,
@@ -275,7 +275,7 @@ enum Happening {
         back: Option<u64>,
         power: bool,
     },
-    Up {
+    StartProcess {
         site: usize,
     },
     /// A node that stops looks whether its gateway has answered all.
@@ -286,17 +286,17 @@ enum Happening {
     Closed {
         pid: Pid,
     },
-    Strike(Fault),
-    Look,
+    InjectFault(Fault),
+    CheckProgress,
 }
 
-impl Happening {
+impl SimEvent {
     /// Whose it is: it waits while that process is paused, and is void once it has ended.
     fn whose(&self) -> Option<Pid> {
         match self {
-            Self::Broken { pid, .. }
+            Self::ConnBroken { pid, .. }
             | Self::NotSent { pid, .. }
-            | Self::Told { pid, .. }
+            | Self::NodeEvent { pid, .. }
             | Self::FromStore { pid, .. }
             | Self::Reconnect { pid, .. }
             | Self::Begin { pid }
@@ -305,7 +305,7 @@ impl Happening {
             | Self::ShardTick { pid, .. }
             | Self::RouterTick { pid }
             | Self::Order { pid }
-            | Self::Tiding { pid }
+            | Self::ShardReport { pid }
             | Self::WindDown { pid }
             | Self::Closed { pid }
             | Self::Ran { pid, .. } => Some(*pid),
@@ -314,14 +314,14 @@ impl Happening {
     }
 }
 
-impl Happening {
+impl SimEvent {
     /// Whose control thread it is for: it waits while that one stands still.
     fn control(&self) -> Option<Pid> {
         match self {
-            Self::Told { pid, .. }
+            Self::NodeEvent { pid, .. }
             | Self::FromStore { pid, .. }
             | Self::NodeTick { pid }
-            | Self::Tiding { pid } => Some(*pid),
+            | Self::ShardReport { pid } => Some(*pid),
             _ => None,
         }
     }
@@ -330,7 +330,7 @@ impl Happening {
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
 /// For how long the manager may seem not to hear a node.
-const UNHEARD: u64 = LEASE * 2;
+const MANAGER_SILENCE: u64 = LEASE * 2;
 /// Within this after the last fault every shard is served, in virtual milliseconds: ten leases.
 pub const SERVED: u64 = 6_000;
 /// Within this after the last fault all messages are answered and the shards are balanced.
@@ -342,12 +342,12 @@ struct World {
     rng: Rng,
     options: Options,
     now: u64,
-    queue: Queue<Happening>,
+    queue: Queue<SimEvent>,
     sites: Vec<Site>,
     processes: Vec<Process>,
     conns: Vec<Conn>,
     cuts: Vec<Cut>,
-    slow: Option<Slow>,
+    slow: Option<SlowStoreHost>,
     /// Until when each process is on probation, by its own clock.
     probations: BTreeMap<Pid, u64>,
     /// When one of them last was.
@@ -360,24 +360,24 @@ struct World {
     applied: Vec<Applied>,
     watchers: Vec<Watcher>,
     /// Calls that wait for the next sync.
-    held: Vec<(ConnId, u64, Call, Option<Reply>)>,
+    held: Vec<(ConnId, u64, StoreCall, Option<StoreResponse>)>,
     store_up: bool,
     syncing: bool,
     sync_fails: bool,
-    ghosts: u64,
-    asked: BTreeMap<u64, Asked>,
+    forced_claims: u64,
+    asked: BTreeMap<u64, PendingStoreCall>,
     /// Which connection waits for the engine's answer to a tag.
     told: BTreeMap<u64, (ConnId, ShardId, Epoch)>,
     writes: BTreeMap<(Pid, u64), (&'static str, u64)>,
-    last_talk: BTreeMap<(Pid, usize), u64>,
-    traps: Vec<Trap>,
-    late_answers: Vec<Late>,
-    vigils: Vec<Vigil>,
+    last_control_message: BTreeMap<(Pid, usize), u64>,
+    traps: Vec<StepTrap>,
+    delayed_responses: Vec<DelayedResponse>,
+    stale_read_probes: Vec<StaleReadProbe>,
     drained: Vec<NodeId>,
     clients: Vec<Client>,
     sessions: Vec<Session>,
-    lines: Vec<Line>,
-    line_cuts: Vec<LineCut>,
+    client_conns: Vec<ClientConn>,
+    client_cuts: Vec<ActiveClientCut>,
     /// What gateways have room and time for.
     bounds: Bounds,
     /// What is deployed.
@@ -410,7 +410,7 @@ struct World {
     /// When the last fault known so far ends.
     healed: u64,
     served_at: Option<u64>,
-    breaches: Vec<Finding>,
+    violations: Vec<Violation>,
     tally: Tally,
     trace: bool,
     keep_scripts: bool,
@@ -427,7 +427,7 @@ pub fn run(seed: u64, options: Options) -> Report {
 }
 
 impl World {
-    fn at(&mut self, delay: u64, happening: Happening) {
+    fn at(&mut self, delay: u64, happening: SimEvent) {
         self.queue.put(self.now + delay, happening);
     }
 
@@ -452,16 +452,16 @@ impl World {
                 self.at(delay, happening);
                 continue;
             }
-            let look = matches!(happening, Happening::Look);
+            let look = matches!(happening, SimEvent::CheckProgress);
             self.happen(happening);
-            if (look && self.settled()) || !self.breaches.is_empty() {
+            if (look && self.settled()) || !self.violations.is_empty() {
                 return;
             }
             if self.steps_taken > STEPS {
                 let now = self.now;
-                return self
-                    .breaches
-                    .push(Broken::Endless.because(format!("{STEPS} steps were taken by {now}")));
+                return self.violations.push(
+                    ViolationKind::Endless.because(format!("{STEPS} steps were taken by {now}")),
+                );
             }
         }
     }
@@ -478,78 +478,88 @@ impl World {
         (it.alive && it.stalled_until > self.now).then(|| it.stalled_until - self.now)
     }
 
-    fn tell_awake(&mut self, pid: Pid, event: node::Event) {
-        self.at(0, Happening::Told { pid, event });
+    fn enqueue_node_event(&mut self, pid: Pid, event: node::Event) {
+        self.at(0, SimEvent::NodeEvent { pid, event });
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: SimEvent) {
         match happening {
-            Happening::Issue { session } => self.issue(session),
-            Happening::Session { session } => self.session_tick(session),
-            Happening::Connect { client } => self.connect_client(client),
-            Happening::LineBreaks { line } => self.line_breaks(line),
-            Happening::LineLost { line } => self.line_lost(line),
-            Happening::Silent { line, end, cut } => self.silent(line, end, cut),
-            Happening::Vigil { vigil } => self.vigil(vigil),
-            Happening::Hush { site } => self.hush(site),
-            Happening::Arrive { post } => self.arrive_at(post),
-            Happening::Reply { line, session, reply, cut } => {
+            SimEvent::Issue { session } => self.issue(session),
+            SimEvent::Session { session } => self.session_tick(session),
+            SimEvent::Connect { client } => self.connect_client(client),
+            SimEvent::ClientConnReset { connection: line } => self.on_conn_reset(line),
+            SimEvent::ClientConnLost { connection: line } => self.on_conn_lost(line),
+            SimEvent::ClientConnSilent { connection: line, end, cut } => {
+                self.silent(line, end, cut)
+            }
+            SimEvent::StaleReadProbe { probe: vigil } => self.probe_stale_reads(vigil),
+            SimEvent::StopRowUpdates { site } => self.stop_row_updates(site),
+            SimEvent::Arrive { post } => self.arrive_at(post),
+            SimEvent::Reply { connection: line, session, reply, cut } => {
                 self.reply_came(line, session, reply, cut);
             }
-            Happening::Pump { conn, from } => self.pump(conn, from),
-            Happening::Late { conn, from, frame } => self.late(conn, from, frame),
-            Happening::Broken { pid, conn } => self.broken(pid, conn),
-            Happening::NotSent { pid, tag } => self.not_sent(pid, tag),
-            Happening::Talk { from, to, member, talk } => self.talk(from, to, member, talk),
-            Happening::Told { pid, event } => self.tell_node(pid, event),
-            Happening::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
-            Happening::Reconnect { pid, way } => self.reconnect(pid, way),
-            Happening::Sync => match self.store_paused() {
-                Some(delay) => self.at(delay, Happening::Sync),
+            SimEvent::Pump { conn, from } => self.pump(conn, from),
+            SimEvent::DelayedFrame { conn, from, frame } => self.deliver_delayed(conn, from, frame),
+            SimEvent::ConnBroken { pid, conn } => self.broken(pid, conn),
+            SimEvent::NotSent { pid, tag } => self.not_sent(pid, tag),
+            SimEvent::ControlMessage { from, to, member, message: talk } => {
+                self.deliver_control_message(from, to, member, talk)
+            }
+            SimEvent::NodeEvent { pid, event } => self.handle_node_event(pid, event),
+            SimEvent::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
+            SimEvent::Reconnect { pid, kind: way } => self.reconnect(pid, way),
+            SimEvent::Sync => match self.store_paused() {
+                Some(delay) => self.at(delay, SimEvent::Sync),
                 None => self.sync(),
             },
-            Happening::Watch { conn } => self.watch(conn),
-            Happening::Begin { pid } => self.begin(pid),
-            Happening::Probe { pid } => self.probe(pid),
-            Happening::NodeTick { pid } => self.node_tick(pid),
-            Happening::ShardTick { pid, shard } => self.shard_tick(pid, shard),
-            Happening::RouterTick { pid } => self.router_tick(pid),
-            Happening::Order { pid } => self.ordered(pid),
-            Happening::Tiding { pid } => {
-                if let Some(event) = self.processes[pid].tidings.pop_front() {
-                    self.tell_node(pid, event);
+            SimEvent::Watch { conn } => self.watch(conn),
+            SimEvent::Begin { pid } => self.begin(pid),
+            SimEvent::Probe { pid } => self.probe(pid),
+            SimEvent::NodeTick { pid } => self.node_tick(pid),
+            SimEvent::ShardTick { pid, shard } => self.shard_tick(pid, shard),
+            SimEvent::RouterTick { pid } => self.router_tick(pid),
+            SimEvent::Order { pid } => self.ordered(pid),
+            SimEvent::ShardReport { pid } => {
+                if let Some(event) = self.processes[pid].shard_reports.pop_front() {
+                    self.handle_node_event(pid, event);
                 }
             }
-            Happening::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
-            Happening::Woke { pid, stood } => self.woke(pid, stood),
-            Happening::PauseFelt { pid } => {
+            SimEvent::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
+            SimEvent::Woke { pid, stood } => self.woke(pid, stood),
+            SimEvent::PauseDetected { pid } => {
                 if self.processes[pid].paused_until > self.now && self.processes[pid].alive {
                     self.break_all(pid, |_| true);
                     self.break_lines(pid);
                 }
             }
-            Happening::CutFelt { from, to, what } => self.cut_ends(from, to, what),
-            Happening::Crash { site, back, power } => self.crash(site, back, power),
-            Happening::Up { site } => self.up(site),
-            Happening::WindDown { pid } => self.wind_down(pid),
-            Happening::Closed { pid } => self.closed(pid),
-            Happening::Strike(fault) => self.strike(fault),
-            Happening::Look => self.look(),
+            SimEvent::CutDetected { from, to, what } => self.cut_ends(from, to, what),
+            SimEvent::Crash { site, back, power } => self.crash(site, back, power),
+            SimEvent::StartProcess { site } => self.start_process(site),
+            SimEvent::WindDown { pid } => self.wind_down(pid),
+            SimEvent::Closed { pid } => self.closed(pid),
+            SimEvent::InjectFault(fault) => self.inject_fault(fault),
+            SimEvent::CheckProgress => self.check_progress(),
         }
     }
 
-    fn talk(&mut self, from: usize, to: usize, member: Member, talk: ControlMessage) {
-        if self.is_cut(from, to, Way::Words) {
+    fn deliver_control_message(
+        &mut self,
+        from: usize,
+        to: usize,
+        member: Member,
+        talk: ControlMessage,
+    ) {
+        if self.is_cut(from, to, ConnKind::ControlMessages) {
             return self.tally.count("fault: talk cut off");
         }
         let Some(pid) = self.sites[to].pid else { return };
         let paused = self.processes[pid].paused_until;
         if paused > self.now {
             let delay = paused - self.now;
-            return self.at(delay, Happening::Talk { from, to, member, talk });
+            return self.at(delay, SimEvent::ControlMessage { from, to, member, message: talk });
         }
         if let Some(delay) = self.stalled(pid) {
-            return self.at(delay, Happening::Talk { from, to, member, talk });
+            return self.at(delay, SimEvent::ControlMessage { from, to, member, message: talk });
         }
         self.heard(pid, member, talk);
     }

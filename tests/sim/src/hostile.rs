@@ -4,7 +4,7 @@
 //! The world of `world.rs` asks whether honest clients get what was promised; here nobody is honest but about a
 //! message's creation time. Time, the store's answers and turns' ends come in any order that their contracts allow.
 
-mod act;
+mod actions;
 mod answers;
 mod clients;
 mod quiet;
@@ -32,13 +32,13 @@ const MAILBOX: usize = 6;
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Every promise that was broken.
-    pub breaches: Vec<String>,
+    pub violations: Vec<String>,
     /// Requests that were answered, by their end.
     pub ends: BTreeMap<String, u64>,
 }
 
 /// Something that a shard's node has under way.
-enum Under {
+enum Pending {
     Store(Request, u64),
     Turn { entity: Entity, generation: u64, turn: TurnId, run: Option<Arc<Message>> },
 }
@@ -47,14 +47,14 @@ struct Shard {
     machine: Machine,
     store: Store,
     /// In the order asked: the store keeps it.
-    asked: VecDeque<Under>,
-    turns: Vec<Under>,
+    asked: VecDeque<Pending>,
+    turns: Vec<Pending>,
     instances: BTreeMap<Entity, u64>,
     epoch: u64,
     over: bool,
 }
 
-struct Rig {
+struct Harness {
     rng: Rng,
     now: u64,
     shards: Vec<Shard>,
@@ -74,7 +74,7 @@ struct Rig {
 pub fn run(seed: u64) -> Report {
     let mut rng = Rng::new(seed);
     let most = rng.range(1, 4) as usize;
-    let mut rig = Rig {
+    let mut rig = Harness {
         now: 10_000,
         shards: Vec::new(),
         cap: InstanceSlots::new(most),
@@ -103,7 +103,7 @@ pub fn run(seed: u64) -> Report {
     }
     for _ in 0..1_500 {
         rig.step();
-        if !rig.report.breaches.is_empty() {
+        if !rig.report.violations.is_empty() {
             return rig.report;
         }
     }
@@ -111,7 +111,7 @@ pub fn run(seed: u64) -> Report {
     rig.report
 }
 
-impl Rig {
+impl Harness {
     fn machine(&mut self, shard: usize, epoch: u64) -> Machine {
         let settings = Settings {
             order_timeout: 60,
@@ -142,7 +142,7 @@ impl Rig {
     fn begin(&mut self, shard: usize) {
         self.carry_out(shard);
         self.deploy(shard);
-        self.tell(shard, Event::LeaseRenewed { sent_at: self.now, lease: LEASE });
+        self.handle_event(shard, Event::LeaseRenewed { sent_at: self.now, lease: LEASE });
     }
 
     fn deploy(&mut self, shard: usize) {
@@ -153,7 +153,7 @@ impl Rig {
                 idle_timeout: 120,
                 has_stop_hook: has_stop,
             };
-            self.tell(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
+            self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }
     }
 
@@ -169,7 +169,9 @@ impl Rig {
                 self.revision += 1;
                 (0..2).for_each(|shard| self.deploy(shard));
             }
-            96 if self.rng.chance(30) => self.tell(shard, Event::Stop(StopReason::HandedOff)),
+            96 if self.rng.chance(30) => {
+                self.handle_event(shard, Event::Stop(StopReason::HandedOff))
+            }
             97 if self.rng.chance(30) => self.steal(shard),
             97 if self.rng.chance(30) => self.forget(shard),
             98 => self.pass(500, 3_000),
@@ -181,17 +183,17 @@ impl Rig {
 
     /// The node knows that the shard is another's: nothing is left, whatever was under way.
     fn forget(&mut self, shard: usize) {
-        self.tell(shard, Event::Drop);
+        self.handle_event(shard, Event::Drop);
         let it = &mut self.shards[shard];
         it.over = true;
         if it.machine.stats().0 > 0 || !it.instances.is_empty() {
-            self.report.breaches.push("a forgotten shard has something left".into());
+            self.report.violations.push("a forgotten shard has something left".into());
         }
     }
 
     fn suspend_or_resume(&mut self, shard: usize) {
         let suspended = self.shards[shard].machine.is_suspended();
-        self.tell(shard, if suspended { Event::Resume } else { Event::Suspend });
+        self.handle_event(shard, if suspended { Event::Resume } else { Event::Suspend });
     }
 
     /// A shard that came to its end is assigned anew.
@@ -225,7 +227,7 @@ impl Rig {
         self.now += self.rng.range(low, high);
         for shard in 0..self.shards.len() {
             if self.shards[shard].machine.next_wake().is_some_and(|wake| wake <= self.now) {
-                self.tell(shard, Event::Tick);
+                self.handle_event(shard, Event::Tick);
             }
         }
         if self.rng.chance(60) {
@@ -235,7 +237,7 @@ impl Rig {
 
     fn renew(&mut self) {
         (0..self.shards.len()).for_each(|shard| {
-            self.tell(shard, Event::LeaseRenewed { sent_at: self.now, lease: LEASE })
+            self.handle_event(shard, Event::LeaseRenewed { sent_at: self.now, lease: LEASE })
         });
     }
 }

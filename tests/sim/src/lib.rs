@@ -7,20 +7,20 @@
 //! In the small one two nodes take turns at one shard. A stand-in for the manager assigns it: it is as strict as the rules ask
 //! (R7: nobody is assigned before the incarnation is known dead or has said that it stopped) and no cleverer.
 
-mod books;
 pub mod cluster;
-mod finding;
 pub mod guest;
+mod history_check;
 pub mod hostile;
 mod node;
 mod queue;
 pub mod rng;
 mod run_digest;
+mod session;
 pub mod store;
 mod tally;
-mod verdict;
+mod violation;
 mod world;
 
-pub use finding::{Broken, Finding, WRONG_VERSIONS};
 pub use tally::{KINDS, Tally};
+pub use violation::{Violation, ViolationKind, WRONG_VERSIONS};
 pub use world::{Options, Report, run};

@@ -10,7 +10,7 @@ use crate::guest::Instance;
 
 /// Who waits for a reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct ReplyTo {
     pub(crate) client: usize,
     /// The connection that the copy came on; none: nobody gets the reply.
     pub(crate) line: Option<u64>,
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     pub(crate) paused_until: u64,
     /// Its renewals do not arrive until then.
-    pub(crate) mute_until: u64,
+    pub(crate) drop_renewals_until: u64,
     /// When it sent its last successful renewal, by its own clock.
     pub(crate) renewed: Option<u64>,
     /// How long after a lapse its shards hear of it.
@@ -47,7 +47,7 @@ pub(crate) struct Node {
     /// Activations that wait for the entity's state.
     pub(crate) starting: HashMap<Entity, u64>,
     /// Who waits for which reply.
-    pub(crate) tokens: BTreeMap<ReplyToken, Asker>,
+    pub(crate) tokens: BTreeMap<ReplyToken, ReplyTo>,
     /// When a tick is due.
     pub(crate) armed: Option<u64>,
     /// Everything that the machine was told and did, for the replay.

@@ -16,19 +16,19 @@ impl<T> Queue<T> {
 
     pub(crate) fn put(&mut self, when: u64, happening: T) {
         self.order += 1;
-        self.heap.push(Reverse(Timed { at: (when, self.order), happening }));
+        self.heap.push(Reverse(Timed { at: (when, self.order), event: happening }));
     }
 
     /// The next one, with its time.
     pub(crate) fn take(&mut self) -> Option<(u64, T)> {
-        self.heap.pop().map(|Reverse(Timed { at, happening })| (at.0, happening))
+        self.heap.pop().map(|Reverse(Timed { at, event: happening })| (at.0, happening))
     }
 }
 
 /// Compared by its place alone.
 struct Timed<T> {
     at: (u64, u64),
-    happening: T,
+    event: T,
 }
 
 impl<T> PartialEq for Timed<T> {

@@ -17,7 +17,7 @@ use crate::rng::Rng;
 
 /// A rule of the store that a run may switch off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Breach {
+pub enum StoreMutation {
     /// Commits are judged by their epoch alone: neither the exact claim nor the version is checked (R1).
     EpochOnly,
     /// Claims are not checked at all (R1, R4).
@@ -67,7 +67,7 @@ pub enum Request {
 
 /// Its answer.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum Response {
     /// To a claim.
     Claim(ClaimOutcome),
     /// To commits.
@@ -84,10 +84,10 @@ pub struct Store {
     disk: Image,
     cache: Image,
     /// Answers that wait for the next sync, with what names them to the world.
-    waiting: Vec<(u64, Answer)>,
+    unsynced_responses: Vec<(u64, Response)>,
     dirty: bool,
     stopped: bool,
-    breaches: Vec<Breach>,
+    mutations: Vec<StoreMutation>,
     /// An old copy of the disk, for [`Breach::OldCopy`].
     old: Option<Image>,
     /// What the disk really holds under clean pages that it never saw, for [`Breach::TrustCache`].
@@ -97,12 +97,12 @@ pub struct Store {
 impl Store {
     /// An empty store.
     #[must_use]
-    pub fn new(breaches: Vec<Breach>) -> Self {
-        Self { breaches, ..Self::default() }
+    pub fn new(breaches: Vec<StoreMutation>) -> Self {
+        Self { mutations: breaches, ..Self::default() }
     }
 
-    fn off(&self, breach: Breach) -> bool {
-        self.breaches.contains(&breach)
+    fn has_mutation(&self, breach: StoreMutation) -> bool {
+        self.mutations.contains(&breach)
     }
 
     /// What is durable.
@@ -114,16 +114,16 @@ impl Store {
     /// Whether a sync is needed before anybody is answered.
     #[must_use]
     pub fn needs_sync(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.unsynced_responses.is_empty()
     }
 
     /// Takes a request; the answer may come at once or with a sync.
-    pub fn request(&mut self, tag: u64, request: Request) -> Vec<(u64, Answer)> {
+    pub fn request(&mut self, tag: u64, request: Request) -> Vec<(u64, Response)> {
         if self.stopped {
             return vec![(tag, refusal(&request, "the store has stopped"))];
         }
         let (answer, wrote) = match request {
-            Request::Claim(claim) => (Answer::Claim(self.claim(&claim)), true),
+            Request::Claim(claim) => (Response::Claim(self.claim(&claim)), true),
             Request::Commit(commits) => {
                 let outcomes = commits
                     .into_iter()
@@ -132,44 +132,49 @@ impl Store {
                         (entity, turn, self.commit(commit))
                     })
                     .collect();
-                (Answer::Commit(outcomes), true)
+                (Response::Commit(outcomes), true)
             }
-            Request::Load(entity) => (Answer::Load(entity.clone(), Ok(self.load(&entity))), false),
+            Request::Load(entity) => {
+                (Response::Load(entity.clone(), Ok(self.load(&entity))), false)
+            }
             Request::State(entity) => {
-                (Answer::State(entity.clone(), Ok(self.state(&entity))), false)
+                (Response::State(entity.clone(), Ok(self.state(&entity))), false)
             }
         };
-        let is_commit = matches!(answer, Answer::Commit(_));
+        let is_commit = matches!(answer, Response::Commit(_));
         let at_once = if is_commit {
-            self.off(Breach::AckUnsynced)
+            self.has_mutation(StoreMutation::AckUnsynced)
         } else if wrote {
-            self.off(Breach::ReadUnsynced)
+            self.has_mutation(StoreMutation::ReadUnsynced)
         } else {
-            !self.dirty || self.off(Breach::ReadUnsynced)
+            !self.dirty || self.has_mutation(StoreMutation::ReadUnsynced)
         };
         self.dirty |= wrote;
         if at_once {
             return vec![(tag, answer)];
         }
-        self.waiting.push((tag, answer));
+        self.unsynced_responses.push((tag, answer));
         Vec::new()
     }
 
     /// Makes all that is applied durable, and answers.
-    pub fn sync(&mut self) -> Vec<(u64, Answer)> {
-        if self.off(Breach::OldCopy) && self.old.is_none() && self.cache.turns.len() > 8 {
+    pub fn sync(&mut self) -> Vec<(u64, Response)> {
+        if self.has_mutation(StoreMutation::OldCopy)
+            && self.old.is_none()
+            && self.cache.turns.len() > 8
+        {
             self.old = Some(self.disk.clone());
         }
         self.cache.sequence += 1;
         self.disk = self.cache.clone();
         self.dirty = false;
-        std::mem::take(&mut self.waiting)
+        std::mem::take(&mut self.unsynced_responses)
     }
 
     /// A sync that fails: what was applied may be on disk or not, and nobody can tell. The store stops.
-    pub fn fail_sync(&mut self, rng: &mut Rng) -> Vec<(u64, Answer)> {
+    pub fn fail_sync(&mut self, rng: &mut Rng) -> Vec<(u64, Response)> {
         self.stopped = true;
-        if self.off(Breach::TrustCache) {
+        if self.has_mutation(StoreMutation::TrustCache) {
             self.under.get_or_insert_with(|| self.disk.clone());
         } else if rng.chance(50) {
             self.disk = self.cache.clone();
@@ -180,7 +185,7 @@ impl Store {
     /// The process dies; with the power gone, unsynced pages may be lost, whole batches at a time.
     pub fn crash(&mut self, power: bool, rng: &mut Rng) {
         self.stopped = true;
-        self.waiting.clear();
+        self.unsynced_responses.clear();
         if !power || rng.chance(50) {
             self.disk = self.cache.clone();
         }
@@ -192,32 +197,36 @@ impl Store {
 
     /// Opens the store again.
     pub fn reopen(&mut self) {
-        if self.off(Breach::TornTurns) && self.disk.turns.len() < self.cache.turns.len() {
+        if self.has_mutation(StoreMutation::TornTurns)
+            && self.disk.turns.len() < self.cache.turns.len()
+        {
             // Heads reached the disk, the records beside them did not.
             self.disk.heads = self.cache.heads.clone();
             self.disk.turns = self.cache.turns.clone();
         }
-        if self.off(Breach::TrustCache) {
+        if self.has_mutation(StoreMutation::TrustCache) {
             self.dirty = false;
         } else {
             self.cache = self.disk.clone();
             self.dirty = false;
         }
-        if let Some(old) = self.old.take_if(|_| self.breaches.contains(&Breach::OldCopy)) {
+        if let Some(old) = self.old.take_if(|_| self.mutations.contains(&StoreMutation::OldCopy)) {
             self.disk = old.clone();
             self.cache = old;
         }
         self.stopped = false;
     }
 
-    fn lose_waiting(&mut self, why: &str) -> Vec<(u64, Answer)> {
-        let waiting = std::mem::take(&mut self.waiting);
+    fn lose_waiting(&mut self, why: &str) -> Vec<(u64, Response)> {
+        let waiting = std::mem::take(&mut self.unsynced_responses);
         waiting.into_iter().map(|(tag, answer)| (tag, unknown(answer, why))).collect()
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimOutcome {
         match &self.cache.claim {
-            Some(standing) if !claim.supersedes(standing) && !self.off(Breach::NoClaims) => {
+            Some(standing)
+                if !claim.supersedes(standing) && !self.has_mutation(StoreMutation::NoClaims) =>
+            {
                 ClaimOutcome::Refused { current: Box::new(standing.clone()) }
             }
             _ => {
@@ -236,10 +245,11 @@ impl Store {
         }
         let stored = stored.map_or(0, |head| head.version);
         let standing = self.cache.claim.as_ref();
-        let (claim_good, version_good) = if self.off(Breach::EpochOnly) {
+        let (claim_good, version_good) = if self.has_mutation(StoreMutation::EpochOnly) {
             (standing.is_some_and(|standing| commit.claim.epoch >= standing.epoch), true)
         } else {
-            let exact = standing == Some(&*commit.claim) || self.off(Breach::NoClaims);
+            let exact =
+                standing == Some(&*commit.claim) || self.has_mutation(StoreMutation::NoClaims);
             (exact, stored == commit.expected_version)
         };
         if !claim_good {
@@ -285,34 +295,34 @@ impl Store {
 
 /// The answer of a store that cannot be reached or has stopped: nothing was written.
 #[must_use]
-pub fn refusal(request: &Request, why: &str) -> Answer {
+pub fn refusal(request: &Request, why: &str) -> Response {
     match request {
-        Request::Claim(_) => Answer::Claim(ClaimOutcome::Failed(why.into())),
+        Request::Claim(_) => Response::Claim(ClaimOutcome::Failed(why.into())),
         Request::Commit(commits) => {
             let limit = CommitOutcome::Refused(CommitRefusal::LimitReached(why.into()));
             let outcomes = commits.iter();
-            Answer::Commit(
+            Response::Commit(
                 outcomes.map(|c| (c.entity.clone(), c.head.turn, limit.clone())).collect(),
             )
         }
-        Request::Load(entity) => Answer::Load(entity.clone(), Err(why.into())),
-        Request::State(entity) => Answer::State(entity.clone(), Err(why.into())),
+        Request::Load(entity) => Response::Load(entity.clone(), Err(why.into())),
+        Request::State(entity) => Response::State(entity.clone(), Err(why.into())),
     }
 }
 
 /// The answer to somebody who cannot know what became of a request.
 #[must_use]
-pub fn unknown(answer: Answer, why: &str) -> Answer {
+pub fn unknown(answer: Response, why: &str) -> Response {
     match answer {
-        Answer::Claim(_) => Answer::Claim(ClaimOutcome::Failed(why.into())),
-        Answer::Commit(outcomes) => Answer::Commit(
+        Response::Claim(_) => Response::Claim(ClaimOutcome::Failed(why.into())),
+        Response::Commit(outcomes) => Response::Commit(
             outcomes
                 .into_iter()
                 .map(|(entity, turn, _)| (entity, turn, CommitOutcome::Unknown(why.into())))
                 .collect(),
         ),
-        Answer::Load(entity, _) => Answer::Load(entity, Err(why.into())),
-        Answer::State(entity, _) => Answer::State(entity, Err(why.into())),
+        Response::Load(entity, _) => Response::Load(entity, Err(why.into())),
+        Response::State(entity, _) => Response::State(entity, Err(why.into())),
     }
 }
 
@@ -334,7 +344,7 @@ impl Request {
     }
 }
 
-impl Answer {
+impl Response {
     /// The same, with every entity's name changed.
     #[must_use]
     pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {

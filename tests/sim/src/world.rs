@@ -1,8 +1,8 @@
 //! The world: events in virtual time, faults, and the judgement at the end.
 
 mod clients;
+mod event;
 mod faults;
-mod happening;
 mod lease;
 mod manager;
 mod nodes;
@@ -25,17 +25,17 @@ use ostraca_core::shard::{
 };
 use ostraca_oracle::Operation;
 
-use self::clients::{Client, Parcel};
-use self::happening::{Fault, Happening};
-use crate::finding::{Broken, Finding};
+use self::clients::{Client, MessageCopy};
+use self::event::{Fault, SimEvent};
 use crate::guest::Instance;
-use crate::node::{Asker, Node};
+use crate::history_check::HistoryCheck;
+use crate::node::{Node, ReplyTo};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
-use crate::store::{self, Answer, Breach, Request, Store};
+use crate::store::{self, Request, Response, Store, StoreMutation};
 use crate::tally::Tally;
-use crate::verdict::Verdict;
+use crate::violation::{Violation, ViolationKind};
 
 /// What a run does differently from the rules.
 #[derive(Clone, Debug)]
@@ -43,13 +43,13 @@ pub struct Options {
     /// Rules of the core switched off.
     pub mutations: Vec<Mutation>,
     /// Rules of the store switched off.
-    pub breaches: Vec<Breach>,
+    pub store_mutations: Vec<StoreMutation>,
     /// The guest keeps the effects of refused turns (R21).
     pub keep_errors: bool,
     /// A deploy changes where entities live, though there are some (R23).
     pub rebind: bool,
     /// Rules of the clients' books switched off.
-    pub client: Vec<ledger::Mutation>,
+    pub client_mutations: Vec<ledger::Mutation>,
     /// Every strike loses renewals, and who watches a lease may be late: zombies answer for long (R8).
     pub zombies: bool,
     /// Of ten messages so many are queries.
@@ -68,10 +68,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             mutations: Vec::new(),
-            breaches: Vec::new(),
+            store_mutations: Vec::new(),
             keep_errors: false,
             rebind: false,
-            client: Vec::new(),
+            client_mutations: Vec::new(),
             zombies: false,
             queries: 3,
             impatient: 15,
@@ -86,7 +86,7 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Every promise that was broken.
-    pub breaches: Vec<Finding>,
+    pub breaches: Vec<Violation>,
     /// What occurred.
     pub tally: Tally,
     /// What the clients saw.
@@ -104,7 +104,7 @@ struct World {
     rng: Rng,
     options: Options,
     now: u64,
-    queue: Queue<Happening>,
+    queue: Queue<SimEvent>,
     nodes: Vec<Node>,
     clients: Vec<Client>,
     /// What the books take for the beginning of time.
@@ -132,7 +132,7 @@ struct World {
     last_request: BTreeMap<(usize, u64), u64>,
     /// Turns whose commit was refused: a second delivery of the same call must not let them in.
     refused: BTreeSet<TurnId>,
-    breaches: Vec<Finding>,
+    violations: Vec<Violation>,
     tally: Tally,
     digest: RunDigest,
 }
@@ -143,7 +143,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     let mut rng = Rng::new(seed);
     let clients = rng.range(2, 5) as usize;
     let mut world = World {
-        store: Store::new(options.breaches.clone()),
+        store: Store::new(options.store_mutations.clone()),
         options,
         now: 0,
         queue: Queue::new(),
@@ -169,7 +169,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         deadlines: HashMap::new(),
         last_request: BTreeMap::new(),
         refused: BTreeSet::new(),
-        breaches: Vec::new(),
+        violations: Vec::new(),
         tally: Tally::default(),
         digest: RunDigest::default(),
         rng,
@@ -179,11 +179,11 @@ pub fn run(seed: u64, options: Options) -> Report {
     }
     world.start();
     world.live();
-    world.judge()
+    world.finish()
 }
 
 impl World {
-    fn at(&mut self, delay: u64, happening: Happening) {
+    fn at(&mut self, delay: u64, happening: SimEvent) {
         self.queue.put(self.now + delay, happening);
     }
 
@@ -193,18 +193,18 @@ impl World {
         while let Some((when, happening)) = self.queue.take() {
             self.now = when;
             steps += 1;
-            if matches!(happening, Happening::Strike(_)) {
+            if matches!(happening, SimEvent::InjectFault(_)) {
                 last_fault = when;
             }
-            self.happen(happening);
+            self.handle(happening);
             let done = self.issued >= self.options.messages
-                && self.clients.iter().all(|client| client.books.unresolved.is_empty());
+                && self.clients.iter().all(|client| client.session.unresolved.is_empty());
             if done && self.now > 2_600 && self.held_copies == 0 {
                 return;
             }
             if self.now > last_fault.max(3_000) + SETTLE || steps > 2_000_000 {
-                let left: usize = self.clients.iter().map(|it| it.books.unresolved.len()).sum();
-                self.breaches.push(Broken::Unanswered.because(format!(
+                let left: usize = self.clients.iter().map(|it| it.session.unresolved.len()).sum();
+                self.violations.push(ViolationKind::Unanswered.because(format!(
                     "{left} messages were not resolved in time after the last fault"
                 )));
                 return;
@@ -212,35 +212,35 @@ impl World {
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn handle(&mut self, happening: SimEvent) {
         match happening {
-            Happening::Issue { client } => self.issue(client),
-            Happening::Session { client } => self.session_tick(client),
-            Happening::Arrive { node, copy } => self.arrive(node, copy),
-            Happening::Release { copy } => self.release(copy),
-            Happening::Reply { asker, epoch, outcome } => {
-                let Asker { client, line, probe, sequence, kind } = asker;
+            SimEvent::Issue { client } => self.issue(client),
+            SimEvent::Session { client } => self.session_tick(client),
+            SimEvent::Arrive { node, copy } => self.arrive(node, copy),
+            SimEvent::Release { copy } => self.release(copy),
+            SimEvent::Reply { asker, epoch, outcome } => {
+                let ReplyTo { client, line, probe, sequence, kind } = asker;
                 if !probe {
                     self.replied(client, line, (sequence, kind, epoch), outcome);
                 } else if matches!(outcome, Outcome::Final { .. }) {
                     let why = format!("a reused id was answered: {outcome:?}");
-                    self.breaches.push(Broken::ReusedIdAnswered.because(why));
+                    self.violations.push(ViolationKind::ReusedIdAnswered.because(why));
                 }
             }
-            Happening::Missed { client, line, sequence, copies } => {
+            SimEvent::Missed { client, line, sequence, copies } => {
                 self.missed(client, line, sequence, copies);
             }
-            Happening::AtStore { node, incarnation, connection, tag, request } => {
+            SimEvent::AtStore { node, incarnation, connection, tag, request } => {
                 self.at_store(node, incarnation, connection, tag, request);
             }
-            Happening::Sync => self.sync(),
-            Happening::FromStore { node, incarnation, connection, tag, answer } => {
-                self.heard_store(node, incarnation, connection, tag, answer);
+            SimEvent::Sync => self.sync(),
+            SimEvent::FromStore { node, incarnation, connection, tag, response: answer } => {
+                self.store_responded(node, incarnation, connection, tag, answer);
             }
-            Happening::Ran { node, incarnation, event, run } => {
+            SimEvent::Ran { node, incarnation, event, run } => {
                 self.ran(node, incarnation, event, run);
             }
-            Happening::Tick { node, incarnation } => {
+            SimEvent::Tick { node, incarnation } => {
                 if self.nodes[node].incarnation == incarnation {
                     self.nodes[node].armed = None;
                 }
@@ -248,48 +248,48 @@ impl World {
                 if self.nodes[node].incarnation != incarnation || !self.nodes[node].alive {
                 } else if paused > self.now {
                     self.nodes[node].armed = Some(paused);
-                    self.at(paused - self.now, Happening::Tick { node, incarnation });
+                    self.at(paused - self.now, SimEvent::Tick { node, incarnation });
                 } else {
                     let due = self.nodes[node].machine.as_ref().and_then(Machine::next_wake);
                     let mono = self.nodes[node].mono(self.now);
                     if due.is_some_and(|due| due <= mono) {
-                        self.tell(node, Event::Tick);
+                        self.handle_event(node, Event::Tick);
                     } else {
                         self.arm(node);
                     }
                 }
             }
-            Happening::Renew { node } => self.renew(node),
-            Happening::RenewalSeen { node, incarnation, sent } => {
+            SimEvent::Renew { node } => self.renew(node),
+            SimEvent::RenewalSeen { node, incarnation, sent } => {
                 self.renewal_seen(node, incarnation, sent);
             }
-            Happening::Renewed { node, incarnation, sent } => {
+            SimEvent::Renewed { node, incarnation, sent } => {
                 self.renewed(node, incarnation, sent);
             }
-            Happening::Lapse { node, incarnation } => self.lapse(node, incarnation),
-            Happening::ReadClaims { node, incarnation } => self.read_claims(node, incarnation),
-            Happening::Manage => self.manage(),
-            Happening::Assigned { node, incarnation, epoch } => {
+            SimEvent::Lapse { node, incarnation } => self.lapse(node, incarnation),
+            SimEvent::ReadClaims { node, incarnation } => self.read_claims(node, incarnation),
+            SimEvent::Manage => self.manage(),
+            SimEvent::Assigned { node, incarnation, epoch } => {
                 self.assigned(node, incarnation, epoch);
             }
-            Happening::Strike(fault) => self.strike(fault),
-            Happening::NodeUp { node, incarnation } => {
+            SimEvent::InjectFault(fault) => self.inject_fault(fault),
+            SimEvent::NodeUp { node, incarnation } => {
                 if self.nodes[node].incarnation != incarnation {
                     return;
                 }
                 let process = self.process();
                 self.nodes[node] = process;
-                self.at(1, Happening::Renew { node });
+                self.at(1, SimEvent::Renew { node });
             }
-            Happening::StoreUp if !self.store_up => {
+            SimEvent::StoreUp if !self.store_up => {
                 self.store.reopen();
                 self.store_up = true;
             }
-            Happening::StoreUp => {}
+            SimEvent::StoreUp => {}
         }
     }
 
-    fn judge(mut self) -> Report {
+    fn finish(mut self) -> Report {
         for node in 0..2 {
             if let Some(machine) = self.nodes[node].machine.take() {
                 self.replay(node, machine);
@@ -297,16 +297,16 @@ impl World {
         }
         self.store.crash(true, &mut self.rng);
         self.store.reopen();
-        let mut verdict = Verdict::default();
+        let mut verdict = HistoryCheck::default();
         let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| message.id);
         verdict.durable(self.store.durable(), message_of);
         // A run that ends early leaves messages without an outcome.
         self.close_clients();
-        let seen = self.clients.into_iter().map(|it| (it.books.key, it.books.history));
+        let seen = self.clients.into_iter().map(|it| (it.session.key, it.session.history));
         let (broken, history) = verdict.of(seen.collect());
-        self.breaches.extend(broken);
+        self.violations.extend(broken);
         let digest = self.digest.finish(&history);
-        Report { breaches: self.breaches, tally: self.tally, history, digest }
+        Report { breaches: self.violations, tally: self.tally, history, digest }
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_client::ledger::Mutation;
 use ostraca_core::{node, route, shard};
-use ostraca_oracle::Broken as History;
+use ostraca_oracle::ViolationKind as History;
 use ostraca_sim::cluster::{GatewayMutation, Options, run};
-use ostraca_sim::store::Breach;
-use ostraca_sim::{Broken, WRONG_VERSIONS};
+use ostraca_sim::store::StoreMutation;
+use ostraca_sim::{ViolationKind, WRONG_VERSIONS};
 
 /// Seeds that every test runs, to say how many of them see what is broken.
 const SAMPLE: u64 = 100;
@@ -17,27 +17,27 @@ const SEEDS: u64 = 12_000;
 /// A query that reads too little, by its version, by what it holds, or less than its own session had written: an owner
 /// that was replaced answers from before what the session wrote at the next one. To the oracle that is two breaches at
 /// once, one of real time and one of the session's order, so the second follows and is never named.
-const STALE: &[Broken] = &[
-    Broken::History(History::StaleQuery),
-    Broken::History(History::QueryValue),
-    Broken::History(History::QueryOvertook),
+const STALE: &[ViolationKind] = &[
+    ViolationKind::History(History::StaleQuery),
+    ViolationKind::History(History::QueryValue),
+    ViolationKind::History(History::StaleSessionRead),
 ];
 
 /// A lease that is counted for too long outlives the life.
-const RELIES: Broken = Broken::ReliesThoughOver;
+const RELIES: ViolationKind = ViolationKind::EndedLeaseTrusted;
 
 /// What a seed broke: whether it is what is named. Any breach that is not named, and does not follow from it, fails.
 #[track_caller]
-fn sees(options: &Options, named: Broken, follows: &[Broken], seed: u64) -> bool {
-    let found = run(seed, options.clone()).breaches;
-    let stray = found.iter().find(|it| it.broken != named && !follows.contains(&it.broken));
+fn sees(options: &Options, named: ViolationKind, follows: &[ViolationKind], seed: u64) -> bool {
+    let found = run(seed, options.clone()).violations;
+    let stray = found.iter().find(|it| it.kind != named && !follows.contains(&it.kind));
     assert!(stray.is_none(), "seed {seed}: {stray:?}, where {named:?} is to break");
-    found.iter().any(|it| it.broken == named)
+    found.iter().any(|it| it.kind == named)
 }
 
 /// At least so many of a hundred seeds break what is named; where that is none, some seed does.
 #[track_caller]
-fn breaks(options: &Options, named: Broken, follows: &[Broken], least: u64) {
+fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], least: u64) {
     let seen = (1..=SAMPLE).filter(|seed| sees(options, named, follows, *seed)).count() as u64;
     // Shown by a failing test, and by `--nocapture`.
     eprintln!("{named:?}: seen by {seen} of {SAMPLE} seeds");
@@ -76,115 +76,175 @@ fn reads_stale(options: &Options, least: u64) {
 }
 
 #[track_caller]
-fn without(mutation: node::Mutation, named: Broken, follows: &[Broken], least: u64) {
-    breaks(&Options { node: vec![mutation], ..Options::default() }, named, follows, least);
+fn without(mutation: node::Mutation, named: ViolationKind, follows: &[ViolationKind], least: u64) {
+    breaks(
+        &Options { node_mutations: vec![mutation], ..Options::default() },
+        named,
+        follows,
+        least,
+    );
 }
 
 #[track_caller]
-fn router_without(mutation: route::Mutation, named: Broken, follows: &[Broken], least: u64) {
-    breaks(&Options { route: vec![mutation], ..Options::default() }, named, follows, least);
+fn router_without(
+    mutation: route::Mutation,
+    named: ViolationKind,
+    follows: &[ViolationKind],
+    least: u64,
+) {
+    breaks(
+        &Options { route_mutations: vec![mutation], ..Options::default() },
+        named,
+        follows,
+        least,
+    );
 }
 
 #[track_caller]
-fn shard_without(mutation: shard::Mutation, named: Broken, follows: &[Broken], least: u64) {
-    breaks(&Options { shard: vec![mutation], ..Options::default() }, named, follows, least);
+fn shard_without(
+    mutation: shard::Mutation,
+    named: ViolationKind,
+    follows: &[ViolationKind],
+    least: u64,
+) {
+    breaks(
+        &Options { shard_mutations: vec![mutation], ..Options::default() },
+        named,
+        follows,
+        least,
+    );
 }
 
 #[track_caller]
-fn client_without(mutation: Mutation, named: Broken, follows: &[Broken], least: u64) {
-    breaks(&Options { client: vec![mutation], ..Options::default() }, named, follows, least);
+fn client_without(mutation: Mutation, named: ViolationKind, follows: &[ViolationKind], least: u64) {
+    breaks(
+        &Options { client_mutations: vec![mutation], ..Options::default() },
+        named,
+        follows,
+        least,
+    );
 }
 
 #[test]
 fn r7_assigning_before_mark_dead_is_detected() {
-    without(node::Mutation::AssignWithoutDeath, Broken::OwnerReplacedAlive, &[], 80);
+    without(node::Mutation::AssignWithoutDeath, ViolationKind::OwnerReplacedAlive, &[], 80);
 }
 
 #[test]
 fn r7_registering_over_a_live_lease_is_detected() {
-    without(node::Mutation::RegisterOverLiveLease, Broken::RegisteredEarly, &[RELIES], 15);
+    without(
+        node::Mutation::RegisterOverLiveLease,
+        ViolationKind::RegisteredOverLiveLease,
+        &[RELIES],
+        15,
+    );
 }
 
 #[test]
 fn r8_relying_on_a_longer_lease_before_its_row_is_detected() {
     let node = vec![node::Mutation::ApplyLeaseImmediately];
-    let options = Options { node, settings: true, ..Options::default() };
+    let options = Options { node_mutations: node, settings: true, ..Options::default() };
     breaks(&options, RELIES, STALE, 0);
 }
 
 #[test]
 fn r9_resuming_without_a_claim_check_is_detected() {
-    without(node::Mutation::ResumeWithoutClaimCheck, Broken::ResumedBlindly, &[], 25);
+    without(
+        node::Mutation::ResumeWithoutClaimCheck,
+        ViolationKind::ResumedWithoutClaimCheck,
+        &[],
+        25,
+    );
 }
 
 #[test]
 fn r9_shards_kept_without_a_store_stay_unserved() {
-    without(node::Mutation::KeepShardsWithoutStore, Broken::Unserved, &[Broken::Unanswered], 0);
+    without(
+        node::Mutation::KeepShardsWithoutStore,
+        ViolationKind::Unserved,
+        &[ViolationKind::Unanswered],
+        0,
+    );
 }
 
 #[test]
 fn r10_deciding_before_sealing_is_detected() {
-    without(node::Mutation::SkipSeal, Broken::DecidedUnsealed, &[], 20);
+    without(node::Mutation::SkipSeal, ViolationKind::DecidedUnsealed, &[], 20);
 }
 
 #[test]
 fn r11_counting_an_answer_to_another_hand_off_is_detected() {
-    without(node::Mutation::SkipHandOffMatching, Broken::OwnerReplacedAlive, &[], 0);
+    without(node::Mutation::SkipHandOffMatching, ViolationKind::OwnerReplacedAlive, &[], 0);
 }
 
 #[test]
 fn r11_keeping_unreported_assignments_leaves_shards_unserved() {
-    without(node::Mutation::KeepUnreportedAssignments, Broken::Unserved, &[Broken::Unanswered], 0);
+    without(
+        node::Mutation::KeepUnreportedAssignments,
+        ViolationKind::Unserved,
+        &[ViolationKind::Unanswered],
+        0,
+    );
 }
 
 #[test]
 fn r11_ignoring_manager_silence_leaves_shards_unserved() {
-    without(node::Mutation::IgnoreManagerSilence, Broken::Unserved, &[Broken::Unanswered], 0);
+    without(
+        node::Mutation::IgnoreManagerSilence,
+        ViolationKind::Unserved,
+        &[ViolationKind::Unanswered],
+        0,
+    );
 }
 
 #[test]
 fn r24_ignoring_unrunnable_types_is_detected() {
-    without(node::Mutation::IgnoreUnrunnableTypes, Broken::Unanswered, &[], 0);
+    without(node::Mutation::IgnoreUnrunnableTypes, ViolationKind::Unanswered, &[], 0);
 }
 
 #[test]
 fn r12_requiring_all_acks_blocks_a_hand_off() {
-    without(node::Mutation::RequireAllAcks, Broken::WaitedForAcks, &[Broken::Unanswered], 10);
+    without(
+        node::Mutation::RequireAllAcks,
+        ViolationKind::WaitedForAcks,
+        &[ViolationKind::Unanswered],
+        10,
+    );
 }
 
 #[test]
 fn r7_assigning_a_shard_before_it_stopped_is_detected() {
-    without(node::Mutation::AssignBeforeStopped, Broken::OwnerReplacedAlive, &[], 80);
+    without(node::Mutation::AssignBeforeStopped, ViolationKind::OwnerReplacedAlive, &[], 80);
 }
 
 #[test]
 fn r5_an_epoch_used_twice_is_detected() {
-    without(node::Mutation::ReuseEpoch, Broken::EpochOrder, &[], 90);
+    without(node::Mutation::ReuseEpoch, ViolationKind::EpochOrder, &[], 90);
 }
 
 #[test]
 fn r9_not_suspending_after_a_lapse_is_detected() {
-    without(node::Mutation::SkipSuspend, Broken::NotSuspended, &[], 40);
+    without(node::Mutation::SkipSuspend, ViolationKind::NotSuspended, &[], 40);
 }
 
 #[test]
 fn r9_a_turn_without_a_lease_needs_two_mutations() {
     let options = Options {
-        node: vec![node::Mutation::SkipSuspend],
-        shard: vec![shard::Mutation::QueryWithoutLease],
+        node_mutations: vec![node::Mutation::SkipSuspend],
+        shard_mutations: vec![shard::Mutation::QueryWithoutLease],
         ..Options::default()
     };
     breaks(
         &options,
-        Broken::TurnWithoutLease,
-        &[Broken::NotSuspended, STALE[0], STALE[1], STALE[2]],
+        ViolationKind::TurnWithoutLease,
+        &[ViolationKind::NotSuspended, STALE[0], STALE[1], STALE[2]],
         0,
     );
 }
 
 #[test]
 fn s15_announcing_a_hand_off_before_writing_it_is_detected() {
-    without(node::Mutation::SkipWriteAhead, Broken::NotAhead, &[], 90);
+    without(node::Mutation::SkipWriteAhead, ViolationKind::SentBeforeWritten, &[], 90);
 }
 
 #[test]
@@ -192,153 +252,158 @@ fn r16_not_run_for_a_message_in_doubt_is_detected() {
     // What was told as not run made a version that nothing explains, or only a command that is unknown and did not. And
     // where it was told as too old, its client stamps it anew, and it runs a second time.
     let follows = &[
-        Broken::History(History::Unexplained),
-        Broken::History(History::CommandValue),
-        Broken::History(History::QueryValue),
-        Broken::RanTwice,
+        ViolationKind::History(History::Unexplained),
+        ViolationKind::History(History::CommandValue),
+        ViolationKind::History(History::QueryValue),
+        ViolationKind::RanTwice,
     ];
-    router_without(route::Mutation::ForgetInDoubt, Broken::EffectAfterNotRun, follows, 0);
+    router_without(route::Mutation::ForgetInDoubt, ViolationKind::EffectAfterNotRun, follows, 0);
 }
 
 #[test]
 fn a11_dropping_messages_in_a_hand_off_is_detected() {
-    router_without(route::Mutation::DropBuffered, Broken::Unanswered, &[], 0);
+    router_without(route::Mutation::DropBuffered, ViolationKind::Unanswered, &[], 0);
 }
 
 #[test]
 fn r13_a_route_to_a_lower_epoch_is_detected() {
-    router_without(route::Mutation::AcceptLowerEpochs, Broken::RouteBack, &[], 0);
+    router_without(route::Mutation::AcceptLowerEpochs, ViolationKind::RouteBack, &[], 0);
 }
 
 #[test]
 fn r1_comparing_only_epochs_lets_a_former_owner_overwrite() {
-    let options = Options { store: vec![Breach::EpochOnly], ..Options::default() };
-    breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 0);
+    let options = Options { store_mutations: vec![StoreMutation::EpochOnly], ..Options::default() };
+    breaks(&options, ViolationKind::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
 fn r2_answering_rows_before_they_are_durable_is_detected() {
     let options = Options { early_rows: true, ..Options::default() };
-    breaks(&options, Broken::NotAhead, &[], 0);
+    breaks(&options, ViolationKind::SentBeforeWritten, &[], 0);
 }
 
 #[test]
 fn r17_without_lanes_a_message_to_two_owners_runs_twice() {
-    shard_without(shard::Mutation::IgnoreLanes, Broken::RanTwice, WRONG_VERSIONS, 50);
+    shard_without(shard::Mutation::IgnoreLanes, ViolationKind::RanTwice, WRONG_VERSIONS, 50);
 }
 
 #[test]
 fn promise_5_without_after_two_gateways_reorder_a_session() {
-    shard_without(shard::Mutation::IgnoreOrder, Broken::Overtaken, WRONG_VERSIONS, 50);
+    shard_without(shard::Mutation::IgnoreOrder, ViolationKind::Superseded, WRONG_VERSIONS, 50);
 }
 
 #[test]
 fn r8_a_query_of_a_deposed_owner_is_stale() {
     let shard = vec![shard::Mutation::QueryWithoutLease];
-    reads_stale(&Options { shard, ..Options::default() }, 50);
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
 }
 
 #[test]
 fn r8_using_a_lease_for_twice_its_time_is_detected() {
     let shard = vec![shard::Mutation::DoubleLease];
-    reads_stale(&Options { shard, ..Options::default() }, 50);
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
 }
 
 #[test]
 fn r8_a_renewal_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRenewalResponse];
-    reads_stale(&Options { node, ..Options::default() }, 10);
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 10);
 }
 
 #[test]
 fn r8_a_registration_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRegistrationResponse];
-    reads_stale(&Options { node, ..Options::default() }, 10);
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 10);
 }
 
 #[test]
 fn r9_a_probation_that_does_not_grow_moves_shards_too_often() {
     let node = vec![node::Mutation::ConstantProbation];
-    let options = Options { node, slow_store: true, ..Options::default() };
-    breaks(&options, Broken::MovedTooOften, &[], 0);
+    let options = Options { node_mutations: node, slow_store: true, ..Options::default() };
+    breaks(&options, ViolationKind::MovedTooOften, &[], 0);
 }
 
 #[test]
 fn r17_dropping_a_lane_without_watermark_reruns_a_copy() {
     let mutation = shard::Mutation::DropLaneWithoutWatermark;
-    shard_without(mutation, Broken::RanTwice, WRONG_VERSIONS, 0);
+    shard_without(mutation, ViolationKind::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
 fn r17_a_watermark_left_out_of_the_head_reruns_a_copy() {
     let mutation = shard::Mutation::WatermarkNotCommitted;
-    shard_without(mutation, Broken::RanTwice, WRONG_VERSIONS, 0);
+    shard_without(mutation, ViolationKind::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
 fn r17_a_restamp_in_doubt_runs_a_message_twice() {
-    client_without(Mutation::RestampInDoubt, Broken::RanTwice, WRONG_VERSIONS, 0);
+    client_without(Mutation::RestampInDoubt, ViolationKind::RanTwice, WRONG_VERSIONS, 0);
 }
 
 #[test]
 fn r16_a_client_that_forgets_its_doubt_is_detected() {
-    client_without(Mutation::ForgetDoubt, Broken::EffectAfterNotRun, WRONG_VERSIONS, 20);
+    client_without(Mutation::ForgetDoubt, ViolationKind::EffectAfterNotRun, WRONG_VERSIONS, 20);
 }
 
 #[test]
 fn r16_treating_silence_as_not_run_runs_messages_twice() {
     // Its connection is cut: nobody refused anything, and the answer was on its way. Nothing else falls silent.
     let options = Options { anew_after_silence: true, ..Options::default() };
-    breaks(&options, Broken::RanTwice, WRONG_VERSIONS, 5);
-    breaks(&Options { line_cuts: true, ..options }, Broken::RanTwice, WRONG_VERSIONS, 10);
+    breaks(&options, ViolationKind::RanTwice, WRONG_VERSIONS, 5);
+    breaks(&Options { client_cuts: true, ..options }, ViolationKind::RanTwice, WRONG_VERSIONS, 10);
 }
 
 #[test]
 fn r16_treating_a_refusal_as_proof_is_detected() {
-    client_without(Mutation::NotRunClearsDoubt, Broken::EffectAfterNotRun, WRONG_VERSIONS, 5);
+    client_without(
+        Mutation::NotRunClearsDoubt,
+        ViolationKind::EffectAfterNotRun,
+        WRONG_VERSIONS,
+        5,
+    );
 }
 
 #[test]
 fn r17_matching_replies_by_order_is_detected() {
-    let named = Broken::History(History::CommandValue);
+    let named = ViolationKind::History(History::CommandValue);
     client_without(Mutation::MatchRepliesByOrder, named, WRONG_VERSIONS, 50);
 }
 
 #[test]
 fn r17_settling_unread_replies_is_detected() {
-    client_without(Mutation::SettleUnreadReplies, Broken::Overtaken, WRONG_VERSIONS, 20);
+    client_without(Mutation::SettleUnreadReplies, ViolationKind::Superseded, WRONG_VERSIONS, 20);
 }
 
 #[test]
 fn promise_5_a_client_that_omits_after_is_overtaken() {
-    client_without(Mutation::OmitAfter, Broken::Overtaken, WRONG_VERSIONS, 50);
+    client_without(Mutation::OmitAfter, ViolationKind::Superseded, WRONG_VERSIONS, 50);
 }
 
 #[test]
 fn k19_accepting_messages_beyond_the_budget_is_detected() {
     let gateway = vec![GatewayMutation::TakeWithoutRoom];
-    let options = Options { gateway, tight: true, ..Options::default() };
-    breaks(&options, Broken::OverBudget, &[], 40);
+    let options = Options { gateway_mutations: gateway, tight: true, ..Options::default() };
+    breaks(&options, ViolationKind::OverBudget, &[], 40);
 }
 
 #[test]
 fn r22_a_gateway_that_bounds_no_deadline_is_detected() {
     let gateway = vec![GatewayMutation::UnboundDeadlines];
-    let options = Options { gateway, ..Options::default() };
-    breaks(&options, Broken::DeadlineUnbound, &[], 15);
+    let options = Options { gateway_mutations: gateway, ..Options::default() };
+    breaks(&options, ViolationKind::DeadlineUnbound, &[], 15);
 }
 
 #[test]
 fn s11_6_a_gateway_that_skips_message_checks_is_detected() {
     let gateway = vec![GatewayMutation::DontCheck];
-    let options = Options { gateway, ..Options::default() };
-    breaks(&options, Broken::BadMessageRan, WRONG_VERSIONS, 15);
+    let options = Options { gateway_mutations: gateway, ..Options::default() };
+    breaks(&options, ViolationKind::InvalidMessageRan, WRONG_VERSIONS, 15);
 }
 
 #[test]
 fn r16_forgetting_in_flight_messages_at_a_stop_is_detected() {
     // Its clients mostly send it again under its id: what they were told is the end only of those who cannot wait.
     let route = vec![route::Mutation::CloseWithoutInDoubt];
-    let options = Options { route, leaves: true, ..Options::default() };
-    breaks(&options, Broken::EffectAfterNotRun, WRONG_VERSIONS, 0);
+    let options = Options { route_mutations: route, leaves: true, ..Options::default() };
+    breaks(&options, ViolationKind::EffectAfterNotRun, WRONG_VERSIONS, 0);
 }

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_sim::cluster::{KINDS, Options, run};
-use ostraca_sim::{Finding, Tally};
+use ostraca_sim::{Tally, Violation};
 
 /// So many seeds see every kind of fault.
 const ENOUGH: u64 = 3_000;
@@ -25,7 +25,7 @@ struct Sum {
     messages: usize,
     steps: u64,
     served: Vec<u64>,
-    broken: BTreeMap<u64, Vec<Finding>>,
+    broken: BTreeMap<u64, Vec<Violation>>,
     digests: common::Digests,
 }
 
@@ -41,7 +41,7 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
             println!("{}", report.tally);
         }
         println!("{} steps, served after {} ms", report.steps, report.served_after);
-        assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
         return;
     }
     let (first, seeds) = (number("FIRST").unwrap_or(1), number("SEEDS").unwrap_or(ENOUGH));
@@ -63,8 +63,8 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
                     sum.steps += report.steps;
                     sum.served.push(report.served_after);
                     sum.digests.add(seed, report.digest);
-                    if !report.breaches.is_empty() {
-                        sum.broken.insert(seed, report.breaches);
+                    if !report.violations.is_empty() {
+                        sum.broken.insert(seed, report.violations);
                     }
                 }
             });
@@ -116,7 +116,7 @@ fn r9_a_store_slow_for_one_host_causes_bounded_moves() {
     let mut given_up = 0;
     for seed in 1..=200 {
         let report = run(seed, options.clone());
-        assert!(report.breaches.is_empty(), "seed {seed}: {:#?}", report.breaches);
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
         given_up +=
             u64::from(report.tally.0.contains_key("transition: shards given up without the store"));
     }

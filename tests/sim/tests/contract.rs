@@ -15,7 +15,7 @@ use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, RecordKey,
 };
 use ostraca_sim::rng::Rng;
-use ostraca_sim::store::{Answer, Request, Store};
+use ostraca_sim::store::{Request, Response, Store};
 use ostraca_store::entity::{check_commit, check_record};
 use ostraca_store::{
     EntityStore, Page, Scan, ScanKind, ScannedRecord, StoreError, StoreFuture, StoreIdentity,
@@ -35,7 +35,7 @@ struct Shards {
 
 impl Shards {
     /// One request, synced, with its answer.
-    fn ask(&mut self, shard: &ShardPath, request: Request) -> Answer {
+    fn ask(&mut self, shard: &ShardPath, request: Request) -> Response {
         let engine = self.engines.entry(shard.clone()).or_default();
         let mut answers = engine.request(1, request);
         if engine.needs_sync() {
@@ -52,7 +52,7 @@ impl Shards {
             return ClaimOutcome::Failed(limit);
         }
         match self.ask(&claim.shard.clone(), Request::Claim(Arc::new(claim))) {
-            Answer::Claim(outcome) => outcome,
+            Response::Claim(outcome) => outcome,
             other => panic!("a claim answered by {other:?}"),
         }
     }
@@ -86,7 +86,7 @@ impl Shards {
             });
         }
         match self.ask(&shard, Request::Commit(vec![commit])) {
-            Answer::Commit(mut outcomes) => outcomes.pop().expect("one outcome").2,
+            Response::Commit(mut outcomes) => outcomes.pop().expect("one outcome").2,
             other => panic!("a commit answered by {other:?}"),
         }
     }
@@ -98,7 +98,7 @@ impl Shards {
 
     fn load(&mut self, shard: &ShardPath, entity: Entity) -> Result<LoadedEntity, StoreError> {
         match self.ask(shard, Request::Load(entity)) {
-            Answer::Load(_, loaded) => loaded.map_err(StoreError::Unavailable),
+            Response::Load(_, loaded) => loaded.map_err(StoreError::Unavailable),
             other => panic!("a load answered by {other:?}"),
         }
     }

@@ -17,7 +17,7 @@ fn every_hostile_request_ends_once_and_leaves_nothing() {
     let mut ends: BTreeMap<String, u64> = BTreeMap::new();
     for seed in seeds {
         let report = run(seed);
-        assert!(report.breaches.is_empty(), "SEED={seed}: {:#?}", report.breaches);
+        assert!(report.violations.is_empty(), "SEED={seed}: {:#?}", report.violations);
         for (end, count) in report.ends {
             *ends.entry(end).or_default() += count;
         }

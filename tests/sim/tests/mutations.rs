@@ -4,26 +4,27 @@
 
 use ostraca_client::ledger;
 use ostraca_core::shard::Mutation;
-use ostraca_oracle::Broken as History;
-use ostraca_sim::store::Breach;
-use ostraca_sim::{Broken, Options, WRONG_VERSIONS, run};
+use ostraca_oracle::ViolationKind as History;
+use ostraca_sim::store::StoreMutation;
+use ostraca_sim::{Options, ViolationKind, WRONG_VERSIONS, run};
 
 const SEEDS: u64 = 2_000;
 
 /// [`WRONG_VERSIONS`], and what one entity's machine alone may do then.
-fn wrong_versions() -> Vec<Broken> {
-    let alone = [Broken::History(History::TwoAnswers), Broken::ReusedIdAnswered];
+fn wrong_versions() -> Vec<ViolationKind> {
+    let alone =
+        [ViolationKind::History(History::ConflictingOutcomes), ViolationKind::ReusedIdAnswered];
     [WRONG_VERSIONS, &alone].concat()
 }
 
 /// Runs seeds until one breaks what is named. What follows from that may break too, and nothing else.
 #[track_caller]
-fn breaks(options: &Options, named: Broken, follows: &[Broken]) {
+fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind]) {
     for seed in 1..=SEEDS {
         let found = run(seed, options.clone()).breaches;
-        let stray = found.iter().find(|it| it.broken != named && !follows.contains(&it.broken));
+        let stray = found.iter().find(|it| it.kind != named && !follows.contains(&it.kind));
         assert!(stray.is_none(), "seed {seed}: {stray:?}, where {named:?} is to break");
-        if let Some(found) = found.iter().find(|it| it.broken == named) {
+        if let Some(found) = found.iter().find(|it| it.kind == named) {
             // Shown by `--nocapture`.
             eprintln!("seed {seed}: {found:?}");
             return;
@@ -33,13 +34,13 @@ fn breaks(options: &Options, named: Broken, follows: &[Broken]) {
 }
 
 #[track_caller]
-fn without(mutation: Mutation, named: Broken, follows: &[Broken]) {
+fn without(mutation: Mutation, named: ViolationKind, follows: &[ViolationKind]) {
     breaks(&Options { mutations: vec![mutation], ..Options::default() }, named, follows);
 }
 
 #[track_caller]
-fn store_without(breach: Breach, named: Broken, follows: &[Broken]) {
-    breaks(&Options { breaches: vec![breach], ..Options::default() }, named, follows);
+fn store_without(breach: StoreMutation, named: ViolationKind, follows: &[ViolationKind]) {
+    breaks(&Options { store_mutations: vec![breach], ..Options::default() }, named, follows);
 }
 
 /// Calls are refused and delivered again more often, and more clients take a refusal for the end.
@@ -64,139 +65,163 @@ fn with_no_mutation_denser_faults_break_nothing() {
 
 #[test]
 fn promise_2_without_the_output_gate_replies_are_lost() {
-    without(Mutation::ReplyBeforeCommit, Broken::History(History::Lost), &wrong_versions());
+    without(
+        Mutation::ReplyBeforeCommit,
+        ViolationKind::History(History::LostCommit),
+        &wrong_versions(),
+    );
 }
 
 #[test]
 fn r1_without_the_version_chain_turns_are_lost() {
-    store_without(Breach::EpochOnly, Broken::History(History::SharedVersion), &wrong_versions());
+    store_without(
+        StoreMutation::EpochOnly,
+        ViolationKind::History(History::DuplicateVersion),
+        &wrong_versions(),
+    );
 }
 
 #[test]
 fn r1_without_claims_a_zombie_commit_lands() {
-    store_without(Breach::NoClaims, Broken::RanTwice, &wrong_versions());
+    store_without(StoreMutation::NoClaims, ViolationKind::RanTwice, &wrong_versions());
 }
 
 #[test]
 fn r2_reads_of_unsynced_data_show_what_a_crash_undoes() {
     // An entity that was loaded with a turn that a crash undid: every commit of it is refused from then on.
-    store_without(Breach::ReadUnsynced, Broken::Unanswered, &wrong_versions());
+    store_without(StoreMutation::ReadUnsynced, ViolationKind::Unanswered, &wrong_versions());
 }
 
 #[test]
 fn r2_commits_acknowledged_before_the_sync_are_lost() {
-    store_without(Breach::AckUnsynced, Broken::History(History::Lost), &wrong_versions());
+    store_without(
+        StoreMutation::AckUnsynced,
+        ViolationKind::History(History::LostCommit),
+        &wrong_versions(),
+    );
 }
 
 #[test]
 fn r3_reporting_an_unknown_outcome_as_not_run_is_detected() {
-    without(Mutation::UnknownIsNotRun, Broken::EffectAfterNotRun, &wrong_versions());
+    without(Mutation::UnknownIsNotRun, ViolationKind::EffectAfterNotRun, &wrong_versions());
 }
 
 #[test]
 fn r5_a_rolled_back_store_forgets_acknowledged_turns() {
-    let follows = [&wrong_versions()[..], &[Broken::Unanswered]].concat();
-    store_without(Breach::OldCopy, Broken::History(History::Lost), &follows);
+    let follows = [&wrong_versions()[..], &[ViolationKind::Unanswered]].concat();
+    store_without(StoreMutation::OldCopy, ViolationKind::History(History::LostCommit), &follows);
 }
 
 #[test]
 fn r3_accepting_a_redelivered_refused_commit_is_detected() {
-    let options = Options { breaches: vec![Breach::RefusalsPass], ..refusals() };
-    breaks(&options, Broken::EffectAfterNotRun, &wrong_versions());
+    let options = Options { store_mutations: vec![StoreMutation::RefusalsPass], ..refusals() };
+    breaks(&options, ViolationKind::EffectAfterNotRun, &wrong_versions());
 }
 
 #[test]
 fn r6_a_cache_trusted_after_a_failed_sync_loses_turns() {
-    store_without(Breach::TrustCache, Broken::History(History::Lost), &wrong_versions());
+    store_without(
+        StoreMutation::TrustCache,
+        ViolationKind::History(History::LostCommit),
+        &wrong_versions(),
+    );
 }
 
 #[test]
 fn promise_3_a_torn_turn_is_detected() {
-    store_without(Breach::TornTurns, Broken::History(History::CommandValue), &wrong_versions());
+    store_without(
+        StoreMutation::TornTurns,
+        ViolationKind::History(History::CommandValue),
+        &wrong_versions(),
+    );
 }
 
 #[test]
 fn r8_a_query_answered_without_a_lease_is_stale() {
-    let follows = &[Broken::History(History::QueryValue)];
+    let follows = &[ViolationKind::History(History::QueryValue)];
     let options = Options { mutations: vec![Mutation::QueryWithoutLease], ..zombies() };
-    breaks(&options, Broken::History(History::StaleQuery), follows);
+    breaks(&options, ViolationKind::History(History::StaleQuery), follows);
 }
 
 #[test]
 fn r9_a_turn_started_while_suspended_is_detected() {
-    without(Mutation::RunWhileSuspended, Broken::TurnWithoutLease, &[]);
+    without(Mutation::RunWhileSuspended, ViolationKind::TurnWithoutLease, &[]);
 }
 
 #[test]
 fn r16_an_unrecorded_application_error_is_detected() {
-    let named = Broken::History(History::SharedVersion);
+    let named = ViolationKind::History(History::DuplicateVersion);
     without(Mutation::SkipErrorRecording, named, &wrong_versions());
 }
 
 #[test]
 fn r17_without_lanes_messages_run_twice() {
-    without(Mutation::IgnoreLanes, Broken::RanTwice, &wrong_versions());
+    without(Mutation::IgnoreLanes, ViolationKind::RanTwice, &wrong_versions());
 }
 
 #[test]
 fn r17_without_after_a_session_runs_out_of_order() {
-    without(Mutation::IgnoreOrder, Broken::Overtaken, &wrong_versions());
+    without(Mutation::IgnoreOrder, ViolationKind::Superseded, &wrong_versions());
 }
 
 #[test]
 fn r17_a_lane_dropped_without_the_watermark_is_detected() {
-    without(Mutation::DropLaneWithoutWatermark, Broken::RanTwice, &wrong_versions());
+    without(Mutation::DropLaneWithoutWatermark, ViolationKind::RanTwice, &wrong_versions());
 }
 
 #[test]
 fn r17_a_watermark_not_committed_with_the_head_is_detected() {
-    without(Mutation::WatermarkNotCommitted, Broken::RanTwice, &wrong_versions());
+    without(Mutation::WatermarkNotCommitted, ViolationKind::RanTwice, &wrong_versions());
 }
 
 #[test]
 fn r17_restamping_a_message_in_doubt_is_detected() {
     let client = vec![ledger::Mutation::RestampInDoubt];
-    let options = Options { client, ..Options::default() };
-    breaks(&options, Broken::RanTwice, &wrong_versions());
+    let options = Options { client_mutations: client, ..Options::default() };
+    breaks(&options, ViolationKind::RanTwice, &wrong_versions());
 }
 
 #[test]
 fn r16_shard_clients_that_forget_their_doubt_are_detected() {
     let client = vec![ledger::Mutation::ForgetDoubt];
-    let options = Options { client, ..Options::default() };
-    breaks(&options, Broken::EffectAfterNotRun, &wrong_versions());
+    let options = Options { client_mutations: client, ..Options::default() };
+    breaks(&options, ViolationKind::EffectAfterNotRun, &wrong_versions());
 }
 
 #[test]
 fn r17_without_digests_a_reused_id_is_answered() {
-    without(Mutation::IgnoreDigest, Broken::ReusedIdAnswered, &[]);
+    without(Mutation::IgnoreDigest, ViolationKind::ReusedIdAnswered, &[]);
 }
 
 #[test]
 fn r18_a_copy_that_does_not_join_is_answered_too_early() {
-    without(Mutation::CopiesDontJoin, Broken::History(History::Lost), &wrong_versions());
+    without(
+        Mutation::CopiesDontJoin,
+        ViolationKind::History(History::LostCommit),
+        &wrong_versions(),
+    );
 }
 
 #[test]
 fn r21_effects_of_a_refused_turn_in_memory_are_detected() {
     let options = Options { keep_errors: true, ..Options::default() };
-    let follows = &[Broken::History(History::QueryValue)];
-    breaks(&options, Broken::History(History::CommandValue), follows);
+    let follows = &[ViolationKind::History(History::QueryValue)];
+    breaks(&options, ViolationKind::History(History::CommandValue), follows);
 }
 
 #[test]
 fn r22_a_turn_started_after_its_deadline_is_detected() {
-    without(Mutation::IgnoreDeadline, Broken::TurnAfterDeadline, &[]);
+    without(Mutation::IgnoreDeadline, ViolationKind::TurnAfterDeadline, &[]);
 }
 
 #[test]
 fn r3_loading_an_entity_during_its_commit_is_detected() {
-    let named = Broken::History(History::SharedVersion);
+    let named = ViolationKind::History(History::DuplicateVersion);
     without(Mutation::LoadDuringCommit, named, &wrong_versions());
 }
 
 #[test]
 fn r23_changing_a_binding_loses_existing_entities() {
     let options = Options { rebind: true, ..Options::default() };
-    breaks(&options, Broken::History(History::SharedVersion), &wrong_versions());
+    breaks(&options, ViolationKind::History(History::DuplicateVersion), &wrong_versions());
 }

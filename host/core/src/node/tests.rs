@@ -3,21 +3,21 @@
 //! The simulator does the same with everything that can go wrong; here one can read what should happen.
 
 mod alone;
+mod canonical;
 mod cluster;
+mod control_messages;
 mod costs;
 mod decisions;
 mod drains;
 mod formats;
-mod handoffs;
+mod hand_offs;
 mod leadership;
 mod leases;
+mod manager_silence;
 mod moves;
-mod past;
 mod plans;
-mod relative;
+mod pruning;
 mod renewals;
 mod rows;
 mod strategies;
-mod unfit;
-mod unheard;
-mod words;
+mod unrunnable_types;

@@ -11,7 +11,7 @@ pub(super) fn member(node: &str, life: u64) -> Member {
 }
 
 /// Shard 1, at time 1,000, on node `me`, and what came of it.
-pub(super) struct Hand {
+pub(super) struct Harness {
     pub(super) router: Router<u32>,
     pub(super) now: u64,
     /// (to, epoch, tag, item) of all that was sent; to `None` is this node.
@@ -21,7 +21,7 @@ pub(super) struct Hand {
 
 pub(super) const ONE: ShardId = ShardId(1);
 
-impl Hand {
+impl Harness {
     pub(super) fn with(settings: Settings) -> Self {
         let mut hand = Self {
             router: Router::new(settings, 4),
@@ -104,7 +104,7 @@ impl Hand {
 
 #[test]
 fn only_a_shard_of_this_incarnation_is_local() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     assert_eq!(hand.sent[0].0, Some(member("a", 1)));
     hand.update(2, Some(member("me", 1)), false);
@@ -120,7 +120,7 @@ fn only_a_shard_of_this_incarnation_is_local() {
 
 #[test]
 fn messages_of_an_unknown_shard_are_buffered_in_order() {
-    let mut hand = Hand::new();
+    let mut hand = Harness::new();
     (1..=3).for_each(|item| hand.route(item));
     assert_eq!(hand.router.stats(), RouterStats { buffered: 3, buffered_bytes: 30, in_flight: 0 });
     hand.update(1, Some(member("a", 1)), false);
@@ -130,7 +130,7 @@ fn messages_of_an_unknown_shard_are_buffered_in_order() {
 
 #[test]
 fn a_route_moves_only_to_higher_epochs() {
-    let stays = |mut hand: Hand| {
+    let stays = |mut hand: Harness| {
         hand.update(5, Some(member("b", 1)), false);
         hand.update(4, Some(member("a", 1)), false);
         hand.route(1);
@@ -141,13 +141,13 @@ fn a_route_moves_only_to_higher_epochs() {
         hand.wait(100);
         hand.sent.iter().all(|(to, epoch, ..)| *to == Some(member("b", 1)) && *epoch == 5)
     };
-    assert!(stays(Hand::new()));
-    assert!(!stays(Hand::mutated(Mutation::AcceptLowerEpochs)), "the rule is looked at");
+    assert!(stays(Harness::new()));
+    assert!(!stays(Harness::mutated(Mutation::AcceptLowerEpochs)), "the rule is looked at");
 }
 
 #[test]
 fn a_hand_off_buffers_messages_in_order_until_its_row() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.route(2);
@@ -163,7 +163,7 @@ fn a_hand_off_buffers_messages_in_order_until_its_row() {
 
 #[test]
 fn an_abandoned_hand_off_frees_messages_to_the_same_owner() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.route(1);
     hand.update(1, Some(member("a", 1)), true);
@@ -176,7 +176,7 @@ fn an_abandoned_hand_off_frees_messages_to_the_same_owner() {
 
 #[test]
 fn buffering_without_news_times_out_to_the_known_route() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.wait(1);
     hand.route(1);
@@ -195,7 +195,7 @@ fn buffering_without_news_times_out_to_the_known_route() {
 
 #[test]
 fn a_rejected_copy_leaves_no_doubt_and_keeps_the_order() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     hand.route(2);
     assert_eq!(hand.answer(1, AttemptResult::NotOwner { epoch: Epoch(1), owner: None }), None);
@@ -213,7 +213,7 @@ fn a_rejected_copy_leaves_no_doubt_and_keeps_the_order() {
 
 #[test]
 fn a_message_whose_copy_may_have_run_stays_in_doubt() {
-    let doubtful = |mut hand: Hand| {
+    let doubtful = |mut hand: Harness| {
         hand.update(1, Some(member("a", 1)), false);
         hand.route(1);
         hand.lost(&member("a", 1));
@@ -222,13 +222,13 @@ fn a_message_whose_copy_may_have_run_stays_in_doubt() {
         hand.answer(tag, AttemptResult::NotOwner { epoch: Epoch(2), owner: Some(member("b", 1)) });
         hand.answer(hand.last_tag(), AttemptResult::Answered) == Some((1, true))
     };
-    assert!(doubtful(Hand::new()));
-    assert!(!doubtful(Hand::mutated(Mutation::ForgetInDoubt)), "the rule is looked at");
+    assert!(doubtful(Harness::new()));
+    assert!(!doubtful(Harness::mutated(Mutation::ForgetInDoubt)), "the rule is looked at");
 }
 
 #[test]
 fn a_higher_epoch_resends_in_flight_and_ignores_late_replies() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     let late = hand.last_tag();
     hand.update(2, Some(member("b", 1)), false);
@@ -240,7 +240,7 @@ fn a_higher_epoch_resends_in_flight_and_ignores_late_replies() {
 
 #[test]
 fn messages_in_flight_to_a_dead_node_wait_for_a_new_owner() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     hand.route(2);
     hand.update(1, None, false);
@@ -255,7 +255,7 @@ fn messages_in_flight_to_a_dead_node_wait_for_a_new_owner() {
 
 #[test]
 fn messages_of_a_broken_link_are_resent_after_a_backoff() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     hand.lost(&member("a", 1));
     hand.lost(&member("a", 1));
@@ -267,8 +267,8 @@ fn messages_of_a_broken_link_are_resent_after_a_backoff() {
 
 #[test]
 fn backoff_grows_until_a_reply_or_a_route_change() {
-    let mut hand = Hand::owned();
-    let bounce = |hand: &mut Hand| {
+    let mut hand = Harness::owned();
+    let bounce = |hand: &mut Harness| {
         let bounced = AttemptResult::NotOwner { epoch: Epoch(0), owner: None };
         hand.answer(hand.last_tag(), bounced);
         let pause = hand.router.next_wake().expect("it is sent again") - hand.now;
@@ -287,7 +287,7 @@ fn backoff_grows_until_a_reply_or_a_route_change() {
 
 #[test]
 fn messages_of_an_ended_incarnation_are_resent_in_doubt() {
-    let mut hand = Hand::new();
+    let mut hand = Harness::new();
     hand.update(1, Some(member("me", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.set_local(now, None, out));
@@ -302,19 +302,19 @@ fn messages_of_an_ended_incarnation_are_resent_in_doubt() {
 
 #[test]
 fn no_buffered_message_is_dropped_when_its_shard_moves() {
-    let kept = |mut hand: Hand| {
+    let kept = |mut hand: Harness| {
         hand.update(1, Some(member("a", 1)), true);
         hand.route(1);
         hand.update(2, Some(member("b", 1)), false);
         hand.sent() == [1]
     };
-    assert!(kept(Hand::new()));
-    assert!(!kept(Hand::mutated(Mutation::DropBuffered)), "the rule is looked at");
+    assert!(kept(Harness::new()));
+    assert!(!kept(Harness::mutated(Mutation::DropBuffered)), "the rule is looked at");
 }
 
 #[test]
 fn a_redirect_within_the_same_epoch_changes_no_route() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.route(1);
     let other = Some(member("b", 1));
     hand.answer(hand.last_tag(), AttemptResult::NotOwner { epoch: Epoch(1), owner: other });
@@ -323,7 +323,7 @@ fn a_redirect_within_the_same_epoch_changes_no_route() {
 
 #[test]
 fn a_redirect_hint_names_only_a_newer_route_elsewhere() {
-    let mut hand = Hand::owned();
+    let mut hand = Harness::owned();
     hand.update(3, Some(member("a", 1)), false);
     let told = |than, node| hand.router.redirect_hint(ONE, Epoch(than), node);
     let hint = OwnerHint { epoch: Epoch(3), owner: Some(member("a", 1)) };
@@ -339,7 +339,7 @@ fn a_redirect_hint_names_only_a_newer_route_elsewhere() {
 fn backoff_ends_early_only_when_the_route_changes() {
     // Whether a bounced message leaves at once when its route is told so.
     let leaves = |owner: Option<&str>, hold: bool, epoch, to: &str| {
-        let mut hand = Hand::new();
+        let mut hand = Harness::new();
         hand.update(1, owner.map(|owner| member(owner, 1)), false);
         hand.route(1);
         if owner.is_some() {

@@ -1,15 +1,15 @@
 //! The machine by hand: one rule a test. Interleavings are the simulator's.
 
 mod costs;
-mod forget;
 mod formats;
-mod late;
+mod lane_eviction;
 mod passivate;
 mod serve;
+mod stale_completions;
 mod start;
 mod stop;
 mod suspend;
-mod waits;
+mod timeouts;
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::records::{
 };
 
 /// A machine, a clock, and everything that it has said.
-struct Hand {
+struct Harness {
     machine: Machine,
     now: u64,
     tokens: u64,
@@ -59,7 +59,7 @@ fn alice() -> Entity {
     Entity::new("counter", "alice")
 }
 
-impl Hand {
+impl Harness {
     fn new(settings: Settings) -> Self {
         let owner = Ownership {
             cluster: ClusterId(1),
@@ -91,11 +91,11 @@ impl Hand {
             asked: Vec::new(),
         };
         hand.obey();
-        hand.tell(Event::TypeDeployed {
+        hand.handle(Event::TypeDeployed {
             entity_type: "counter".into(),
             settings: TypeSettings::default(),
         });
-        hand.tell(Event::LeaseRenewed { sent_at: 1_000, lease: 3_000 });
+        hand.handle(Event::LeaseRenewed { sent_at: 1_000, lease: 3_000 });
         hand
     }
 
@@ -111,10 +111,10 @@ impl Hand {
 
     fn grant(&mut self) {
         let number = self.claims.last().expect("a claim").number;
-        self.tell(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
+        self.handle(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
     }
 
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         self.obey();
     }
@@ -138,7 +138,7 @@ impl Hand {
                     self.loads += 1;
                     let loaded =
                         LoadedEntity { head: self.head.clone(), lanes: self.lanes.clone() };
-                    self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
+                    self.handle(Event::Loaded { entity, generation, result: Ok(loaded) });
                 }
                 Action::RequestSlot { .. } if self.silent => {
                     self.rooms += 1;
@@ -146,7 +146,7 @@ impl Hand {
                 }
                 Action::RequestSlot { entity, generation } => {
                     self.rooms += 1;
-                    self.tell(Event::SlotGranted { entity, generation });
+                    self.handle(Event::SlotGranted { entity, generation });
                 }
                 Action::Activate { .. } if self.silent => {
                     self.starts += 1;
@@ -156,7 +156,7 @@ impl Hand {
                     self.starts += 1;
                     let result =
                         ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
-                    self.tell(Event::ActivationResult { entity, generation, result });
+                    self.handle(Event::ActivationResult { entity, generation, result });
                 }
                 Action::CallStopHook { .. } => {
                     self.hooks += 1;
@@ -210,7 +210,7 @@ impl Hand {
 
     fn post(&mut self, message: Message) -> u64 {
         self.tokens += 1;
-        self.tell(Event::Message(Arc::new(Message {
+        self.handle(Event::Message(Arc::new(Message {
             reply_token: ReplyToken(self.tokens),
             ..message
         })));
@@ -227,7 +227,7 @@ impl Hand {
         let Action::Load { entity, generation } = action else { panic!("{action:?}") };
         let (entity, generation) = (entity.clone(), *generation);
         let loaded = LoadedEntity { head: self.head.clone(), lanes: self.lanes.clone() };
-        self.tell(Event::Loaded { entity, generation, result: Ok(loaded) });
+        self.handle(Event::Loaded { entity, generation, result: Ok(loaded) });
     }
 
     /// Lets the running turn answer.
@@ -236,7 +236,12 @@ impl Hand {
         let writes =
             message.kind == MessageKind::Command && matches!(answer, GuestReply::Result(_));
         let result = turn(answer, writes);
-        self.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
+        self.handle(Event::TurnDone {
+            entity: message.target.clone(),
+            generation,
+            turn: id,
+            result,
+        });
     }
 
     fn run(&mut self) {
@@ -256,7 +261,7 @@ impl Hand {
             }
             self.head = Some(commit.head.clone());
         }
-        self.tell(Event::CommitResults(vec![(commit.entity, commit.head.turn, outcome)]));
+        self.handle(Event::CommitResults(vec![(commit.entity, commit.head.turn, outcome)]));
     }
 
     fn hint_of(&self, token: u64) -> Option<OwnerHint> {
@@ -298,7 +303,7 @@ fn turn(answer: GuestReply, writes: bool) -> TurnOutput {
 
 #[test]
 fn promise_2_replies_wait_for_commits_and_turns_do_not() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
     assert_eq!(hand.code_of(first), None, "not durable yet");
@@ -316,7 +321,7 @@ fn promise_2_replies_wait_for_commits_and_turns_do_not() {
 
 #[test]
 fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let tokens = [hand.send(1, 0, MessageKind::Command)];
     hand.run();
     let behind = hand.send(2, 1, MessageKind::Command);
@@ -335,7 +340,7 @@ fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
 
 #[test]
 fn a_turn_too_large_for_any_store_is_refused_for_good() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Refused(CommitRefusal::TooLarge("19 MiB".into())));
@@ -349,7 +354,7 @@ fn a_turn_too_large_for_any_store_is_refused_for_good() {
 
 #[test]
 fn r3_unknown_commit_outcome_forces_a_new_claim() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
@@ -365,21 +370,21 @@ fn r3_unknown_commit_outcome_forces_a_new_claim() {
 
 #[test]
 fn r8_a_query_is_answered_only_under_a_valid_lease() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let query = hand.send(1, 0, MessageKind::Query);
     hand.now += 2_400;
     hand.run();
     assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
     let later = hand.send(2, 0, MessageKind::Query);
     assert!(hand.running.is_none(), "no turn starts in the last fifth of the lease");
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.run();
     assert_eq!(hand.code_of(later).as_deref(), Some("final 0"));
 }
 
 #[test]
 fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.answer(GuestReply::Error { code: "no".into(), message: String::new() });
     hand.settle(CommitOutcome::Committed);
@@ -390,7 +395,7 @@ fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
 
 #[test]
 fn r17_a_message_waits_for_its_predecessor() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(2, 1, MessageKind::Command);
     assert!(hand.running.is_none());
     hand.send(1, 0, MessageKind::Command);
@@ -401,16 +406,16 @@ fn r17_a_message_waits_for_its_predecessor() {
 
 #[test]
 fn r17_a_missing_predecessor_ends_as_out_of_order_in_time() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let token = hand.send(2, 1, MessageKind::Command);
     hand.now = hand.machine.next_wake().expect("a bound");
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::OUT_OF_ORDER));
 }
 
 #[test]
 fn r17_a_follower_of_a_failed_message_need_not_wait() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
     let follower = hand.send(2, 1, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
@@ -418,21 +423,21 @@ fn r17_a_follower_of_a_failed_message_need_not_wait() {
         TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
     let result =
         TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
-    hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!(hand.dropped, 1, "a failed instance is dropped");
     assert_eq!(hand.code_of(follower).as_deref(), Some(codes::OUT_OF_ORDER));
 }
 
 #[test]
 fn a_refused_turn_keeps_its_instance() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
     let (code, message) = ("overloaded".into(), String::new());
     let refused = TurnResult::Refused { code, message, retry_after: 100 };
     let result =
         TurnOutput { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
-    hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!((hand.dropped, hand.code_of(token).as_deref()), (0, Some("overloaded")));
     // A copy runs, in the same instance.
     hand.send(1, 0, MessageKind::Command);
@@ -442,7 +447,7 @@ fn a_refused_turn_keeps_its_instance() {
 
 #[test]
 fn r17_an_id_reused_with_another_body_is_an_error() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send_from(b"s", 1, 0, MessageKind::Command, "1");
     let meanwhile = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
     hand.run();
@@ -455,7 +460,7 @@ fn r17_an_id_reused_with_another_body_is_an_error() {
 
 #[test]
 fn r17_lanes_spilled_from_the_head_are_found_again() {
-    let mut hand = Hand::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
+    let mut hand = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     for session in [b"a", b"b", b"c"] {
         hand.send_from(session, 1, 0, MessageKind::Command, "1");
         hand.run();
@@ -465,7 +470,7 @@ fn r17_lanes_spilled_from_the_head_are_found_again() {
     assert_eq!((head.lanes.len(), head.spilled_lane_count), (1, 2));
     // A new life of the machine: everything comes from what was committed.
     let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
-    let mut hand = Hand::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
+    let mut hand = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     (hand.head, hand.lanes) = (head, lanes);
     for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
         let copy = hand.send_from(session, 1, 0, MessageKind::Command, "1");
@@ -476,7 +481,7 @@ fn r17_lanes_spilled_from_the_head_are_found_again() {
 
 #[test]
 fn r18_a_copy_joins_the_turn_and_shares_its_outcome() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let one = hand.send(1, 0, MessageKind::Command);
     let two = hand.send(1, 0, MessageKind::Command);
     hand.run();
@@ -490,7 +495,7 @@ fn r18_a_copy_joins_the_turn_and_shares_its_outcome() {
 
 #[test]
 fn r22_a_deadline_prevents_a_start_but_interrupts_no_turn() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let running = hand.send(1, 0, MessageKind::Command);
     hand.tokens += 1;
     let late = Message {
@@ -499,7 +504,7 @@ fn r22_a_deadline_prevents_a_start_but_interrupts_no_turn() {
         deadline: Some(hand.now + 50),
         ..Message::clone(&hand.running.as_ref().expect("a running turn").2)
     };
-    hand.tell(Event::Message(Arc::new(late)));
+    hand.handle(Event::Message(Arc::new(late)));
     hand.now += 60;
     hand.run();
     assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::DEADLINE_EXCEEDED));
@@ -509,7 +514,7 @@ fn r22_a_deadline_prevents_a_start_but_interrupts_no_turn() {
 
 #[test]
 fn r24_a_revision_older_than_the_head_does_not_run() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
     let token = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::REVISION_TOO_LOW));
@@ -518,9 +523,9 @@ fn r24_a_revision_older_than_the_head_does_not_run() {
         "another node may have the revision already: {:?}",
         hand.replies
     );
-    let deploy = |hand: &mut Hand, revision| {
+    let deploy = |hand: &mut Harness, revision| {
         let settings = TypeSettings { revision, ..TypeSettings::default() };
-        hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     };
     deploy(&mut hand, 9);
     deploy(&mut hand, 8);
@@ -531,9 +536,9 @@ fn r24_a_revision_older_than_the_head_does_not_run() {
 
 #[test]
 fn stopped_follows_the_last_commit_and_the_last_instance() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let token = hand.send(1, 0, MessageKind::Command);
-    hand.tell(Event::Stop(StopReason::HandedOff));
+    hand.handle(Event::Stop(StopReason::HandedOff));
     let late = hand.send(2, 1, MessageKind::Command);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
     hand.run();
@@ -545,9 +550,9 @@ fn stopped_follows_the_last_commit_and_the_last_instance() {
 
 #[test]
 fn a_full_mailbox_refuses_and_parked_messages_make_room() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let settings = TypeSettings { mailbox_capacity: 2, revision: 1, ..TypeSettings::default() };
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     let parked = [hand.send(2, 1, MessageKind::Command), hand.send(3, 2, MessageKind::Command)];
     hand.run();

@@ -45,8 +45,9 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     // cluster's bounds it.
     let says_lease = ExplicitSettings::from_toml(input.text).contains("lease");
     if says_lease && file.renew_interval * 2 > file.lease.mul_f64(0.8) {
-        let why = "`renew` must be at most two fifths of `lease`: else one late renewal ends it";
-        return Err(input.at(&["renew"], why.into(), None));
+        let why =
+            "`renew-interval` must be at most two fifths of `lease`: else one late renewal ends it";
+        return Err(input.at(&["renew-interval"], why.into(), None));
     }
     sizes(input, file)?;
     counts(input, file)?;
@@ -115,45 +116,45 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let handoff = &file.hand_off;
     let all = [
         (["", "lease"], file.lease, 100 * MS, HOUR),
-        (["", "renew"], file.renew_interval, 10 * MS, HOUR),
-        (["", "margin"], file.lease_margin, 10 * MS, HOUR),
+        (["", "renew-interval"], file.renew_interval, 10 * MS, HOUR),
+        (["", "lease-margin"], file.lease_margin, 10 * MS, HOUR),
         (["", "report-delay"], file.report_delay, MS, HOUR),
-        (["", "candidate-step"], file.campaign_stagger, MS, HOUR),
-        (["network", "hello-deadline"], network.hello_timeout, 100 * MS, HOUR),
-        (["network", "open-deadline"], network.open_timeout, 100 * MS, HOUR),
-        (["network", "frame-deadline"], network.frame_timeout, 100 * MS, HOUR),
-        (["network", "reply-deadline"], network.reply_timeout, 100 * MS, HOUR),
-        (["network", "chunk-deadline"], network.upload_fragment_timeout, 100 * MS, HOUR),
-        (["network", "upload-deadline"], network.upload_timeout, 100 * MS, 24 * HOUR),
-        (["network", "upload-wait"], network.upload_queue_timeout, Duration::ZERO, HOUR),
-        (["network", "keep-alive"], network.keep_alive_interval, 100 * MS, HOUR),
+        (["", "campaign-stagger"], file.campaign_stagger, MS, HOUR),
+        (["network", "hello-timeout"], network.hello_timeout, 100 * MS, HOUR),
+        (["network", "open-timeout"], network.open_timeout, 100 * MS, HOUR),
+        (["network", "frame-timeout"], network.frame_timeout, 100 * MS, HOUR),
+        (["network", "reply-timeout"], network.reply_timeout, 100 * MS, HOUR),
+        (["network", "upload-fragment-timeout"], network.upload_fragment_timeout, 100 * MS, HOUR),
+        (["network", "upload-timeout"], network.upload_timeout, 100 * MS, 24 * HOUR),
+        (["network", "upload-queue-timeout"], network.upload_queue_timeout, Duration::ZERO, HOUR),
+        (["network", "keep-alive-interval"], network.keep_alive_interval, 100 * MS, HOUR),
         (["network", "idle-timeout"], network.idle_timeout, 200 * MS, HOUR),
-        (["peers", "keep-alive"], file.peers.keep_alive_interval, 10 * MS, HOUR),
+        (["peers", "keep-alive-interval"], file.peers.keep_alive_interval, 10 * MS, HOUR),
         (["peers", "idle-timeout"], file.peers.idle_timeout, 20 * MS, HOUR),
-        (["gateway", "hold-wait"], file.gateway.buffer_timeout, MS, HOUR),
-        (["gateway", "retry"], file.gateway.max_backoff, MS, HOUR),
-        (["gateway", "default-deadline"], file.gateway.default_timeout, MS, 24 * HOUR),
-        (["gateway", "max-deadline"], file.gateway.max_timeout, MS, 24 * HOUR),
-        (["handoff", "ack-wait"], handoff.ack_timeout, MS, HOUR),
-        (["handoff", "say-again"], handoff.stop_resend_interval, 10 * MS, HOUR),
-        (["handoff", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
+        (["gateway", "buffer-timeout"], file.gateway.buffer_timeout, MS, HOUR),
+        (["gateway", "max-backoff"], file.gateway.max_backoff, MS, HOUR),
+        (["gateway", "default-timeout"], file.gateway.default_timeout, MS, 24 * HOUR),
+        (["gateway", "max-timeout"], file.gateway.max_timeout, MS, 24 * HOUR),
+        (["hand-off", "ack-timeout"], handoff.ack_timeout, MS, HOUR),
+        (["hand-off", "stop-resend-interval"], handoff.stop_resend_interval, 10 * MS, HOUR),
+        (["hand-off", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
         (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
-        (["rebalance", "retry"], file.rebalance.retry_interval, 10 * MS, HOUR),
-        (["guests", "tick"], file.guests.tick_interval, MS, 1_000 * MS),
-        (["guests", "deploy-wait"], file.guests.deploy_wait_timeout, Duration::ZERO, HOUR),
+        (["rebalance", "retry-interval"], file.rebalance.retry_interval, 10 * MS, HOUR),
+        (["guests", "tick-interval"], file.guests.tick_interval, MS, 1_000 * MS),
+        (["guests", "deploy-wait-timeout"], file.guests.deploy_wait_timeout, Duration::ZERO, HOUR),
         (["guests", "turn-time-ceiling"], file.guests.turn_time_ceiling, MS, 60_000 * MS),
-        (["compiler", "time"], file.compiler.timeout, 100 * MS, HOUR),
-        (["entities", "order-wait"], entities.order_timeout, MS, HOUR),
-        (["entities", "stamp-ahead"], entities.max_clock_skew, 1_000 * MS, HOUR),
-        (["entities", "lane-life"], entities.lane_ttl, 1_000 * MS, 24 * 30 * HOUR),
-        (["entities", "activation-wait"], entities.instance_slot_timeout, MS, HOUR),
-        (["entities", "claim-retry"], entities.claim_backoff, MS, HOUR),
-        (["entities", "start-retry"], entities.start_backoff, MS, HOUR),
-        (["entities", "stop-deadline"], entities.stop_timeout, MS, HOUR),
+        (["compiler", "timeout"], file.compiler.timeout, 100 * MS, HOUR),
+        (["entities", "order-timeout"], entities.order_timeout, MS, HOUR),
+        (["entities", "max-clock-skew"], entities.max_clock_skew, 1_000 * MS, HOUR),
+        (["entities", "lane-ttl"], entities.lane_ttl, 1_000 * MS, 24 * 30 * HOUR),
+        (["entities", "instance-slot-timeout"], entities.instance_slot_timeout, MS, HOUR),
+        (["entities", "claim-backoff"], entities.claim_backoff, MS, HOUR),
+        (["entities", "start-backoff"], entities.start_backoff, MS, HOUR),
+        (["entities", "stop-timeout"], entities.stop_timeout, MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
-        (["store", "retry"], store.retry_interval, 10 * MS, HOUR),
-        (["store", "flush-every"], store.flush_interval, 10 * MS, 60_000 * MS),
-        (["store", "low-water-every"], store.low_water_check_interval, 10 * MS, HOUR),
+        (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
+        (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),
+        (["store", "low-water-check-interval"], store.low_water_check_interval, 10 * MS, HOUR),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
@@ -177,11 +178,11 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     }
     if file.gateway.default_timeout > file.gateway.max_timeout {
         let why = "`default-deadline` must not be longer than `max-deadline`";
-        return Err(input.at(&["gateway", "default-deadline"], why.into(), None));
+        return Err(input.at(&["gateway", "default-timeout"], why.into(), None));
     }
     if handoff.ack_timeout + entities.stop_timeout >= handoff.timeout {
         let why = "`timeout` must be longer than `ack-wait` and `entities.stop-deadline` together: else a slow stop is given up";
-        return Err(input.at(&["handoff", "timeout"], why.into(), None));
+        return Err(input.at(&["hand-off", "timeout"], why.into(), None));
     }
     Ok(())
 }
@@ -194,34 +195,39 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (&file.network, &file.guests, &file.entities, &file.store);
     let all = [
         (["network", "max-message"], network.max_message, KIB, 32 * MIB),
-        (["network", "session-bytes"], network.session_in_flight_bytes, KIB, GIB),
+        (["network", "session-in-flight-bytes"], network.session_in_flight_bytes, KIB, GIB),
         (["network", "connection-bytes"], network.connection_bytes, 64 * KIB, 64 * GIB),
         (["network", "principal-bytes"], network.principal_bytes, 64 * KIB, 64 * GIB),
         (["network", "node-bytes"], network.node_bytes, 64 * KIB, 1024 * GIB),
-        (["network", "stream-window"], network.stream_receive_window, 16 * KIB, GIB),
-        (["network", "connection-window"], network.connection_receive_window, 16 * KIB, GIB),
+        (["network", "stream-receive-window"], network.stream_receive_window, 16 * KIB, GIB),
+        (
+            ["network", "connection-receive-window"],
+            network.connection_receive_window,
+            16 * KIB,
+            GIB,
+        ),
         (["network", "send-window"], network.send_window, 16 * KIB, GIB),
         (["network", "socket-buffer"], network.socket_buffer, 4 * KIB, GIB),
         (["peers", "max-frame"], file.peers.max_frame, 20 * MIB, GIB),
-        (["peers", "message-bytes"], file.peers.in_flight_message_bytes, KIB, 64 * GIB),
-        (["peers", "call-bytes"], file.peers.in_flight_request_bytes, KIB, 64 * GIB),
-        (["peers", "word-bytes"], file.peers.control_message_bytes, KIB, 64 * GIB),
-        (["gateway", "held-bytes"], file.gateway.buffered_bytes, 0, 64 * GIB),
+        (["peers", "in-flight-message-bytes"], file.peers.in_flight_message_bytes, KIB, 64 * GIB),
+        (["peers", "in-flight-request-bytes"], file.peers.in_flight_request_bytes, KIB, 64 * GIB),
+        (["peers", "control-message-bytes"], file.peers.control_message_bytes, KIB, 64 * GIB),
+        (["gateway", "buffered-bytes"], file.gateway.buffered_bytes, 0, 64 * GIB),
         (["gateway", "link-bytes"], file.gateway.link_bytes, KIB, 64 * GIB),
-        (["guests", "max-memory"], guests.pooled_instance_memory, 64 * KIB, 4 * GIB),
-        (["guests", "cache-limit"], guests.compile_cache_limit, MIB, 1024 * GIB),
+        (["guests", "pooled-instance-memory"], guests.pooled_instance_memory, 64 * KIB, 4 * GIB),
+        (["guests", "compile-cache-limit"], guests.compile_cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
-        (["compiler", "memory"], file.compiler.max_memory, 0, 1024 * GIB),
+        (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
         // A session may take half of it, and all of a session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
-        (["entities", "head-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
+        (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
         (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
         (["store", "batch-bytes"], store.batch_bytes, 64 * KIB, GIB),
         (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * 1024 * GIB),
-        (["store", "watched-bytes"], store.watch_history_bytes, 64 * KIB, GIB),
+        (["store", "watch-history-bytes"], store.watch_history_bytes, 64 * KIB, GIB),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
@@ -241,7 +247,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
     let components = &file.components;
     let all = [
-        (["network", "session-messages"], network.session_in_flight_messages, MILLION),
+        (["network", "session-in-flight-messages"], network.session_in_flight_messages, MILLION),
         (["network", "max-streams"], network.max_streams, MILLION),
         (["network", "max-connections"], network.max_connections, MILLION),
         (["network", "principal-streams"], network.principal_streams, 10 * MILLION),
@@ -249,19 +255,23 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["network", "max-uploads"], network.max_uploads, 64),
         (["network", "principal-uploads"], network.principal_uploads, 64),
         (["cluster", "shards"], file.cluster.shards.unwrap_or(1), MAX_SHARDS),
-        (["peers", "connections"], file.peers.max_connections, 65_536),
-        (["peers", "messages"], file.peers.in_flight_messages, 10 * MILLION),
-        (["peers", "calls"], file.peers.in_flight_requests, 10 * MILLION),
+        (["peers", "max-connections"], file.peers.max_connections, 65_536),
+        (["peers", "in-flight-messages"], file.peers.in_flight_messages, 10 * MILLION),
+        (["peers", "in-flight-requests"], file.peers.in_flight_requests, 10 * MILLION),
         (["peers", "pushes"], file.peers.pushes, 10 * MILLION),
-        (["peers", "words"], file.peers.control_messages, 10 * MILLION),
-        (["gateway", "held-messages"], file.gateway.buffered_messages, 10 * MILLION),
+        (["peers", "control-messages"], file.peers.control_messages, 10 * MILLION),
+        (["gateway", "buffered-messages"], file.gateway.buffered_messages, 10 * MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
-        (["handoff", "parallel-drains"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
-        (["rebalance", "parallel"], file.rebalance.max_hand_offs, MAX_SHARDS),
-        (["rebalance", "threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
-        (["rebalance", "limit"], file.rebalance.least_shard_max_moving, MAX_SHARDS),
-        (["", "unheard-leases"], file.manager_silence_leases, 1_000),
-        (["guests", "max-live"], file.guests.max_live_instances.unwrap_or(1), MILLION),
+        (["hand-off", "max-drain-hand-offs"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
+        (["rebalance", "max-hand-offs"], file.rebalance.max_hand_offs, MAX_SHARDS),
+        (["rebalance", "least-shard-threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
+        (
+            ["rebalance", "least-shard-max-moving"],
+            file.rebalance.least_shard_max_moving,
+            MAX_SHARDS,
+        ),
+        (["", "manager-silence-leases"], file.manager_silence_leases, 1_000),
+        (["guests", "max-live-instances"], file.guests.max_live_instances.unwrap_or(1), MILLION),
         (["components", "core-instances"], components.core_instances, 10_000),
         (["components", "component-instances"], components.component_instances, 10_000),
         (["components", "memories"], components.memories, 1_000),
@@ -269,18 +279,18 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["components", "functions"], components.functions, 10 * MILLION),
         (["components", "types"], components.types, MILLION),
         (["components", "definitions"], components.definitions, 10 * MILLION),
-        (["compiler", "at-once"], file.compiler.max_concurrent, 64),
-        (["entities", "lanes"], entities.max_lanes, MILLION),
-        (["entities", "gate"], entities.max_gated_turns, MILLION),
-        (["entities", "copies"], entities.max_copies, MILLION),
+        (["compiler", "max-concurrent"], file.compiler.max_concurrent, 64),
+        (["entities", "max-lanes"], entities.max_lanes, MILLION),
+        (["entities", "max-gated-turns"], entities.max_gated_turns, MILLION),
+        (["entities", "max-copies"], entities.max_copies, MILLION),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
-        (["store", "queue-rows"], store.queue_metadata_ops, 10 * MILLION),
+        (["store", "queue-metadata-ops"], store.queue_metadata_ops, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),
         (["store", "batch-commits"], store.batch_commits, MILLION),
         (["store", "batch-records"], store.batch_records, MILLION),
         (["store", "head-cache"], store.head_cache, 10 * MILLION),
         (["store", "readers"], store.readers, 64),
-        (["store", "watched-changes"], store.watch_history_changes, 10 * MILLION),
+        (["store", "watch-history-changes"], store.watch_history_changes, 10 * MILLION),
     ];
     if network.reserved_connections > MILLION {
         return Err(range(input, &["network", "reserved-connections"], "0", "1000000"));

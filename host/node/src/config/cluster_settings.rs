@@ -39,7 +39,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// Each setting: its name in a configuration, and what it may be.
 const ALL: [(&str, Duration, Duration); 3] = [
     ("lease", Duration::from_millis(100), HOUR),
-    ("margin", Duration::from_millis(10), HOUR),
+    ("lease-margin", Duration::from_millis(10), HOUR),
     ("entities.lane-life", Duration::from_secs(1), Duration::from_secs(24 * 30 * 3_600)),
 ];
 

@@ -17,24 +17,24 @@ use crate::manifest::Manifest;
 use crate::recording::replay;
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<(u64, Outcome, Epoch)>>);
+struct RecordedReplies(Mutex<Vec<(u64, Outcome, Epoch)>>);
 
-impl ReplySink for Heard {
+impl ReplySink for RecordedReplies {
     fn deliver_replies(&self, answers: &mut Vec<WorkerReply>) {
         let told = answers.drain(..).map(|told| (told.tag, told.outcome, told.epoch));
         self.0.lock().expect("a lock").extend(told);
     }
 }
 
-struct Hand {
+struct TestWorker {
     worker: Worker,
     reports: mpsc::UnboundedReceiver<WorkerReport>,
-    heard: Arc<Heard>,
+    replies: Arc<RecordedReplies>,
     sent: u64,
     folder: tempfile::TempDir,
 }
 
-impl Hand {
+impl TestWorker {
     fn new() -> Self {
         Self::over(Arc::new(MemoryStore::new(1, ClusterId(1), "test")))
     }
@@ -42,7 +42,7 @@ impl Hand {
     fn over(store: Arc<dyn EntityStore>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (reports, heard_reports) = mpsc::unbounded_channel();
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(RecordedReplies::default());
         let parts = WorkerDeps {
             index: 0,
             settings: Settings::default(),
@@ -55,7 +55,7 @@ impl Hand {
             reports,
             replies: heard.clone(),
         };
-        Self { worker: Worker::new(parts), reports: heard_reports, heard, sent: 0, folder }
+        Self { worker: Worker::new(parts), reports: heard_reports, replies: heard, sent: 0, folder }
     }
 
     fn renew(&mut self) {
@@ -173,7 +173,7 @@ impl Hand {
     /// What a message was answered, and under which epoch.
     fn answer(&mut self, tag: u64) -> Option<(String, u64)> {
         self.worker.flush_replies();
-        let heard = self.heard.0.lock().expect("a lock");
+        let heard = self.replies.0.lock().expect("a lock");
         heard.iter().find(|(other, ..)| *other == tag).map(|(_, outcome, epoch)| {
             let text = match outcome {
                 Outcome::Final { .. } => "final".into(),
@@ -238,7 +238,7 @@ fn host() -> ostraca_wasm::WasmRuntime {
 
 #[tokio::test]
 async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     for round in 0..100 {
         for shard in 1..=3 {
             hand.adopt(shard, round * 2 + 1);
@@ -259,7 +259,7 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
 
 #[tokio::test]
 async fn r11_every_stop_is_answered_for_exactly_its_epoch() {
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     hand.stop(1, 4);
     assert_eq!(hand.reports(), ["stopped 1 4"], "nothing is here");
     hand.adopt(1, 5);
@@ -282,7 +282,7 @@ async fn r11_every_stop_is_answered_for_exactly_its_epoch() {
 
 #[tokio::test]
 async fn s11_a_message_for_an_absent_shard_gets_not_owner() {
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     let early = hand.send(1, "who");
     assert_eq!(hand.answer(early), Some((codes::NOT_OWNER.into(), 0)));
     hand.adopt(1, 3);
@@ -298,7 +298,7 @@ async fn s11_a_message_for_an_absent_shard_gets_not_owner() {
 #[tokio::test]
 async fn stopped_waits_for_an_interrupted_instance_to_end() {
     let host = host();
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);
@@ -326,7 +326,7 @@ async fn stopped_waits_for_an_interrupted_instance_to_end() {
 #[tokio::test]
 async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     let host = host();
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.worker.input(Input::Suspend);

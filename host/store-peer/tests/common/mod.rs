@@ -1,10 +1,10 @@
 //! A store served to nodes `a` and `b` within one process, over links that break when a test says so.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-pub(crate) mod lasting;
 pub(crate) mod net;
 pub(crate) mod quic;
 pub(crate) mod remote;
+pub(crate) mod retrying;
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ pub(crate) type Serve = Box<dyn FnMut(&[u8]) -> BoxFuture<'static, Bytes> + Send
 
 /// What breaks, and how often.
 #[derive(Default)]
-pub(crate) struct Weather {
+pub(crate) struct LinkFaults {
     /// One call in so many breaks its link; 0: none.
     pub(crate) breaks: AtomicU64,
     random: AtomicU64,
@@ -36,7 +36,7 @@ pub(crate) struct Weather {
     pub(crate) max_answer: AtomicUsize,
 }
 
-impl Weather {
+impl LinkFaults {
     pub(crate) fn new(breaks: u64, seed: u64) -> Arc<Self> {
         let weather = Self { random: seed.into(), ..Self::default() };
         weather.breaks.store(breaks, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Weather {
 /// Makes links to what `serve` makes.
 pub(crate) struct Net<F> {
     pub(crate) serve: F,
-    pub(crate) weather: Arc<Weather>,
+    pub(crate) weather: Arc<LinkFaults>,
     pub(crate) runtime: Handle,
 }
 
@@ -97,7 +97,7 @@ impl<F: Fn() -> Serve + Send + Sync + 'static> Connect for Net<F> {
 struct InProcess {
     serve: Arc<Mutex<Serve>>,
     broken: CancellationToken,
-    weather: Arc<Weather>,
+    weather: Arc<LinkFaults>,
     runtime: Handle,
 }
 

@@ -29,7 +29,7 @@ use ostraca_wire::server::{
 };
 use tokio::runtime::Handle;
 
-use super::net::Weather;
+use super::net::LinkFaults;
 use super::remote::{Remote, quick, runtime};
 
 /// Clients find nothing here.
@@ -154,9 +154,9 @@ pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: 
         |dialer: &PeerDialer, alpn| Dial { dialer: dialer.clone(), to, alpn, links: links.clone() };
     let entities = [dial(&a, Alpn::Bulk), dial(&b, Alpn::Bulk)];
     let rows = dial(&a, Alpn::Control);
-    let weather = Weather::new(0, 1);
+    let weather = LinkFaults::new(0, 1);
     drop(guard);
-    let control = Weather::new(0, 2);
+    let control = LinkFaults::new(0, 2);
     let weathers = [weather.clone(), control];
     let remote = Remote::reach(entities, rows, quick(), runtime, weathers, backend.clone());
     if breaking {

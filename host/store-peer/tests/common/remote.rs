@@ -19,17 +19,17 @@ use ostraca_store_peer::{
 use tokio::runtime::Runtime;
 
 use super::member;
-use super::net::{Net, Serve, Weather};
+use super::net::{LinkFaults, Net, Serve};
 
 /// Both stores, as nodes `a` and `b` have them.
 pub(crate) struct Remote {
     pub(crate) a: PeerEntityStore,
     pub(crate) b: PeerEntityStore,
     pub(crate) rows: PeerClusterStore,
-    pub(crate) known: Arc<StoreVerifier>,
-    pub(crate) weather: Arc<Weather>,
+    pub(crate) verifier: Arc<StoreVerifier>,
+    pub(crate) weather: Arc<LinkFaults>,
     /// Of the rows.
-    pub(crate) control: Arc<Weather>,
+    pub(crate) control: Arc<LinkFaults>,
     backend: Arc<dyn Any + Send + Sync>,
     runtime: Option<Runtime>,
 }
@@ -64,7 +64,7 @@ impl Remote {
         let runtime = runtime();
         let entity = EntityServer::new(entities, ServerOptions::default());
         let cluster = ClusterServer::new(rows.clone(), ServerOptions::default());
-        let (weather, control) = (Weather::new(breaks, 1), Weather::new(breaks, 2));
+        let (weather, control) = (LinkFaults::new(breaks, 1), LinkFaults::new(breaks, 2));
         let net = |node: &'static str| {
             let entity = entity.clone();
             let serve: Box<dyn Fn() -> Serve + Send + Sync> = Box::new(move || {
@@ -88,7 +88,7 @@ impl Remote {
         rows: impl Connect,
         options: ClientOptions,
         runtime: Runtime,
-        [weather, control]: [Arc<Weather>; 2],
+        [weather, control]: [Arc<LinkFaults>; 2],
         backend: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         let known = StoreVerifier::open(CLUSTER, None).unwrap();
@@ -101,7 +101,7 @@ impl Remote {
         let made = PeerClusterStore::connect(rows, known.clone(), options);
         let (rows, driver) = runtime.block_on(made).unwrap();
         runtime.spawn(driver.run());
-        Self { a, b, rows, known, weather, control, backend, runtime: Some(runtime) }
+        Self { a, b, rows, verifier: known, weather, control, backend, runtime: Some(runtime) }
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -2,8 +2,8 @@
 
 mod directory;
 mod faults;
+mod fragments;
 mod order;
-mod pieces;
 
 use std::path::Path;
 use std::sync::Arc;

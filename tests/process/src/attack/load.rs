@@ -14,15 +14,15 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::Recorder;
-use crate::history::{now, overtaken, until_answered};
+use crate::HistoryRecorder;
+use crate::history::{is_superseded, now, until_answered};
 
 /// Of a hundred messages that a session sends, those that are queries.
 const QUERIES: u32 = 30;
 
 /// How much load.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct LoadSize {
     /// Over all gateways. They send commands and queries; half as many more only read.
     pub sessions: usize,
     /// Messages under way in each.
@@ -35,7 +35,7 @@ pub struct Size {
     pub pace: Duration,
 }
 
-impl Size {
+impl LoadSize {
     /// Of most rounds.
     pub const USUAL: Self =
         Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO };
@@ -43,14 +43,14 @@ impl Size {
 
 /// Sessions that keep messages under way, until told to end.
 pub struct Load {
-    recorder: Arc<Recorder>,
-    books: Arc<Books>,
+    recorder: Arc<HistoryRecorder>,
+    books: Arc<LoadCounters>,
     senders: JoinSet<()>,
 }
 
 /// What is under way, seen from anywhere.
 #[derive(Default)]
-struct Books {
+struct LoadCounters {
     done: AtomicU64,
     end: AtomicBool,
     number: AtomicU64,
@@ -60,7 +60,7 @@ struct Books {
     failed: Mutex<Vec<String>>,
 }
 
-impl Books {
+impl LoadCounters {
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, (u64, usize)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,8 +73,8 @@ impl Books {
 impl Load {
     /// Begins, with entities of this round only; the sessions are spread over the clients.
     #[must_use]
-    pub fn start(clients: &[Client], seed: u64, round: u64, size: Size) -> Self {
-        let (recorder, books) = (Recorder::new(), Arc::new(Books::default()));
+    pub fn start(clients: &[Client], seed: u64, round: u64, size: LoadSize) -> Self {
+        let (recorder, books) = (HistoryRecorder::new(), Arc::new(LoadCounters::default()));
         let mut senders = JoinSet::new();
         for place in 0..size.sessions + size.sessions.div_ceil(2) {
             let session = clients[place % clients.len()].session();
@@ -127,7 +127,7 @@ impl Load {
     ///
     /// # Errors
     /// If a command ended without a final outcome.
-    pub async fn end(mut self) -> Result<Arc<Recorder>> {
+    pub async fn end(mut self) -> Result<Arc<HistoryRecorder>> {
         self.books.end.store(true, Ordering::SeqCst);
         while let Some(sender) = self.senders.join_next().await {
             sender.context("a sender")?;
@@ -142,11 +142,11 @@ struct Sender {
     session: Session,
     client: usize,
     reads_only: bool,
-    recorder: Arc<Recorder>,
-    books: Arc<Books>,
+    recorder: Arc<HistoryRecorder>,
+    books: Arc<LoadCounters>,
     rng: StdRng,
     round: u64,
-    size: Size,
+    size: LoadSize,
 }
 
 impl Sender {
@@ -167,7 +167,7 @@ impl Sender {
             let Some((number, ended)) = calls.next().await else { return };
             use ostraca_client::CallError::{NotRun, Unanswered, Unknown};
             match ended {
-                Err(error) if number.is_none() && overtaken(&error) => {}
+                Err(error) if number.is_none() && is_superseded(&error) => {}
                 Err(error @ (NotRun { .. } | Unknown { .. } | Unanswered { .. })) => {
                     self.books.failed().push(error.to_string());
                 }
@@ -202,7 +202,7 @@ impl Sender {
 
 /// What a load came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Judged {
+pub struct LoadSummary {
     /// Commands with a result.
     pub results: u64,
     /// Commands that the entity refused.
@@ -217,11 +217,11 @@ pub struct Judged {
 ///
 /// # Errors
 /// Each breach.
-pub async fn judge(recorder: &Arc<Recorder>, asker: &Session) -> Result<Judged> {
+pub async fn judge(recorder: &Arc<HistoryRecorder>, asker: &Session) -> Result<LoadSummary> {
     let operations = recorder.operations();
     let queries = operations.iter().filter(|operation| !operation.command);
     let answered = queries.filter(|query| matches!(query.outcome, Outcome::Final { .. }));
-    let mut judged = Judged { queries: answered.count() as u64, ..Judged::default() };
+    let mut judged = LoadSummary { queries: answered.count() as u64, ..LoadSummary::default() };
     let few = judged.queries * 10 < operations.len() as u64 * 3;
     ensure!(!few, "only {} of {} messages are queries", judged.queries, operations.len());
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();

@@ -36,7 +36,7 @@ impl Soak {
     /// Keeps the last round of a report.
     pub(super) fn keep(&self, report: &Report, commands: u64) -> Result<()> {
         let (Some(file), Some(doubtful), Some(served)) =
-            (&self.file, report.doubtful.last(), report.served.last())
+            (&self.file, report.in_doubt.last(), report.served.last())
         else {
             return Ok(());
         };
@@ -88,7 +88,7 @@ mod tests {
         let soak = || Soak::in_folder(Some(folder.path()), "cut from all").expect("a soak");
         assert_eq!(soak().rounds(), 0);
         let round = |doubtful, served| Report {
-            doubtful: vec![1, doubtful],
+            in_doubt: vec![1, doubtful],
             served: vec![Duration::ZERO, Duration::from_millis(served)],
             ..Report::default()
         };
@@ -108,7 +108,7 @@ mod tests {
     fn without_a_folder_nothing_is_kept() {
         let soak = Soak::in_folder(None, "any").expect("a soak");
         soak.keep(
-            &Report { doubtful: vec![1], served: vec![Duration::ZERO], ..Report::default() },
+            &Report { in_doubt: vec![1], served: vec![Duration::ZERO], ..Report::default() },
             1,
         )
         .expect("nothing");

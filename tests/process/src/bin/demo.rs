@@ -14,17 +14,17 @@ use anyhow::{Context, Result, bail, ensure};
 use ostraca_client::Client;
 use ostraca_core::hash::shard_of;
 use ostraca_oracle::{Operation, Outcome};
-use ostraca_process_tests::attack::{Load, Size, judge};
+use ostraca_process_tests::attack::{Load, LoadSize, judge};
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::history::now;
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::pulse::spread;
-use ostraca_process_tests::{Cluster, parts};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::probe_load::spread;
+use ostraca_process_tests::{Cluster, artifacts};
 
 /// At least.
 const COMMANDS: u64 = 36_000;
-const SIZE: Size =
-    Size { sessions: 36, in_flight: 8, counters: 2_000, accounts: 1_000, pace: Duration::ZERO };
+const SIZE: LoadSize =
+    LoadSize { sessions: 36, in_flight: 8, counters: 2_000, accounts: 1_000, pace: Duration::ZERO };
 const SHARDS: u32 = 60;
 /// In doubt on the killed manager's clients, at least.
 const DOUBTFUL: usize = 64;
@@ -69,7 +69,7 @@ struct Kill {
 async fn run() -> Result<()> {
     println!("demo: building the guests (half a minute the first time)");
     let began = Instant::now();
-    parts::module("counter")?;
+    artifacts::module("counter")?;
     println!("demo: built in {:.1} s", began.elapsed().as_secs_f64());
     // The store is on the first node; each of the others may become the manager.
     let roles = ["store,host,gateway", "manager,host,gateway", "manager,host,gateway"];
@@ -78,7 +78,7 @@ async fn run() -> Result<()> {
     for (node, roles) in roles.iter().enumerate() {
         println!("demo: {} ({roles})", cluster.process(node)?.ready);
     }
-    let before = cluster.settled().await?;
+    let before = cluster.wait_settled().await?;
     let mut clients = Vec::new();
     for node in 0..cluster.len() {
         clients.push(cluster.client(node).await?);
@@ -143,7 +143,7 @@ impl Demo {
 
     /// Drains a node that is neither the manager's nor the store's; when, and which shards went.
     async fn drain(&mut self) -> Result<(u64, u64, Vec<u32>)> {
-        let view = self.cluster.settled().await?;
+        let view = self.cluster.wait_settled().await?;
         let manager = view.manager().context("no manager")?.to_owned();
         let node = (1..self.cluster.len()).find(|node| self.cluster.name(*node) != manager);
         let node = node.context("no node to drain")?;
@@ -164,7 +164,7 @@ impl Demo {
         }
         let to = now();
         println!("demo: {name} is drained after {:.2} s", began.elapsed().as_secs_f64());
-        let view = self.cluster.settled().await?;
+        let view = self.cluster.wait_settled().await?;
         show(&view);
         let mut undone = self.clients[0].drain(&name, true).await?;
         while undone.next().await?.is_some_and(|progress| !progress.done) {}
@@ -215,7 +215,7 @@ impl Demo {
     }
 
     async fn kill(&mut self, node: usize) -> Result<Kill> {
-        let (name, view) = (self.cluster.name(node), self.cluster.settled().await?);
+        let (name, view) = (self.cluster.name(node), self.cluster.wait_settled().await?);
         let shards = owned(&view, &name);
         let role = match (view.manager() == Some(&*name), node) {
             (true, _) => "the manager",
@@ -237,7 +237,7 @@ impl Demo {
         let (name, began) = (self.cluster.name(node), Instant::now());
         self.cluster.start_node(node)?;
         println!("demo: started {name} again, ready in {:.2} s", began.elapsed().as_secs_f64());
-        let view = self.cluster.settled().await?;
+        let view = self.cluster.wait_settled().await?;
         println!(
             "demo: every shard is served, the manager is {}, {:.1} s after {name} was started",
             view.manager().unwrap_or("nobody"),
@@ -248,7 +248,7 @@ impl Demo {
     }
 
     async fn finish(mut self, drained: (u64, u64, Vec<u32>), kills: &[Kill]) -> Result<()> {
-        let view = self.cluster.settled().await?;
+        let view = self.cluster.wait_settled().await?;
         let changes = |shard: &ostraca_client::ShardInfo| {
             shard.epoch.saturating_sub(self.epochs.get(&shard.shard).copied().unwrap_or(0))
         };
@@ -350,7 +350,7 @@ fn finish(cluster: Cluster) -> Result<()> {
     }
     let profile = cluster.home(0).dir().join("profile.toml");
     cluster.profile(0).save(&profile)?;
-    let ostraca = format!("{} --profile {}", parts::ostraca()?.display(), profile.display());
+    let ostraca = format!("{} --profile {}", artifacts::ostraca()?.display(), profile.display());
     println!("demo: the nodes run on. To play with them:");
     for command in [
         "send counter/alice add 2",

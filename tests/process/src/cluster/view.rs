@@ -31,7 +31,7 @@ impl View {
 
     /// Whether a node has a life that is not over, as far as this node knows.
     #[must_use]
-    pub fn lives(&self, name: &str) -> bool {
+    pub fn is_alive(&self, name: &str) -> bool {
         self.node(name).is_some_and(alive)
     }
 

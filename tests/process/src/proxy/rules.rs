@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 /// Who speaks or hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Who {
+pub enum Endpoint {
     /// A node, by its place.
     Node(usize),
     /// Everybody who is no node.
@@ -82,10 +82,10 @@ impl AddAssign for Counts {
 
 #[derive(Debug)]
 pub(super) struct Table {
-    rules: HashMap<(Who, Who), Rule>,
-    counts: HashMap<(Who, Who), Counts>,
+    rules: HashMap<(Endpoint, Endpoint), Rule>,
+    counts: HashMap<(Endpoint, Endpoint), Counts>,
     /// The latest moment at which a packet of the pair is to come.
-    due: HashMap<(Who, Who), std::time::Instant>,
+    due: HashMap<(Endpoint, Endpoint), std::time::Instant>,
     rng: StdRng,
 }
 
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    pub(super) fn set(&mut self, from: Who, to: Who, rule: Rule) {
+    pub(super) fn set(&mut self, from: Endpoint, to: Endpoint, rule: Rule) {
         self.rules.insert((from, to), rule);
     }
 
@@ -107,7 +107,7 @@ impl Table {
         self.rules.clear();
     }
 
-    pub(super) fn counts(&self, from: Who, to: Who) -> Counts {
+    pub(super) fn counts(&self, from: Endpoint, to: Endpoint) -> Counts {
         self.counts.get(&(from, to)).copied().unwrap_or_default()
     }
 
@@ -118,7 +118,12 @@ impl Table {
     }
 
     /// When a packet and its copy are sent on, if they are. `room`: whether it may be held.
-    pub(super) fn judge(&mut self, from: Who, to: Who, room: bool) -> [Option<Duration>; 2] {
+    pub(super) fn judge(
+        &mut self,
+        from: Endpoint,
+        to: Endpoint,
+        room: bool,
+    ) -> [Option<Duration>; 2] {
         let rule = self.rules.get(&(from, to)).copied().unwrap_or_default();
         let counts = self.counts.entry((from, to)).or_default();
         if rule.cut {

@@ -1,7 +1,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use super::{Network, Rule, Who};
+use super::{Endpoint, Network, Rule};
 
 /// Waits for what should come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -65,9 +65,9 @@ fn each_source_has_its_own_port_and_gets_replies_there() {
     assert_ne!(other, port, "each source has a port of its own");
     assert_eq!(three.say_to_1(b"again"), Some(port));
     let counts = |from, to| three.network.counts(from, to).passed;
-    assert_eq!(counts(Who::Node(0), Who::Node(1)), 2);
-    assert_eq!(counts(Who::Node(1), Who::Node(0)), 1);
-    assert_eq!(counts(Who::Clients, Who::Node(1)), 1);
+    assert_eq!(counts(Endpoint::Node(0), Endpoint::Node(1)), 2);
+    assert_eq!(counts(Endpoint::Node(1), Endpoint::Node(0)), 1);
+    assert_eq!(counts(Endpoint::Clients, Endpoint::Node(1)), 1);
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn a_one_way_cut_blocks_all_connections_in_one_direction() {
     let at_1 = three.say_to_1(b"a").expect("heard");
     three.nodes[1].send_to(b"b", three.network.front(0)).expect("sent");
     let at_0 = heard(&three.nodes[0], b"b").expect("heard");
-    three.network.set(Who::Node(0), Who::Node(1), Rule::CUT);
+    three.network.set(Endpoint::Node(0), Endpoint::Node(1), Rule::CUT);
     // On the connection that 0 made, and on the one that 1 made.
     three.nodes[0].send_to(b"c", three.network.front(1)).expect("sent");
     three.nodes[0].send_to(b"c", at_0).expect("sent");
     hears_nothing(&three.nodes[1]);
-    assert_eq!(three.network.counts(Who::Node(0), Who::Node(1)).cut, 2);
+    assert_eq!(three.network.counts(Endpoint::Node(0), Endpoint::Node(1)).cut, 2);
     // The other way, on both.
     three.nodes[1].send_to(b"d", at_1).expect("sent");
     assert!(heard(&three.nodes[0], b"d").is_some());
@@ -110,7 +110,7 @@ fn a_bad_link_injects_its_faults_and_counts_them() {
     let three = Three::new();
     let late = Rule::late(Duration::from_millis(1), Duration::from_millis(20));
     let bad = Rule { loss: 200, double: 200, ..late };
-    three.network.set(Who::Node(0), Who::Node(1), bad);
+    three.network.set(Endpoint::Node(0), Endpoint::Node(1), bad);
     for number in 0..500_u16 {
         three.nodes[0].send_to(&number.to_be_bytes(), three.network.front(1)).expect("sent");
     }
@@ -119,7 +119,7 @@ fn a_bad_link_injects_its_faults_and_counts_them() {
         let mut buffer = [0; 2];
         three.nodes[1].recv_from(&mut buffer).expect("heard");
         numbers.push(u16::from_be_bytes(buffer));
-        let counts = three.network.counts(Who::Node(0), Who::Node(1));
+        let counts = three.network.counts(Endpoint::Node(0), Endpoint::Node(1));
         if counts.passed + counts.lost == 500
             && numbers.len() as u64 == counts.passed + counts.doubled
         {

@@ -13,28 +13,28 @@ use ostraca_core::message::{MessageKind, ReplyToken};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 
-use super::gateway::PRINCIPAL;
-use super::lines::LineId;
+use super::admission::PRINCIPAL;
+use super::client_conns::ClientConnId;
 use super::process::Pid;
-use super::{Happening, LEASE, World};
-use crate::books::{Books, Called, PATIENT, overtaken};
-use crate::finding::Broken;
+use super::{LEASE, SimEvent, World};
+use crate::session::{PATIENT, PendingCall, SimSession, overtaken};
+use crate::violation::ViolationKind;
 
 /// How long messages only wait or bounce before a client tries another gateway.
-const LEAVE_AFTER: Duration = Duration::from_millis(LEASE * 5 / 2);
+const STALL_TIMEOUT: Duration = Duration::from_millis(LEASE * 5 / 2);
 /// Messages without an outcome that a session has at most.
 const UNRESOLVED: usize = 8;
 
 /// What a client's sessions share.
 pub(super) struct Client {
     /// The gateway that it is at, or was at last.
-    pub(super) home: usize,
+    pub(super) gateway: usize,
     /// The standing connection, as far as the client knows.
-    pub(super) line: Option<LineId>,
+    pub(super) connection: Option<ClientConnId>,
     /// It goes to no gateway by itself.
     pub(super) tied: bool,
     pub(super) sessions: Vec<usize>,
-    patience: SwitchTimer,
+    switch_timer: SwitchTimer,
     time: ClusterTime,
     /// How far its reading of cluster time is ahead, or behind.
     skew: i64,
@@ -43,7 +43,7 @@ pub(super) struct Client {
 /// A session: its books, and what is done with them.
 pub(super) struct Session {
     pub(super) client: usize,
-    pub(super) books: Books,
+    pub(super) session: SimSession,
     /// Where silence was taken for proof: the sequences under which messages were sent again.
     renamed: BTreeMap<u64, u64>,
     /// When it is looked at next.
@@ -58,13 +58,13 @@ impl World {
 
     pub(super) fn a_client(&mut self, home: usize, tied: bool) -> usize {
         let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
-        let patience = SwitchTimer::new(LEAVE_AFTER, self.rng.draw(), self.instant());
+        let patience = SwitchTimer::new(STALL_TIMEOUT, self.rng.draw(), self.instant());
         self.clients.push(Client {
-            home,
-            line: None,
+            gateway: home,
+            connection: None,
             tied,
             sessions: Vec::new(),
-            patience,
+            switch_timer: patience,
             time: ClusterTime::default(),
             skew,
         });
@@ -73,10 +73,15 @@ impl World {
 
     pub(super) fn a_session(&mut self, client: usize) -> usize {
         let number = self.sessions.len();
-        let (seed, off) = (self.rng.draw(), self.options.client.clone());
-        let mut books = Books::new(number, PRINCIPAL, seed, off);
+        let (seed, off) = (self.rng.draw(), self.options.client_mutations.clone());
+        let mut books = SimSession::new(number, PRINCIPAL, seed, off);
         books.ledger.set_limits(self.window());
-        self.sessions.push(Session { client, books, renamed: BTreeMap::new(), armed: None });
+        self.sessions.push(Session {
+            client,
+            session: books,
+            renamed: BTreeMap::new(),
+            armed: None,
+        });
         self.clients[client].sessions.push(number);
         number
     }
@@ -92,8 +97,8 @@ impl World {
         }
         let session = self.maybe_another(session);
         let delay = self.rng.range(10, 260);
-        self.at(delay, Happening::Issue { session });
-        if self.sessions[session].books.unresolved.len() >= UNRESOLVED {
+        self.at(delay, SimEvent::Issue { session });
+        if self.sessions[session].session.unresolved.len() >= UNRESOLVED {
             return;
         }
         for _ in 0..self.rng.range(1, 4) {
@@ -112,7 +117,7 @@ impl World {
                 ..=15 => self.rng.range(50, 3_000),
                 _ => PATIENT,
             };
-            let called = Called::new(Entity::new(kind, format!("e{id}")), call);
+            let called = PendingCall::new(Entity::new(kind, format!("e{id}")), call);
             self.call_entity(session, called, deadline);
         }
         self.drive(session);
@@ -121,15 +126,15 @@ impl World {
     /// A session whose messages all have their outcome may be another one from then on: many are short.
     fn maybe_another(&mut self, session: usize) -> usize {
         let it = &self.sessions[session];
-        let (client, used) = (it.client, it.books.intake.next_sequence() > 1);
-        if !used || !it.books.unresolved.is_empty() || !self.rng.chance(30) {
+        let (client, used) = (it.client, it.session.intake.next_sequence() > 1);
+        if !used || !it.session.unresolved.is_empty() || !self.rng.chance(30) {
             return session;
         }
         self.a_session(client)
     }
 
     /// A caller gives a message to its session, and waits for `deadline` milliseconds.
-    pub(super) fn call_entity(&mut self, session: usize, mut called: Called, deadline: u64) {
+    pub(super) fn call_entity(&mut self, session: usize, mut called: PendingCall, deadline: u64) {
         called.sent = self.now;
         self.take_call(session, called, deadline, None);
     }
@@ -137,14 +142,14 @@ impl World {
     fn take_call(
         &mut self,
         session: usize,
-        mut called: Called,
+        mut called: PendingCall,
         deadline: u64,
         again: Option<MessageId>,
     ) {
         called.until = self.now + deadline;
         let it = &mut self.sessions[session];
         let cluster_ms = self.clients[it.client].time.at(Duration::from_millis(self.now));
-        it.books.take((self.begun, self.now), cluster_ms, called, again);
+        it.session.take((self.begun, self.now), cluster_ms, called, again);
     }
 
     /// A session's round, as the client's task takes it: time passes, what may go out goes, callers hear their outcomes.
@@ -152,17 +157,17 @@ impl World {
         let now = self.instant();
         let it = &mut self.sessions[session];
         let client = it.client;
-        let line = self.clients[client].line;
-        it.books.intake.stamped(it.books.ledger.highest_restamp());
-        it.books.ledger.set_not_connected(line.is_none().then(|| {
+        let line = self.clients[client].connection;
+        it.session.intake.stamped(it.session.ledger.highest_restamp());
+        it.session.ledger.set_not_connected(line.is_none().then(|| {
             let mut absent = problem("not-connected", "there is no connection");
             absent.retryable = true;
             absent
         }));
-        it.books.ledger.tick(now);
+        it.session.ledger.tick(now);
         if let Some(line) = line {
             while let Some(envelope) =
-                self.sessions[session].books.ledger.next_to_send(now).cloned()
+                self.sessions[session].session.ledger.next_to_send(now).cloned()
             {
                 self.count_copy(session, &envelope);
                 self.put(line, session, envelope);
@@ -170,17 +175,17 @@ impl World {
         }
         self.hand_out(session, false);
         let it = &mut self.sessions[session];
-        let stuck = line.and_then(|_| it.books.ledger.stall());
-        let patience = &mut self.clients[client].patience;
+        let stuck = line.and_then(|_| it.session.ledger.stall());
+        let patience = &mut self.clients[client].switch_timer;
         let ends = stuck.map(|stuck| patience.deadline(stuck));
-        let wake = it.books.ledger.next_wake().into_iter().chain(ends).min();
+        let wake = it.session.ledger.next_wake().into_iter().chain(ends).min();
         let left = stuck.is_some_and(|stuck| patience.try_switch(stuck, now));
         if let Some(wake) = wake {
             let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
             self.arm_session(session, u64::try_from(after).unwrap_or(u64::MAX));
         }
         if left {
-            self.leave_gateway(client);
+            self.switch_gateway(client);
         }
     }
 
@@ -189,7 +194,7 @@ impl World {
         let it = &mut self.sessions[session];
         if it.armed.is_none_or(|armed| armed > when) {
             it.armed = Some(when);
-            self.at(when - self.now, Happening::Session { session });
+            self.at(when - self.now, SimEvent::Session { session });
         }
     }
 
@@ -201,7 +206,7 @@ impl World {
     }
 
     fn count_copy(&mut self, session: usize, envelope: &Envelope) {
-        let it = self.sessions[session].books.unresolved.get_mut(&envelope.sequence);
+        let it = self.sessions[session].session.unresolved.get_mut(&envelope.sequence);
         let Some(sent) = it else { return };
         sent.copies += 1;
         let again = sent.copies > 1;
@@ -216,10 +221,10 @@ impl World {
 
     /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
     fn hand_out(&mut self, session: usize, over: bool) {
-        let ended = self.sessions[session].books.take_ended();
+        let ended = self.sessions[session].session.take_ended();
         for (sequence, called, outcome) in ended {
             self.print(|| format!("session {session}: {sequence} ended {outcome:?}"));
-            self.breaches.extend(overtaken(sequence, &called, &outcome, self.forgetful));
+            self.violations.extend(overtaken(sequence, &called, &outcome, self.forgetful));
             self.tally.count(match &outcome {
                 Err(CallError::NotRun { .. }) => "client: told not run",
                 Err(CallError::Unknown { .. }) => "client: gave up a command",
@@ -234,12 +239,12 @@ impl World {
             {
                 self.tally.count("client: asked again under the id of what was given up");
                 let deadline = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
-                let called = Called { given_up: Some(self.now), ..called };
+                let called = PendingCall { given_up: Some(self.now), ..called };
                 self.take_call(session, called, deadline, Some(*id));
                 self.arm_session(session, 1);
                 continue;
             }
-            self.sessions[session].books.seen(self.now, sequence, &called, outcome);
+            self.sessions[session].session.seen(self.now, sequence, &called, outcome);
         }
     }
 
@@ -261,9 +266,10 @@ impl World {
 
     /// A gateway answers a request.
     pub(super) fn reply(&mut self, pid: Pid, token: ReplyToken, reply: Reply) {
-        let Some(open) = self.processes[pid].door.open.remove(&token) else {
-            return self.breaches.push(
-                Broken::SecondReply.because(format!("a second answer to {token:?}: {reply:?}")),
+        let Some(open) = self.processes[pid].gateway.open.remove(&token) else {
+            return self.violations.push(
+                ViolationKind::SecondReply
+                    .because(format!("a second answer to {token:?}: {reply:?}")),
             );
         };
         let mut reply = open.charge.admit_reply(reply);
@@ -278,7 +284,7 @@ impl World {
                 if outcome == Outcome::ReplyDropped {
                     self.tally.count("reply: no longer kept");
                 }
-                match self.sessions[open.session].books.unresolved.get(&open.sequence) {
+                match self.sessions[open.session].session.unresolved.get(&open.sequence) {
                     Some(sent) if sent.kind == MessageKind::Query => {
                         self.tally.count("reply: query")
                     }
@@ -289,7 +295,7 @@ impl World {
             Outcome::Unknown | Outcome::Unspecified => self.tally.count("reply: unknown"),
             Outcome::NotRun => self.tally.count("reply: not run"),
         }
-        self.send_reply(open.line, open.session, reply);
+        self.send_reply(open.connection, open.session, reply);
     }
 
     /// A reply reaches its session.
@@ -303,8 +309,8 @@ impl World {
         let it = &mut self.sessions[session];
         let client = &mut self.clients[it.client];
         client.time.observe_reply(&reply, Duration::from_millis(self.now));
-        it.books.ledger.on_reply(reply, now);
-        client.patience.record_replies(it.books.ledger.is_progressing(), now);
+        it.session.ledger.on_reply(reply, now);
+        client.switch_timer.record_replies(it.session.ledger.is_progressing(), now);
         self.drive(session);
     }
 
@@ -315,29 +321,29 @@ impl World {
         it.time.advance_to(hello, Duration::from_millis(self.now));
         for session in it.sessions.clone() {
             let window = self.window();
-            self.sessions[session].books.ledger.set_limits(window);
+            self.sessions[session].session.ledger.set_limits(window);
             self.drive(session);
         }
     }
 
     /// A client has no connection any more.
     pub(super) fn disconnected(&mut self, client: usize) {
-        self.clients[client].line = None;
+        self.clients[client].connection = None;
         for session in self.clients[client].sessions.clone() {
-            self.sessions[session].books.ledger.connection_lost();
+            self.sessions[session].session.ledger.connection_lost();
             self.drive(session);
         }
     }
 
     /// A rule switched off: what has no outcome when a connection fell silent goes out under another id.
-    pub(super) fn anew(&mut self, client: usize) {
+    pub(super) fn resend_under_new_id(&mut self, client: usize) {
         let (now, why) = (self.instant(), problem("silent", "nothing was heard for too long"));
         for session in self.clients[client].sessions.clone() {
             let it = &mut self.sessions[session];
-            it.books.ledger.complete_all(&why, now);
-            for (former, called, _) in it.books.take_ended() {
+            it.session.ledger.complete_all(&why, now);
+            for (former, called, _) in it.session.take_ended() {
                 let it = &mut self.sessions[session];
-                it.renamed.insert(former, it.books.intake.next_sequence());
+                it.renamed.insert(former, it.session.intake.next_sequence());
                 let left = called.until.saturating_sub(self.now);
                 self.take_call(session, called, left, None);
             }
@@ -346,7 +352,7 @@ impl World {
 
     /// A message's id, or the one that it was sent under later: see [`Self::anew`].
     pub(super) fn last_id(&self, mut id: MessageKey) -> MessageKey {
-        let session = self.sessions.iter().find(|it| it.books.key == id.session);
+        let session = self.sessions.iter().find(|it| it.session.key == id.session);
         while let Some(next) = session.and_then(|it| it.renamed.get(&id.sequence)) {
             id.sequence = *next;
         }
@@ -357,7 +363,7 @@ impl World {
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
         for session in 0..self.sessions.len() {
-            self.sessions[session].books.ledger.complete_all(&why, now);
+            self.sessions[session].session.ledger.complete_all(&why, now);
             self.hand_out(session, true);
         }
     }

@@ -6,25 +6,25 @@ use ostraca_core::rows::{AssignmentsRow, NodeStatus, Row, RowKey};
 use ostraca_core::shard::Phase;
 
 use super::process::{Order, Pid};
-use super::storage::Call;
-use super::{Happening, World};
-use crate::finding::Broken;
+use super::storage::StoreCall;
+use super::{SimEvent, World};
+use crate::violation::ViolationKind;
 
 impl World {
-    pub(super) fn tell_node(&mut self, pid: Pid, event: Event) {
+    pub(super) fn handle_node_event(&mut self, pid: Pid, event: Event) {
         if let Some(delay) = self.stalled(pid) {
-            return self.at(delay, Happening::Told { pid, event });
+            return self.at(delay, SimEvent::NodeEvent { pid, event });
         }
         let it = &mut self.processes[pid];
         if !it.alive {
             return;
         }
-        if it.stalled_until > it.felt {
+        if it.stalled_until > it.woke_detected_at {
             // The first that it sees after it stood still.
-            it.felt = self.now;
+            it.woke_detected_at = self.now;
         }
         if let Event::UnrunnableTypes(types) = &event {
-            it.unfit = !types.is_empty();
+            it.has_unrunnable_type = !types.is_empty();
         }
         let now = it.reads(self.now);
         it.machine.handle(now, event.clone());
@@ -44,7 +44,7 @@ impl World {
             if !self.processes[pid].alive {
                 return;
             }
-            self.act_node(pid, action);
+            self.apply_node_action(pid, action);
         }
         self.arm_node(pid);
     }
@@ -57,7 +57,7 @@ impl World {
             return;
         }
         it.armed = Some(when);
-        self.at(when - self.now, Happening::NodeTick { pid });
+        self.at(when - self.now, SimEvent::NodeTick { pid });
     }
 
     pub(super) fn node_tick(&mut self, pid: Pid) {
@@ -67,33 +67,33 @@ impl World {
         }
         it.armed = None;
         if it.machine.next_wake().is_some_and(|wake| wake <= it.mono(self.now)) {
-            self.tell_node(pid, Event::Tick);
+            self.handle_node_event(pid, Event::Tick);
         } else {
             self.arm_node(pid);
         }
     }
 
-    fn act_node(&mut self, pid: Pid, action: Action) {
+    fn apply_node_action(&mut self, pid: Pid, action: Action) {
         match action {
-            Action::ListRows => self.call(pid, Call::List),
-            Action::ReadRow(key) => self.call(pid, Call::Read(key)),
+            Action::ListRows => self.call(pid, StoreCall::List),
+            Action::ReadRow(key) => self.call(pid, StoreCall::Read(key)),
             Action::WriteRow { request_id: number, key, expected, row } => {
                 let step = self.step_of(pid, &key, &row);
                 if let Row::Manager(row) = &row {
-                    self.guard_stand(pid, row.term);
+                    self.guard_campaign(pid, row.term);
                 }
                 if let Row::Assignments(row) = &row {
                     let moving = row.assignments.iter().filter_map(|shard| shard.hand_off.as_ref());
                     self.guard.asked.extend(moving.map(|moving| moving.id));
                 }
                 self.writes.insert((pid, number), (step, self.now));
-                self.call(pid, Call::Write { number, key, expected, row });
+                self.call(pid, StoreCall::Write { number, key, expected, row });
                 self.step(pid, step);
             }
             Action::Send { to, message: talk } => {
-                self.guard_talk(pid, &to, &talk);
+                self.check_control_message(pid, &to, &talk);
                 if self.processes[pid].alive {
-                    self.say(pid, &to, talk);
+                    self.send_control_message(pid, &to, talk);
                 }
             }
             Action::Registered(member) => {
@@ -123,12 +123,12 @@ impl World {
                 let serves = it.machine.held_shards().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
-                    self.breaches.push(Broken::ResumedBlindly.because(why));
+                    self.violations.push(ViolationKind::ResumedWithoutClaimCheck.because(why));
                 }
                 self.order(pid, Order::Resume);
             }
             Action::ReadClaims { request_id: number, shards } => {
-                self.call(pid, Call::Claims { number, shards });
+                self.call(pid, StoreCall::Claims { number, shards });
             }
             Action::StartShard { shard, epoch, member } => {
                 self.order(pid, Order::Adopt(shard, epoch, member));
@@ -142,9 +142,9 @@ impl World {
                 self.order(pid, Order::Forget(shard, epoch));
             }
             Action::UpdateRoute { shard, epoch, owner, hand_off_in_progress: moving } => {
-                self.route_told(pid, shard, epoch, owner, moving);
+                self.update_route(pid, shard, epoch, owner, moving);
             }
-            Action::BufferShard { shard, epoch } => self.route_hold(pid, shard, epoch),
+            Action::BufferShard { shard, epoch } => self.buffer_shard(pid, shard, epoch),
             Action::UpdatePeer { member, alive, addresses } => {
                 if alive {
                     let site = addresses.first().and_then(|address| {
@@ -157,7 +157,7 @@ impl World {
                     self.route_lost(pid, &member);
                 }
             }
-            Action::Notify(notice) => self.note(pid, notice),
+            Action::Notify(notice) => self.record_notice(pid, notice),
             Action::Fenced => {
                 self.tally.count("transition: fenced");
                 let it = &mut self.processes[pid];
@@ -166,13 +166,13 @@ impl World {
                 it.lease_sent = None;
                 self.route_me(pid, None);
             }
-            Action::Left => self.left(pid),
+            Action::Left => self.on_left(pid),
         }
     }
 
-    fn note(&mut self, pid: Pid, notice: Notice) {
+    fn record_notice(&mut self, pid: Pid, notice: Notice) {
         if let Notice::ShardsReleased { probation, .. } = &notice {
-            self.gave_up(pid, *probation);
+            self.on_shards_released(pid, *probation);
         }
         if let Notice::ManagerSteppedDown { .. } = &notice {
             self.tally.count("transition: manager that heard no host stepped down");
@@ -209,8 +209,13 @@ impl World {
     }
 
     /// The answer to a write came: a step of its own.
-    pub(super) fn wrote_step(&mut self, pid: Pid, call: &Call, result: &Result<u64, WriteError>) {
-        let Call::Write { number, .. } = call else { return };
+    pub(super) fn wrote_step(
+        &mut self,
+        pid: Pid,
+        call: &StoreCall,
+        result: &Result<u64, WriteError>,
+    ) {
+        let StoreCall::Write { number, .. } = call else { return };
         let asked = self.writes.remove(&(pid, *number));
         let it = &mut self.processes[pid];
         if asked.is_some_and(|(_, at)| self.now > at + it.settings.ack_timeout) {
@@ -228,7 +233,7 @@ impl World {
     }
 
     /// What is said must have been written before, or have happened.
-    fn guard_talk(&mut self, pid: Pid, to: &NodeId, talk: &ControlMessage) {
+    fn check_control_message(&mut self, pid: Pid, to: &NodeId, talk: &ControlMessage) {
         let it = &self.processes[pid];
         let mono = it.mono(self.now);
         let node = it.node.clone();
@@ -240,7 +245,7 @@ impl World {
                 }
                 self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 if !self.guard.intents.contains(id) {
-                    self.breaches.push(Broken::NotAhead.because(format!(
+                    self.violations.push(ViolationKind::SentBeforeWritten.because(format!(
                         "{node} told {to} of a hand-off of shard {shard} that no row has (S15)"
                     )));
                 }
@@ -255,7 +260,7 @@ impl World {
                     self.tally.count("transition: hand-off went on without all acknowledgements");
                 }
                 if !self.guard.intents.contains(id) {
-                    self.breaches.push(Broken::NotAhead.because(format!(
+                    self.violations.push(ViolationKind::SentBeforeWritten.because(format!(
                         "{node} told {to} to hand shard {shard} off, and no row says so (S15)"
                     )));
                 }
@@ -276,7 +281,7 @@ impl World {
                         && !matches!(hosted.machine.phase(), Phase::Stopped | Phase::Lost)
                 });
                 if (lives || adopts) && !going {
-                    self.breaches.push(Broken::StoppedEarly.because(format!(
+                    self.violations.push(ViolationKind::StoppedEarly.because(format!(
                         "{node} said that shard {shard} stopped under {epoch:?} while it held it (A16)"
                     )));
                 }
@@ -304,9 +309,9 @@ impl World {
     ) {
         let stopped = matches!(talk, ControlMessage::ShardStopped { .. });
         if let ControlMessage::Report(report) = &talk {
-            self.heard_report(&from.node, report);
+            self.on_report(&from.node, report);
         }
-        self.tell_node(pid, Event::Received { from, message: talk });
+        self.handle_node_event(pid, Event::Received { from, message: talk });
         if stopped && self.processes[pid].alive {
             self.step(pid, "step: shard-stopped heard");
         }

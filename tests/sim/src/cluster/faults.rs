@@ -2,10 +2,10 @@
 
 use ostraca_core::node::{Event, LeaseSettings};
 
-use super::line_cuts::Silence;
-use super::net::{Cut, Scope, Way};
+use super::client_cuts::ClientCut;
+use super::net::{ConnKind, Cut, Scope};
 use super::process::Pid;
-use super::{Happening, LEASE, RENEW, UNHEARD, World};
+use super::{LEASE, MANAGER_SILENCE, RENEW, SimEvent, World};
 
 /// The steps at which a manager or an owner may be struck.
 pub(super) const MANAGER_STEPS: &[&str] = &[
@@ -44,7 +44,7 @@ pub(super) enum Fault {
         millis: u64,
     },
     /// A node from the entities' store only.
-    Entities {
+    EntityStoreCut {
         millis: u64,
     },
     /// The way between a host and the entities' store takes one frame each `gap` milliseconds.
@@ -57,9 +57,9 @@ pub(super) enum Fault {
         millis: u64,
     },
     /// A node from the entities' store, to the end of the run.
-    EntitiesForGood,
+    EntityStoreCutForever,
     /// A host's words to the manager, or both ways, to the end of the run.
-    WordsForGood {
+    ControlMessagesCut {
         both: bool,
     },
     Links,
@@ -80,7 +80,7 @@ pub(super) enum Fault {
     },
     SyncFails,
     /// The next claim finds one that stands above it, as after rows went back to an older copy.
-    Ghost,
+    HigherClaim,
     Trap {
         step: &'static str,
         nth: u64,
@@ -98,13 +98,13 @@ pub(super) enum Fault {
     RenewalSlow,
     RegistrationSlow,
     /// A host cannot run a deployed type, for so long or to the end of the run.
-    Unfit {
+    UnrunnableType {
         millis: Option<u64>,
     },
     /// Clients from gateways.
-    LineCut(Silence),
+    ClientCut(ClientCut),
     /// Somebody sends what no gateway may let in.
-    BadMessage {
+    InvalidMessage {
         which: u64,
         pick: u64,
     },
@@ -122,13 +122,13 @@ pub(super) fn node_settings(revision: u64, lease: u64) -> LeaseSettings {
         lease,
         lease_margin: margin,
         renew_interval: renew,
-        manager_silence_timeout: UNHEARD.max(lease * 2),
+        manager_silence_timeout: MANAGER_SILENCE.max(lease * 2),
     }
 }
 
 /// Somebody is struck when a step is reached for the nth time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trap {
+pub(super) struct StepTrap {
     pub(super) step: &'static str,
     pub(super) left: u64,
     pub(super) crash: bool,
@@ -154,7 +154,7 @@ impl World {
             let cut = self.cuts.iter().any(|cut| cut.from == at && cut.until == u64::MAX);
             let drained = self.drained.contains(&it.node);
             let leaves = it.pid.is_some_and(|pid| self.processes[pid].leaving);
-            let unfit = it.pid.is_some_and(|pid| self.processes[pid].unfit);
+            let unfit = it.pid.is_some_and(|pid| self.processes[pid].has_unrunnable_type);
             let stays = !it.over && !it.copy && !cut && !drained && !leaves && !unfit;
             at != site && it.roles.host && stays
         };
@@ -165,7 +165,7 @@ impl World {
         self.healed = self.healed.max(self.now + millis);
     }
 
-    pub(super) fn strike(&mut self, fault: Fault) {
+    pub(super) fn inject_fault(&mut self, fault: Fault) {
         self.print(|| format!("strikes: {fault:?}"));
         self.heal_by(1);
         match fault {
@@ -198,7 +198,7 @@ impl World {
                     }
                 }
             }
-            Fault::Entities { millis } => {
+            Fault::EntityStoreCut { millis } => {
                 self.tally.count("fault: entity store cut off, rows reached");
                 let site = self.any_site(false);
                 self.cut(site, 0, Scope::Entities, millis);
@@ -209,7 +209,7 @@ impl World {
                 let site = self.any_site(false);
                 self.cut(site, 0, Scope::Rows, millis);
             }
-            Fault::EntitiesForGood => {
+            Fault::EntityStoreCutForever => {
                 let site = self.any_site(false);
                 if self.spare(site) {
                     self.tally.count("fault: entity store cut off for good");
@@ -219,17 +219,17 @@ impl World {
                         what: Scope::Entities,
                         until: u64::MAX,
                     });
-                    self.cut_felt(site, 0, Scope::Entities);
+                    self.schedule_cut_detection(site, 0, Scope::Entities);
                 }
             }
-            Fault::WordsForGood { both } => self.cut_words(both),
+            Fault::ControlMessagesCut { both } => self.cut_control_messages(both),
             Fault::Links => {
                 let pid = self.a_process(false);
-                self.break_all(pid, |conn| conn.way == Way::Peer);
+                self.break_all(pid, |conn| conn.kind == ConnKind::Peer);
             }
             Fault::StoreLinks => {
                 let pid = self.a_process(false);
-                self.break_all(pid, |conn| conn.way != Way::Peer);
+                self.break_all(pid, |conn| conn.kind != ConnKind::Peer);
             }
             Fault::Watches => {
                 self.tally.count("fault: watch broken");
@@ -243,13 +243,13 @@ impl World {
             }
             Fault::Crash { back } => {
                 let site = self.any_site(false);
-                self.at(0, Happening::Crash { site, back: Some(back), power: false });
+                self.at(0, SimEvent::Crash { site, back: Some(back), power: false });
             }
             Fault::Gone => {
                 let site = self.any_site(false);
                 if self.spare(site) {
                     self.tally.count("fault: node gone for good");
-                    self.at(0, Happening::Crash { site, back: None, power: false });
+                    self.at(0, SimEvent::Crash { site, back: None, power: false });
                 }
             }
             Fault::Clone => {
@@ -263,13 +263,13 @@ impl World {
                 if back > LEASE * 2 {
                     self.tally.count("fault: store away for long");
                 }
-                self.at(0, Happening::Crash { site: 0, back: Some(back), power });
+                self.at(0, SimEvent::Crash { site: 0, back: Some(back), power });
             }
             Fault::SyncFails => self.sync_fails = true,
-            Fault::Ghost => self.ghosts += 1,
+            Fault::HigherClaim => self.forced_claims += 1,
             Fault::Trap { step, nth, crash } => {
                 let until = self.now + 3_000;
-                self.traps.push(Trap { step, left: nth, crash, until });
+                self.traps.push(StepTrap { step, left: nth, crash, until });
                 self.heal_by(3_000);
             }
             Fault::Drain | Fault::Undrain => {
@@ -295,7 +295,7 @@ impl World {
                     self.drained.push(node.clone());
                 }
                 let pid = self.a_process(true);
-                self.tell_awake(pid, Event::Drain { node, draining });
+                self.enqueue_node_event(pid, Event::Drain { node, draining });
             }
             Fault::Join => {
                 self.tally.count("operator: node joins");
@@ -308,11 +308,11 @@ impl World {
             Fault::Rebalance => {
                 self.tally.count("operator: rebalance");
                 let pid = self.a_process(true);
-                self.tell_awake(pid, Event::Rebalance);
+                self.enqueue_node_event(pid, Event::Rebalance);
             }
-            Fault::Unfit { millis } => self.cannot_run(millis),
-            Fault::LineCut(cut) => self.cut_lines(cut),
-            Fault::BadMessage { which, pick } => self.send_bad(which, pick),
+            Fault::UnrunnableType { millis } => self.cannot_run(millis),
+            Fault::ClientCut(cut) => self.cut_lines(cut),
+            Fault::InvalidMessage { which, pick } => self.send_bad(which, pick),
             Fault::Settings { lease } => self.change_settings(lease),
             Fault::Redeploy => {
                 self.tally.count("operator: redeploy");
@@ -338,7 +338,7 @@ impl World {
                 let delay = if self.rng.chance(50) { 1 } else { self.rng.range(1, LEASE * 3) };
                 self.heal_by(delay);
                 let event = Event::LeaseSettingsChanged(self.agreed);
-                self.at(delay, Happening::Told { pid, event });
+                self.at(delay, SimEvent::NodeEvent { pid, event });
             }
         }
     }
@@ -353,12 +353,12 @@ impl World {
         }
         let Some(pid) = self.sites[site].pid else { return };
         self.processes[pid].leaving = true;
-        self.tell_awake(pid, Event::Leave);
+        self.enqueue_node_event(pid, Event::Leave);
         self.tally.count("operator: node leaves");
         if now {
             self.tally.count("operator: node leaves at once");
             let delay = self.rng.range(1, 800);
-            self.at(delay, Happening::Told { pid, event: Event::LeaveNow });
+            self.at(delay, SimEvent::NodeEvent { pid, event: Event::LeaveNow });
         }
     }
 

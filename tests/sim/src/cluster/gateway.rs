@@ -1,395 +1,400 @@
-//! What a gateway decides of a message before the router sees it, and after its answer: by the product's own checks,
-//! budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). What a node does in its sockets' place
-//! is here: it reads no more of a full connection, and of none once it stops.
+//! A node's door: messages from clients, the product's router between them and the owners, and the owner's second look.
+//!
+//! What an answer means, for the route and for the client, is what the product's gateway takes it for
+//! ([`ostraca_wire::outcome`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use ostraca_core::ids::ScopedSessionId as SessionKey;
-use ostraca_core::message::{Message, MessageKind, ReplyToken, codes};
-use ostraca_core::route::Action;
-use ostraca_wire::budget::{Account, Charge, OVERHEAD, Permit};
-use ostraca_wire::envelope::{TimeoutLimits, TypeInfo, check_namespace, resolve_method};
-use ostraca_wire::outcome::{node_starting, not_run};
-use ostraca_wire::proto::{self, Envelope, Problem};
-use ostraca_wire::validate::{self, InvalidFrame};
-use ostraca_wire::{Limits, problem};
-use prost::Message as _;
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Epoch, ScopedSessionId as SessionKey, ShardId};
+use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
+use ostraca_core::node::Event;
+use ostraca_core::route::{Action, AttemptResult, Router, Settings};
+use ostraca_core::rows::Member;
+use ostraca_core::shard;
+use ostraca_wire::Limits;
+use ostraca_wire::budget::{Budgets, Charge};
+use ostraca_wire::outcome;
+use ostraca_wire::proto::{Envelope, Problem, Reply};
 
-use super::door::Parcel;
-use super::faults::Fault;
-use super::line_cuts::End;
-use super::lines::{LineId, Post};
-use super::plan::{FROM, TO};
-use super::process::Pid;
-use super::{Happening, World};
-use crate::finding::Broken;
-use crate::rng::Rng;
+use super::client_conns::{ClientConnId, ClientFrame};
+use super::net::{ConnId, ConnKind, Frame};
+use super::process::{Pid, ReplyTo};
+use super::{SimEvent, World};
+use crate::violation::ViolationKind;
 
-/// Who all clients are, to budgets and types.
-pub(super) const PRINCIPAL: &str = "client/any";
-/// Bytes of a body that the types take.
-const BODY: u64 = 64;
-/// How often a node that stops looks whether all is answered.
-const ROUND: u64 = 5;
-/// Within this the last answers have arrived.
-const LINGER: u64 = 25;
-
-/// A rule of gateways that a test can switch off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mutation {
-    /// Messages are taken though there is no room for them (K19).
-    TakeWithoutRoom,
-    /// A message has as long as its sender says (R22).
-    UnboundDeadlines,
-    /// Messages are not looked at before they are taken (S11.6).
-    DontCheck,
-}
-
-/// What a client has at the gateway that it is connected to.
-#[derive(Debug)]
-pub(super) struct Taken {
-    account: Arc<Account>,
-    _place: Permit,
-}
-
-/// Bounds of every gateway in a run.
+/// A message as it came.
 #[derive(Clone, Debug)]
-pub(super) struct Bounds {
-    pub(super) limits: Limits,
-    pub(super) deadlines: TimeoutLimits,
+pub(super) struct PendingMessage {
+    token: ReplyToken,
+    pub(super) session: SessionKey,
+    pub(super) envelope: Envelope,
+    /// When, on this node's clock.
+    pub(super) received: u64,
 }
 
-impl Bounds {
-    pub(super) fn wide() -> Self {
-        let limits = Limits { max_message: 4 << 10, ..Limits::default() };
-        Self { limits, deadlines: TimeoutLimits { default_ms: 60_000, max_ms: 600_000 } }
-    }
+/// A request of a client.
+#[derive(Clone, Debug)]
+pub(super) struct OpenRequest {
+    pub(super) connection: ClientConnId,
+    pub(super) session: usize,
+    pub(super) sequence: u64,
+    /// What it costs its sender.
+    pub(super) charge: Arc<Charge>,
+    attempts: u32,
+    buffered: bool,
 }
 
-/// A deployed type.
-pub(super) struct SimType {
-    name: Arc<str>,
-    methods: [(Arc<str>, MessageKind); 3],
+/// The door of one process.
+pub(super) struct Gateway {
+    pub(super) router: Router<Arc<PendingMessage>>,
+    /// Requests that are not answered.
+    pub(super) open: BTreeMap<ReplyToken, OpenRequest>,
+    /// When a tick of the router is due, in the world's time.
+    pub(super) armed: Option<u64>,
+    pub(super) budgets: Arc<Budgets>,
+    /// What messages cost that other nodes passed on.
+    pub(super) forwarded: BTreeMap<ReplyToken, Arc<Charge>>,
+    /// The node has begun; before, it says that it starts.
+    pub(super) opened: bool,
+    /// The node stops: by then, on its clock, everything is given back.
+    pub(super) closing: Option<u64>,
 }
 
-impl SimType {
-    pub(super) fn new(name: &str) -> Self {
-        let methods = [
-            ("add".into(), MessageKind::Command),
-            ("take".into(), MessageKind::Command),
-            ("get".into(), MessageKind::Query),
-        ];
-        Self { name: name.into(), methods }
-    }
-}
-
-impl TypeInfo for SimType {
-    fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    fn admits(&self, principal: &str) -> bool {
-        principal == PRINCIPAL
-    }
-
-    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {
-        self.methods.iter().find(|(known, _)| **known == *name)
-    }
-
-    fn unknown_method(&self, name: &str) -> Problem {
-        problem("unknown-method", format!("`{}` has no method `{name}`", self.name))
-    }
-
-    fn max_message(&self) -> u64 {
-        BODY
+impl Gateway {
+    pub(super) fn new(settings: Settings, shards: u32, limits: &Limits) -> Self {
+        Self {
+            router: Router::new(settings, shards),
+            open: BTreeMap::new(),
+            armed: None,
+            budgets: Budgets::new(limits),
+            forwarded: BTreeMap::new(),
+            opened: false,
+            closing: None,
+        }
     }
 }
 
 impl World {
-    /// By dice of their own, so that other seeds stay what they were.
-    pub(super) fn plan_gateways(&mut self, seed: u64) {
-        let mut dice = Rng::new(seed ^ 0x6a7e_3a75);
-        if self.options.pauses || self.options.slow_store {
+    /// A client's message arrives at a gateway.
+    pub(super) fn arrive(&mut self, pid: Pid, post: ClientFrame) {
+        let Some((envelope, charge)) = self.read_message(pid, &post) else { return };
+        let ClientFrame { connection: line, session, .. } = post;
+        self.tokens += 1;
+        let token = ReplyToken(self.tokens);
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let sequence = envelope.sequence;
+        let open = OpenRequest {
+            connection: line,
+            session,
+            sequence,
+            charge,
+            attempts: 0,
+            buffered: false,
+        };
+        it.gateway.open.insert(token, open);
+        let shard = shard_of(&envelope.id, self.shards);
+        let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());
+        let session = self.sessions[session].session.key;
+        let parcel = PendingMessage { token, session, envelope, received: now };
+        let step = it.gateway.router.route(now, shard, Arc::new(parcel), bytes, deadline);
+        if matches!(step, Action::Buffered) {
+            self.tally.count("route: held");
+            if let Some(open) = self.processes[pid].gateway.open.get_mut(&token) {
+                open.buffered = true;
+            }
+        }
+        self.steps(pid, vec![step]);
+    }
+
+    /// Does what the router says, and has it woken when it wants to be.
+    pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Action<Arc<PendingMessage>>>) {
+        for step in steps {
+            match step {
+                Action::Buffered => {}
+                Action::Local { shard, attempt_id: tag, item, .. } => {
+                    self.tally.count("route: local");
+                    self.attempt(pid, item.token);
+                    self.run_local(pid, shard, tag, &item);
+                }
+                Action::Remote { to, epoch, attempt_id: tag, item } => {
+                    self.tally.count("route: remote");
+                    self.attempt(pid, item.token);
+                    self.send_remote(pid, to, epoch, tag, &item);
+                }
+                Action::Refuse { item, refusal } => {
+                    if refusal.code == codes::OVERLOADED {
+                        self.tally.count("route: refused at its bound");
+                    }
+                    self.reply(pid, item.token, outcome::reply_for_refusal(refusal));
+                }
+            }
+        }
+        self.arm_router(pid);
+    }
+
+    fn attempt(&mut self, pid: Pid, token: ReplyToken) {
+        let Some(open) = self.processes[pid].gateway.open.get_mut(&token) else {
+            return self.violations.push(
+                ViolationKind::SecondReply.because(format!("{token:?} was sent after its answer")),
+            );
+        };
+        open.attempts += 1;
+        if open.attempts > 1 {
+            self.tally.count("route: resent");
+        }
+        if std::mem::take(&mut open.buffered) {
+            self.tally.count("route: released");
+        }
+    }
+
+    pub(super) fn arm_router(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        let Some(wake) = it.gateway.router.next_wake() else { return };
+        let when = it.world_time(wake).max(self.now + 1);
+        if it.gateway.armed.is_some_and(|armed| armed <= when) {
             return;
         }
-        if self.options.tight || dice.chance(25) {
-            let limits = &mut self.bounds.limits;
-            limits.connection_bytes = dice.range(3 << 10, 12 << 10);
-            limits.principal_bytes = dice.range(3 << 10, 12 << 10);
-            limits.node_bytes = dice.range(4 << 10, 16 << 10);
-        }
-        if self.options.tight || dice.chance(25) {
-            self.bounds.deadlines.max_ms = dice.range(100, 3_000);
-        }
-        for _ in 0..if self.options.leaves { 6 } else { 0 } {
-            let when = dice.range(FROM, TO);
-            self.healed = self.healed.max(when + 1);
-            self.at(when, Happening::Strike(Fault::Leave { now: true }));
-        }
-        if dice.chance(40) {
-            for _ in 0..dice.range(4, 20) {
-                let fault = Fault::BadMessage { which: dice.range(0, 11), pick: dice.draw() };
-                let when = dice.range(FROM, TO);
-                self.at(when, Happening::Strike(fault));
-            }
-        }
+        it.gateway.armed = Some(when);
+        self.at(when - self.now, SimEvent::RouterTick { pid });
     }
 
-    fn lets(&self, mutation: Mutation) -> bool {
-        self.options.gateway.contains(&mutation)
-    }
-
-    /// What a client that connects has at the node, unless the node takes no more connections.
-    pub(super) fn take_connection(&self, pid: Pid) -> Option<Taken> {
-        let (place, account, _) =
-            self.processes[pid].door.budgets.admit_connection(PRINCIPAL).ok()?;
-        Some(Taken { account, _place: place })
-    }
-
-    /// Whether a message is left unread for now, or for ever.
-    pub(super) fn left_unread(&mut self, pid: Pid, post: &Post) -> bool {
-        let Some(taken) = &self.lines[post.line].taken else { return false };
-        let full = taken.account.connection_is_full() && !self.lets(Mutation::TakeWithoutRoom);
-        if full && self.processes[pid].door.closing.is_none() {
-            self.tally.count("gateway: left a full connection unread for a while");
+    pub(super) fn router_tick(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        if it.gateway.armed.is_none_or(|armed| armed > self.now) {
+            return;
         }
-        full
+        it.gateway.armed = None;
+        let now = it.mono(self.now);
+        if it.gateway.router.next_wake().is_none_or(|wake| wake > now) {
+            return self.arm_router(pid);
+        }
+        let mut out = Vec::new();
+        it.gateway.router.tick(now, &mut out);
+        if it.gateway.router.next_wake().is_some_and(|wake| wake <= now) {
+            let why = format!("{}: the router wants to be woken for nothing", it.node);
+            self.violations.push(ViolationKind::RouterSpins.because(why));
+        }
+        self.steps(pid, out);
     }
 
-    /// Reads a client's message; none: it was refused, or ended its stream.
-    pub(super) fn read_message(
-        &mut self,
-        pid: Pid,
-        post: &Post,
-    ) -> Option<(Envelope, Arc<Charge>)> {
-        let session = &self.sessions[post.session];
-        let id = session.books.id.0;
-        let frame = Bytes::from(post.envelope.encode_to_vec());
-        let mut envelope = match validate::decode_client_message(&frame, &id, &self.bounds.limits) {
-            Ok(envelope) => envelope,
-            Err(_) if self.lets(Mutation::DontCheck) => post.envelope.clone(),
-            Err(InvalidFrame::Message { problem, .. }) => {
-                self.refuse(post, *problem);
-                return None;
-            }
-            Err(InvalidFrame::Stream) => {
-                self.tally.count("gateway: ended a stream for a frame that is no message");
-                return None;
+    /// Hands a message to this node's own machine of the shard.
+    fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &PendingMessage) {
+        if !self.processes[pid].identity.roles.host {
+            return self.not_sent(pid, tag);
+        }
+        let message = match self.to_core_message(pid, item) {
+            Ok(message) => message,
+            Err(problem) => {
+                let reply = outcome::not_run(problem);
+                return self.answered(pid, tag, AttemptResult::Answered, || Some(reply));
             }
         };
-        let bytes = frame.len() as u64;
-        let charge = match &self.lines[post.line].taken {
-            Some(taken) => taken.account.admit(bytes),
-            // The connection is gone: what comes of it late is the node's to bear.
-            None => self.processes[pid].door.budgets.forwarded_account(PRINCIPAL).admit(bytes),
+        let Some(hosted) = self.processes[pid].shards.get(&shard) else {
+            return self.ended(pid, tag, message.kind, not_here(shard), Epoch(0));
         };
-        let charge = self.admitted(pid, bytes, charge);
-        let charge = charge.map_err(|full| self.refuse(post, full)).ok()?;
-        if !self.processes[pid].door.opened {
-            self.tally.count("gateway: refused, its node starts");
-            self.answer_post(post, not_run(node_starting()));
+        let asker = (ReplyTo::Gateway(ReplyToken(tag), message.kind), shard, hosted.epoch);
+        self.processes[pid].askers.insert(message.reply_token, asker);
+        self.handle_shard_event(pid, shard, shard::Event::Message(Arc::new(message)));
+    }
+
+    /// Sends a message to another node's present life, if there is a way to it.
+    fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &PendingMessage) {
+        let Some(conn) = self.link(pid, &to) else {
+            let delay = self.rng.range(1, 60);
+            return self.at(delay, SimEvent::NotSent { pid, tag });
+        };
+        let it = &self.processes[pid];
+        let held = it.mono(self.now).saturating_sub(item.received);
+        let envelope = item.envelope.to_forwarded(item.session, &it.node.0, epoch, held);
+        self.frame(conn, 0, Frame::Forward(tag, Box::new(envelope)));
+    }
+
+    /// The link to a life of a node; made if there is none. What goes into one that broke, before that is known, is lost.
+    fn link(&mut self, pid: Pid, to: &Member) -> Option<ConnId> {
+        if let Some((conn, life)) = self.processes[pid].links.get(&to.node)
+            && life == to
+        {
+            return Some(*conn);
+        }
+        let site = self.site_of(pid, &to.node)?;
+        let other = self.sites[site].pid?;
+        if self.processes[other].member.as_ref() != Some(to)
+            || !self.reachable(pid, other, ConnKind::Peer)
+        {
             return None;
         }
-        // The certificate says who it is.
-        envelope.principal = PRINCIPAL.into();
-        self.bound(&mut envelope);
-        Some((envelope, charge))
+        let conn = self.connect(pid, other, ConnKind::Peer);
+        self.processes[pid].links.insert(to.node.clone(), (conn, to.clone()));
+        Some(conn)
     }
 
-    /// Whether there is room for a message of so many bytes, and that what is held stays within the node's budget.
-    fn admitted(
+    /// A link was given up: what is in flight on it is in doubt.
+    pub(super) fn link_lost(&mut self, pid: Pid, conn: ConnId) {
+        let it = &mut self.processes[pid];
+        let lost: Vec<Member> = it
+            .links
+            .values()
+            .filter(|(other, _)| *other == conn)
+            .map(|(_, member)| member.clone())
+            .collect();
+        it.links.retain(|_, (other, _)| *other != conn);
+        for member in lost {
+            self.tally.count("route: link down");
+            self.route_lost(pid, &member);
+            if self.rng.chance(50) {
+                self.tally.count("transition: a peer found unreachable");
+                let node = member.node;
+                self.enqueue_node_event(pid, Event::NodeUnreachable { node });
+            }
+        }
+    }
+
+    /// A message comes from another node: this one runs it or says that it does not (S11.6).
+    pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, envelope: Envelope) {
+        if let Err(problem) = self.run_forwarded(pid, conn, tag, envelope) {
+            let reply = outcome::not_run(problem);
+            self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+        }
+    }
+
+    fn run_forwarded(
         &mut self,
         pid: Pid,
-        bytes: u64,
-        (charge, full): (Arc<Charge>, Option<Problem>),
-    ) -> Result<Arc<Charge>, Problem> {
-        if let Some(full) = full.filter(|_| !self.lets(Mutation::TakeWithoutRoom)) {
-            return Err(full);
+        conn: ConnId,
+        tag: u64,
+        envelope: Envelope,
+    ) -> Result<(), Problem> {
+        let (envelope, session, charge) = self.read_forwarded(pid, tag, envelope)?;
+        let it = &self.processes[pid];
+        let received = it.mono(self.now);
+        let shard = shard_of(&envelope.id, self.shards);
+        let hint = it.gateway.router.redirect_hint(shard, Epoch(envelope.route_epoch), &it.node.0);
+        if hint.is_some() || !it.identity.roles.host {
+            let details = hint.as_ref().map(outcome::hint_details).unwrap_or_default();
+            let bounced = outcome::retryable_problem(codes::NOT_OWNER, "the shard is another's");
+            return Err(Problem { details, ..bounced });
         }
-        let held = self.processes[pid].door.budgets.charged_bytes() - bytes - OVERHEAD;
-        let most = self.bounds.limits.node_bytes;
-        if held >= most {
-            let node = &self.processes[pid].node;
-            let why = format!("{node} took a message while it held {held} bytes of {most}");
-            self.breaches.push(Broken::OverBudget.because(why));
-        }
-        Ok(charge)
+        let token = ReplyToken(0);
+        let message =
+            self.to_core_message(pid, &PendingMessage { token, session, envelope, received })?;
+        let it = &mut self.processes[pid];
+        let Some(hosted) = it.shards.get(&shard) else {
+            let reply = outcome::reply_for_outcome(not_here(shard), message.kind, Epoch(0));
+            self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
+            return Ok(());
+        };
+        let asker = (ReplyTo::Peer(conn, tag, message.kind), shard, hosted.epoch);
+        it.askers.insert(message.reply_token, asker);
+        it.gateway.forwarded.insert(message.reply_token, charge);
+        self.handle_shard_event(pid, shard, shard::Event::Message(Arc::new(message)));
+        Ok(())
     }
 
-    fn bound(&mut self, envelope: &mut Envelope) {
-        let named = envelope.remaining_ms;
-        if !self.lets(Mutation::UnboundDeadlines) {
-            self.bounds.deadlines.apply(envelope);
-        }
-        if envelope.remaining_ms < named {
-            self.tally.count("gateway: cut a deadline to its bound");
-        }
+    /// Another node's answer.
+    pub(super) fn forwarded_came(&mut self, pid: Pid, tag: u64, reply: Reply) {
+        self.answered(pid, tag, outcome::attempt_result_for_reply(&reply), || Some(reply));
     }
 
-    fn refuse(&mut self, post: &Post, problem: Problem) {
-        self.count_refusal(&problem.code);
-        self.answer_post(post, not_run(problem));
-    }
-
-    fn count_refusal(&mut self, code: &str) {
-        let known =
-            super::KINDS.iter().find(|kind| kind.strip_prefix("gateway: refused, ") == Some(code));
-        self.tally.count(known.copied().unwrap_or("gateway: refused, for another reason"));
-    }
-
-    fn answer_post(&mut self, post: &Post, reply: proto::Reply) {
-        let reply = proto::Reply { sequence: post.envelope.sequence, ..reply };
-        self.send_reply(post.line, post.session, reply);
-    }
-
-    /// Reads what another node passed on.
-    pub(super) fn read_passed_on(
+    /// An attempt ended at this node's own machine of the shard.
+    pub(super) fn ended(
         &mut self,
         pid: Pid,
         tag: u64,
-        envelope: Envelope,
-    ) -> Result<(Envelope, SessionKey, Arc<Charge>), Problem> {
-        let frame = proto::ForwardedMessage { tag, envelope: Some(envelope) }.encode_to_vec();
-        let bytes = frame.len() as u64;
-        let read =
-            validate::decode_forwarded_message(&Bytes::from(frame), self.bounds.limits.max_message);
-        let (_, mut envelope) = read.map_err(|refused| match refused {
-            InvalidFrame::Message { problem, .. } => *problem,
-            InvalidFrame::Stream => problem("bad-message", "a node sent what is no message"),
-        })?;
-        let account = self.processes[pid].door.budgets.forwarded_account(&envelope.principal);
-        let charge = self.admitted(pid, bytes, account.admit(bytes));
-        let charge = charge.inspect_err(|_| {
-            self.tally.count("owner: refused what was passed on, overloaded");
-        })?;
-        self.bound(&mut envelope);
-        let session = <[u8; 16]>::try_from(&envelope.session[..]).map(SessionKey);
-        let session = session.map_err(|_| problem("bad-message", "a session is missing"))?;
-        Ok((envelope, session, charge))
+        kind: MessageKind,
+        outcome: Outcome,
+        epoch: Epoch,
+    ) {
+        let verdict = outcome::attempt_result_for_outcome(&outcome, epoch);
+        self.answered(pid, tag, verdict, || Some(outcome::reply_for_outcome(outcome, kind, epoch)));
     }
 
-    /// The message of the core, if its type takes it so.
-    pub(super) fn open_parcel(&mut self, pid: Pid, parcel: &Parcel) -> Result<Message, Problem> {
-        let envelope = &parcel.envelope;
-        self.tokens += 1;
-        let token = ReplyToken(self.tokens);
-        let resolved = check_namespace(envelope).and_then(|()| {
-            let entry = self.types.iter().find(|it| *it.name == *envelope.r#type);
-            let entry = entry.ok_or_else(|| problem(codes::UNKNOWN_TYPE, "no such type"))?;
-            let (method, kind) = resolve_method(entry, &envelope.principal, envelope)?;
-            Ok((entry.name.clone(), method, kind))
-        });
-        let resolved = match resolved {
-            Ok(resolved) => resolved,
-            Err(problem) if self.lets(Mutation::DontCheck) => {
-                let kind = match envelope.kind() {
-                    proto::MessageKind::Query => MessageKind::Query,
-                    _ => MessageKind::Command,
-                };
-                drop(problem);
-                (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind)
-            }
-            Err(problem) => {
-                self.count_refusal(&problem.code);
-                return Err(problem);
-            }
-        };
-        let now = self.processes[pid].mono(self.now);
-        let held = now.saturating_sub(parcel.received);
-        let context = ostraca_core::message::MessageMetadata {
-            principal: envelope.principal.as_str().into(),
-            ..Default::default()
-        };
-        Ok(envelope.to_message(token, parcel.session, resolved, (now, held), context))
+    /// An attempt found no way.
+    pub(super) fn not_sent(&mut self, pid: Pid, tag: u64) {
+        self.answered(pid, tag, AttemptResult::NotSent, || None);
     }
 
-    /// No turn starts for a message that no gateway may let in, or that may take longer than any.
-    pub(super) fn check_message(&mut self, pid: Pid, message: &Message) {
-        let id = message.id;
-        let known = self.types.iter().find(|it| *it.name == *message.target.entity_type);
-        let method = known.and_then(|it| it.method(&message.method));
-        let fits = message.after < id.sequence && message.settled <= id.sequence;
-        let small = message.body.len() as u64 <= BODY && !message.target.id.is_empty();
-        if !fits
-            || !small
-            || message.created_ms == 0
-            || method.is_none_or(|(_, k)| *k != message.kind)
-        {
-            self.breaches.push(Broken::BadMessageRan.because(format!("{message:?}")));
+    fn answered(
+        &mut self,
+        pid: Pid,
+        tag: u64,
+        verdict: AttemptResult,
+        reply: impl FnOnce() -> Option<Reply>,
+    ) {
+        match &verdict {
+            AttemptResult::NotOwner { .. } => self.tally.count("route: bounced, not-owner"),
+            AttemptResult::Rebalancing => self.tally.count("route: bounced, rebalancing"),
+            AttemptResult::Answered | AttemptResult::NotSent => {}
         }
-        let longest = self.processes[pid].mono(self.now) + self.bounds.deadlines.max_ms;
-        if message.deadline.is_none_or(|deadline| deadline > longest) {
-            let why = format!("{id:?} has until {:?}, beyond {longest}", message.deadline);
-            self.breaches.push(Broken::DeadlineUnbound.because(why));
-        }
-    }
-
-    /// Somebody sends what is no message, or none that its type takes; on a stream of its own.
-    pub(super) fn send_bad(&mut self, which: u64, pick: u64) {
-        let standing = |line: &LineId| {
-            let it = &self.lines[*line];
-            it.taken.is_some() && !it.broken && !it.ended(End::Gateway)
-        };
-        let standing: Vec<LineId> = (0..self.lines.len()).filter(standing).collect();
-        let Some(line) = standing.get(pick as usize % standing.len().max(1)).copied() else {
-            return;
-        };
-        let session = self.a_session(self.lines[line].client);
-        let good = Envelope {
-            r#type: "counter".into(),
-            id: "e0".into(),
-            sequence: 5,
-            created_ms: self.now,
-            kind: proto::MessageKind::Command.into(),
-            method: "add".into(),
-            body: 777_u64.to_le_bytes().to_vec().into(),
-            remaining_ms: 1_000,
-            ..Envelope::default()
-        };
-        let envelope = match which {
-            0 => Envelope { after: 5, ..good },
-            1 => Envelope { settled: 6, ..good },
-            2 => Envelope { created_ms: 0, ..good },
-            3 => Envelope { id: String::new(), ..good },
-            4 => Envelope { method: "x".repeat(300), ..good },
-            5 => Envelope { session: vec![7; 16].into(), ..good },
-            6 => Envelope { body: vec![1; 5 << 10].into(), ..good },
-            7 => Envelope { method: "drop".into(), ..good },
-            8 => Envelope { kind: proto::MessageKind::Query.into(), ..good },
-            9 => Envelope { namespace: "other".into(), ..good },
-            _ => Envelope { sequence: 0, ..good },
-        };
-        self.put(line, session, envelope);
-    }
-
-    /// A node said goodbye: its gateway takes nothing new, and is closed once all is answered, or after a while.
-    pub(super) fn close_gateway(&mut self, pid: Pid) {
-        let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
-        let it = &mut self.processes[pid];
-        it.door.closing = Some(it.mono(self.now) + grace);
-        self.wind_down(pid);
-    }
-
-    /// A round of that.
-    pub(super) fn wind_down(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
-        let Some(until) = it.door.closing else { return };
         let mut out = Vec::new();
-        let done = it.door.router.shut_down_step(now, until, &mut out);
-        for step in &out {
-            if let Action::Refuse { refusal, .. } = step {
-                self.tally.count(match refusal.in_doubt {
-                    true => "gateway: gave up in doubt, its node stops",
-                    false => "gateway: turned away, its node stops",
-                });
+        if let Some((item, in_doubt)) =
+            it.gateway.router.on_attempt_result(now, tag, verdict, &mut out)
+            && let Some(reply) = reply()
+        {
+            if in_doubt {
+                self.tally.count("route: resent in doubt");
             }
+            self.reply(pid, item.token, outcome::unknown_if_in_doubt(reply, in_doubt));
         }
         self.steps(pid, out);
-        match done {
-            true => self.at(LINGER, Happening::Closed { pid }),
-            false => self.at(ROUND, Happening::WindDown { pid }),
-        }
     }
+
+    pub(super) fn route_me(&mut self, pid: Pid, me: Option<Member>) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        it.gateway.router.set_local(now, me, &mut out);
+        self.steps(pid, out);
+    }
+
+    pub(super) fn update_route(
+        &mut self,
+        pid: Pid,
+        shard: ShardId,
+        epoch: Epoch,
+        owner: Option<Member>,
+        moving: bool,
+    ) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        let router = &mut it.gateway.router;
+        let epoch_of = |router: &Router<_>| router.route_for(shard).map_or(Epoch(0), |it| it.0);
+        let was = epoch_of(router);
+        router.update_route(now, shard, epoch, owner, moving, &mut out);
+        let is = epoch_of(router);
+        if is > was {
+            self.tally.count("route: moved");
+        } else if is < was {
+            let node = self.processes[pid].node.clone();
+            self.violations.push(ViolationKind::RouteBack.because(format!(
+                "{node}: the route of shard {shard} fell from {was:?} to {is:?} (R13)"
+            )));
+        }
+        self.steps(pid, out);
+    }
+
+    pub(super) fn buffer_shard(&mut self, pid: Pid, shard: ShardId, epoch: Epoch) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        it.gateway.router.buffer_shard(now, shard, epoch);
+        self.arm_router(pid);
+    }
+
+    pub(super) fn route_lost(&mut self, pid: Pid, member: &Member) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let mut out = Vec::new();
+        it.gateway.router.on_link_lost(now, member, &mut out);
+        self.steps(pid, out);
+    }
+}
+
+/// What a node's workers say of a shard that has no machine there.
+fn not_here(shard: ShardId) -> Outcome {
+    Outcome::not_run_retryable(codes::NOT_OWNER, format!("shard {shard} is not on this node"), 100)
 }

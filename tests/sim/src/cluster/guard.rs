@@ -15,7 +15,7 @@ use ostraca_core::shard::Phase;
 use super::process::{Order, Pid, Process};
 use super::storage::GHOST;
 use super::{LEASE, World};
-use crate::finding::{Broken, Finding};
+use crate::violation::{Violation, ViolationKind};
 
 /// How late a watch may tell of a row.
 const NEWS: u64 = 400;
@@ -40,9 +40,9 @@ pub(super) struct Guard {
     /// The last few of them.
     renewals: BTreeMap<Member, VecDeque<u64>>,
     /// What is to be said of who stood for the leadership in a term, if it takes it.
-    stood: BTreeMap<(Pid, u64), Finding>,
+    campaigns: BTreeMap<(Pid, u64), Violation>,
     pub(super) dead: BTreeSet<Member>,
-    pub(super) standing: BTreeMap<NodeId, (Member, NodeStatus)>,
+    pub(super) node_status: BTreeMap<NodeId, (Member, NodeStatus)>,
     /// Who was given a shard under which epoch, by which term's row.
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
     /// Terms of the chunks' rows.
@@ -59,12 +59,12 @@ pub(super) struct Guard {
 
 impl Guard {
     /// A claim stands now. It must be of an owner that a row named, and epochs rise with owners (R5).
-    pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<Finding>) {
+    pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<Violation>) {
         let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
         let shard = claim.shard.shard;
         if self.owners.get(&(shard, claim.epoch)) != Some(&owner) && &*claim.node.0 != GHOST {
             breaches.push(
-                Broken::ClaimUnnamed.because(format!(
+                ViolationKind::UnassignedClaim.because(format!(
                     "{owner} claimed shard {shard} under {:?} unnamed",
                     claim.epoch
                 )),
@@ -73,7 +73,7 @@ impl Guard {
         if let Some((epoch, other)) = self.highest.get(&shard)
             && (claim.epoch < *epoch || (claim.epoch == *epoch && *other != owner))
         {
-            breaches.push(Broken::EpochOrder.because(format!(
+            breaches.push(ViolationKind::EpochOrder.because(format!(
                 "shard {shard} went from {other} under {epoch:?} to {owner} under {:?}",
                 claim.epoch
             )));
@@ -87,10 +87,10 @@ impl Guard {
         self.owners.range(of_shard).next_back().map(|((_, epoch), _)| *epoch)
     }
 
-    pub(super) fn gone(&self, member: &Member) -> bool {
+    pub(super) fn has_ended(&self, member: &Member) -> bool {
         self.dead.contains(member)
             || self
-                .standing
+                .node_status
                 .get(&member.node)
                 .is_some_and(|(life, standing)| life != member || *standing != NodeStatus::Live)
     }
@@ -98,7 +98,12 @@ impl Guard {
 
 impl World {
     /// Shards whose owner `new` replaces although a machine of the old one, which may commit, lives.
-    pub(super) fn still_living(&self, key: &RowKey, old: Option<&Row>, new: &Row) -> Vec<ShardId> {
+    pub(super) fn live_owners_replaced(
+        &self,
+        key: &RowKey,
+        old: Option<&Row>,
+        new: &Row,
+    ) -> Vec<ShardId> {
         let (RowKey::Assignments(chunk), Some(Row::Assignments(old)), Row::Assignments(new)) =
             (key, old, new)
         else {
@@ -151,9 +156,9 @@ impl World {
                 };
                 self.guard_shards(applied, *chunk, &old, row);
             }
-            (key, _) => self
-                .breaches
-                .push(Broken::RowKind.because(format!("{key:?} was given another kind of row"))),
+            (key, _) => self.violations.push(
+                ViolationKind::RowKind.because(format!("{key:?} was given another kind of row")),
+            ),
         }
     }
 
@@ -175,30 +180,34 @@ impl World {
             let ago = self.renewed_ago(applied, &former);
             if former != member {
                 if row.incarnation.counter <= old.incarnation.counter {
-                    self.breaches
-                        .push(Broken::LifeOrder.because(format!("{member} follows {former}")));
+                    self.violations.push(
+                        ViolationKind::IncarnationOrder
+                            .because(format!("{member} follows {former}")),
+                    );
                 }
                 let embedded = self.processes[applied.by].site == 0;
                 if old.status == NodeStatus::Live && !embedded {
                     self.tally.count("transition: waited for a standing lease");
                     self.guard_belief(&former);
                     if ago < old.lease {
-                        self.breaches.push(Broken::RegisteredEarly.because(format!(
-                            "{member} registered {ago} ms after {former} renewed its lease (R7)"
-                        )));
+                        self.violations.push(ViolationKind::RegisteredOverLiveLease.because(
+                            format!(
+                                "{member} registered {ago} ms after {former} renewed its lease (R7)"
+                            ),
+                        ));
                     }
                 }
                 self.guard.dead.insert(former);
             } else if old.status != NodeStatus::Live && row.status == NodeStatus::Live {
-                self.breaches.push(
-                    Broken::LifeOrder
+                self.violations.push(
+                    ViolationKind::IncarnationOrder
                         .because(format!("{member} came back from {:?} (R7)", old.status)),
                 );
             } else if row.status == NodeStatus::Dead && old.status == NodeStatus::Live {
                 self.tally.count("transition: node marked dead");
                 self.guard_belief(&member);
                 if ago < old.lease {
-                    self.breaches.push(Broken::MarkedDeadEarly.because(format!(
+                    self.violations.push(ViolationKind::MarkedDeadWithLiveLease.because(format!(
                         "{member} was marked dead {ago} ms after it renewed (R8)"
                     )));
                 }
@@ -217,8 +226,8 @@ impl World {
                     })
             });
             if serves {
-                self.breaches.push(
-                    Broken::LeftWithShards
+                self.violations.push(
+                    ViolationKind::LeftWithShards
                         .because(format!("{member} said goodbye while it held shards (S10)")),
                 );
             }
@@ -235,7 +244,7 @@ impl World {
         if row.status != NodeStatus::Live {
             self.guard.dead.insert(member.clone());
         }
-        self.guard.standing.insert(node.clone(), (member, row.status));
+        self.guard.node_status.insert(node.clone(), (member, row.status));
     }
 
     /// A life is over: no process may rely on its lease any more, and answer queries (R8). One whose clock stood still
@@ -251,8 +260,8 @@ impl World {
         // Where leases do not change, clients see it: a run ends with the first breach.
         let changed = self.agreed.revision > 0;
         if changed && !self.clocks_stop && self.processes.iter().any(relies) {
-            self.breaches.push(
-                Broken::ReliesThoughOver
+            self.violations.push(
+                ViolationKind::EndedLeaseTrusted
                     .because(format!("{member} is over, and relies on its lease (R8)")),
             );
         }
@@ -262,25 +271,26 @@ impl World {
         self.tally.count("transition: manager taken");
         let Some(old) = old else { return };
         self.tally.count("transition: manager taken from another");
-        self.breaches.extend(self.guard.stood.remove(&(by, row.term)));
+        self.violations.extend(self.guard.campaigns.remove(&(by, row.term)));
         if row.term <= old.term {
-            self.breaches.push(
-                Broken::TermOrder.because(format!("term {} follows {} (R10)", row.term, old.term)),
+            self.violations.push(
+                ViolationKind::TermOrder
+                    .because(format!("term {} follows {} (R10)", row.term, old.term)),
             );
         }
     }
 
     /// A node stands for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
     /// have missed while it slept, unless its clock slept too (R8). Who is deaf and awake may: no more than a term is lost.
-    pub(super) fn guard_stand(&mut self, pid: Pid, term: u64) {
+    pub(super) fn guard_campaign(&mut self, pid: Pid, term: u64) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = &row.holder;
         let it = &self.processes[pid];
-        if self.guard.gone(holder) || holder.node == it.node {
+        if self.guard.has_ended(holder) || holder.node == it.node {
             return;
         }
         let now = self.now;
-        let woke = it.felt.max(it.started);
+        let woke = it.woke_detected_at.max(it.started);
         // By settings that changed it may judge sooner.
         let lease = if self.agreed.revision > 0 { LEASE / 2 } else { LEASE };
         let slept = now < woke + lease;
@@ -295,7 +305,9 @@ impl World {
                 "{} took the leadership, decided {ago} ms after {holder} renewed its lease (R8)",
                 it.node
             );
-            self.guard.stood.insert((pid, term), Broken::LedEarly.because(why));
+            self.guard
+                .campaigns
+                .insert((pid, term), ViolationKind::ElectedOverLiveLease.because(why));
         }
     }
 }

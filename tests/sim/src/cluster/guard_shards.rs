@@ -5,7 +5,7 @@ use ostraca_core::rows::{Assignment, AssignmentsRow, RowKey, shard_at};
 
 use super::World;
 use super::guard::Applied;
-use crate::finding::Broken;
+use crate::violation::ViolationKind;
 
 impl World {
     pub(super) fn guard_shards(
@@ -16,8 +16,9 @@ impl World {
         row: &AssignmentsRow,
     ) {
         if row.term < old.term {
-            self.breaches.push(
-                Broken::TermOrder.because(format!("term {} follows {} (R10)", row.term, old.term)),
+            self.violations.push(
+                ViolationKind::TermOrder
+                    .because(format!("term {} follows {} (R10)", row.term, old.term)),
             );
         }
         if row.term > old.term && !old.assignments.is_empty() {
@@ -57,8 +58,8 @@ impl World {
             && (!sealed || old.term != row.term)
             && !by_hand_off
         {
-            self.breaches.push(
-                Broken::DecidedUnsealed
+            self.violations.push(
+                ViolationKind::DecidedUnsealed
                     .because(format!("term {} decided before it had sealed all (R10)", row.term)),
             );
         }
@@ -73,23 +74,23 @@ impl World {
     ) {
         let Some(owner) = &after.owner else {
             if before.owner.is_some() && after.epoch < before.epoch {
-                self.breaches.push(
-                    Broken::EpochOrder
+                self.violations.push(
+                    ViolationKind::EpochOrder
                         .because(format!("shard {shard} lost its owner and its epoch")),
                 );
             }
             return;
         };
         if after.epoch <= before.epoch && before.owner.is_some() {
-            self.breaches.push(Broken::EpochOrder.because(format!(
+            self.violations.push(ViolationKind::EpochOrder.because(format!(
                 "shard {shard} went to {owner} under {:?} after {:?} (R5)",
                 after.epoch, before.epoch
             )));
         }
         let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
         if other.as_ref().is_some_and(|other| other != owner) {
-            self.breaches.push(
-                Broken::EpochOrder
+            self.violations.push(
+                ViolationKind::EpochOrder
                     .because(format!("shard {shard} has two owners under {:?}", after.epoch)),
             );
         }
@@ -98,11 +99,11 @@ impl World {
         };
         self.guard_slow(shard, before, after);
         let named = (former.clone(), shard, before.epoch);
-        if self.guard.gone(former) {
+        if self.guard.has_ended(former) {
             return self.tally.count("transition: assigned by death");
         }
         if applied.living.contains(&shard) {
-            self.breaches.push(Broken::OwnerReplacedAlive.because(format!(
+            self.violations.push(ViolationKind::OwnerReplacedAlive.because(format!(
                 "shard {shard} went from {former} to {owner} while the former owner held it (R7)"
             )));
         }
@@ -131,7 +132,7 @@ impl World {
             && it.lapsed_at < since
             && it.held_up_at < since;
         if !told && steady && applied.at > since + 2 * it.settings.ack_timeout {
-            self.breaches.push(Broken::WaitedForAcks.because(format!(
+            self.violations.push(ViolationKind::WaitedForAcks.because(format!(
                 "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
             )));
         }

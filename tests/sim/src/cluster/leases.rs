@@ -15,8 +15,8 @@ use ostraca_core::rows::{Row, RowKey, chunk_of, index_in_chunk, shard_at};
 
 use super::guard::Applied;
 use super::net::{Cut, Scope};
-use super::{Happening, LEASE, World};
-use crate::books::Called;
+use super::{LEASE, SimEvent, World};
+use crate::session::PendingCall;
 
 /// How often readers ask at first, to keep the entities awake, and then, to catch a stale answer.
 const SELDOM: u64 = 80;
@@ -26,14 +26,14 @@ const OVER: u64 = LEASE * 2;
 
 /// A node whose next renewal, or registration, is answered late.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Late {
+pub(super) struct DelayedResponse {
     site: usize,
     registration: bool,
 }
 
 /// Readers at a node whose lease is tried.
 #[derive(Clone, Debug)]
-pub(super) struct Vigil {
+pub(super) struct StaleReadProbe {
     site: usize,
     /// When the node was last heard.
     since: u64,
@@ -68,7 +68,10 @@ impl World {
                     && !it.copy
                     && Some(&it.node) != leader.as_ref()
                     && pid.is_some_and(|pid| !self.processes[pid].shards.is_empty())
-                    && !self.vigils.iter().any(|it| it.site == *at && self.now <= it.since + OVER)
+                    && !self
+                        .stale_read_probes
+                        .iter()
+                        .any(|it| it.site == *at && self.now <= it.since + OVER)
             })
             .collect();
         match fit.len() as u64 {
@@ -88,13 +91,13 @@ impl World {
         let millis = self.rng.range(LEASE * 2, LEASE * 5 / 2);
         self.processes[pid].stalled_until = self.now + millis;
         self.heal_by(millis);
-        self.watch_over(site);
+        self.start_stale_read_probe(site);
     }
 
     /// The next renewal of a node is answered late, and then nothing of its control passes.
     pub(super) fn renewal_slow(&mut self) {
         if let Some(site) = self.a_strained_site().filter(|_| !self.clocks_stop) {
-            self.late_answers.push(Late { site, registration: false });
+            self.delayed_responses.push(DelayedResponse { site, registration: false });
             self.heal_by(LEASE * 4);
         }
     }
@@ -103,7 +106,7 @@ impl World {
     pub(super) fn registration_slow(&mut self) {
         let site = self.join(true);
         if !self.clocks_stop {
-            self.late_answers.push(Late { site, registration: true });
+            self.delayed_responses.push(DelayedResponse { site, registration: true });
             self.heal_by(LEASE * 4);
         }
     }
@@ -111,16 +114,18 @@ impl World {
     /// A row was written: is it the one whose answer is to be late?
     pub(super) fn slow_answer(&mut self, applied: &Applied) {
         let site = self.processes[applied.by].site;
-        let Some(at) = self.late_answers.iter().position(|late| late.site == site) else { return };
+        let Some(at) = self.delayed_responses.iter().position(|late| late.site == site) else {
+            return;
+        };
         let (RowKey::Node(node), Row::Node(row)) = (&applied.key, &applied.new) else { return };
         let new = match &applied.old {
             Some(Row::Node(old)) => old.incarnation != row.incarnation,
             _ => true,
         };
-        if *node != self.sites[site].node || new != self.late_answers[at].registration {
+        if *node != self.sites[site].node || new != self.delayed_responses[at].registration {
             return;
         }
-        self.late_answers.remove(at);
+        self.delayed_responses.remove(at);
         let late = if new {
             self.tally.count("fault: registration answered late");
             self.rng.range(LEASE * 13 / 20, LEASE * 16 / 20)
@@ -134,30 +139,30 @@ impl World {
         self.cuts.push(Cut { from: site, to: 0, what, until: until + OVER });
         // Once the answer has passed, nothing more does: it would hear that it was marked dead.
         let hush = if new { LEASE + 40 } else { late + 20 };
-        self.at(hush, Happening::Hush { site });
+        self.at(hush, SimEvent::StopRowUpdates { site });
         self.heal_by(late + OVER);
         if new {
             // An operator sees it come, and asks for shards to go there.
             for delay in [30, 90] {
                 let pid = self.a_process(true);
-                self.at(late + delay, Happening::Told { pid, event: Event::Rebalance });
+                self.at(late + delay, SimEvent::NodeEvent { pid, event: Event::Rebalance });
             }
         }
-        self.watch_over(site);
+        self.start_stale_read_probe(site);
     }
 
     /// A node hears no more of rows.
-    pub(super) fn hush(&mut self, site: usize) {
+    pub(super) fn stop_row_updates(&mut self, site: usize) {
         self.cuts.push(Cut { from: 0, to: site, what: Scope::Rows, until: self.now + OVER });
         self.heal_by(OVER);
     }
 
-    fn watch_over(&mut self, site: usize) {
+    fn start_stale_read_probe(&mut self, site: usize) {
         let reader = self.a_client(site, true);
-        let vigil = Vigil { site, since: self.now, reader, entities: Vec::new() };
-        self.vigils.push(vigil);
-        let vigil = self.vigils.len() - 1;
-        self.at(1, Happening::Vigil { vigil });
+        let vigil = StaleReadProbe { site, since: self.now, reader, entities: Vec::new() };
+        self.stale_read_probes.push(vigil);
+        let vigil = self.stale_read_probes.len() - 1;
+        self.at(1, SimEvent::StaleReadProbe { probe: vigil });
     }
 
     /// Entities of shards that the node owns, which nobody else sends to.
@@ -181,35 +186,36 @@ impl World {
     }
 
     /// Readers ask, seldom while the node is the owner by its rows, and often once another is: who writes goes there.
-    pub(super) fn vigil(&mut self, vigil: usize) {
-        let Vigil { site, since, reader, .. } = self.vigils[vigil];
+    pub(super) fn probe_stale_reads(&mut self, vigil: usize) {
+        let StaleReadProbe { site, since, reader, .. } = self.stale_read_probes[vigil];
         let age = self.now - since;
         if self.sites[site].pid.is_none() || age > OVER {
             return;
         }
-        if self.vigils[vigil].entities.is_empty() {
+        if self.stale_read_probes[vigil].entities.is_empty() {
             for entity in self.entities_of(site) {
                 let client = self.a_client(site, true);
                 let writer = self.a_session(client);
-                self.vigils[vigil].entities.push(Watched { entity, writer, written: 0 });
+                self.stale_read_probes[vigil].entities.push(Watched { entity, writer, written: 0 });
             }
         }
         let mut taken = false;
-        for at in 0..self.vigils[vigil].entities.len() {
-            let Watched { entity, writer, written } = self.vigils[vigil].entities[at].clone();
+        for at in 0..self.stale_read_probes[vigil].entities.len() {
+            let Watched { entity, writer, written } =
+                self.stale_read_probes[vigil].entities[at].clone();
             self.ask_once(reader, &entity);
             let Some(owner) = self.owner_of(&entity).filter(|owner| *owner != site) else {
                 continue;
             };
             taken = true;
             if self.now > written + SELDOM {
-                self.vigils[vigil].entities[at].written = self.now;
+                self.stale_read_probes[vigil].entities[at].written = self.now;
                 self.write_at(writer, owner, site, entity);
             }
         }
         let delay = if taken { OFTEN } else { SELDOM };
         let delay = self.rng.range(delay / 2, delay * 3 / 2);
-        self.at(delay, Happening::Vigil { vigil });
+        self.at(delay, SimEvent::StaleReadProbe { probe: vigil });
     }
 
     /// Where the owner of an entity's shard runs, by the rows.
@@ -227,18 +233,22 @@ impl World {
 
     /// A reader asks its node once, and gives up soon. It waits for no earlier answer: each time it is a new session.
     fn ask_once(&mut self, reader: usize, entity: &Entity) {
-        let home = self.clients[reader].home;
-        if self.clients[reader].line.is_none() && !self.open_line(reader, home) {
+        let home = self.clients[reader].gateway;
+        if self.clients[reader].connection.is_none() && !self.open_conn(reader, home) {
             return;
         }
         let session = self.a_session(reader);
-        self.call_entity(session, Called::new(entity.clone(), (MessageKind::Query, "get", 0)), 250);
+        self.call_entity(
+            session,
+            PendingCall::new(entity.clone(), (MessageKind::Query, "get", 0)),
+            250,
+        );
         self.drive(session);
     }
 
     /// A writer sends a command to the next owner, or to a gateway that is not the former one.
     fn write_at(&mut self, writer: usize, owner: usize, not: usize, entity: Entity) {
-        if !self.sessions[writer].books.unresolved.is_empty() {
+        if !self.sessions[writer].session.unresolved.is_empty() {
             return;
         }
         let others = (0..8).map(|_| self.a_gateway()).find(|site| *site != not);
@@ -249,12 +259,16 @@ impl World {
         let client = self.sessions[writer].client;
         if self.at_gateway(client) != Some(site) {
             self.hang_up(client);
-            if !self.open_line(client, site) {
+            if !self.open_conn(client, site) {
                 return;
             }
         }
         let deadline = self.rng.range(LEASE / 2, LEASE * 2);
-        self.call_entity(writer, Called::new(entity, (MessageKind::Command, "add", 1)), deadline);
+        self.call_entity(
+            writer,
+            PendingCall::new(entity, (MessageKind::Command, "add", 1)),
+            deadline,
+        );
         self.drive(writer);
     }
 }

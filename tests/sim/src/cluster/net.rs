@@ -11,15 +11,15 @@ use ostraca_wire::proto;
 
 use super::process::Pid;
 use super::rows::Change;
-use super::storage::{Call, Reply};
-use super::{Happening, World};
+use super::storage::{StoreCall, StoreResponse};
+use super::{SimEvent, World};
 
 /// Names a connection. Never used again.
 pub(super) type ConnId = usize;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ConnKind {
     /// A node's calls for rows, and its watch.
     Control,
     /// A node's calls for entities.
@@ -27,14 +27,14 @@ pub(super) enum Way {
     /// Messages from one node to another, and their replies.
     Peer,
     /// What one node's machine says to another's. It has no connection here: see [`World::say`].
-    Words,
+    ControlMessages,
 }
 
 /// One thing on a connection.
 #[derive(Clone, Debug)]
 pub(super) enum Frame {
-    Call(u64, Call),
-    Reply(u64, Reply),
+    Call(u64, StoreCall),
+    Reply(u64, StoreResponse),
     Changes(Vec<Change>),
     WatchLost,
     /// A message for its owner, as its gateway passes it on.
@@ -46,7 +46,7 @@ pub(super) enum Frame {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) ends: [Pid; 2],
-    pub(super) way: Way,
+    pub(super) kind: ConnKind,
     pub(super) alive: bool,
     lanes: [VecDeque<(u64, Frame)>; 2],
     pumping: [bool; 2],
@@ -61,16 +61,16 @@ pub(super) enum Scope {
     /// Only the way to the rows.
     Rows,
     /// Only words between nodes' machines.
-    Words,
+    ControlMessages,
 }
 
 impl Scope {
-    pub(super) fn holds(self, way: Way) -> bool {
+    pub(super) fn holds(self, way: ConnKind) -> bool {
         match self {
             Self::All => true,
-            Self::Entities => way == Way::Bulk,
-            Self::Rows => way == Way::Control,
-            Self::Words => way == Way::Words,
+            Self::Entities => way == ConnKind::Bulk,
+            Self::Rows => way == ConnKind::Control,
+            Self::ControlMessages => way == ConnKind::ControlMessages,
         }
     }
 }
@@ -86,17 +86,17 @@ pub(super) struct Cut {
 }
 
 impl World {
-    pub(super) fn is_cut(&self, from: usize, to: usize, way: Way) -> bool {
+    pub(super) fn is_cut(&self, from: usize, to: usize, way: ConnKind) -> bool {
         from != to
             && self.cuts.iter().any(|cut| {
                 cut.from == from && cut.to == to && cut.until > self.now && cut.what.holds(way)
             })
     }
 
-    pub(super) fn connect(&mut self, from: Pid, to: Pid, way: Way) -> ConnId {
+    pub(super) fn connect(&mut self, from: Pid, to: Pid, way: ConnKind) -> ConnId {
         self.conns.push(Conn {
             ends: [from, to],
-            way,
+            kind: way,
             alive: true,
             lanes: Default::default(),
             pumping: [false; 2],
@@ -105,7 +105,7 @@ impl World {
     }
 
     /// Whether a connection could be made now.
-    pub(super) fn reachable(&self, from: Pid, to: Pid, way: Way) -> bool {
+    pub(super) fn reachable(&self, from: Pid, to: Pid, way: ConnKind) -> bool {
         let (a, b) = (self.processes[from].site, self.processes[to].site);
         self.processes[to].awake(self.now) && !self.is_cut(a, b, way) && !self.is_cut(b, a, way)
     }
@@ -128,7 +128,7 @@ impl World {
         it.lanes[from].push_back((when, frame));
         if !it.pumping[from] {
             it.pumping[from] = true;
-            self.at(when - self.now, Happening::Pump { conn, from });
+            self.at(when - self.now, SimEvent::Pump { conn, from });
         }
     }
 
@@ -145,9 +145,11 @@ impl World {
                 *when
             } else if paused > self.now {
                 paused
-            } else if let Some(delay) = self.stalled(receiver).filter(|_| it.way == Way::Control) {
+            } else if let Some(delay) =
+                self.stalled(receiver).filter(|_| it.kind == ConnKind::Control)
+            {
                 self.now + delay
-            } else if self.is_cut(a, b, it.way) {
+            } else if self.is_cut(a, b, it.kind) {
                 self.now + 15
             } else {
                 let it = &mut self.conns[conn];
@@ -157,7 +159,7 @@ impl World {
                 continue;
             };
             self.conns[conn].pumping[from] = true;
-            return self.at(again - self.now, Happening::Pump { conn, from });
+            return self.at(again - self.now, SimEvent::Pump { conn, from });
         }
     }
 
@@ -167,9 +169,9 @@ impl World {
             return;
         }
         self.conns[conn].alive = false;
-        let (ends, way) = (self.conns[conn].ends, self.conns[conn].way);
+        let (ends, way) = (self.conns[conn].ends, self.conns[conn].kind);
         self.tally.count(match way {
-            Way::Peer => "fault: link broken",
+            ConnKind::Peer => "fault: link broken",
             _ => "fault: store connection broken",
         });
         for from in 0..2 {
@@ -188,14 +190,14 @@ impl World {
                 if matches!(frame, Frame::Call(..)) && self.rng.chance(30) {
                     self.tally.count("fault: store call delivered twice");
                     let again = delay + self.rng.range(1, 400);
-                    self.at(again, Happening::Late { conn, from, frame: frame.clone() });
+                    self.at(again, SimEvent::DelayedFrame { conn, from, frame: frame.clone() });
                 }
                 self.tally.count("fault: frame delivered after its link was given up");
-                self.at(delay, Happening::Late { conn, from, frame });
+                self.at(delay, SimEvent::DelayedFrame { conn, from, frame });
             }
         }
         for (end, pid) in ends.into_iter().enumerate() {
-            self.at(told[end], Happening::Broken { pid, conn });
+            self.at(told[end], SimEvent::ConnBroken { pid, conn });
         }
     }
 
@@ -211,14 +213,14 @@ impl World {
     }
 
     /// A frame of a connection that was given up arrives all the same.
-    pub(super) fn late(&mut self, conn: ConnId, from: usize, frame: Frame) {
+    pub(super) fn deliver_delayed(&mut self, conn: ConnId, from: usize, frame: Frame) {
         let receiver = &self.processes[self.conns[conn].ends[1 - from]];
         if !receiver.alive {
             return;
         }
         if receiver.paused_until > self.now {
             let delay = receiver.paused_until - self.now;
-            return self.at(delay, Happening::Late { conn, from, frame });
+            return self.at(delay, SimEvent::DelayedFrame { conn, from, frame });
         }
         self.deliver(conn, from, frame);
     }
@@ -239,7 +241,7 @@ impl World {
     }
 
     /// Says something to another node: lost, doubled, late, out of order.
-    pub(super) fn say(&mut self, pid: Pid, to: &NodeId, talk: ControlMessage) {
+    pub(super) fn send_control_message(&mut self, pid: Pid, to: &NodeId, talk: ControlMessage) {
         let it = &self.processes[pid];
         let Some(member) = it.member.clone() else { return };
         let Some(site) = self.site_of(pid, to) else { return };
@@ -260,12 +262,15 @@ impl World {
                 self.tally.count("fault: talk through an older connection");
                 when += self.rng.range(1, 1_500);
             } else {
-                let last = self.last_talk.entry((pid, site)).or_default();
+                let last = self.last_control_message.entry((pid, site)).or_default();
                 when = when.max(*last);
                 *last = when;
             }
             let (member, talk) = (member.clone(), talk.clone());
-            self.at(when - self.now, Happening::Talk { from, to: site, member, talk });
+            self.at(
+                when - self.now,
+                SimEvent::ControlMessage { from, to: site, member, message: talk },
+            );
         }
     }
 

@@ -10,14 +10,14 @@ use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
-use super::{Happening, World};
+use super::{SimEvent, World};
 
 impl World {
     /// What the node's machine says to its shards takes a moment, and stays in order.
     pub(super) fn order(&mut self, pid: Pid, order: Order) {
         self.processes[pid].orders.push_back(order);
         let delay = self.rng.range(0, 4);
-        self.at(delay, Happening::Order { pid });
+        self.at(delay, SimEvent::Order { pid });
     }
 
     pub(super) fn ordered(&mut self, pid: Pid) {
@@ -27,12 +27,12 @@ impl World {
             Order::Stop(shard, epoch, reason) => {
                 if self.hosts(pid, shard, epoch) {
                     self.step(pid, "step: shard stopping");
-                    self.tell_shard(pid, shard, Event::Stop(reason));
+                    self.handle_shard_event(pid, shard, Event::Stop(reason));
                 }
             }
             Order::Forget(shard, epoch) => {
                 if self.hosts(pid, shard, epoch) {
-                    self.tell_shard(pid, shard, Event::Drop);
+                    self.handle_shard_event(pid, shard, Event::Drop);
                     self.drop_shard(pid, shard);
                 }
             }
@@ -55,14 +55,14 @@ impl World {
 
     pub(super) fn tell_shards(&mut self, pid: Pid, event: &Event) {
         for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
-            self.tell_shard(pid, shard, event.clone());
+            self.handle_shard_event(pid, shard, event.clone());
         }
     }
 
-    pub(super) fn tiding(&mut self, pid: Pid, event: node::Event) {
-        self.processes[pid].tidings.push_back(event);
+    pub(super) fn enqueue_shard_report(&mut self, pid: Pid, event: node::Event) {
+        self.processes[pid].shard_reports.push_back(event);
         let delay = self.rng.range(0, 4);
-        self.at(delay, Happening::Tiding { pid });
+        self.at(delay, SimEvent::ShardReport { pid });
     }
 
     pub(super) fn adopt(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, member: Member) {
@@ -80,7 +80,7 @@ impl World {
             claim_backoff: 20,
             start_backoff: 250,
             stop_timeout: 300,
-            mutations: self.options.shard.clone(),
+            mutations: self.options.shard_mutations.clone(),
         };
         let owner = Ownership {
             cluster: ClusterId(1),
@@ -102,10 +102,10 @@ impl World {
         let (sent, lease, suspended) = (it.lease_sent, it.lease, it.shards_suspended);
         self.deploy(pid, shard);
         if let Some(sent) = sent {
-            self.tell_shard(pid, shard, Event::LeaseRenewed { sent_at: sent, lease });
+            self.handle_shard_event(pid, shard, Event::LeaseRenewed { sent_at: sent, lease });
         }
         if suspended {
-            self.tell_shard(pid, shard, Event::Suspend);
+            self.handle_shard_event(pid, shard, Event::Suspend);
         }
     }
 
@@ -117,7 +117,11 @@ impl World {
                 idle_timeout: self.idle,
                 has_stop_hook: has_stop,
             };
-            self.tell_shard(pid, shard, Event::TypeDeployed { entity_type: kind.into(), settings });
+            self.handle_shard_event(
+                pid,
+                shard,
+                Event::TypeDeployed { entity_type: kind.into(), settings },
+            );
         }
     }
 

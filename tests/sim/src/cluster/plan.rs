@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use ostraca_core::rows::Roles;
 
+use super::admission::{Bounds, SimType};
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
-use super::gateway::{Bounds, SimType};
 use super::guard::Guard;
 use super::rows::Rows;
-use super::{Happening, LEASE, Options, World};
+use super::{LEASE, Options, SimEvent, World};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
@@ -26,7 +26,7 @@ impl World {
         let sessions = rng.range(2, 6) as usize;
         // Two chunks of rows now and then: only then is a seal more than one write (R10).
         let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
-        let stores = (0..shards).map(|_| Store::new(options.store.clone())).collect();
+        let stores = (0..shards).map(|_| Store::new(options.store_mutations.clone())).collect();
         let mut world = Self {
             trace: options.trace,
             options,
@@ -49,19 +49,19 @@ impl World {
             store_up: false,
             syncing: false,
             sync_fails: false,
-            ghosts: 0,
+            forced_claims: 0,
             asked: BTreeMap::new(),
             told: BTreeMap::new(),
             writes: BTreeMap::new(),
-            last_talk: BTreeMap::new(),
+            last_control_message: BTreeMap::new(),
             traps: Vec::new(),
-            late_answers: Vec::new(),
-            vigils: Vec::new(),
+            delayed_responses: Vec::new(),
+            stale_read_probes: Vec::new(),
             drained: Vec::new(),
             clients: Vec::new(),
             sessions: Vec::new(),
-            lines: Vec::new(),
-            line_cuts: Vec::new(),
+            client_conns: Vec::new(),
+            client_cuts: Vec::new(),
             bounds: Bounds::wide(),
             types: [SimType::new("counter"), SimType::new("starter")],
             begun: Instant::now(),
@@ -84,7 +84,7 @@ impl World {
             guard: Guard::default(),
             healed: 0,
             served_at: None,
-            breaches: Vec::new(),
+            violations: Vec::new(),
             tally: Tally::default(),
             keep_scripts: seed.is_multiple_of(8),
             steps_taken: 0,
@@ -96,8 +96,8 @@ impl World {
         world.found_clients(sessions);
         world.plan();
         world.plan_settings(seed);
-        world.plan_unfit(seed);
-        world.plan_line_cuts(seed);
+        world.plan_unrunnable_types(seed);
+        world.plan_client_cuts(seed);
         world
     }
 
@@ -117,13 +117,13 @@ impl World {
             };
             let site = self.site(roles);
             if number == 0 {
-                self.up(site);
+                self.start_process(site);
             } else {
                 let delay = self.rng.range(1, 250);
-                self.at(delay, Happening::Up { site });
+                self.at(delay, SimEvent::StartProcess { site });
             }
         }
-        self.at(50, Happening::Look);
+        self.at(50, SimEvent::CheckProgress);
     }
 
     /// Clients, each with a session, or some with more.
@@ -137,8 +137,8 @@ impl World {
             };
             let session = self.a_session(client);
             let delay = self.rng.range(200, 500);
-            self.at(delay, Happening::Issue { session });
-            self.at(delay / 2, Happening::Connect { client });
+            self.at(delay, SimEvent::Issue { session });
+            self.at(delay / 2, SimEvent::Connect { client });
         }
     }
 
@@ -151,7 +151,7 @@ impl World {
             let fault = self.draw();
             let when = self.rng.range(FROM, TO);
             self.healed = self.healed.max(when + 1);
-            self.at(when, Happening::Strike(fault));
+            self.at(when, SimEvent::InjectFault(fault));
         }
     }
 
@@ -167,7 +167,7 @@ impl World {
             if self.rng.chance(percent) {
                 let when = FROM + self.rng.range(from, from + 1_400);
                 self.healed = self.healed.max(when + 1);
-                self.at(when, Happening::Strike(fault));
+                self.at(when, SimEvent::InjectFault(fault));
             }
         }
     }
@@ -183,7 +183,7 @@ impl World {
             let lease = [LEASE / 2, LEASE, LEASE * 2][dice.range(0, 3) as usize];
             let when = dice.range(FROM, TO);
             self.healed = self.healed.max(when + 1);
-            self.at(when, Happening::Strike(Fault::Settings { lease }));
+            self.at(when, SimEvent::InjectFault(Fault::Settings { lease }));
         }
     }
 
@@ -207,9 +207,9 @@ impl World {
             3..=5 => Fault::FromStore { millis, both: rng.chance(40) },
             6..=7 => Fault::Partition { millis },
             8 if rng.chance(50) => slow,
-            8 => Fault::Entities { millis: long },
+            8 => Fault::EntityStoreCut { millis: long },
             9 if rng.chance(50) => Fault::Rows { millis: long },
-            9 => Fault::EntitiesForGood,
+            9 => Fault::EntityStoreCutForever,
             10..=11 => Fault::Links,
             12..=13 => Fault::StoreLinks,
             14 => Fault::Watches,
@@ -218,7 +218,7 @@ impl World {
             22 => Fault::Gone,
             23..=24 => Fault::Clone,
             25..=27 => Fault::StoreCrash { power: rng.chance(50), back: millis },
-            28 if rng.chance(50) => Fault::Ghost,
+            28 if rng.chance(50) => Fault::HigherClaim,
             28 => Fault::SyncFails,
             29..=32 => {
                 let step = pick(rng, MANAGER_STEPS);
@@ -234,7 +234,7 @@ impl World {
             41 => Fault::Leave { now: false },
             42 => Fault::Leave { now: true },
             43..=44 => Fault::Rebalance,
-            45..=46 => Fault::WordsForGood { both: rng.chance(50) },
+            45..=46 => Fault::ControlMessagesCut { both: rng.chance(50) },
             _ => Fault::Redeploy,
         }
     }

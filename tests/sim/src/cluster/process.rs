@@ -8,7 +8,7 @@ use ostraca_core::node::{self, NodeIdentity};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{self, InstanceSlots};
 
-use super::door::Door;
+use super::gateway::Gateway;
 use super::net::ConnId;
 use crate::guest::Instance;
 
@@ -30,9 +30,9 @@ pub(super) struct Hosted {
 
 /// Who waits for a shard machine's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum ReplyTo {
     /// This process's own door, which sent the message under this tag, and its kind.
-    Door(ReplyToken, MessageKind),
+    Gateway(ReplyToken, MessageKind),
     /// A peer, by the link that its message came through, the peer's own name for it, and its kind.
     Peer(ConnId, u64, MessageKind),
 }
@@ -64,7 +64,7 @@ pub(super) struct Process {
     pub(super) started: u64,
     pub(super) woke: u64,
     /// When it last woke and could see by its clock that it had slept.
-    pub(super) felt: u64,
+    pub(super) woke_detected_at: u64,
     pub(super) heard_at: u64,
     pub(super) machine: node::Machine,
     pub(super) identity: NodeIdentity,
@@ -78,15 +78,15 @@ pub(super) struct Process {
     pub(super) read_back: bool,
     pub(super) orders: VecDeque<Order>,
     /// What the shards told the node's machine, on its way.
-    pub(super) tidings: VecDeque<node::Event>,
+    pub(super) shard_reports: VecDeque<node::Event>,
     pub(super) shards: BTreeMap<ShardId, Hosted>,
     pub(super) cap: InstanceSlots,
     pub(super) lease_sent: Option<u64>,
     /// How long its shards rely on that.
     pub(super) lease: u64,
     pub(super) shards_suspended: bool,
-    pub(super) door: Door,
-    pub(super) askers: BTreeMap<ReplyToken, (Asker, ShardId, Epoch)>,
+    pub(super) gateway: Gateway,
+    pub(super) askers: BTreeMap<ReplyToken, (ReplyTo, ShardId, Epoch)>,
     /// Connections to the store: for rows, and for entities.
     pub(super) control: Option<ConnId>,
     pub(super) bulk: Option<ConnId>,
@@ -105,7 +105,7 @@ pub(super) struct Process {
     pub(super) begun: BTreeMap<ostraca_core::rows::HandOffId, (u64, bool)>,
     pub(super) leaving: bool,
     /// It was told that it cannot run a deployed type.
-    pub(super) unfit: bool,
+    pub(super) has_unrunnable_type: bool,
 }
 
 impl Process {

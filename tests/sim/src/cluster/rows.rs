@@ -11,7 +11,7 @@ use ostraca_core::rows::{Row, RowKey};
 use crate::rng::Rng;
 
 /// A row and the store's revision at its last change.
-pub(super) type Found = Option<(Row, u64)>;
+pub(super) type StoredRow = Option<(Row, u64)>;
 
 /// A change, as a watch tells it.
 pub(super) type Change = (RowKey, Row, u64);

@@ -9,12 +9,12 @@ use ostraca_core::records::{ClaimOutcome, Commit};
 use ostraca_core::shard::{Action, ActivationOutcome, Event, Phase, TurnOutput, TurnResult};
 
 use super::net::Frame;
-use super::process::{Asker, Order, Pid, Process};
-use super::storage::{Call, shard_key};
-use super::{Happening, World};
-use crate::finding::Broken;
+use super::process::{Order, Pid, Process, ReplyTo};
+use super::storage::{StoreCall, shard_key};
+use super::{SimEvent, World};
 use crate::guest::Instance;
-use crate::store::{Answer, Request};
+use crate::store::{Request, Response};
+use crate::violation::ViolationKind;
 
 /// How late a node may be to stop its turns after its lease lapsed: its tick, and the way to its shards.
 const SLACK: u64 = 80;
@@ -34,7 +34,7 @@ impl World {
         it.alive && it.shards.get(&shard).is_some_and(|hosted| hosted.epoch == epoch)
     }
 
-    pub(super) fn tell_shard(&mut self, pid: Pid, shard: ShardId, event: Event) {
+    pub(super) fn handle_shard_event(&mut self, pid: Pid, shard: ShardId, event: Event) {
         let it = &mut self.processes[pid];
         let now = it.reads(self.now);
         let Some(hosted) = it.shards.get_mut(&shard).filter(|_| it.alive) else { return };
@@ -48,17 +48,17 @@ impl World {
         self.digest.shard(&actions);
         let (epoch, serves) = (hosted.epoch, hosted.machine.phase() == Phase::Serving);
         if claimed && serves {
-            self.tiding(pid, node::Event::ShardServing { shard, epoch });
+            self.enqueue_shard_report(pid, node::Event::ShardServing { shard, epoch });
         }
         let mut commits = Vec::new();
         for action in actions {
             if !self.hosts(pid, shard, epoch) {
                 break;
             }
-            self.act_shard(pid, shard, epoch, action, &mut commits);
+            self.apply_shard_action(pid, shard, epoch, action, &mut commits);
         }
         if !commits.is_empty() && self.processes[pid].alive {
-            self.call(pid, Call::Entity(shard, epoch, 0, Request::Commit(commits)));
+            self.call(pid, StoreCall::Entity(shard, epoch, 0, Request::Commit(commits)));
         }
         self.arm_shard(pid, shard);
         self.give_room(pid);
@@ -75,7 +75,7 @@ impl World {
         if let Some(hosted) = self.processes[pid].shards.get_mut(&shard) {
             hosted.armed = Some(when);
         }
-        self.at(when - self.now, Happening::ShardTick { pid, shard });
+        self.at(when - self.now, SimEvent::ShardTick { pid, shard });
     }
 
     /// Sets every timer of a process anew: its clock stood still.
@@ -96,7 +96,7 @@ impl World {
         }
         hosted.armed = None;
         if hosted.machine.next_wake().is_some_and(|wake| wake <= mono) {
-            self.tell_shard(pid, shard, Event::Tick);
+            self.handle_shard_event(pid, shard, Event::Tick);
         } else {
             self.arm_shard(pid, shard);
         }
@@ -104,14 +104,14 @@ impl World {
 
     pub(super) fn give_room(&mut self, pid: Pid) {
         while let Some(((key, entity), generation)) = self.processes[pid].cap.grant() {
-            self.tell_shard(pid, key.shard, Event::SlotGranted { entity, generation });
+            self.handle_shard_event(pid, key.shard, Event::SlotGranted { entity, generation });
         }
         if let Some((key, entity)) = self.processes[pid].cap.evict() {
-            self.tell_shard(pid, key.shard, Event::Evict { entity });
+            self.handle_shard_event(pid, key.shard, Event::Evict { entity });
         }
     }
 
-    pub(super) fn act_shard(
+    pub(super) fn apply_shard_action(
         &mut self,
         pid: Pid,
         shard: ShardId,
@@ -124,12 +124,15 @@ impl World {
         let Some(hosted) = it.shards.get_mut(&shard) else { return };
         match action {
             Action::Claim(claim) => {
-                self.call(pid, Call::Entity(shard, epoch, claim.number, Request::Claim(claim)));
+                self.call(
+                    pid,
+                    StoreCall::Entity(shard, epoch, claim.number, Request::Claim(claim)),
+                );
                 self.step(pid, "step: claim asked for");
             }
             Action::Commit(commit) => commits.push(*commit),
             Action::Load { entity, generation } => {
-                self.call(pid, Call::Entity(shard, epoch, generation, Request::Load(entity)));
+                self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::Load(entity)));
             }
             Action::RequestSlot { entity, generation } => {
                 hosted.slots.insert(entity.clone(), generation);
@@ -145,7 +148,7 @@ impl World {
             Action::MarkIdle { entity } => it.cap.idle((key, entity)),
             Action::Activate { entity, generation, .. } => {
                 hosted.starting.insert(entity.clone(), generation);
-                self.call(pid, Call::Entity(shard, epoch, generation, Request::State(entity)));
+                self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
             Action::Run { generation, turn, message, .. } => {
                 it.cap.busy(&(key, message.target.clone()));
@@ -162,7 +165,7 @@ impl World {
                     // Its type's limit ends it, after the shard's own stop deadline.
                     self.tally.count("fault: stop hook hangs");
                     let delay = self.rng.range(300, 900);
-                    return self.at(delay, Happening::Ran { pid, shard, epoch, running });
+                    return self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
                 }
                 self.start_turn(pid, shard, epoch, running);
             }
@@ -178,18 +181,21 @@ impl World {
             Action::Lost { current: standing, .. } => {
                 self.tally.count("transition: shard lost");
                 let standing = standing.map(|claim| claim.epoch);
-                self.tiding(pid, node::Event::ShardLost { shard, epoch, current_epoch: standing });
+                self.enqueue_shard_report(
+                    pid,
+                    node::Event::ShardLost { shard, epoch, current_epoch: standing },
+                );
             }
             Action::Stopped => {
                 self.tally.count("transition: shard stopped for a hand-off");
                 if !hosted.instances.is_empty() {
-                    self.breaches.push(
-                        Broken::StoppedEarly
+                    self.violations.push(
+                        ViolationKind::StoppedEarly
                             .because("stopped was said while an instance lived".into()),
                     );
                 }
                 self.drop_shard(pid, shard);
-                self.tiding(pid, node::Event::ShardStopped { shard, epoch });
+                self.enqueue_shard_report(pid, node::Event::ShardStopped { shard, epoch });
             }
         }
     }
@@ -202,7 +208,7 @@ impl World {
         let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
         if since >= it.lease + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
             let node = it.node.clone();
-            self.breaches.push(Broken::TurnWithoutLease.because(format!(
+            self.violations.push(ViolationKind::TurnWithoutLease.because(format!(
                 "{node} started a turn of shard {shard} {since} ms after it renewed its lease (R9)"
             )));
         }
@@ -211,7 +217,7 @@ impl World {
     /// A node whose lease lapsed by its own clock knows it, and is suspended (R9).
     pub(super) fn check_lapses(&mut self) {
         // One that has said goodbye has neither shards nor a lease.
-        let serves = |it: &&Process| it.member.is_some() && it.door.closing.is_none();
+        let serves = |it: &&Process| it.member.is_some() && it.gateway.closing.is_none();
         for it in self.processes.iter().filter(|it| it.awake(self.now)).filter(serves) {
             let Some(sent) = it.lease_sent else { continue };
             let since = it.mono(self.now).saturating_sub(sent);
@@ -219,7 +225,7 @@ impl World {
             let slept = self.now.saturating_sub(it.woke_late().max(it.registered_at)) <= SLACK;
             let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(..)));
             if since >= it.lease + SLACK && !slept && !news && !it.machine.is_suspended() {
-                self.breaches.push(Broken::NotSuspended.because(format!(
+                self.violations.push(ViolationKind::NotSuspended.because(format!(
                     "{} is not suspended {since} ms after it renewed its lease (R9)",
                     it.node
                 )));
@@ -229,7 +235,7 @@ impl World {
 
     pub(super) fn start_turn(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
         let delay = self.rng.range(0, 12);
-        self.at(delay, Happening::Ran { pid, shard, epoch, running });
+        self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
     }
 
     /// A turn's time has passed: now it is run, unless its instance is gone.
@@ -261,20 +267,21 @@ impl World {
             Some(message) => instance.message(&message, false, passivate),
             None => instance.hook("stops", true),
         };
-        self.tell_shard(pid, shard, Event::TurnDone { entity, generation, turn, result });
+        self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }
 
     /// A shard machine answered a message.
     pub(super) fn shard_replied(&mut self, pid: Pid, token: ReplyToken, outcome: Outcome) {
         let Some((asker, _, epoch)) = self.processes[pid].askers.remove(&token) else {
-            return self.breaches.push(
-                Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
+            return self.violations.push(
+                ViolationKind::SecondReply
+                    .because(format!("a second reply to {token:?}: {outcome:?}")),
             );
         };
-        self.processes[pid].door.passed_on.remove(&token);
+        self.processes[pid].gateway.forwarded.remove(&token);
         match asker {
-            Asker::Door(tag, kind) => self.ended(pid, tag.0, kind, outcome, epoch),
-            Asker::Peer(conn, tag, kind) => {
+            ReplyTo::Gateway(tag, kind) => self.ended(pid, tag.0, kind, outcome, epoch),
+            ReplyTo::Peer(conn, tag, kind) => {
                 let reply = ostraca_wire::outcome::reply_for_outcome(outcome, kind, epoch);
                 self.frame(conn, 1, Frame::Forwarded(tag, Box::new(reply)));
             }
@@ -288,21 +295,21 @@ impl World {
         shard: ShardId,
         epoch: Epoch,
         generation: u64,
-        answer: Answer,
+        answer: Response,
     ) {
         if !self.hosts(pid, shard, epoch) {
             return;
         }
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
         let event = match answer {
-            Answer::Claim(outcome) => {
+            Response::Claim(outcome) => {
                 let number = generation;
                 self.tally.claim(number, &outcome);
                 Event::ClaimResult { number, outcome }
             }
-            Answer::Commit(outcomes) => Event::CommitResults(outcomes),
-            Answer::Load(entity, result) => Event::Loaded { entity, generation, result },
-            Answer::State(entity, result) => {
+            Response::Commit(outcomes) => Event::CommitResults(outcomes),
+            Response::Load(entity, result) => Event::Loaded { entity, generation, result },
+            Response::State(entity, result) => {
                 // One that was given up meanwhile makes no instance.
                 if hosted.starting.get(&entity) != Some(&generation) {
                     return;
@@ -324,6 +331,6 @@ impl World {
                 Event::ActivationResult { entity, generation, result }
             }
         };
-        self.tell_shard(pid, shard, event);
+        self.handle_shard_event(pid, shard, event);
     }
 }

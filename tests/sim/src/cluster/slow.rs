@@ -9,10 +9,10 @@ use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::node::NodeReport;
 use ostraca_core::rows::{Assignment, HandOffId};
 
-use super::net::{ConnId, Way};
+use super::net::{ConnId, ConnKind};
 use super::process::Pid;
 use super::{LEASE, World};
-use crate::finding::Broken;
+use crate::violation::ViolationKind;
 
 /// Leases of a node's first probation and of its longest; it doubles in between.
 const FIRST: u64 = 4;
@@ -20,7 +20,7 @@ const LONGEST: u64 = 64;
 
 /// The host that is slow, and the epochs that shards had when that began.
 #[derive(Debug)]
-pub(super) struct Slow {
+pub(super) struct SlowStoreHost {
     site: usize,
     gap: u64,
     until: u64,
@@ -45,7 +45,7 @@ struct Due {
 
 impl Due {
     /// The world's milliseconds: a clock may run fast by a twentieth.
-    fn is_over(&self, now: u64) -> bool {
+    fn has_ended(&self, now: u64) -> bool {
         now >= self.since + self.span * 19 / 20
     }
 }
@@ -62,11 +62,11 @@ impl World {
             .map(|shard| self.guard.newest(ShardId(shard)).unwrap_or_default())
             .collect();
         let until = self.now + millis;
-        self.slow = Some(Slow { site, gap, until, epochs, over: 0, due: None });
+        self.slow = Some(SlowStoreHost { site, gap, until, epochs, over: 0, due: None });
     }
 
     /// A host gave its shards up, and is on probation.
-    pub(super) fn gave_up(&mut self, pid: Pid, probation: u64) {
+    pub(super) fn on_shards_released(&mut self, pid: Pid, probation: u64) {
         self.tally.count("transition: shards given up without the store");
         let (now, site) = (self.now, self.processes[pid].site);
         if let Some(slow) = self.slow.as_mut().filter(|slow| slow.site == site) {
@@ -85,7 +85,7 @@ impl World {
     }
 
     /// A node heard a report. A manager that hears of the slow host's probation goes on only with what it has decided.
-    pub(super) fn heard_report(&mut self, from: &NodeId, report: &NodeReport) {
+    pub(super) fn on_report(&mut self, from: &NodeId, report: &NodeReport) {
         let Some(slow) = self.slow.as_mut().filter(|slow| self.sites[slow.site].node == *from)
         else {
             return;
@@ -109,8 +109,8 @@ impl World {
     pub(super) fn frame_gap(&self, conn: ConnId) -> u64 {
         let Some(slow) = self.slow.as_ref().filter(|slow| slow.until > self.now) else { return 0 };
         let it = &self.conns[conn];
-        let slowed =
-            it.way == Way::Bulk && it.ends.iter().any(|pid| self.processes[*pid].site == slow.site);
+        let slowed = it.kind == ConnKind::Bulk
+            && it.ends.iter().any(|pid| self.processes[*pid].site == slow.site);
         if slowed { slow.gap } else { 0 }
     }
 
@@ -124,8 +124,8 @@ impl World {
         if let Some(due) = slow.due.as_mut().filter(|_| to_host) {
             let moving = before.hand_off.as_ref().map(|moving| moving.id);
             let decided = |all: &BTreeSet<_>| moving.is_some_and(|id| all.contains(&id));
-            if !due.is_over(now) && !due.decided.as_ref().is_none_or(decided) {
-                self.breaches.push(Broken::MovedTooOften.because(format!(
+            if !due.has_ended(now) && !due.decided.as_ref().is_none_or(decided) {
+                self.violations.push(ViolationKind::MovedTooOften.because(format!(
                     "shard {shard} was given to {host} {} ms after it gave its shards up, on a probation of {} ms (R9)",
                     now - due.since,
                     due.span
@@ -135,11 +135,11 @@ impl World {
             due.back.get_or_insert(now);
         }
         let first = slow.epochs.get(shard.0 as usize - 1).map_or(0, |epoch| epoch.0);
-        let waits = slow.due.as_ref().is_some_and(|due| due.back.is_none() && due.is_over(now));
+        let waits = slow.due.as_ref().is_some_and(|due| due.back.is_none() && due.has_ended(now));
         let most = 2 * (1 + slow.over + u64::from(waits));
         let raised = after.epoch.0.saturating_sub(first);
         if raised > most {
-            self.breaches.push(Broken::MovedTooOften.because(format!(
+            self.violations.push(ViolationKind::MovedTooOften.because(format!(
                 "shard {shard} was moved {raised} times while the store was slow to one host, at most {most} are due (R9)"
             )));
         }

@@ -5,15 +5,15 @@ use ostraca_core::node::{Event, WriteError};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome};
 use ostraca_core::rows::{Row, RowKey};
 
-use super::net::{ConnId, Frame, Way};
+use super::net::{ConnId, ConnKind, Frame};
 use super::process::Pid;
-use super::rows::{Change, Found};
-use super::{Happening, World};
-use crate::store::{self, Answer, Request};
+use super::rows::{Change, StoredRow};
+use super::{SimEvent, World};
+use crate::store::{self, Request, Response};
 
 /// What a node asks of the store.
 #[derive(Clone, Debug)]
-pub(super) enum Call {
+pub(super) enum StoreCall {
     /// With the generation that a load or an activation is for.
     Entity(ShardId, Epoch, u64, Request),
     Claims {
@@ -35,21 +35,21 @@ pub(super) enum Call {
 
 /// What it is answered.
 #[derive(Clone, Debug)]
-pub(super) enum Reply {
-    Entity(ShardId, Epoch, Answer),
+pub(super) enum StoreResponse {
+    Entity(ShardId, Epoch, Response),
     Claims { number: u64, claims: Option<Vec<Option<Claim>>> },
     Pong { sent: Option<u64> },
     Listed(Option<Vec<Change>>),
-    Row(RowKey, Option<Found>),
+    Row(RowKey, Option<StoredRow>),
     Written { number: u64, result: Result<u64, WriteError> },
 }
 
 /// A call that its node has not seen the end of.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingStoreCall {
     pub(super) pid: Pid,
     pub(super) conn: ConnId,
-    pub(super) call: Call,
+    pub(super) call: StoreCall,
     /// On the asker's clock.
     pub(super) sent: u64,
 }
@@ -67,28 +67,30 @@ pub(super) fn shard_key(shard: ShardId) -> ShardPath {
 }
 
 /// The answer of a store that was not reached: nothing was written.
-pub(super) fn not_reached(call: &Call) -> Reply {
+pub(super) fn not_reached(call: &StoreCall) -> StoreResponse {
     match call {
-        Call::Entity(shard, epoch, _, request) => {
-            Reply::Entity(*shard, *epoch, store::refusal(request, "the store is not reached"))
-        }
+        StoreCall::Entity(shard, epoch, _, request) => StoreResponse::Entity(
+            *shard,
+            *epoch,
+            store::refusal(request, "the store is not reached"),
+        ),
         _ => given_up(call),
     }
 }
 
 /// The answer to somebody who cannot know.
-pub(super) fn given_up(call: &Call) -> Reply {
+pub(super) fn given_up(call: &StoreCall) -> StoreResponse {
     match call {
-        Call::Entity(shard, epoch, _, request) => {
+        StoreCall::Entity(shard, epoch, _, request) => {
             let answer = store::refusal(request, "the connection broke");
-            Reply::Entity(*shard, *epoch, store::unknown(answer, "the connection broke"))
+            StoreResponse::Entity(*shard, *epoch, store::unknown(answer, "the connection broke"))
         }
-        Call::Claims { number, .. } => Reply::Claims { number: *number, claims: None },
-        Call::Ping { .. } => Reply::Pong { sent: None },
-        Call::List => Reply::Listed(None),
-        Call::Read(key) => Reply::Row(key.clone(), None),
-        Call::Write { number, .. } => {
-            Reply::Written { number: *number, result: Err(WriteError::Unknown) }
+        StoreCall::Claims { number, .. } => StoreResponse::Claims { number: *number, claims: None },
+        StoreCall::Ping { .. } => StoreResponse::Pong { sent: None },
+        StoreCall::List => StoreResponse::Listed(None),
+        StoreCall::Read(key) => StoreResponse::Row(key.clone(), None),
+        StoreCall::Write { number, .. } => {
+            StoreResponse::Written { number: *number, result: Err(WriteError::Unknown) }
         }
     }
 }
@@ -98,8 +100,11 @@ pub(super) const GHOST: &str = "ghost";
 
 impl World {
     /// Asks the store. Where there is no connection, the answer is that nothing was written.
-    pub(super) fn call(&mut self, pid: Pid, call: Call) {
-        let entities = matches!(call, Call::Entity(..) | Call::Claims { .. } | Call::Ping { .. });
+    pub(super) fn call(&mut self, pid: Pid, call: StoreCall) {
+        let entities = matches!(
+            call,
+            StoreCall::Entity(..) | StoreCall::Claims { .. } | StoreCall::Ping { .. }
+        );
         let it = &self.processes[pid];
         let conn = if entities { it.bulk } else { it.control };
         let sent = it.mono(self.now);
@@ -107,59 +112,61 @@ impl World {
         let tag = self.tags;
         let Some(conn) = conn else {
             let reply = not_reached(&call);
-            self.asked.insert(tag, Asked { pid, conn: usize::MAX, call, sent });
-            return self.at(1, Happening::FromStore { pid, tag, reply });
+            self.asked.insert(tag, PendingStoreCall { pid, conn: usize::MAX, call, sent });
+            return self.at(1, SimEvent::FromStore { pid, tag, reply });
         };
-        self.asked.insert(tag, Asked { pid, conn, call: call.clone(), sent });
+        self.asked.insert(tag, PendingStoreCall { pid, conn, call: call.clone(), sent });
         self.frame(conn, 0, Frame::Call(tag, call));
     }
 
     /// A node hears the store's answer.
-    pub(super) fn store_replied(&mut self, pid: Pid, tag: u64, reply: Reply) {
+    pub(super) fn store_replied(&mut self, pid: Pid, tag: u64, reply: StoreResponse) {
         let Some(asked) = self.asked.remove(&tag) else { return };
         let failed = match &reply {
-            Reply::Entity(_, _, answer) => match answer {
-                Answer::Claim(outcome) => matches!(outcome, ClaimOutcome::Failed(_)),
-                Answer::Commit(outcomes) => !outcomes.iter().any(|(_, _, outcome)| {
+            StoreResponse::Entity(_, _, answer) => match answer {
+                Response::Claim(outcome) => matches!(outcome, ClaimOutcome::Failed(_)),
+                Response::Commit(outcomes) => !outcomes.iter().any(|(_, _, outcome)| {
                     matches!(outcome, CommitOutcome::Committed | CommitOutcome::AlreadyCommitted)
                 }),
-                Answer::Load(_, result) => result.is_err(),
-                Answer::State(_, result) => result.is_err(),
+                Response::Load(_, result) => result.is_err(),
+                Response::State(_, result) => result.is_err(),
             },
-            Reply::Claims { claims, .. } => claims.is_none(),
-            Reply::Pong { sent } => sent.is_none(),
+            StoreResponse::Claims { claims, .. } => claims.is_none(),
+            StoreResponse::Pong { sent } => sent.is_none(),
             _ => true,
         };
         if !failed {
             self.processes[pid].store_answered = self.now;
-            self.tell_node(pid, Event::StoreResponded { sent_at: asked.sent });
+            self.handle_node_event(pid, Event::StoreResponded { sent_at: asked.sent });
         }
         match reply {
-            Reply::Entity(shard, epoch, answer) => {
+            StoreResponse::Entity(shard, epoch, answer) => {
                 let generation = match asked.call {
-                    Call::Entity(_, _, generation, _) => generation,
+                    StoreCall::Entity(_, _, generation, _) => generation,
                     _ => 0,
                 };
                 self.shard_answered(pid, shard, epoch, generation, answer);
             }
-            Reply::Claims { number, claims } => {
+            StoreResponse::Claims { number, claims } => {
                 if claims.is_some() {
                     self.processes[pid].read_back = true;
                 }
-                self.tell_node(pid, Event::ClaimsRead { request_id: number, claims });
+                self.handle_node_event(pid, Event::ClaimsRead { request_id: number, claims });
             }
-            Reply::Pong { .. } => {}
-            Reply::Listed(rows) => self.tell_node(pid, Event::RowsListed(rows)),
-            Reply::Row(key, Some(value)) => self.tell_node(pid, Event::RowObserved { key, value }),
+            StoreResponse::Pong { .. } => {}
+            StoreResponse::Listed(rows) => self.handle_node_event(pid, Event::RowsListed(rows)),
+            StoreResponse::Row(key, Some(value)) => {
+                self.handle_node_event(pid, Event::RowObserved { key, value })
+            }
             // The machine asks again where it needs to know.
-            Reply::Row(_, None) => {}
-            Reply::Written { number, result } => {
+            StoreResponse::Row(_, None) => {}
+            StoreResponse::Written { number, result } => {
                 if result == Err(WriteError::Unknown) {
                     self.tally.count("transition: write unknown");
                 }
                 self.wrote_step(pid, &asked.call, &result);
                 if self.processes[pid].alive {
-                    self.tell_node(pid, Event::RowWritten { request_id: number, result });
+                    self.handle_node_event(pid, Event::RowWritten { request_id: number, result });
                 }
             }
         }
@@ -169,22 +176,22 @@ impl World {
         if self.processes[pid].control != Some(conn) {
             return;
         }
-        let Some(changes) = changes else { return self.tell_node(pid, Event::WatchLost) };
+        let Some(changes) = changes else { return self.handle_node_event(pid, Event::WatchLost) };
         let newest = changes.last().map_or(0, |(_, _, revision)| *revision);
         let revised = self.revised.range(newest..).next().map_or(0, |(_, at)| *at);
         self.processes[pid].heard_at = revised;
         for (key, row, revision) in changes {
-            self.tell_node(pid, Event::RowObserved { key, value: Some((row, revision)) });
+            self.handle_node_event(pid, Event::RowObserved { key, value: Some((row, revision)) });
         }
     }
 
     /// A connection to the store is given up: what was asked on it may still arrive, nobody hears the answer.
     pub(super) fn store_lost(&mut self, pid: Pid, conn: ConnId) {
-        let way = self.conns[conn].way;
+        let way = self.conns[conn].kind;
         let it = &mut self.processes[pid];
         match way {
-            Way::Control if it.control == Some(conn) => it.control = None,
-            Way::Bulk if it.bulk == Some(conn) => it.bulk = None,
+            ConnKind::Control if it.control == Some(conn) => it.control = None,
+            ConnKind::Bulk if it.bulk == Some(conn) => it.bulk = None,
             _ => {}
         }
         let open: Vec<u64> = self
@@ -198,16 +205,16 @@ impl World {
                 self.store_replied(pid, tag, reply);
             }
         }
-        if way == Way::Control {
-            self.tell_node(pid, Event::WatchLost);
+        if way == ConnKind::Control {
+            self.handle_node_event(pid, Event::WatchLost);
         }
-        self.at(1, Happening::Reconnect { pid, way });
+        self.at(1, SimEvent::Reconnect { pid, kind: way });
     }
 
     /// Makes the connections to the store that are missing, if it is reached.
-    pub(super) fn reconnect(&mut self, pid: Pid, way: Way) {
+    pub(super) fn reconnect(&mut self, pid: Pid, way: ConnKind) {
         let it = &self.processes[pid];
-        let has = if way == Way::Control { it.control } else { it.bulk };
+        let has = if way == ConnKind::Control { it.control } else { it.bulk };
         if has.is_some() {
             return;
         }
@@ -216,11 +223,11 @@ impl World {
         });
         let Some(store) = up else {
             let delay = self.rng.range(30, 90);
-            return self.at(delay, Happening::Reconnect { pid, way });
+            return self.at(delay, SimEvent::Reconnect { pid, kind: way });
         };
         let conn = self.connect(pid, store, way);
         let it = &mut self.processes[pid];
-        if way == Way::Control {
+        if way == ConnKind::Control {
             it.control = Some(conn);
             it.control_since = self.now;
         } else {

@@ -41,8 +41,8 @@ impl World {
     /// What each process has under way.
     pub(super) fn trace_stuck(&self) {
         for it in self.processes.iter().filter(|it| it.alive) {
-            self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.door.router.stats()));
-            self.print(|| format!("    open {:?}, asked {:?}", it.door.open, it.askers));
+            self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.gateway.router.stats()));
+            self.print(|| format!("    open {:?}, asked {:?}", it.gateway.open, it.askers));
             self.print(|| format!("    {:?}", it.cap));
             for (shard, hosted) in &it.shards {
                 self.print(|| format!("    {shard} {:?} {:?}", hosted.epoch, hosted.machine));

@@ -8,13 +8,13 @@ use ostraca_core::message::MessageKind;
 use ostraca_core::records::{GuestReply, RecordKey};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 
-use super::{Rig, Under};
+use super::{Harness, Pending};
 use crate::store::{self, Request};
 
-impl Rig {
+impl Harness {
     /// The store answers what it was asked first.
     pub(super) fn store(&mut self, shard: usize) {
-        let Some(Under::Store(request, generation)) = self.shards[shard].asked.pop_front() else {
+        let Some(Pending::Store(request, generation)) = self.shards[shard].asked.pop_front() else {
             return;
         };
         let fault = if self.faults { self.rng.range(0, 60) } else { 60 };
@@ -31,37 +31,37 @@ impl Rig {
                 if fault == 2 { store::unknown(answer, "unheard") } else { answer }
             }
         };
-        self.look(shard);
+        self.check_store(shard);
         let event = match answer {
-            store::Answer::Claim(outcome) => {
+            store::Response::Claim(outcome) => {
                 let number = self.shards[shard].machine.claim().number;
                 Event::ClaimResult { number, outcome }
             }
-            store::Answer::Commit(outcomes) => Event::CommitResults(outcomes),
-            store::Answer::Load(entity, result) => Event::Loaded { entity, generation, result },
-            store::Answer::State(entity, Ok(_)) => {
+            store::Response::Commit(outcomes) => Event::CommitResults(outcomes),
+            store::Response::Load(entity, result) => Event::Loaded { entity, generation, result },
+            store::Response::State(entity, Ok(_)) => {
                 let writes = self.rng.chance(20);
                 let result = ActivationOutcome::Started(self.answer(writes, false));
                 Event::ActivationResult { entity, generation, result }
             }
-            store::Answer::State(entity, Err(message)) => {
+            store::Response::State(entity, Err(message)) => {
                 let result =
                     ActivationOutcome::Failed { code: "no".into(), message, retry_after: Some(20) };
                 Event::ActivationResult { entity, generation, result }
             }
         };
-        self.tell(shard, event);
+        self.handle_event(shard, event);
     }
 
     /// What the store has must be whole, whatever happened.
-    fn look(&mut self, shard: usize) {
+    fn check_store(&mut self, shard: usize) {
         let image = self.shards[shard].store.durable();
         let mut seen = BTreeSet::new();
         for (entity, _, turn) in &image.turns {
             if let Some(id) = self.ran.get(turn)
                 && !seen.insert(id)
             {
-                self.report.breaches.push(format!("{entity}: {id:?} took effect twice"));
+                self.report.violations.push(format!("{entity}: {id:?} took effect twice"));
             }
         }
         for (entity, head) in &image.heads {
@@ -74,12 +74,12 @@ impl Rig {
                 })
                 .collect();
             if head.lanes.iter().any(|lane| beside.contains(&lane.session)) {
-                self.report.breaches.push(format!("{entity}: a lane has two homes"));
+                self.report.violations.push(format!("{entity}: a lane has two homes"));
             }
             if head.spilled_lane_count as usize != beside.len() {
                 let said = head.spilled_lane_count;
                 let text = format!("{entity}: {} lanes beside the head, not {said}", beside.len());
-                self.report.breaches.push(text);
+                self.report.violations.push(text);
             }
         }
     }
@@ -106,7 +106,7 @@ impl Rig {
             return;
         }
         let at = self.rng.range(0, count) as usize;
-        let Under::Turn { entity, generation, turn, run } =
+        let Pending::Turn { entity, generation, turn, run } =
             self.shards[shard].turns.swap_remove(at)
         else {
             return;
@@ -120,6 +120,6 @@ impl Rig {
                 TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after };
             result.writes.clear();
         }
-        self.tell(shard, Event::TurnDone { entity, generation, turn, result });
+        self.handle_event(shard, Event::TurnDone { entity, generation, turn, result });
     }
 }

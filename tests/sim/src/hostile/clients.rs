@@ -6,9 +6,9 @@ use ostraca_core::ids::{Entity, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
 use ostraca_core::shard::Event;
 
-use super::Rig;
+use super::Harness;
 
-impl Rig {
+impl Harness {
     fn number(&mut self, near: u64) -> u64 {
         match self.rng.range(0, 12) {
             0 => u64::MAX,
@@ -57,12 +57,12 @@ impl Rig {
             context: Default::default(),
         };
         self.open.insert(message.reply_token);
-        self.tell(shard, Event::Message(Arc::new(message)));
+        self.handle_event(shard, Event::Message(Arc::new(message)));
     }
 
     pub(super) fn reply(&mut self, token: ReplyToken, outcome: &Outcome) {
         if !self.open.remove(&token) {
-            self.report.breaches.push(format!("a second reply to {token:?}: {outcome:?}"));
+            self.report.violations.push(format!("a second reply to {token:?}: {outcome:?}"));
         }
         let end = match outcome {
             Outcome::Final { .. } => "final".into(),

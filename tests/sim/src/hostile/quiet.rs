@@ -2,14 +2,14 @@
 
 use ostraca_core::shard::{Event, Phase};
 
-use super::Rig;
+use super::Harness;
 
-impl Rig {
+impl Harness {
     /// Nothing new comes and nothing fails: everything must end.
     pub(super) fn quiet(&mut self) {
         self.faults = false;
         for shard in 0..self.shards.len() {
-            self.tell(shard, Event::Resume);
+            self.handle_event(shard, Event::Resume);
         }
         for _ in 0..2_000 {
             for shard in 0..self.shards.len() {
@@ -27,17 +27,17 @@ impl Rig {
                     "shard {number}, {phase:?}: {entities} entities are left: {:?}",
                     shard.machine
                 );
-                self.report.breaches.push(text);
+                self.report.violations.push(text);
             }
             if shard.machine.phase() == Phase::Stopping || !shard.instances.is_empty() {
-                self.report.breaches.push(format!("shard {number} did not come to its end"));
+                self.report.violations.push(format!("shard {number} did not come to its end"));
             }
         }
         if !self.open.is_empty() {
-            self.report.breaches.push(format!("never answered: {:?}", self.open));
+            self.report.violations.push(format!("never answered: {:?}", self.open));
         }
         if self.cap.granted() > 0 {
-            self.report.breaches.push(format!("{} slots are held by nobody", self.cap.granted()));
+            self.report.violations.push(format!("{} slots are held by nobody", self.cap.granted()));
         }
     }
 }

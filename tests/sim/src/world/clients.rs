@@ -12,7 +12,7 @@ use ostraca_wire::problem;
 use ostraca_wire::proto::{self, Envelope};
 
 use super::*;
-use crate::books::{Books, Called, PATIENT, overtaken};
+use crate::session::{PATIENT, PendingCall, SimSession, overtaken};
 
 /// Who all clients are.
 const PRINCIPAL: &str = "client/any";
@@ -21,7 +21,7 @@ const UNRESOLVED: usize = 8;
 
 /// One session, on a connection of its own.
 pub(super) struct Client {
-    pub(super) books: Books,
+    pub(super) session: SimSession,
     time: ClusterTime,
     /// Raised when its connection breaks.
     line: u64,
@@ -37,7 +37,7 @@ pub(super) struct Client {
 
 /// A copy on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Parcel {
+pub(super) struct MessageCopy {
     pub(super) client: usize,
     /// Where its answer goes; none: nobody gets it.
     pub(super) line: Option<u64>,
@@ -53,8 +53,8 @@ impl World {
         }
         let client = self.maybe_another(client);
         let delay = self.rng.range(1, 40);
-        self.at(delay, Happening::Issue { client });
-        if self.clients[client].books.unresolved.len() >= UNRESOLVED {
+        self.at(delay, SimEvent::Issue { client });
+        if self.clients[client].session.unresolved.len() >= UNRESOLVED {
             return;
         }
         for _ in 0..self.rng.range(1, 4) {
@@ -68,7 +68,7 @@ impl World {
             };
             let impatient = self.rng.chance(self.options.impatient);
             let patience = if impatient { self.rng.range(5, 200) } else { PATIENT };
-            let mut called = Called::new(Entity::new(kind, format!("{id}")), call);
+            let mut called = PendingCall::new(Entity::new(kind, format!("{id}")), call);
             called.sent = self.now;
             self.call(client, called, patience, None);
         }
@@ -78,14 +78,14 @@ impl World {
     fn call(
         &mut self,
         client: usize,
-        called: Called,
+        called: PendingCall,
         patience: u64,
         again: Option<ostraca_client::MessageId>,
     ) {
-        let called = Called { until: self.now + patience, ..called };
+        let called = PendingCall { until: self.now + patience, ..called };
         let it = &mut self.clients[client];
         let cluster_ms = it.time.at(Duration::from_millis(self.now));
-        it.books.take((self.begun, self.now), cluster_ms, called, again);
+        it.session.take((self.begun, self.now), cluster_ms, called, again);
     }
 
     fn instant(&self) -> Instant {
@@ -95,19 +95,19 @@ impl World {
     /// A round of a session: time passes, what may go out goes, callers hear their outcomes.
     pub(super) fn drive(&mut self, client: usize) {
         let now = self.instant();
-        let it = &mut self.clients[client].books;
+        let it = &mut self.clients[client].session;
         it.intake.stamped(it.ledger.highest_restamp());
         it.ledger.tick(now);
-        while let Some(envelope) = self.clients[client].books.ledger.next_to_send(now).cloned() {
+        while let Some(envelope) = self.clients[client].session.ledger.next_to_send(now).cloned() {
             self.send(client, envelope);
         }
         self.hand_out(client, false);
-        let Some(wake) = self.clients[client].books.ledger.next_wake() else { return };
+        let Some(wake) = self.clients[client].session.ledger.next_wake() else { return };
         let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
         let when = self.now.saturating_add(u64::try_from(after).unwrap_or(u64::MAX).max(1));
         if self.clients[client].armed.is_none_or(|armed| armed > when) {
             self.clients[client].armed = Some(when);
-            self.at(when - self.now, Happening::Session { client });
+            self.at(when - self.now, SimEvent::Session { client });
         }
     }
 
@@ -123,17 +123,17 @@ impl World {
         let it = &mut self.clients[client];
         it.stamps.insert(sequence, envelope.created_ms);
         let (line, in_doubt) = (it.line, it.doubts.contains(&sequence));
-        let Some(sent) = it.books.unresolved.get_mut(&sequence) else { return };
+        let Some(sent) = it.session.unresolved.get_mut(&sequence) else { return };
         sent.copies += 1;
         let copies = sent.copies;
-        let copy = Parcel { client, line: Some(line), probe: false, envelope };
+        let copy = MessageCopy { client, line: Some(line), probe: false, envelope };
         let mut timeout = self.rng.range(150, 600);
         if self.rng.chance(3) {
             // A gateway that stands still passes it on when it goes on.
             self.tally.count("fault: copy held long by another gateway");
             self.held_copies += 1;
             let delay = self.rng.range(200, 2_000);
-            self.at(delay, Happening::Release { copy: Box::new(copy.clone()) });
+            self.at(delay, SimEvent::Release { copy: Box::new(copy.clone()) });
         } else {
             self.post(copy.clone());
         }
@@ -141,7 +141,7 @@ impl World {
         if in_doubt && self.rng.chance(25) {
             self.tally.count("fault: message doubled");
             for _ in 0..burst {
-                self.post(Parcel { line: None, ..copy.clone() });
+                self.post(MessageCopy { line: None, ..copy.clone() });
             }
         } else if self.rng.chance(2) {
             // Its connection breaks while the message is on its way.
@@ -150,13 +150,13 @@ impl World {
         if self.rng.chance(2) {
             self.probe(client, &copy.envelope);
         }
-        self.at(timeout, Happening::Missed { client, line, sequence, copies });
+        self.at(timeout, SimEvent::Missed { client, line, sequence, copies });
     }
 
     /// Somebody uses an id for something else, after it was answered or long before it is settled.
     fn probe(&mut self, client: usize, envelope: &Envelope) {
         let it = &self.clients[client];
-        let Some(operation) = it.books.history.last() else { return };
+        let Some(operation) = it.session.history.last() else { return };
         let (Some((kind, id)), true, ostraca_oracle::Outcome::Final { .. }) =
             (operation.entity.split_once('/'), operation.command, &operation.outcome)
         else {
@@ -174,13 +174,13 @@ impl World {
             body: 777_u64.to_le_bytes().to_vec().into(),
             ..envelope.clone()
         };
-        self.post(Parcel { client, line: None, probe: true, envelope });
+        self.post(MessageCopy { client, line: None, probe: true, envelope });
     }
 
     /// No answer for long: if none has come since, the client takes its connection for broken.
     pub(super) fn missed(&mut self, client: usize, line: u64, sequence: u64, copies: u32) {
         let it = &self.clients[client];
-        let waits = it.books.unresolved.get(&sequence).is_some_and(|sent| sent.copies == copies);
+        let waits = it.session.unresolved.get(&sequence).is_some_and(|sent| sent.copies == copies);
         let heard = it.heard.get(&sequence).is_some_and(|heard| *heard >= copies);
         if it.line != line || !waits || heard {
             return;
@@ -188,13 +188,13 @@ impl World {
         self.tally.count("fault: connection broken");
         let it = &mut self.clients[client];
         it.line += 1;
-        for (sequence, sent) in &it.books.unresolved {
+        for (sequence, sent) in &it.session.unresolved {
             // What waited to be sent again had its answer: it is no more in doubt than before.
             if it.heard.insert(*sequence, sent.copies).unwrap_or(0) < sent.copies {
                 it.doubts.insert(*sequence);
             }
         }
-        it.books.ledger.connection_lost();
+        it.session.ledger.connection_lost();
         self.drive(client);
     }
 
@@ -211,35 +211,35 @@ impl World {
         if line != Some(it.line) {
             return;
         }
-        if let Some(sent) = it.books.unresolved.get(&sequence) {
+        if let Some(sent) = it.session.unresolved.get(&sequence) {
             it.heard.insert(sequence, sent.copies);
         }
         let reply = proto::Reply { sequence, ..outcome::reply_for_outcome(outcome, kind, epoch) };
         it.time.observe_reply(&reply, Duration::from_millis(self.now));
-        it.books.ledger.on_reply(reply, now);
+        it.session.ledger.on_reply(reply, now);
         self.drive(client);
     }
 
     /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
     fn hand_out(&mut self, client: usize, over: bool) {
-        for (sequence, called, outcome) in self.clients[client].books.take_ended() {
-            self.breaches.extend(overtaken(sequence, &called, &outcome, self.forgetful));
+        for (sequence, called, outcome) in self.clients[client].session.take_ended() {
+            self.violations.extend(overtaken(sequence, &called, &outcome, self.forgetful));
             self.clients[client].heard.remove(&sequence);
             if let Err(CallError::Unknown { id, .. }) = &outcome
                 && !over
                 && called.given_up.is_none()
                 && self.rng.chance(40)
             {
-                let called = Called { given_up: Some(self.now), ..called };
+                let called = PendingCall { given_up: Some(self.now), ..called };
                 let patience = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
                 self.call(client, called, patience, Some(*id));
                 self.clients[client].doubts.insert(sequence);
-                self.at(1, Happening::Session { client });
+                self.at(1, SimEvent::Session { client });
                 self.clients[client].armed = Some(self.now + 1);
                 continue;
             }
             self.clients[client].doubts.remove(&sequence);
-            self.clients[client].books.seen(self.now, sequence, &called, outcome);
+            self.clients[client].session.seen(self.now, sequence, &called, outcome);
         }
     }
 
@@ -247,14 +247,14 @@ impl World {
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
         for client in 0..self.clients.len() {
-            self.clients[client].books.ledger.complete_all(&why, now);
+            self.clients[client].session.ledger.complete_all(&why, now);
             self.hand_out(client, true);
         }
     }
 
     /// A client that has its answers may be another session from then on: many are short.
     fn maybe_another(&mut self, client: usize) -> usize {
-        let it = &self.clients[client].books;
+        let it = &self.clients[client].session;
         let ended = it.unresolved.is_empty() && it.intake.next_sequence() > 1;
         if !ended || !self.rng.chance(30) {
             return client;
@@ -267,9 +267,9 @@ impl World {
         let mut time = ClusterTime::default();
         let hello = self.now.saturating_add_signed(skew).max(1);
         time.advance_to(hello, Duration::from_millis(self.now));
-        let (seed, off) = (self.rng.draw(), self.options.client.clone());
+        let (seed, off) = (self.rng.draw(), self.options.client_mutations.clone());
         self.clients.push(Client {
-            books: Books::new(self.clients.len(), PRINCIPAL, seed, off),
+            session: SimSession::new(self.clients.len(), PRINCIPAL, seed, off),
             time,
             line: 0,
             heard: BTreeMap::new(),
@@ -281,13 +281,13 @@ impl World {
     }
 
     /// A held copy goes on, to whom its gateway now takes for the owner.
-    pub(super) fn release(&mut self, copy: Box<Parcel>) {
+    pub(super) fn release(&mut self, copy: Box<MessageCopy>) {
         self.held_copies -= 1;
         let node = self.owner.map_or(0, |(node, _)| node);
         self.arrive(node, copy);
     }
 
-    fn post(&mut self, copy: Parcel) {
+    fn post(&mut self, copy: MessageCopy) {
         if self.rng.chance(self.loss) {
             self.tally.count("fault: message lost");
             return;
@@ -295,34 +295,34 @@ impl World {
         let routed = self.owner.map_or(0, |(node, _)| node);
         let node = if self.rng.chance(85) { routed } else { 1 - routed };
         let delay = self.rng.range(1, 30);
-        self.at(delay, Happening::Arrive { node, copy: Box::new(copy) });
+        self.at(delay, SimEvent::Arrive { node, copy: Box::new(copy) });
     }
 
-    pub(super) fn arrive(&mut self, node: usize, copy: Box<Parcel>) {
+    pub(super) fn arrive(&mut self, node: usize, copy: Box<MessageCopy>) {
         let it = &mut self.nodes[node];
         if !it.alive || it.machine.is_none() {
             return;
         }
         if it.paused_until > self.now {
             let delay = it.paused_until - self.now;
-            return self.at(delay, Happening::Arrive { node, copy });
+            return self.at(delay, SimEvent::Arrive { node, copy });
         }
         self.tokens += 1;
-        let Parcel { client, line, probe, envelope } = *copy;
+        let MessageCopy { client, line, probe, envelope } = *copy;
         let kind = match envelope.kind() {
             proto::MessageKind::Query => MessageKind::Query,
             _ => MessageKind::Command,
         };
         let resolved = (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind);
-        let (token, session) = (ReplyToken(self.tokens), self.clients[client].books.key);
+        let (token, session) = (ReplyToken(self.tokens), self.clients[client].session.key);
         let arrived = it.mono(self.now);
         let context = MessageMetadata::default();
         let message = envelope.to_message(token, session, resolved, (arrived, 0), context);
-        let asker = Asker { client, line, probe, sequence: message.id.sequence, kind };
+        let asker = ReplyTo { client, line, probe, sequence: message.id.sequence, kind };
         it.tokens.insert(token, asker);
         // Copies share a turn: it may start while one of them still waits.
         let latest = self.deadlines.entry((node, message.id)).or_insert(message.deadline);
         *latest = latest.zip(message.deadline).map(|(one, other)| one.max(other));
-        self.tell(node, Event::Message(Arc::new(message)));
+        self.handle_event(node, Event::Message(Arc::new(message)));
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    pub(super) fn strike(&mut self, fault: Fault) {
+    pub(super) fn inject_fault(&mut self, fault: Fault) {
         let owner = self.owner.map_or(0, |(node, _)| node);
         match fault {
             Fault::NodeCrash => {
@@ -13,7 +13,7 @@ impl World {
                 self.nodes[node].machine = None;
                 let incarnation = self.nodes[node].incarnation;
                 let delay = self.rng.range(10, 2_000);
-                self.at(delay, Happening::NodeUp { node, incarnation });
+                self.at(delay, SimEvent::NodeUp { node, incarnation });
             }
             Fault::StoreCrash { power } => {
                 self.tally.count(if power {
@@ -36,13 +36,13 @@ impl World {
                 }
                 self.nodes[owner].paused_until = self.now + millis;
             }
-            Fault::Mute { millis } => {
+            Fault::DropRenewals { millis } => {
                 self.tally.count("fault: renewals lost");
-                self.nodes[owner].mute_until = self.now + millis;
+                self.nodes[owner].drop_renewals_until = self.now + millis;
                 if self.rng.chance(40) {
                     // Whoever sees that it fails has the shard moved.
                     let when = self.rng.range(LEASE, LEASE * 2);
-                    self.at(when, Happening::Strike(Fault::Move));
+                    self.at(when, SimEvent::InjectFault(Fault::Move));
                 }
             }
             Fault::Move => {
@@ -72,7 +72,7 @@ impl World {
             self.reset(node);
         }
         let delay = self.rng.range(5, 400);
-        self.at(delay, Happening::StoreUp);
+        self.at(delay, SimEvent::StoreUp);
     }
 
     /// A connection to the store is given up: what was asked on it may still arrive, nobody hears the answer.

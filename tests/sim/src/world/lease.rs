@@ -10,14 +10,14 @@ impl World {
         }
         let delay = it.paused_until.saturating_sub(self.now);
         if delay > 0 {
-            return self.at(delay, Happening::Renew { node });
+            return self.at(delay, SimEvent::Renew { node });
         }
         let (incarnation, sent) = (it.incarnation, it.mono(self.now));
-        if it.mute_until <= self.now {
+        if it.drop_renewals_until <= self.now {
             let travel = self.rng.range(1, 20);
-            self.at(travel, Happening::RenewalSeen { node, incarnation, sent });
+            self.at(travel, SimEvent::RenewalSeen { node, incarnation, sent });
         }
-        self.at(RENEW, Happening::Renew { node });
+        self.at(RENEW, SimEvent::Renew { node });
     }
 
     /// A dead incarnation cannot renew, and registering over a live lease waits until it lapses (R7).
@@ -30,7 +30,7 @@ impl World {
         {
             self.renewed[node] = self.now;
             let delay = self.rng.range(1, 10);
-            self.at(delay, Happening::Renewed { node, incarnation, sent });
+            self.at(delay, SimEvent::Renewed { node, incarnation, sent });
         }
     }
 
@@ -41,16 +41,16 @@ impl World {
         }
         if it.paused_until > self.now {
             let delay = it.paused_until - self.now;
-            return self.at(delay, Happening::Renewed { node, incarnation, sent });
+            return self.at(delay, SimEvent::Renewed { node, incarnation, sent });
         }
         it.renewed = it.renewed.max(Some(sent));
         let ends = it.world_time(sent + LEASE);
         let suspended = it.suspended;
         self.lapse_at(ends, node, incarnation);
-        self.tell(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });
+        self.handle_event(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });
         if suspended {
             let delay = self.rng.range(1, 40);
-            self.at(delay, Happening::ReadClaims { node, incarnation });
+            self.at(delay, SimEvent::ReadClaims { node, incarnation });
         }
     }
 
@@ -58,7 +58,7 @@ impl World {
     /// their own clock meanwhile (R8).
     fn lapse_at(&mut self, when: u64, node: usize, incarnation: Incarnation) {
         let delay = when.saturating_sub(self.now) + self.nodes[node].lapse_late;
-        self.at(delay, Happening::Lapse { node, incarnation });
+        self.at(delay, SimEvent::Lapse { node, incarnation });
     }
 
     fn lease_lapsed(&self, node: usize) -> bool {
@@ -78,7 +78,7 @@ impl World {
         if self.lease_lapsed(node) && !it.suspended {
             self.tally.count("transition: suspended");
             self.nodes[node].suspended = true;
-            self.tell(node, Event::Suspend);
+            self.handle_event(node, Event::Suspend);
         }
     }
 
@@ -93,7 +93,7 @@ impl World {
         if it.suspended && self.store_up && standing <= epoch && !self.lease_lapsed(node) {
             self.tally.count("transition: resumed");
             self.nodes[node].suspended = false;
-            self.tell(node, Event::Resume);
+            self.handle_event(node, Event::Resume);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 impl World {
     /// The manager's stand-in: gives the shard to somebody once its owner is known to be dead.
     pub(super) fn manage(&mut self) {
-        self.at(40, Happening::Manage);
+        self.at(40, SimEvent::Manage);
         if let Some((node, incarnation)) = self.owner {
             if self.now <= self.renewed[node] + LEASE + LEASE / 5 {
                 return;
@@ -17,7 +17,7 @@ impl World {
             if it.alive && it.incarnation == incarnation {
                 // Paused, it wakes as a zombie, and learns after a while that it is dead.
                 let delay = it.paused_until.saturating_sub(self.now) + 700;
-                self.at(delay, Happening::NodeUp { node, incarnation });
+                self.at(delay, SimEvent::NodeUp { node, incarnation });
             }
         }
         let first = self.rng.range(0, 2) as usize;
@@ -36,7 +36,7 @@ impl World {
         let incarnation = self.nodes[node].incarnation;
         self.owner = Some((node, incarnation));
         let delay = self.rng.range(1, 15);
-        self.at(delay, Happening::Assigned { node, incarnation, epoch: Epoch(self.epoch) });
+        self.at(delay, SimEvent::Assigned { node, incarnation, epoch: Epoch(self.epoch) });
     }
 
     pub(super) fn assigned(&mut self, node: usize, incarnation: Incarnation, epoch: Epoch) {
@@ -78,9 +78,9 @@ impl World {
         self.nodes[node].cap = InstanceSlots::new(most);
         self.deploy(node);
         let sent = self.nodes[node].mono(self.renewed[node].saturating_sub(20));
-        self.tell(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });
+        self.handle_event(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });
         if self.nodes[node].suspended {
-            self.tell(node, Event::Suspend);
+            self.handle_event(node, Event::Suspend);
         }
     }
 
@@ -92,7 +92,7 @@ impl World {
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
             };
-            self.tell(node, Event::TypeDeployed { entity_type: kind.into(), settings });
+            self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }
     }
 
@@ -108,8 +108,8 @@ impl World {
                 same.push(action);
             }
             if same != actions {
-                self.breaches.push(
-                    Broken::NotReplayed
+                self.violations.push(
+                    ViolationKind::NotReplayed
                         .because(format!("replayed, {event:?} gave {same:?} and not {actions:?}")),
                 );
                 return;

@@ -10,9 +10,9 @@ impl World {
         }
         if it.paused_until > self.now {
             let delay = it.paused_until - self.now;
-            return self.at(delay, Happening::Ran { node, incarnation, event, run: None });
+            return self.at(delay, SimEvent::Ran { node, incarnation, event, run: None });
         }
-        self.tell(node, event);
+        self.handle_event(node, event);
     }
 
     /// A turn's time has passed: now it is run, unless its instance is gone.
@@ -26,7 +26,7 @@ impl World {
         let it = &self.nodes[node];
         if it.alive && it.incarnation == incarnation && it.paused_until > self.now {
             let delay = it.paused_until - self.now;
-            return self.at(delay, Happening::Ran { node, incarnation, event, run });
+            return self.at(delay, SimEvent::Ran { node, incarnation, event, run });
         }
         let event = match (event, run) {
             (Event::TurnDone { entity, generation, turn, result }, run) => {
@@ -57,7 +57,7 @@ impl World {
         self.when_awake(node, incarnation, event);
     }
 
-    pub(super) fn tell(&mut self, node: usize, event: Event) {
+    pub(super) fn handle_event(&mut self, node: usize, event: Event) {
         let now = Now { mono: self.nodes[node].mono(self.now), cluster_time: self.now };
         let Some(machine) = &mut self.nodes[node].machine else { return };
         machine.handle(now, event.clone());
@@ -70,7 +70,7 @@ impl World {
         self.nodes[node].script.push((now, event, actions.clone()));
         let mut commits: Vec<Commit> = Vec::new();
         for action in actions {
-            self.act(node, now, action, &mut commits);
+            self.apply_action(node, now, action, &mut commits);
         }
         if !commits.is_empty() {
             self.ask(node, Request::Commit(commits));
@@ -88,21 +88,27 @@ impl World {
             }
             let (delay, incarnation) = (when - self.now, it.incarnation);
             self.nodes[node].armed = Some(when);
-            self.at(delay, Happening::Tick { node, incarnation });
+            self.at(delay, SimEvent::Tick { node, incarnation });
         }
     }
 
     pub(super) fn give_room(&mut self, node: usize) {
         while let Some(((_, entity), generation)) = self.nodes[node].cap.grant() {
-            self.tell(node, Event::SlotGranted { entity, generation });
+            self.handle_event(node, Event::SlotGranted { entity, generation });
         }
         if let Some((_, entity)) = self.nodes[node].cap.evict() {
             self.tally.count("transition: eviction");
-            self.tell(node, Event::Evict { entity });
+            self.handle_event(node, Event::Evict { entity });
         }
     }
 
-    pub(super) fn act(&mut self, node: usize, now: Now, action: Action, commits: &mut Vec<Commit>) {
+    pub(super) fn apply_action(
+        &mut self,
+        node: usize,
+        now: Now,
+        action: Action,
+        commits: &mut Vec<Commit>,
+    ) {
         let incarnation = self.nodes[node].incarnation;
         let Some(shard) = self.nodes[node].machine.as_ref().map(|m| m.ownership().shard.clone())
         else {
@@ -113,8 +119,8 @@ impl World {
             Action::Activate { .. } | Action::Run { .. } | Action::CallStopHook { .. }
         );
         if starts && self.nodes[node].suspended {
-            self.breaches.push(
-                Broken::TurnWithoutLease
+            self.violations.push(
+                ViolationKind::TurnWithoutLease
                     .because(format!("a turn started while its shard was suspended: {action:?}")),
             );
         }
@@ -151,8 +157,8 @@ impl World {
                 }
                 let deadline = self.deadlines.get(&(node, message.id)).copied().flatten();
                 if deadline.is_some_and(|deadline| deadline <= now.mono) {
-                    self.breaches.push(
-                        Broken::TurnAfterDeadline.because(format!(
+                    self.violations.push(
+                        ViolationKind::TurnAfterDeadline.because(format!(
                             "a turn started after its deadline: {:?}",
                             message.id
                         )),
@@ -198,8 +204,8 @@ impl World {
             Action::Stopped => {
                 self.tally.count("transition: shard stopped in good order");
                 if !self.nodes[node].instances.is_empty() {
-                    self.breaches.push(
-                        Broken::StoppedEarly
+                    self.violations.push(
+                        ViolationKind::StoppedEarly
                             .because("stopped was said while an instance lived".into()),
                     );
                 }
@@ -207,8 +213,8 @@ impl World {
                     self.tally.count("transition: shard stopped while suspended");
                 }
                 if self.asks_the_store(node) {
-                    self.breaches.push(
-                        Broken::StoppedEarly
+                    self.violations.push(
+                        ViolationKind::StoppedEarly
                             .because("stopped was said while the store was asked".into()),
                     );
                 }
@@ -253,13 +259,14 @@ impl World {
         };
         let delay = self.rng.range(0, 12);
         let event = Event::TurnDone { entity, generation, turn, result };
-        self.at(delay, Happening::Ran { node, incarnation, event, run });
+        self.at(delay, SimEvent::Ran { node, incarnation, event, run });
     }
 
     pub(super) fn reply(&mut self, node: usize, token: ReplyToken, outcome: Outcome) {
         let Some(asker) = self.nodes[node].tokens.remove(&token) else {
-            self.breaches.push(
-                Broken::SecondReply.because(format!("a second reply to {token:?}: {outcome:?}")),
+            self.violations.push(
+                ViolationKind::SecondReply
+                    .because(format!("a second reply to {token:?}: {outcome:?}")),
             );
             return;
         };
@@ -272,8 +279,8 @@ impl World {
                 if *answer == ostraca_core::records::GuestReply::Dropped {
                     self.tally.count("reply: no longer kept");
                 }
-                let Asker { client, sequence, .. } = asker;
-                let books = &self.clients[client].books;
+                let ReplyTo { client, sequence, .. } = asker;
+                let books = &self.clients[client].session;
                 if let Some(sent) = books.unresolved.get(&sequence) {
                     if sent.kind == MessageKind::Query {
                         self.tally.count("reply: query");
@@ -299,6 +306,6 @@ impl World {
         let delay = self.rng.range(1, 25);
         let machine = self.nodes[node].machine.as_ref();
         let epoch = machine.map_or(Epoch(0), |machine| machine.ownership().epoch);
-        self.at(delay, Happening::Reply { asker, epoch, outcome });
+        self.at(delay, SimEvent::Reply { asker, epoch, outcome });
     }
 }

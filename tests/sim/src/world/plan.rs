@@ -9,11 +9,11 @@ impl World {
             self.nodes.push(node);
         }
         for node in 0..2 {
-            self.at(0, Happening::Renew { node });
+            self.at(0, SimEvent::Renew { node });
         }
-        self.at(1, Happening::Manage);
+        self.at(1, SimEvent::Manage);
         for client in 0..self.clients.len() {
-            self.at(5, Happening::Issue { client });
+            self.at(5, SimEvent::Issue { client });
         }
         for _ in 0..self.rng.range(1, 6) {
             let drawn = self.rng.range(0, 9);
@@ -25,11 +25,11 @@ impl World {
                 4 => Fault::Reset,
                 5 => Fault::Pause { millis: self.rng.range(50, LEASE * 3) },
                 6 => Fault::Move,
-                7 => Fault::Mute { millis: self.rng.range(LEASE / 2, LEASE * 3) },
+                7 => Fault::DropRenewals { millis: self.rng.range(LEASE / 2, LEASE * 3) },
                 _ => Fault::Redeploy,
             };
             let when = self.rng.range(50, 2_500);
-            self.at(when, Happening::Strike(fault));
+            self.at(when, SimEvent::InjectFault(fault));
         }
     }
 
@@ -47,7 +47,7 @@ impl World {
             incarnation: Incarnation { counter: self.incarnations, nonce: self.rng.draw() },
             alive: true,
             paused_until: 0,
-            mute_until: 0,
+            drop_renewals_until: 0,
             renewed: None,
             lapse_late,
             suspended: false,

@@ -23,7 +23,7 @@ impl World {
         let last = self.last_request.entry((node, connection)).or_default();
         let when = (self.now + delay).max(*last);
         *last = when;
-        let happening = Happening::AtStore { node, incarnation, connection, tag, request };
+        let happening = SimEvent::AtStore { node, incarnation, connection, tag, request };
         self.at(when - self.now, happening);
     }
 
@@ -37,19 +37,25 @@ impl World {
     ) {
         if let Request::Commit(commits) = &mut request
             && connection == u64::MAX
-            && !self.options.breaches.contains(&Breach::RefusalsPass)
+            && !self.options.store_mutations.contains(&StoreMutation::RefusalsPass)
         {
             commits.retain(|commit| !self.refused.contains(&commit.head.turn));
         }
         if !self.store_up {
             let answer = store::refusal(&request, "the store is down");
-            return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
+            return self.at(
+                1,
+                SimEvent::FromStore { node, incarnation, connection, tag, response: answer },
+            );
         }
         if matches!(request, Request::Commit(_)) && self.rng.chance(self.options.refused_calls) {
             // Too large a record, a full queue: this one is refused, and those behind it go on without it.
             self.tally.count("fault: one commit refused for a limit");
             let answer = store::refusal(&request, "full");
-            return self.at(1, Happening::FromStore { node, incarnation, connection, tag, answer });
+            return self.at(
+                1,
+                SimEvent::FromStore { node, incarnation, connection, tag, response: answer },
+            );
         }
         let late = self.nodes[node].connection != connection
             || self.nodes[node].incarnation != incarnation;
@@ -67,7 +73,7 @@ impl World {
             let request = request.clone();
             self.at(
                 delay,
-                Happening::AtStore { node, incarnation, connection: u64::MAX, tag, request },
+                SimEvent::AtStore { node, incarnation, connection: u64::MAX, tag, request },
             );
         }
         let idle = !self.store.needs_sync();
@@ -81,7 +87,7 @@ impl World {
         self.deliver(answers);
         if idle && self.store.needs_sync() {
             let delay = self.rng.range(1, 8);
-            self.at(delay, Happening::Sync);
+            self.at(delay, SimEvent::Sync);
         }
     }
 
@@ -95,31 +101,34 @@ impl World {
             self.deliver(answers);
             self.store_up = false;
             let delay = self.rng.range(5, 400);
-            return self.at(delay, Happening::StoreUp);
+            return self.at(delay, SimEvent::StoreUp);
         }
         let answers = self.store.sync();
         self.deliver(answers);
     }
 
-    pub(super) fn deliver(&mut self, answers: Vec<(u64, Answer)>) {
+    pub(super) fn deliver(&mut self, answers: Vec<(u64, Response)>) {
         for (tag, answer) in answers {
-            if let Answer::Commit(outcomes) = &answer {
+            if let Response::Commit(outcomes) = &answer {
                 let refused = outcomes.iter().filter(|o| matches!(o.2, CommitOutcome::Refused(_)));
                 self.refused.extend(refused.map(|(_, turn, _)| *turn));
             }
             let Some((node, incarnation, connection)) = self.asked.remove(&tag) else { continue };
             let delay = self.rng.range(1, 6);
-            self.at(delay, Happening::FromStore { node, incarnation, connection, tag, answer });
+            self.at(
+                delay,
+                SimEvent::FromStore { node, incarnation, connection, tag, response: answer },
+            );
         }
     }
 
-    pub(super) fn heard_store(
+    pub(super) fn store_responded(
         &mut self,
         node: usize,
         incarnation: Incarnation,
         connection: u64,
         tag: u64,
-        answer: Answer,
+        answer: Response,
     ) {
         let it = &self.nodes[node];
         if !it.alive || it.incarnation != incarnation || it.connection != connection {
@@ -127,8 +136,10 @@ impl World {
         }
         if it.paused_until > self.now {
             let delay = it.paused_until - self.now;
-            return self
-                .at(delay, Happening::FromStore { node, incarnation, connection, tag, answer });
+            return self.at(
+                delay,
+                SimEvent::FromStore { node, incarnation, connection, tag, response: answer },
+            );
         }
         let Some(asked) = self.nodes[node].asked.remove(&tag) else { return };
         // As a worker does: what the claim of the machine before this one came to does not concern it.
@@ -140,19 +151,19 @@ impl World {
         }
     }
 
-    pub(super) fn answered(&mut self, node: usize, answer: Answer) {
+    pub(super) fn answered(&mut self, node: usize, answer: Response) {
         let answer = answer.renamed(|entity| match entity.entity_type.strip_suffix(MOVED) {
             Some(kind) => Entity::new(kind, entity.id),
             None => entity,
         });
         let Some(machine) = &self.nodes[node].machine else { return };
         match answer {
-            Answer::Claim(outcome) => {
+            Response::Claim(outcome) => {
                 let number = machine.claim().number;
                 self.tally.claim(number, &outcome);
-                self.tell(node, Event::ClaimResult { number, outcome });
+                self.handle_event(node, Event::ClaimResult { number, outcome });
             }
-            Answer::Commit(outcomes) => {
+            Response::Commit(outcomes) => {
                 for (_, _, outcome) in &outcomes {
                     self.tally.count(match outcome {
                         CommitOutcome::Committed => "transition: commit done",
@@ -172,13 +183,13 @@ impl World {
                         CommitOutcome::Unknown(_) => "transition: commit unknown",
                     });
                 }
-                self.tell(node, Event::CommitResults(outcomes));
+                self.handle_event(node, Event::CommitResults(outcomes));
             }
-            Answer::Load(entity, result) => {
+            Response::Load(entity, result) => {
                 let generation = self.nodes[node].starting.remove(&load_key(&entity)).unwrap_or(0);
-                self.tell(node, Event::Loaded { entity, generation, result });
+                self.handle_event(node, Event::Loaded { entity, generation, result });
             }
-            Answer::State(entity, result) => {
+            Response::State(entity, result) => {
                 let Some(generation) = self.nodes[node].starting.remove(&entity) else { return };
                 let result = match result {
                     Ok(state) => {
@@ -196,7 +207,7 @@ impl World {
                         retry_after: Some(20),
                     },
                 };
-                self.tell(node, Event::ActivationResult { entity, generation, result });
+                self.handle_event(node, Event::ActivationResult { entity, generation, result });
             }
         }
     }

@@ -48,7 +48,7 @@ impl Alone {
 
     pub(super) fn registered(roles: Roles) -> Self {
         let mut alone = Self::new(roles, Settings::default());
-        alone.tell(Event::RowsListed(Some(Vec::new())));
+        alone.handle(Event::RowsListed(Some(Vec::new())));
         alone.done();
         alone
     }
@@ -57,7 +57,7 @@ impl Alone {
         std::iter::from_fn(|| self.machine.poll()).collect()
     }
 
-    pub(super) fn tell(&mut self, event: Event) -> Vec<Action> {
+    pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         let wake = self.machine.next_wake();
         assert!(wake.is_none_or(|wake| wake > self.now), "{wake:?} is not after {}", self.now);
@@ -72,19 +72,19 @@ impl Alone {
 
     pub(super) fn wait(&mut self, millis: u64) -> Vec<Action> {
         self.now += millis;
-        self.tell(Event::Tick)
+        self.handle(Event::Tick)
     }
 
     pub(super) fn learn(&mut self, key: RowKey, row: Row) -> Vec<Action> {
         self.revision += 1;
         let value = Some((row, self.revision));
-        self.tell(Event::RowObserved { key, value })
+        self.handle(Event::RowObserved { key, value })
     }
 
     /// Answers the oldest write.
     pub(super) fn written(&mut self, result: Result<u64, WriteError>) -> Vec<Action> {
         let (number, _) = self.writes.remove(0);
-        self.tell(Event::RowWritten { request_id: number, result })
+        self.handle(Event::RowWritten { request_id: number, result })
     }
 
     pub(super) fn done(&mut self) -> Vec<Action> {
@@ -188,7 +188,7 @@ fn candidate(holder: Member) -> Alone {
     alone.revision = 1;
     let row = ManagerRow { term: 3, holder, extensions: Extensions::default() };
     let rows = vec![(RowKey::Manager, Row::Manager(row), 1)];
-    alone.tell(Event::RowsListed(Some(rows)));
+    alone.handle(Event::RowsListed(Some(rows)));
     let _ = alone.done();
     alone
 }
@@ -197,7 +197,7 @@ fn candidate(holder: Member) -> Alone {
 pub(super) fn leader(shards: u32, rows: Vec<(RowKey, Row, u64)>) -> Alone {
     let mut alone = Alone::of(Roles::ALL, Settings::default(), shards);
     alone.revision = 10;
-    alone.tell(Event::RowsListed(Some(rows)));
+    alone.handle(Event::RowsListed(Some(rows)));
     alone.done();
     assert!(matches!(alone.writes[..], [(_, Row::Manager(_))]), "{:?}", alone.writes);
     alone.done();

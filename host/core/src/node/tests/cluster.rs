@@ -41,7 +41,7 @@ pub(super) struct Cluster {
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) revision: u64,
     /// Everything said, for tests that look; and what says that a talk is lost.
-    pub(super) said: Vec<(NodeId, NodeId, ControlMessage)>,
+    pub(super) sent_messages: Vec<(NodeId, NodeId, ControlMessage)>,
     pub(super) lose: fn(&ControlMessage) -> bool,
     /// Words of a hand-off that were said while no row had its intent.
     pub(super) unannounced: Vec<ControlMessage>,
@@ -50,7 +50,7 @@ pub(super) struct Cluster {
     /// Who has no watch: rows come to it by words only.
     pub(super) unwatched: BTreeSet<NodeId>,
     /// Whose words do not come to whom.
-    pub(super) unheard: BTreeSet<(NodeId, NodeId)>,
+    pub(super) cut_from_manager: BTreeSet<(NodeId, NodeId)>,
     pub(super) settings: Settings,
     pub(super) shards: u32,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
@@ -65,12 +65,12 @@ impl Cluster {
             rows: BTreeMap::new(),
             claims: BTreeMap::new(),
             revision: 0,
-            said: Vec::new(),
+            sent_messages: Vec::new(),
             lose: |_| false,
             unannounced: Vec::new(),
             wrote: Vec::new(),
             unwatched: BTreeSet::new(),
-            unheard: BTreeSet::new(),
+            cut_from_manager: BTreeSet::new(),
             settings: Settings::default(),
             shards: SHARDS,
             strategy: || BuiltinStrategy::Average.build(),
@@ -142,7 +142,7 @@ impl Cluster {
         Now { mono: self.now, cluster_time: self.now }
     }
 
-    pub(super) fn tell(&mut self, name: &str, event: Event) {
+    pub(super) fn handle(&mut self, name: &str, event: Event) {
         self.inbox.push_back((name.into(), event));
         self.settle();
     }
@@ -171,7 +171,7 @@ impl Cluster {
         node.stuck = false;
         for (shard, epoch) in std::mem::take(&mut node.stops) {
             self.node(name).owns.remove(&shard);
-            self.tell(name, Event::ShardStopped { shard, epoch });
+            self.handle(name, Event::ShardStopped { shard, epoch });
         }
     }
 
@@ -199,13 +199,13 @@ impl Cluster {
 
     fn carry_out(&mut self, name: &NodeId) {
         while let Some(action) = self.nodes.get_mut(name).and_then(|node| node.machine.poll()) {
-            if let Some(event) = self.act(name, action) {
+            if let Some(event) = self.apply_action(name, action) {
                 self.inbox.push_back((name.clone(), event));
             }
         }
     }
 
-    fn act(&mut self, name: &NodeId, action: Action) -> Option<Event> {
+    fn apply_action(&mut self, name: &NodeId, action: Action) -> Option<Event> {
         let member = self.nodes[name].machine.member();
         let node = self.nodes.get_mut(name)?;
         match action {
@@ -245,7 +245,7 @@ impl Cluster {
                 Some(Event::RowWritten { request_id: number, result })
             }
             Action::Send { to, message: talk } => {
-                self.said.push((name.clone(), to.clone(), talk.clone()));
+                self.sent_messages.push((name.clone(), to.clone(), talk.clone()));
                 if let ControlMessage::BeginHandOff { id, .. } | ControlMessage::HandOff { id, .. } =
                     &talk
                     && !self.intents().contains(id)
@@ -253,7 +253,7 @@ impl Cluster {
                     self.unannounced.push(talk.clone());
                 }
                 if !(self.lose)(&talk)
-                    && !self.unheard.contains(&(name.clone(), to.clone()))
+                    && !self.cut_from_manager.contains(&(name.clone(), to.clone()))
                     && let Some(from) = member
                 {
                     self.inbox.push_back((to, Event::Received { from, message: talk }));
@@ -382,14 +382,14 @@ impl Cluster {
             .sum()
     }
 
-    pub(super) fn standing(&self, name: &str) -> Option<NodeStatus> {
+    pub(super) fn status(&self, name: &str) -> Option<NodeStatus> {
         match &self.rows.get(&RowKey::Node(name.into()))?.0 {
             Row::Node(row) => Some(row.status),
             _ => None,
         }
     }
 
-    pub(super) fn life(&self, name: &str) -> u64 {
+    pub(super) fn incarnation(&self, name: &str) -> u64 {
         match &self.rows[&RowKey::Node(name.into())].0 {
             Row::Node(row) => row.incarnation.counter,
             _ => unreachable!("a node's row"),

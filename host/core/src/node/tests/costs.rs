@@ -36,7 +36,7 @@ fn a_lost_shard_causes_only_its_own_chunk_to_be_examined() {
     let mut cluster = at_rest();
     let (shard, (epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
     let (shard, epoch) = (*shard, *epoch);
-    cluster.tell("b", Event::ShardLost { shard, epoch, current_epoch: None });
+    cluster.handle("b", Event::ShardLost { shard, epoch, current_epoch: None });
     cluster.run(2_000);
     let row = &cluster.rows[&RowKey::for_shard(shard)].0;
     let Row::Assignments(row) = row else { panic!("{row:?}") };

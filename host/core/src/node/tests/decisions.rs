@@ -28,7 +28,7 @@ fn moves(alone: &Alone) -> bool {
 /// A manager that hosts nothing and has the leadership of an empty cluster.
 fn manager() -> Alone {
     let mut alone = Alone::new(MANAGER, Settings::default());
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.all_done();
     assert_eq!(alone.machine.managing_term(), Some(1));
     alone
@@ -38,7 +38,7 @@ fn manager() -> Alone {
 fn a_manager_decides_when_its_clock_starts_at_zero() {
     let mut alone = Alone::new(Roles::ALL, Settings::default());
     alone.now = 0;
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.all_done();
     assert_eq!(alone.machine.managing_term(), Some(1));
 }
@@ -51,7 +51,7 @@ fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
     alone.wait(20);
     alone.wait(1);
     alone.wait(800);
-    alone.tell(Event::WatchLost);
+    alone.handle(Event::WatchLost);
     alone.done();
     assert_eq!(alone.machine.next_wake(), Some(alone.now + Settings::default().report_delay));
 }
@@ -64,12 +64,12 @@ fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     alone.written(Err(WriteError::Unknown));
     alone.wait(retry);
     // The first read: it was not written. It is written again, and the watch tells it sooner than its answer.
-    alone.tell(Event::RowObserved { key: RowKey::Assignments(0), value: None });
+    alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     let row = alone.writes[0].1.clone();
     alone.learn(RowKey::Assignments(0), row);
     alone.written(Err(WriteError::Unknown));
     // The second read, from before.
-    let actions = alone.tell(Event::RowObserved { key: RowKey::Assignments(0), value: None });
+    let actions = alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     assert_eq!(alone.writes.len(), 1);
     assert!(!actions.contains(&Action::ReadRow(RowKey::Manager)), "it would ask who manages");
 }
@@ -91,12 +91,12 @@ fn a_plan_counts_no_owner_whose_write_is_unknown() {
             refused_claims: refused,
             ..NodeReport::default()
         };
-        alone.tell(Event::Received { from: me, message: ControlMessage::Report(report.into()) });
+        alone.handle(Event::Received { from: me, message: ControlMessage::Report(report.into()) });
         assert_eq!(alone.writes.len(), 1, "it is planned anew");
     };
     refuse(&mut alone, 65);
     alone.done();
-    alone.tell(Event::RowWritten { request_id: first, result: Err(WriteError::Unknown) });
+    alone.handle(Event::RowWritten { request_id: first, result: Err(WriteError::Unknown) });
     refuse(&mut alone, 66);
 }
 
@@ -109,12 +109,12 @@ fn r11_after_a_lapse_chunks_count_as_applied_once_relisted() {
     alone.shards(&[(1, Some(member("b", 1)))]);
     let seen = alone.revision;
     assert_eq!(reported(&alone.wait(20)).expect("a report").applied_chunks, [(0, seen)]);
-    alone.tell(Event::WatchLost);
+    alone.handle(Event::WatchLost);
     alone.wait(Settings::default().lease);
     assert!(alone.machine.is_suspended());
     assert!(alone.done().contains(&Action::Resume), "it is renewed");
     assert_eq!(reported(&alone.wait(20)).expect("a report").applied_chunks, []);
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     assert_eq!(reported(&alone.wait(20)).expect("a report").applied_chunks, [(0, seen)]);
 }
 
@@ -136,7 +136,7 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
     alone.all_done();
     alone.learn(key("g"), row(1, GATEWAY));
     let talk = ControlMessage::NodeUnreachable { node: "g".into() };
-    alone.tell(Event::Received { from: member("g", 1), message: talk });
+    alone.handle(Event::Received { from: member("g", 1), message: talk });
     let told = alone.now;
     // An occasion to balance: it is put off, and put off again.
     alone.learn(key("b"), row(1, HOST));
@@ -146,13 +146,13 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
         alone.now += 100;
         // Otherwise it gives its own shards up.
         let sent = alone.now;
-        alone.tell(Event::StoreResponded { sent_at: sent });
+        alone.handle(Event::StoreResponded { sent_at: sent });
         alone.learn(key("b"), renewed(HOST, renewals));
         alone.learn(key("g"), renewed(GATEWAY, renewals));
     }
     assert_eq!(alone.now, told + lease);
     assert!(!moves(&alone));
-    alone.tell(Event::Rebalance);
+    alone.handle(Event::Rebalance);
     assert!(moves(&alone), "no longer than the lease");
 }
 
@@ -160,7 +160,7 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
 fn nothing_is_balanced_while_a_row_is_being_written() {
     let mut alone = sealed(100);
     alone.all_done();
-    alone.tell(Event::ShardLost { shard: ShardId(1), epoch: Epoch(1), current_epoch: None });
+    alone.handle(Event::ShardLost { shard: ShardId(1), epoch: Epoch(1), current_epoch: None });
     // It tells itself, and gives the shard again.
     alone.wait(20);
     alone.wait(1);
@@ -190,7 +190,7 @@ fn a_hand_off_ends_when_its_owner_dies() {
     rows.push((RowKey::Assignments(0), Row::Assignments(shards), 4));
     let mut alone = Alone::new(MANAGER, Settings::default());
     alone.revision = 10;
-    alone.tell(Event::RowsListed(Some(rows)));
+    alone.handle(Event::RowsListed(Some(rows)));
     alone.all_done();
     assert_eq!(alone.machine.managing_term(), Some(1));
     alone.learn(key("b"), Row::Node(NodeRow { status: NodeStatus::Dead, ..host_row() }));
@@ -219,7 +219,7 @@ fn a_manager_without_reports_steps_down_at_the_timeout() {
         alone.learn(key("c"), renewed(MANAGER, renewals));
     }
     // It decides at exactly that time.
-    alone.tell(Event::Rebalance);
+    alone.handle(Event::Rebalance);
     assert!(gives_on(&alone));
 }
 

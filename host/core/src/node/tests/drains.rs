@@ -4,7 +4,7 @@ use super::cluster::{Cluster, SHARDS};
 use crate::node::{Event, Notice};
 
 fn drain(cluster: &mut Cluster, node: &str, draining: bool) {
-    cluster.tell("a", Event::Drain { node: node.into(), draining });
+    cluster.handle("a", Event::Drain { node: node.into(), draining });
 }
 
 fn spread(cluster: &Cluster) -> Vec<(String, usize)> {
@@ -21,7 +21,7 @@ fn r12_a_drain_mark_outlives_a_crash_until_it_is_undone() {
     cluster.run(8_000);
     cluster.start("b");
     cluster.run(8_000);
-    assert_eq!(cluster.life("b"), 2);
+    assert_eq!(cluster.incarnation("b"), 2);
     assert_eq!(spread(&cluster), [("a".into(), SHARDS as usize)]);
     let drains = |notice: &Notice| matches!(notice, Notice::DrainChanged(member, true) if member.incarnation.counter == 2);
     assert!(cluster.node("b").notices.iter().any(drains), "and it is said");
@@ -36,7 +36,7 @@ fn r12_a_drain_mark_survives_a_stop_but_leaving_does_not() {
         let mut cluster = Cluster::of(&["a", "b"]);
         drain(&mut cluster, "b", drained);
         cluster.run(3_000);
-        cluster.tell("b", Event::Leave);
+        cluster.handle("b", Event::Leave);
         cluster.run(5_000);
         assert!(cluster.node("b").left);
         cluster.start("b");
@@ -50,7 +50,7 @@ fn r12_a_drain_mark_survives_a_stop_but_leaving_does_not() {
 fn r12_a_node_killed_while_leaving_does_not_stay_draining() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").stuck = true;
-    cluster.tell("b", Event::Leave);
+    cluster.handle("b", Event::Leave);
     cluster.run(1_000);
     assert!(cluster.moving() > 0, "its shards are on their way");
     cluster.node("b").dead = true;

@@ -27,7 +27,7 @@ fn note(cluster: &mut Cluster) {
         cluster.rows.insert(key.clone(), (row.clone(), revision));
         for node in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
             let value = Some((row.clone(), revision));
-            cluster.tell(&node.0, Event::RowObserved { key: key.clone(), value });
+            cluster.handle(&node.0, Event::RowObserved { key: key.clone(), value });
         }
     }
 }
@@ -66,12 +66,12 @@ fn renewals_and_a_drain_keep_unknown_row_fields() {
     let before = renewals(&cluster, "b");
     cluster.run(3_000);
     assert!(renewals(&cluster, "b") > before);
-    cluster.tell("b", Event::Drain { node: "b".into(), draining: true });
+    cluster.handle("b", Event::Drain { node: "b".into(), draining: true });
     cluster.run(5_000);
     assert_eq!(cluster.spread().get("b"), None, "its shards went by hand-off");
-    cluster.tell("b", Event::Leave);
+    cluster.handle("b", Event::Leave);
     cluster.run(5_000);
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Left));
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Left));
     keeps_all(&cluster, "");
 }
 
@@ -82,7 +82,7 @@ fn mark_dead_seal_and_assignment_keep_unknown_row_fields() {
     let (manager, term) = cluster.manager();
     cluster.node(&manager).dead = true;
     cluster.run(15_000);
-    assert_eq!(cluster.standing(&manager), Some(NodeStatus::Dead));
+    assert_eq!(cluster.status(&manager), Some(NodeStatus::Dead));
     assert!(cluster.manager().1 > term, "the rows were sealed anew");
     assert_eq!(cluster.spread().get(&manager), None, "its shards have new owners");
     keeps_all(&cluster, "");
@@ -95,7 +95,7 @@ fn a_new_incarnation_drops_the_unknown_fields_of_the_last() {
     cluster.node("b").dead = true;
     cluster.start("b");
     cluster.run(10_000);
-    assert_eq!(cluster.life("b"), 2);
+    assert_eq!(cluster.incarnation("b"), 2);
     match &cluster.rows[&RowKey::Node("b".into())].0 {
         Row::Node(row) => assert!(row.extensions.is_empty() && row.format == 3),
         _ => unreachable!("a node's row"),

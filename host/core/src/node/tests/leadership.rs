@@ -32,7 +32,7 @@ fn the_oldest_candidate_replaces_a_dead_manager_and_seals() {
     cluster.node("a").dead = true;
     cluster.run(8_000);
     assert_eq!(cluster.manager(), ("b".into(), 2));
-    assert_eq!(cluster.standing("a"), Some(NodeStatus::Dead));
+    assert_eq!(cluster.status("a"), Some(NodeStatus::Dead));
     assert_eq!(counts(&cluster), [6, 6]);
     for (key, (row, _)) in &cluster.rows {
         if let (RowKey::Assignments(_), Row::Assignments(row)) = (key, row) {
@@ -46,7 +46,7 @@ fn a_deposed_manager_that_wakes_decides_nothing() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     // It has something to decide: hand-offs that it began, and that no owner answers.
     cluster.node("c").stuck = true;
-    cluster.tell("a", Event::Drain { node: "c".into(), draining: true });
+    cluster.handle("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(1_500);
     assert_eq!(cluster.moving(), 4);
     cluster.node("a").paused = true;
@@ -61,7 +61,7 @@ fn a_deposed_manager_that_wakes_decides_nothing() {
     let foreign = wrote.find(|(by, key)| &*by.0 == "a" && *key != own);
     assert_eq!(foreign, None, "R10: it writes its own row, and no other");
     cluster.unstick("c");
-    cluster.tell("b", Event::Drain { node: "c".into(), draining: false });
+    cluster.handle("b", Event::Drain { node: "c".into(), draining: false });
     cluster.run(8_000);
     assert_eq!(counts(&cluster), [4, 4, 4]);
     for (row, _) in cluster.rows.values() {
@@ -108,7 +108,7 @@ fn a_rebalance_is_done_when_any_node_asks_for_it() {
         ALLOWED.store(true, Ordering::Relaxed);
         cluster.run(60_000);
         assert_eq!(counts(&cluster), [SHARDS as usize], "the interval has not passed");
-        cluster.tell(asker, Event::Rebalance);
+        cluster.handle(asker, Event::Rebalance);
         cluster.run(5_000);
         assert_eq!(counts(&cluster), [6, 6], "{asker} asked for it");
     }
@@ -136,7 +136,7 @@ impl AllocationStrategy for WhenAllowed {
 #[test]
 fn every_node_emits_notices_of_joins_leaves_and_managers() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.tell("b", Event::Leave);
+    cluster.handle("b", Event::Leave);
     cluster.run(3_000);
     let notices = &cluster.node("a").notices;
     assert!(notices.iter().any(|n| matches!(n, Notice::NodeJoined(m) if &*m.node.0 == "b")));
@@ -220,7 +220,7 @@ fn k21_only_candidates_campaign_in_order_of_age() {
 fn a_leaving_node_does_not_campaign() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.node("b").stuck = true;
-    cluster.tell("b", Event::Leave);
+    cluster.handle("b", Event::Leave);
     cluster.run(1_000);
     cluster.node("a").dead = true;
     cluster.run(8_000);
@@ -251,7 +251,7 @@ fn a_manager_at_rest_sleeps_until_there_is_work() {
         assert!(wake > cluster.now + 1, "it would be busy");
     }
     let (shard, (epoch, _)) = cluster.node("a").owns.pop_first().expect("a shard");
-    cluster.tell("a", Event::ShardLost { shard, epoch, current_epoch: None });
+    cluster.handle("a", Event::ShardLost { shard, epoch, current_epoch: None });
     cluster.run(cluster.settings.report_delay);
     assert_eq!(cluster.node("a").machine.next_wake(), Some(cluster.now + 1));
 }

@@ -91,7 +91,7 @@ fn a_late_renewal_of_a_dead_process_is_no_name_conflict() {
         (row.renewals, *revision) = (row.renewals + 1, cluster.revision);
     }
     let late = cluster.rows[&key].clone();
-    cluster.tell("b", Event::RowObserved { key, value: Some(late) });
+    cluster.handle("b", Event::RowObserved { key, value: Some(late) });
     cluster.run(8_000);
     assert_eq!(renewals(&cluster, "b").0, 2);
     assert!(!cluster.node("b").notices.iter().any(|it| matches!(it, Notice::NodeNameInUse(_))));
@@ -102,7 +102,7 @@ fn a_suspended_node_does_not_wake_for_a_report() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.lapse("b");
     let (&shard, &(epoch, _)) = cluster.node("b").owns.first_key_value().expect("a shard");
-    cluster.tell("b", Event::ShardServing { shard, epoch });
+    cluster.handle("b", Event::ShardServing { shard, epoch });
     cluster.run(100);
     let now = cluster.now;
     let machine = &mut cluster.node("b").machine;
@@ -118,9 +118,9 @@ fn a_node_that_cannot_renew_suspends_before_mark_dead() {
     cluster.run(2_200);
     assert!(!cluster.node("b").suspended);
     cluster.lapse("b");
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "R8: the judge adds a margin");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "R8: the judge adds a margin");
     cluster.run(2_000);
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead));
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Dead));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_node_marked_dead_registers_a_new_incarnation() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").paused = true;
     cluster.run(8_000);
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead));
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Dead));
     cluster.node("b").paused = false;
     cluster.run(6_000);
     assert_eq!(renewals(&cluster, "b").0, 2, "R7: the dead one cannot renew");
@@ -192,9 +192,9 @@ fn a_manager_that_slept_counts_leases_as_just_renewed() {
         cluster
     };
     let cluster = asleep(Cluster::of(&["a", "b"]));
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "R8");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "R8");
     let cluster = asleep(Cluster::mutated(&["a", "b"], Mutation::TrustStaleObservations));
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead), "the mutation shows");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Dead), "the mutation shows");
 }
 
 #[test]
@@ -206,9 +206,9 @@ fn a_node_without_its_entity_store_releases_its_shards() {
         for node in ["a", "b"] {
             if node == "a" {
                 let sent = cluster.now;
-                cluster.tell("a", Event::StoreResponded { sent_at: sent });
+                cluster.handle("a", Event::StoreResponded { sent_at: sent });
             }
-            cluster.tell(node, Event::Tick);
+            cluster.handle(node, Event::Tick);
         }
     }
     assert!(cluster.node("b").owns.is_empty(), "R9");
@@ -224,9 +224,9 @@ fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
         for node in ["a", "b", "c"] {
             if node != "c" || cluster.node("c").owns.is_empty() {
                 let sent = cluster.now;
-                cluster.tell(node, Event::StoreResponded { sent_at: sent });
+                cluster.handle(node, Event::StoreResponded { sent_at: sent });
             }
-            cluster.tell(node, Event::Tick);
+            cluster.handle(node, Event::Tick);
         }
     }
 }
@@ -266,7 +266,7 @@ fn r9_probation_doubles_however_late_shards_return() {
     // Balancing waits for a member that cannot be reached, until long after the first probation.
     for step in 0..lease * 30 / 100 {
         if step * 100 < lease * 15 {
-            cluster.tell("b", Event::NodeUnreachable { node: "c".into() });
+            cluster.handle("b", Event::NodeUnreachable { node: "c".into() });
         }
         answer_c_without_shards(&mut cluster, 100);
     }
@@ -276,19 +276,19 @@ fn r9_probation_doubles_however_late_shards_return() {
 #[test]
 fn r9_a_late_report_does_not_end_a_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.said.clear();
+    cluster.sent_messages.clear();
     cluster.run(1_000);
     let of_c = |said: &(NodeId, NodeId, ControlMessage)| {
         (said.0 == NodeId::from("c") && matches!(said.2, ControlMessage::Report(_)))
             .then(|| said.2.clone())
     };
-    let late = cluster.said.iter().rev().find_map(of_c).expect("c reports");
+    let late = cluster.sent_messages.iter().rev().find_map(of_c).expect("c reports");
     // The store answers `c` again as soon as it has given its shards up.
     answer_c_without_shards(&mut cluster, 6_000);
     assert!(cluster.node("c").owns.is_empty(), "R9");
     let epochs = cluster.epochs();
     let from = cluster.node("c").machine.member().expect("registered");
-    cluster.tell("a", Event::Received { from, message: late });
+    cluster.handle("a", Event::Received { from, message: late });
     cluster.run(cluster.settings.renew_interval / 2);
     assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "what was said later counts");
 }
@@ -313,9 +313,9 @@ fn a_host_that_released_shards_gets_none_during_probation() {
         for node in ["a", "b", "c"] {
             if node != "c" {
                 let sent = cluster.now;
-                cluster.tell(node, Event::StoreResponded { sent_at: sent });
+                cluster.handle(node, Event::StoreResponded { sent_at: sent });
             }
-            cluster.tell(node, Event::Tick);
+            cluster.handle(node, Event::Tick);
         }
     }
     let after = cluster.epochs();
@@ -338,7 +338,7 @@ fn agree(cluster: &mut Cluster, node: &str, revision: u64, lease: u64) {
         renew_interval: renew,
         manager_silence_timeout: lease * 2,
     };
-    cluster.tell(node, Event::LeaseSettingsChanged(agreed));
+    cluster.handle(node, Event::LeaseSettingsChanged(agreed));
 }
 
 fn declared(cluster: &Cluster, node: &str) -> (u64, u64) {
@@ -365,10 +365,10 @@ fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
     cluster.run(8_000);
     assert!(!cluster.node("b").suspended);
     // Its judge has heard of no change, and goes by the row.
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live));
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live));
     cluster.run(4_000);
     assert!(cluster.node("b").suspended);
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Dead));
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Dead));
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn r8_a_shorter_lease_is_relied_on_before_its_row_says_so() {
     cluster.node("b").cut = true;
     cluster.run(1_100);
     assert!(cluster.node("b").suspended, "it relies on one second");
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "its judge still waits");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "its judge still waits");
     cluster.node("b").cut = false;
     cluster.run(2_000);
     assert_eq!(declared(&cluster, "b"), (1_000, 2));
@@ -414,7 +414,7 @@ fn a_row_has_the_wall_clock_time_of_its_registration() {
     cluster.start("a");
     cluster.node("a").machine.set_unix_ms(1_700_000_000_000);
     cluster.run(10_000);
-    assert_eq!(cluster.life("a"), 2);
+    assert_eq!(cluster.incarnation("a"), 2);
     assert_eq!(registered(&cluster), Some(1_700_000_000_000));
 }
 
@@ -441,10 +441,10 @@ fn r8_a_drain_mark_does_not_delay_mark_dead() {
         cluster.node("b").dead = true;
         cluster.run(2_500);
         if marked {
-            cluster.tell("a", Event::Drain { node: "b".into(), draining: true });
+            cluster.handle("a", Event::Drain { node: "b".into(), draining: true });
         }
         let mut after = 2_500;
-        while cluster.standing("b") == Some(NodeStatus::Live) && after < 20_000 {
+        while cluster.status("b") == Some(NodeStatus::Live) && after < 20_000 {
             cluster.run(10);
             after += 10;
         }

@@ -13,7 +13,7 @@ fn counts(cluster: &Cluster) -> Vec<usize> {
 }
 
 fn drain(cluster: &mut Cluster, node: &str) {
-    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+    cluster.handle("a", Event::Drain { node: node.into(), draining: true });
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn r12_mixed_versions_and_unreachable_nodes_stop_no_drain() {
     cluster.start_with("c", Roles::ALL, 2);
     drain(&mut cluster, "b");
     for _ in 0..8 {
-        cluster.tell("c", Event::NodeUnreachable { node: "a".into() });
+        cluster.handle("c", Event::NodeUnreachable { node: "a".into() });
         cluster.run(500);
     }
     let spread = cluster.spread();
@@ -66,8 +66,8 @@ fn r12_mixed_versions_and_unreachable_nodes_stop_no_drain() {
 fn s12_an_unreachable_node_that_renews_keeps_its_shards() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let unreachable = |cluster: &mut Cluster| {
-        cluster.tell("b", Event::NodeUnreachable { node: "a".into() });
-        cluster.tell("a", Event::NodeUnreachable { node: "b".into() });
+        cluster.handle("b", Event::NodeUnreachable { node: "a".into() });
+        cluster.handle("a", Event::NodeUnreachable { node: "b".into() });
     };
     unreachable(&mut cluster);
     cluster.start("c");
@@ -78,8 +78,8 @@ fn s12_an_unreachable_node_that_renews_keeps_its_shards() {
     let told = |(from, to, talk): &(NodeId, NodeId, ControlMessage)| {
         (&*from.0, &*to.0) == ("b", "a") && matches!(talk, ControlMessage::NodeUnreachable { .. })
     };
-    assert!(cluster.said.iter().any(told), "the manager is told");
-    assert_eq!(cluster.standing("b"), Some(NodeStatus::Live), "S7: a lease that is renewed stands");
+    assert!(cluster.sent_messages.iter().any(told), "the manager is told");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "S7: a lease that is renewed stands");
     assert_eq!(counts(&cluster), [6, 6], "R12: nothing is balanced meanwhile");
     cluster.run(7_000);
     assert_eq!(counts(&cluster), [4, 4, 4]);
@@ -146,7 +146,7 @@ fn s13_a_host_that_joins_or_leaves_triggers_balancing() {
         cluster.run(3_000);
     }
     assert_eq!(counts(&cluster), [4, 4, 4]);
-    cluster.tell("c", Event::Leave);
+    cluster.handle("c", Event::Leave);
     cluster.run(3_000);
     assert_eq!(counts(&cluster), [6, 6]);
 }
@@ -183,10 +183,10 @@ fn k35_a_leave_seen_by_the_watch_before_its_answer_counts() {
 #[test]
 fn s12_an_unknown_unreachable_node_delays_nothing() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.tell("b", Event::NodeUnreachable { node: "ghost".into() });
+    cluster.handle("b", Event::NodeUnreachable { node: "ghost".into() });
     cluster.start("c");
     for _ in 0..12 {
-        cluster.tell("b", Event::NodeUnreachable { node: "ghost".into() });
+        cluster.handle("b", Event::NodeUnreachable { node: "ghost".into() });
         cluster.run(250);
     }
     assert_eq!(counts(&cluster), [4, 4, 4]);

@@ -25,7 +25,7 @@ fn owned(cluster: &mut Cluster, nodes: &[&str]) -> usize {
 }
 
 fn drain(cluster: &mut Cluster, node: &str) {
-    cluster.tell("a", Event::Drain { node: node.into(), draining: true });
+    cluster.handle("a", Event::Drain { node: node.into(), draining: true });
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn renewals_count_even_if_all_answers_are_lost() {
     cluster.node("b").unanswered = true;
     cluster.run(20_000);
     assert!(!cluster.node("b").suspended);
-    assert_eq!(cluster.life("b"), 1);
+    assert_eq!(cluster.incarnation("b"), 1);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
@@ -34,14 +34,14 @@ impl Host {
         };
         let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());
         let mut host = Self { machine, now: 1_000 };
-        host.tell(Event::RowsListed(Some(Vec::new())));
+        host.handle(Event::RowsListed(Some(Vec::new())));
         let (number, _, _) = host.write().expect("it registers");
-        host.tell(Event::RowWritten { request_id: number, result: Ok(1) });
+        host.handle(Event::RowWritten { request_id: number, result: Ok(1) });
         assert_eq!(host.renewed(), [1_000]);
         host
     }
 
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
     }
 
@@ -72,7 +72,7 @@ impl Host {
     fn writes(&mut self) -> (u64, Option<u64>, NodeRow) {
         for _ in 0..1_000 {
             self.now += 10;
-            self.tell(Event::Tick);
+            self.handle(Event::Tick);
             if let Some(write) = self.write() {
                 return write;
             }
@@ -82,7 +82,7 @@ impl Host {
 
     fn row(&mut self, row: &NodeRow, revision: u64) {
         let value = Some((Row::Node(row.clone()), revision));
-        self.tell(Event::RowObserved { key: RowKey::Node("h".into()), value });
+        self.handle(Event::RowObserved { key: RowKey::Node("h".into()), value });
     }
 }
 
@@ -93,7 +93,7 @@ fn lost() -> (Host, u64, NodeRow, NodeRow) {
     assert_eq!((expected, row.renewals), (Some(1), 1));
     let (sent, before) = (host.now, NodeRow { renewals: 0, ..row.clone() });
     host.now += 200;
-    host.tell(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
+    host.handle(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
     assert!(host.actions().contains(&Action::ReadRow(RowKey::Node("h".into()))));
     (host, sent, row, before)
 }
@@ -119,17 +119,17 @@ fn r8_a_delayed_renewal_counts_from_its_own_sending() {
     assert!(host.now > sent + 200);
     // Then the first one was: the second meets it, and they are alike.
     let standing = Some((Row::Node(row), 2));
-    host.tell(Event::RowWritten {
+    host.handle(Event::RowWritten {
         request_id: number,
         result: Err(WriteError::Conflict(standing)),
     });
     assert_eq!(host.renewed(), [sent], "R8: never later than it was sent");
     let lease = Settings::default().lease;
     host.now = sent + lease - 1;
-    host.tell(Event::Tick);
+    host.handle(Event::Tick);
     assert!(!host.machine.is_suspended(), "R9");
     host.now += 1;
-    host.tell(Event::Tick);
+    host.handle(Event::Tick);
     assert!(host.machine.is_suspended());
 }
 
@@ -143,7 +143,7 @@ fn a_drain_mark_that_another_sets_is_no_renewal() {
     assert_eq!((expected, again.renewals, again.draining), (Some(2), 1, true));
     let second = host.now;
     host.now += 50;
-    host.tell(Event::RowWritten { request_id: number, result: Ok(3) });
+    host.handle(Event::RowWritten { request_id: number, result: Ok(3) });
     assert_eq!(host.renewed(), [second]);
     host.row(&row, 2);
     assert_eq!(host.renewed(), [], "a row that is older than what is known says nothing: {sent}");
@@ -157,6 +157,6 @@ fn a_renewal_seen_first_by_the_watch_counts_once() {
     host.now += 30;
     host.row(&row, 2);
     assert_eq!(host.renewed(), [sent]);
-    host.tell(Event::RowWritten { request_id: number, result: Ok(2) });
+    host.handle(Event::RowWritten { request_id: number, result: Ok(2) });
     assert_eq!(host.renewed(), []);
 }

@@ -29,12 +29,12 @@ impl Reader {
         };
         let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());
         let mut reader = Self { machine, revision: 0, now: 1_000 };
-        reader.tell(Event::RowsListed(Some(Vec::new())));
+        reader.handle(Event::RowsListed(Some(Vec::new())));
         reader
     }
 
     /// The lives, routes and notices that an event has it tell.
-    fn tell(&mut self, event: Event) -> Vec<Action> {
+    fn handle(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         let told = |it: &Action| {
             matches!(it, Action::UpdatePeer { .. } | Action::UpdateRoute { .. } | Action::Notify(_))
@@ -45,7 +45,7 @@ impl Reader {
     fn learn(&mut self, key: RowKey, row: Row) -> Vec<Action> {
         self.revision += 1;
         let value = Some((row, self.revision));
-        self.tell(Event::RowObserved { key, value })
+        self.handle(Event::RowObserved { key, value })
     }
 
     fn node(&mut self, row: &NodeRow) -> Vec<Action> {
@@ -186,18 +186,18 @@ fn notices_are_emitted_for_assignments_and_hand_offs() {
 #[test]
 fn s8_cached_rows_give_peers_and_routes_until_rows_are_listed() {
     let mut reader = Reader::new();
-    reader.tell(Event::WatchLost);
+    reader.handle(Event::WatchLost);
     let shards = AssignmentsRow { assignments: vec![owned(4, 1)], ..AssignmentsRow::default() };
     let cached = |row: NodeRow| {
         let shards = (RowKey::Assignments(0), Row::Assignments(shards.clone()), 2);
         Event::CachedRows(vec![(RowKey::Node("b".into()), Row::Node(row), 1), shards])
     };
-    let live = reader.tell(cached(row(1)));
+    let live = reader.handle(cached(row(1)));
     assert_eq!(live, [told(1, true, "b:1"), route(4, Some(1), false)]);
-    let dead = reader.tell(cached(NodeRow { status: NodeStatus::Dead, ..row(1) }));
+    let dead = reader.handle(cached(NodeRow { status: NodeStatus::Dead, ..row(1) }));
     assert_eq!(dead, [told(1, false, "b:1"), route(4, None, false)]);
-    reader.tell(Event::RowsListed(Some(Vec::new())));
-    assert_eq!(reader.tell(cached(row(1))), [], "the store tells better");
+    reader.handle(Event::RowsListed(Some(Vec::new())));
+    assert_eq!(reader.handle(cached(row(1))), [], "the store tells better");
 }
 
 #[test]

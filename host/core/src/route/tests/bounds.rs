@@ -1,7 +1,7 @@
 //! What ends by a bound or by time: each has an answer, which names what was met.
 
 use super::super::*;
-use super::{Hand, ONE, member};
+use super::{Harness, ONE, member};
 
 fn small() -> Settings {
     Settings {
@@ -13,13 +13,13 @@ fn small() -> Settings {
     }
 }
 
-fn codes_of(hand: &Hand) -> Vec<(u32, &'static str, bool)> {
+fn codes_of(hand: &Harness) -> Vec<(u32, &'static str, bool)> {
     hand.refused.iter().map(|(item, r)| (*item, r.code, r.in_doubt)).collect()
 }
 
 #[test]
 fn a_full_buffer_names_its_limit_and_keeps_its_messages() {
-    let mut hand = Hand::with(small());
+    let mut hand = Harness::with(small());
     (1..=3).for_each(|item| hand.route(item));
     assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
     assert!(hand.refused[0].1.message.contains("`held-messages` (2)"));
@@ -32,7 +32,7 @@ fn a_full_buffer_names_its_limit_and_keeps_its_messages() {
 
 #[test]
 fn messages_returned_by_a_lost_link_may_exceed_the_bounds() {
-    let mut hand = Hand::with(Settings { buffered_messages: 0, ..small() });
+    let mut hand = Harness::with(Settings { buffered_messages: 0, ..small() });
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.route(2);
@@ -45,7 +45,7 @@ fn messages_returned_by_a_lost_link_may_exceed_the_bounds() {
 
 #[test]
 fn a_full_window_buffers_and_serves_shards_in_turn() {
-    let mut hand = Hand::with(small());
+    let mut hand = Harness::with(small());
     let two = ShardId(2);
     hand.update(1, Some(member("a", 1)), false);
     let a = Some(member("a", 1));
@@ -64,7 +64,7 @@ fn a_full_window_buffers_and_serves_shards_in_turn() {
 
 #[test]
 fn a_message_larger_than_the_window_is_sent_alone() {
-    let mut hand = Hand::with(Settings { buffered_bytes: 1_000, ..small() });
+    let mut hand = Harness::with(Settings { buffered_bytes: 1_000, ..small() });
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ONE, 2, 500, None, out));
@@ -81,7 +81,7 @@ fn a_message_larger_than_the_window_is_sent_alone() {
 
 #[test]
 fn a_buffer_timeout_names_what_the_message_waited_for() {
-    let mut hand = Hand::with(Settings { link_messages: 1, ..Settings::default() });
+    let mut hand = Harness::with(Settings { link_messages: 1, ..Settings::default() });
     hand.route(1);
     let b = |router: &mut Router<u32>, now, out: &mut Vec<_>, moving| {
         router.update_route(now, ShardId(2), Epoch(1), Some(member("b", 1)), moving, out);
@@ -106,7 +106,7 @@ fn a_buffer_timeout_names_what_the_message_waited_for() {
 
 #[test]
 fn a_message_rejected_forever_ends_at_its_buffer_timeout() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Harness::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     let mut rounds = 0;
@@ -123,7 +123,7 @@ fn a_message_rejected_forever_ends_at_its_buffer_timeout() {
 
 #[test]
 fn an_endless_hand_off_refuses_messages_as_rebalancing() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Harness::with(Settings::default());
     hand.update(1, Some(member("a", 1)), true);
     hand.route(1);
     hand.wait(10_000);
@@ -134,7 +134,7 @@ fn an_endless_hand_off_refuses_messages_as_rebalancing() {
 
 #[test]
 fn a_passed_deadline_reports_whether_it_is_in_doubt() {
-    let mut hand = Hand::with(Settings { max_backoff: 1_600, ..Settings::default() });
+    let mut hand = Harness::with(Settings { max_backoff: 1_600, ..Settings::default() });
     hand.act(|router, now, out| router.route_into(now, ONE, 1, 10, Some(now), out));
     hand.update(1, Some(member("a", 1)), false);
     hand.act(|router, now, out| router.route_into(now, ONE, 2, 10, Some(now + 70), out));
@@ -158,7 +158,7 @@ fn a_passed_deadline_reports_whether_it_is_in_doubt() {
 
 #[test]
 fn closing_the_router_refuses_all_its_messages() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Harness::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 10, None, out));
@@ -169,13 +169,13 @@ fn closing_the_router_refuses_all_its_messages() {
 
 #[test]
 fn a_stop_waits_a_bounded_time_for_in_flight_messages() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Harness::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.route(2);
     let until = hand.now + 50;
     let mut done = false;
-    let mut round = |hand: &mut Hand| {
+    let mut round = |hand: &mut Harness| {
         hand.act(|router, now, out| done = router.shut_down_step(now, until, out));
         done
     };
@@ -195,7 +195,7 @@ fn a_stop_waits_a_bounded_time_for_in_flight_messages() {
 
 #[test]
 fn refusing_buffered_messages_keeps_those_in_flight() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Harness::with(Settings::default());
     hand.update(1, Some(member("a", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 10, None, out));
@@ -212,7 +212,7 @@ fn refusing_buffered_messages_keeps_those_in_flight() {
 
 #[test]
 fn a_message_for_a_nonexistent_shard_is_refused() {
-    let mut hand = Hand::with(Settings::default());
+    let mut hand = Harness::with(Settings::default());
     for shard in [0, 5, u32::MAX] {
         hand.act(|router, now, out| router.route_into(now, ShardId(shard), 1, 1, None, out));
     }
@@ -221,7 +221,7 @@ fn a_message_for_a_nonexistent_shard_is_refused() {
 
 #[test]
 fn buffered_bytes_may_reach_their_limit_exactly() {
-    let mut hand = Hand::with(small());
+    let mut hand = Harness::with(small());
     hand.route(1);
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 2, 40, None, out));
     assert_eq!(hand.router.stats(), RouterStats { buffered: 2, buffered_bytes: 50, in_flight: 0 });
@@ -231,7 +231,7 @@ fn buffered_bytes_may_reach_their_limit_exactly() {
 
 #[test]
 fn a_moving_shard_does_not_disturb_the_turns_of_others() {
-    let mut hand = Hand::with(Settings { link_messages: 1, ..small() });
+    let mut hand = Harness::with(Settings { link_messages: 1, ..small() });
     for shard in 1..=3 {
         hand.act(|router, now, out| {
             let a = Some(member("a", 1));

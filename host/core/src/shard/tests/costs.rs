@@ -12,7 +12,7 @@ fn id(session: u64, sequence: u64) -> MessageId {
     MessageId { session: ScopedSessionId::derive("client/x", &session.to_be_bytes()), sequence }
 }
 
-fn query(hand: &mut Hand, number: u64, sequence: u64) {
+fn query(hand: &mut Harness, number: u64, sequence: u64) {
     let target = entity(number);
     let digest = MessageDigest::compute(&target, "m", b"1");
     let id = id(number, sequence);
@@ -20,8 +20,8 @@ fn query(hand: &mut Hand, number: u64, sequence: u64) {
 }
 
 /// As many live, idle entities: half of them used a millisecond after the others.
-fn live() -> Hand {
-    let mut hand = Hand::serving();
+fn live() -> Harness {
+    let mut hand = Harness::serving();
     for number in 1..=MANY {
         query(&mut hand, number, 1);
         hand.run();
@@ -31,7 +31,7 @@ fn live() -> Hand {
     assert_eq!(hand.machine.stats(), (MANY as usize, 0), "all are live and idle");
     // Each is looked at once more, at the time by which it had to have room.
     hand.now += Settings::default().instance_slot_timeout;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     hand.machine.visits = 0;
     hand
 }
@@ -41,8 +41,8 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     let mut hand = live();
     for _ in 0..10 {
         hand.now += 500;
-        hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-        hand.tell(Event::Tick);
+        hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+        hand.handle(Event::Tick);
     }
     assert_eq!(hand.machine.visits, 0, "nothing waits for the lease, and nothing is due");
 
@@ -53,7 +53,7 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     hand.machine.visits = 0;
     hand.now += 10;
     assert!(hand.machine.next_wake().is_some_and(|wake| wake <= hand.now));
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
     assert_eq!(hand.replies.len(), 1);
     hand.silent = false;
@@ -63,7 +63,7 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     query(&mut hand, 7, 2);
     assert!(hand.running.is_none());
     hand.machine.visits = 0;
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     assert!(hand.running.is_some());
     assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
     hand.run();
@@ -71,7 +71,7 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     // Half of them have been idle for long enough.
     hand.machine.visits = 0;
     hand.now = hand.machine.next_wake().expect("idle instances");
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     let left = hand.machine.stats().0 as u64;
     assert_eq!(left, MANY / 2 + 2, "those used later, the seventh, and the one that is loaded");
     assert!(hand.machine.visits as u64 <= 2 * MANY, "{}", hand.machine.visits);
@@ -80,7 +80,7 @@ fn time_and_lease_events_visit_only_waiting_entities() {
 #[test]
 fn a_granted_claim_visits_only_entities_that_wait_for_it() {
     let mut hand = live();
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.post(Message { id: id(0, 1), ..hand.template() });
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
@@ -93,9 +93,9 @@ fn a_granted_claim_visits_only_entities_that_wait_for_it() {
 
 #[test]
 fn a_turn_costs_the_same_however_many_messages_wait() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let settings = TypeSettings { mailbox_capacity: MANY as usize, ..TypeSettings::default() };
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.post(hand.template());
     let deadline = |number: u64| Some(1_000_000 + number);
     // Half of them wait behind one that does not come.
@@ -129,7 +129,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     });
     let before = hand.machine.touched(&alice());
     hand.now += 10;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE_EXCEEDED));
     let touched = hand.machine.touched(&alice()) - before;
     assert!(touched <= 4, "{touched} messages were touched");

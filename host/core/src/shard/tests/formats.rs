@@ -13,7 +13,7 @@ fn noted<T: Extensible>() -> Extensions<T> {
 fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
     for head_lane_bytes in [4_096, 0] {
         let mut hand =
-            Hand::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
+            Harness::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
         hand.send(1, 0, MessageKind::Command);
         hand.run();
         hand.settle(CommitOutcome::Committed);
@@ -30,7 +30,7 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
         assert_eq!(count, 1, "of one session");
         let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
         let mut hand =
-            Hand::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
+            Harness::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
         (hand.head, hand.lanes) = (head, lanes);
         hand.send(2, 1, MessageKind::Command);
         hand.run();

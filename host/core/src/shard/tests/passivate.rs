@@ -3,13 +3,13 @@
 use super::*;
 
 /// A machine whose entity has answered one command, by a guest that asks to be dropped or does not.
-fn answered(settings: TypeSettings, passivate: bool) -> Hand {
-    let mut hand = Hand::serving();
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+fn answered(settings: TypeSettings, passivate: bool) -> Harness {
+    let mut hand = Harness::serving();
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.send(1, 0, MessageKind::Command);
     let (generation, id, message) = hand.running.take().expect("a running turn");
     let result = TurnOutput { passivate, ..turn(GuestReply::Result(Bytes::new()), true) };
-    hand.tell(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
+    hand.handle(Event::TurnDone { entity: message.target.clone(), generation, turn: id, result });
     hand
 }
 
@@ -43,11 +43,11 @@ fn an_instance_is_dropped_after_the_idle_time_of_its_type() {
     let mut hand = answered(TypeSettings { idle_timeout: idle, ..TypeSettings::default() }, false);
     hand.settle(CommitOutcome::Committed);
     hand.now += idle - 1;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.dropped, 0, "its time has not passed");
     hand.now += 1;
     assert!(hand.machine.next_wake().is_some_and(|wake| wake <= hand.now), "it asks to be woken");
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!((hand.dropped, hand.rooms), (1, 0));
 }
 
@@ -61,9 +61,9 @@ fn a_message_restarts_the_idle_time() {
     hand.send(2, 1, MessageKind::Query);
     hand.run();
     hand.now += idle - 1;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.dropped, 0);
     hand.now += 1;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.dropped, 1);
 }

@@ -2,16 +2,16 @@
 
 use super::*;
 
-fn room(hand: &mut Hand) {
+fn room(hand: &mut Harness) {
     let Action::RequestSlot { entity, generation } = hand.ask() else {
         panic!("no room asked for")
     };
-    hand.tell(Event::SlotGranted { entity, generation });
+    hand.handle(Event::SlotGranted { entity, generation });
 }
 
 #[test]
 fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
-    let mut hand = Hand::new(Settings::default());
+    let mut hand = Harness::new(Settings::default());
     hand.silent = true;
     let waiting = hand.send(1, 0, MessageKind::Command);
     assert!(hand.asked.is_empty() && hand.loads == 0, "nothing is read before the claim stands");
@@ -26,15 +26,15 @@ fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
     hand.silent = false;
     let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
     let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
-    hand.tell(Event::ActivationResult { entity, generation, result });
+    hand.handle(Event::ActivationResult { entity, generation, result });
     hand.run();
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(waiting).as_deref(), Some("final 1"));
 }
 
 /// A message's turn that has run behind a start that wrote something.
-fn started() -> (Hand, u64) {
-    let mut hand = Hand::serving();
+fn started() -> (Harness, u64) {
+    let mut hand = Harness::serving();
     hand.silent = true;
     let message = hand.send(1, 0, MessageKind::Command);
     let load = hand.ask();
@@ -42,7 +42,7 @@ fn started() -> (Hand, u64) {
     room(&mut hand);
     let Action::Activate { entity, generation, .. } = hand.ask() else { panic!("no activation") };
     let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
-    hand.tell(Event::ActivationResult { entity, generation, result });
+    hand.handle(Event::ActivationResult { entity, generation, result });
     hand.silent = false;
     hand.run();
     (hand, message)
@@ -69,7 +69,7 @@ fn r24_a_start_with_effects_is_committed_as_its_own_turn() {
 
 #[test]
 fn r22_a_deadline_ends_the_wait_behind_a_running_turn() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let running = hand.send(1, 0, MessageKind::Command);
     let id = MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 2 };
     let deadline = Some(hand.now + 50);
@@ -79,7 +79,7 @@ fn r22_a_deadline_ends_the_wait_behind_a_running_turn() {
         "it wants to be told"
     );
     hand.now += 60;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE_EXCEEDED));
     assert!(hand.running.is_some(), "no caller's deadline interrupts a turn");
     hand.run();
@@ -89,7 +89,7 @@ fn r22_a_deadline_ends_the_wait_behind_a_running_turn() {
 
 #[test]
 fn r1_every_turn_has_an_id_of_its_own() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     for sequence in 1..=3 {
         hand.send(sequence, sequence - 1, MessageKind::Command);
         hand.run();
@@ -103,7 +103,7 @@ fn r1_every_turn_has_an_id_of_its_own() {
 
 #[test]
 fn a_reused_id_is_named_to_its_sender() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(7, 0, MessageKind::Command);
     let token = hand.send_from(b"s", 7, 0, MessageKind::Command, "other");
     let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token).expect("a reply");
@@ -114,7 +114,7 @@ fn a_reused_id_is_named_to_its_sender() {
 
 #[test]
 fn a_machine_shows_its_waiting_messages_and_settings() {
-    let mut hand = Hand::with(Settings { max_copies: 7, ..Settings::default() });
+    let mut hand = Harness::with(Settings { max_copies: 7, ..Settings::default() });
     assert_eq!(hand.machine.queued_messages(&alice()), None);
     hand.send(1, 0, MessageKind::Command);
     hand.send(2, 1, MessageKind::Command);

@@ -3,33 +3,33 @@
 use super::*;
 
 /// A machine whose instances' start turns the test answers.
-fn hand() -> Hand {
+fn hand() -> Harness {
     hand_with(Settings::default())
 }
 
-fn hand_with(settings: Settings) -> Hand {
-    let mut hand = Hand::with(settings);
+fn hand_with(settings: Settings) -> Harness {
+    let mut hand = Harness::with(settings);
     hand.silent = true;
     let settings = TypeSettings { revision: 2, has_stop_hook: true, ..TypeSettings::default() };
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand
 }
 
 /// Answers all that was asked; start turns as `started`.
-fn go_on(hand: &mut Hand, started: &TurnOutput) {
+fn go_on(hand: &mut Harness, started: &TurnOutput) {
     while !hand.asked.is_empty() {
         match hand.ask() {
             action @ Action::Load { .. } => hand.answer_load(&action),
             Action::RequestSlot { entity, generation } => {
-                hand.tell(Event::SlotGranted { entity, generation });
+                hand.handle(Event::SlotGranted { entity, generation });
             }
             Action::Activate { entity, generation, .. } => {
                 let result = ActivationOutcome::Started(started.clone());
-                hand.tell(Event::ActivationResult { entity, generation, result });
+                hand.handle(Event::ActivationResult { entity, generation, result });
             }
             Action::CallStopHook { entity, generation, turn: id, .. } => {
                 let result = turn(GuestReply::Result(Bytes::new()), false);
-                hand.tell(Event::TurnDone { entity, generation, turn: id, result });
+                hand.handle(Event::TurnDone { entity, generation, turn: id, result });
             }
             other => panic!("{other:?}"),
         }
@@ -41,7 +41,7 @@ fn full() -> CommitOutcome {
 }
 
 /// What a message was told, and after how many milliseconds it may try again.
-fn told(hand: &Hand, token: u64) -> Option<(String, u32)> {
+fn told(hand: &Harness, token: u64) -> Option<(String, u32)> {
     let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token)?;
     let Outcome::NotRun { code, retry_after, .. } = outcome else { panic!("{outcome:?}") };
     Some((code.to_string(), retry_after.expect("retryable")))
@@ -58,8 +58,8 @@ fn a_start_refused_for_a_limit_is_retried_with_backoff() {
         assert_eq!(hand.starts, round.max(1), "none during the pause before it");
         hand.now += u64::from(pause);
         assert!(round == 0 || hand.machine.next_wake().is_some_and(|wake| wake <= hand.now));
-        hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-        hand.tell(Event::Tick);
+        hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+        hand.handle(Event::Tick);
         go_on(&mut hand, &writes);
         assert_eq!((hand.starts, told(&hand, waits)), (round + 1, None));
         hand.settle(full());
@@ -70,11 +70,11 @@ fn a_start_refused_for_a_limit_is_retried_with_backoff() {
     }
     // Nothing comes for long: nothing is left of it, and the next pause is a first one.
     hand.now += 23_999;
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-    hand.tell(Event::Tick);
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::Tick);
     assert_eq!(hand.machine.stats(), (1, 0), "for twice the pause after it is over");
     hand.now += 1;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.machine.stats(), (0, 0));
     let last = hand.send(50, 0, MessageKind::Command);
     go_on(&mut hand, &writes);
@@ -82,7 +82,7 @@ fn a_start_refused_for_a_limit_is_retried_with_backoff() {
     assert_eq!(told(&hand, last), Some((codes::STORE_FULL.into(), 250)));
 
     // A shard that stops does not wait for the pause.
-    hand.tell(Event::Stop(StopReason::HandedOff));
+    hand.handle(Event::Stop(StopReason::HandedOff));
     assert_eq!(hand.stopped, 1);
 }
 
@@ -93,7 +93,7 @@ fn the_backoff_after_a_refused_start_is_configurable() {
     for (round, expected) in (0..7).map(|doubled| 10 << doubled.min(5)).enumerate() {
         let waits = hand.send(round as u64 + 1, 0, MessageKind::Command);
         hand.now += 320;
-        hand.tell(Event::Tick);
+        hand.handle(Event::Tick);
         go_on(&mut hand, &writes);
         hand.settle(full());
         assert_eq!(told(&hand, waits), Some((codes::STORE_FULL.into(), expected)));
@@ -132,7 +132,7 @@ fn a_passivating_start_without_messages_is_dropped() {
     let Action::RequestSlot { entity, generation } = hand.ask() else {
         panic!("no room asked for")
     };
-    hand.tell(Event::SlotGranted { entity, generation });
+    hand.handle(Event::SlotGranted { entity, generation });
     hand.now += 100;
     go_on(&mut hand, &passivates);
     assert_eq!((hand.starts, hand.hooks, hand.rooms), (1, 1, 0));
@@ -149,11 +149,11 @@ fn an_ended_start_backoff_leaves_nothing_in_memory() {
     hand.settle(full());
     let waits = hand.send(2, 0, MessageKind::Query);
     hand.now += 250;
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     go_on(&mut hand, &turn(GuestReply::Result(Bytes::new()), false));
     hand.run();
     assert_eq!(hand.code_of(waits).as_deref(), Some("final 0"));
-    hand.tell(Event::Evict { entity: alice() });
+    hand.handle(Event::Evict { entity: alice() });
     go_on(&mut hand, &writes);
     assert_eq!(hand.machine.stats(), (0, 0));
 }
@@ -167,7 +167,7 @@ fn the_start_reason_says_whether_the_entity_is_new() {
         let load = hand.ask();
         hand.answer_load(&load);
         let Action::RequestSlot { entity, generation } = hand.ask() else { panic!("no room") };
-        hand.tell(Event::SlotGranted { entity, generation });
+        hand.handle(Event::SlotGranted { entity, generation });
         let started = hand.ask();
         assert!(
             matches!(&started, Action::Activate { reason: told, .. } if *told == reason),

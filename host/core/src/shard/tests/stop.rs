@@ -4,7 +4,7 @@ use super::*;
 use crate::rows::Member;
 
 /// Another node's claim of the same shard.
-fn standing(hand: &Hand, epoch: u64) -> Box<Claim> {
+fn standing(hand: &Harness, epoch: u64) -> Box<Claim> {
     let incarnation = Incarnation { counter: 7, nonce: 70 };
     let mine = Claim::clone(hand.machine.claim());
     Box::new(Claim { epoch: Epoch(epoch), node: "b".into(), incarnation, ..mine })
@@ -17,10 +17,10 @@ fn hint_of(claim: &Claim) -> OwnerHint {
 
 #[test]
 fn s11_6_messages_for_a_lost_shard_get_the_current_owner() {
-    let mut hand = Hand::new(Settings::default());
+    let mut hand = Harness::new(Settings::default());
     let waiting = hand.send(1, 0, MessageKind::Command);
     let standing = standing(&hand, 4);
-    hand.tell(Event::ClaimResult {
+    hand.handle(Event::ClaimResult {
         number: 1,
         outcome: ClaimOutcome::Refused { current: standing.clone() },
     });
@@ -34,7 +34,7 @@ fn s11_6_messages_for_a_lost_shard_get_the_current_owner() {
 
 #[test]
 fn s11_6_a_commit_under_an_old_claim_gets_the_current_owner() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let turn = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let standing = standing(&hand, 2);
@@ -47,17 +47,17 @@ fn s11_6_a_commit_under_an_old_claim_gets_the_current_owner() {
 
 #[test]
 fn s11_6_messages_for_a_stopping_shard_get_its_ending_epoch() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
-    hand.tell(Event::Stop(StopReason::HandedOff));
+    hand.handle(Event::Stop(StopReason::HandedOff));
     let late = hand.send(2, 1, MessageKind::Command);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
     assert_eq!(hand.hint_of(late), Some(OwnerHint { epoch: Epoch(1), owner: None }));
 }
 
-impl Hand {
+impl Harness {
     fn stop(&mut self) {
-        self.tell(Event::Stop(StopReason::HandedOff));
+        self.handle(Event::Stop(StopReason::HandedOff));
     }
 
     /// Lets the time pass that a stop may take, and sees that it is given all of it (A13).
@@ -66,17 +66,17 @@ impl Hand {
         assert!(deadline > 0);
         let (dropped, told) = (self.dropped, self.replies.len());
         self.now += deadline - 1;
-        self.tell(Event::Tick);
+        self.handle(Event::Tick);
         assert_eq!((self.dropped, self.replies.len(), self.stopped), (dropped, told, 0));
         self.now += 1;
         assert_eq!(self.machine.next_wake(), Some(self.now), "it asks to be woken then");
-        self.tell(Event::Tick);
+        self.handle(Event::Tick);
         assert_eq!(self.dropped, dropped + 1);
     }
 
     fn claimed(&mut self, outcome: ClaimOutcome) {
         let number = self.claims.last().expect("a claim").number;
-        self.tell(Event::ClaimResult { number, outcome });
+        self.handle(Event::ClaimResult { number, outcome });
     }
 
     /// Stopped was said once, nothing is left, and nothing that comes later changes that (A14).
@@ -88,10 +88,10 @@ impl Hand {
             let told: std::collections::BTreeSet<_> = self.replies.iter().map(|r| r.0).collect();
             assert_eq!((told.len(), self.replies.len()), (self.tokens as usize, told.len()));
             self.now += 10_000;
-            self.tell(Event::Tick);
+            self.handle(Event::Tick);
             self.stop();
-            self.tell(Event::Resume);
-            self.tell(Event::LeaseRenewed { sent_at: self.now, lease: 3_000 });
+            self.handle(Event::Resume);
+            self.handle(Event::LeaseRenewed { sent_at: self.now, lease: 3_000 });
             let token = self.send(100 + late, 0, MessageKind::Command);
             assert_eq!(self.code_of(token).as_deref(), Some(codes::REBALANCING));
         }
@@ -101,7 +101,7 @@ impl Hand {
 #[test]
 fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
     for at in 0..3 {
-        let mut hand = Hand::new(Settings::default());
+        let mut hand = Harness::new(Settings::default());
         let waiting = hand.send(1, 0, MessageKind::Command);
         hand.stop();
         assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
@@ -119,7 +119,7 @@ fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
 
 #[test]
 fn a12_a_shard_waiting_to_retry_its_claim_stops_at_once() {
-    let mut hand = Hand::new(Settings::default());
+    let mut hand = Harness::new(Settings::default());
     hand.claimed(ClaimOutcome::Failed("no".into()));
     hand.stop();
     hand.ended();
@@ -128,7 +128,7 @@ fn a12_a_shard_waiting_to_retry_its_claim_stops_at_once() {
 
 #[test]
 fn a12_stopped_waits_for_commits_but_for_no_new_claim() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let unknown = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let behind = hand.send(2, 1, MessageKind::Command);
@@ -144,8 +144,8 @@ fn a12_stopped_waits_for_commits_but_for_no_new_claim() {
 }
 
 /// A machine that claims again while a turn of another entity runs.
-fn claiming_again() -> (Hand, u64) {
-    let mut hand = Hand::serving();
+fn claiming_again() -> (Harness, u64) {
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.run();
     let session = ScopedSessionId::derive("client/x", b"t");
@@ -184,7 +184,7 @@ fn a12_a_turn_ending_in_a_reclaim_needs_the_new_claim() {
 fn a12_a_stop_discards_a_turn_that_awaits_its_claim() {
     let (mut hand, waiting) = claiming_again();
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.run();
     hand.stop();
     assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
@@ -197,7 +197,7 @@ fn a12_a_stop_discards_a_turn_that_awaits_its_claim() {
 #[test]
 fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
     for room in [false, true] {
-        let mut hand = Hand::serving();
+        let mut hand = Harness::serving();
         hand.silent = true;
         let waiting = hand.send(1, 0, MessageKind::Command);
         let load = hand.ask();
@@ -209,7 +209,7 @@ fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
         hand.ended();
         match hand.asked.pop() {
             Some(Action::RequestSlot { entity, generation }) => {
-                hand.tell(Event::SlotGranted { entity, generation });
+                hand.handle(Event::SlotGranted { entity, generation });
             }
             _ => hand.answer_load(&load),
         }
@@ -218,8 +218,8 @@ fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
 }
 
 /// A machine that was told to stop while its entity's instance is being made.
-fn activating() -> (Hand, u64, Event) {
-    let mut hand = Hand::serving();
+fn activating() -> (Harness, u64, Event) {
+    let mut hand = Harness::serving();
     hand.silent = true;
     let waiting = hand.send(1, 0, MessageKind::Command);
     let load = hand.ask();
@@ -227,7 +227,7 @@ fn activating() -> (Hand, u64, Event) {
     let Action::RequestSlot { entity, generation } = hand.ask() else {
         panic!("room is asked for")
     };
-    hand.tell(Event::SlotGranted { entity: entity.clone(), generation });
+    hand.handle(Event::SlotGranted { entity: entity.clone(), generation });
     let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
     hand.stop();
     assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
@@ -238,23 +238,23 @@ fn activating() -> (Hand, u64, Event) {
 #[test]
 fn a12_stopped_waits_for_an_activation_up_to_the_deadline() {
     let (mut hand, _, activated) = activating();
-    hand.tell(activated);
+    hand.handle(activated);
     assert_eq!((hand.stopped, hand.dropped), (0, 1), "the start turn's commit is under way");
     hand.settle(CommitOutcome::Committed);
     hand.ended();
 
     let (mut hand, _, activated) = activating();
     hand.now = hand.machine.next_wake().expect("the stop deadline");
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.dropped, 1);
     hand.ended();
-    hand.tell(activated);
+    hand.handle(activated);
     assert!(hand.commits.is_empty(), "a late answer");
 }
 
 #[test]
 fn a12_stopped_waits_for_gated_replies_and_refuses_parked() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let second = hand.send(2, 1, MessageKind::Command);
@@ -276,7 +276,7 @@ fn a12_stopped_waits_for_gated_replies_and_refuses_parked() {
 
 #[test]
 fn a13_a_turn_beyond_the_stop_deadline_has_no_effect() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.stop();
     hand.stop_deadline();
@@ -289,9 +289,9 @@ fn a13_a_turn_beyond_the_stop_deadline_has_no_effect() {
 #[test]
 fn a13_stopped_waits_for_a_stop_hook_up_to_the_deadline() {
     for hangs in [false, true] {
-        let mut hand = Hand::serving();
+        let mut hand = Harness::serving();
         let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
-        hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
         hand.send(1, 0, MessageKind::Command);
         hand.run();
         hand.settle(CommitOutcome::Committed);
@@ -304,7 +304,7 @@ fn a13_stopped_waits_for_a_stop_hook_up_to_the_deadline() {
             hand.stop_deadline();
         } else {
             let result = turn(GuestReply::Result(Bytes::new()), true);
-            hand.tell(Event::TurnDone { entity, generation, turn: id, result });
+            hand.handle(Event::TurnDone { entity, generation, turn: id, result });
             assert_eq!(hand.stopped, 0, "its commit is under way");
             hand.settle(CommitOutcome::Committed);
         }
@@ -314,7 +314,7 @@ fn a13_stopped_waits_for_a_stop_hook_up_to_the_deadline() {
 
 #[test]
 fn a13_a_shard_lost_while_stopping_still_reports_stopped() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.stop();
@@ -328,7 +328,7 @@ fn a13_a_shard_lost_while_stopping_still_reports_stopped() {
 
 #[test]
 fn a14_a_repeated_stop_or_one_for_a_lost_shard_is_a_no_op() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.stop();
     let deadline = hand.machine.next_wake();
@@ -339,7 +339,7 @@ fn a14_a_repeated_stop_or_one_for_a_lost_shard_is_a_no_op() {
     hand.settle(CommitOutcome::Committed);
     hand.ended();
 
-    let mut hand = Hand::new(Settings::default());
+    let mut hand = Harness::new(Settings::default());
     let standing = standing(&hand, 2);
     hand.claimed(ClaimOutcome::Refused { current: standing });
     hand.stop();
@@ -348,7 +348,7 @@ fn a14_a_repeated_stop_or_one_for_a_lost_shard_is_a_no_op() {
 
 #[test]
 fn a_dropped_machine_answers_all_messages_at_once() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let gated = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let read = hand.send(2, 1, MessageKind::Query);
@@ -356,7 +356,7 @@ fn a_dropped_machine_answers_all_messages_at_once() {
     let running = hand.send(3, 2, MessageKind::Command);
     let waiting = hand.send(4, 3, MessageKind::Command);
     let parked = hand.send(9, 8, MessageKind::Command);
-    hand.tell(Event::Drop);
+    hand.handle(Event::Drop);
     assert_eq!(hand.code_of(gated).as_deref(), Some("unknown"), "its commit is under way");
     let ended = OwnerHint { epoch: Epoch(1), owner: None };
     let late = hand.send(5, 4, MessageKind::Command);
@@ -368,9 +368,9 @@ fn a_dropped_machine_answers_all_messages_at_once() {
     let replies = hand.replies.len();
     hand.settle(CommitOutcome::Committed);
     hand.run();
-    hand.tell(Event::Stop(StopReason::HandedOff));
-    hand.tell(Event::Tick);
-    hand.tell(Event::Drop);
+    hand.handle(Event::Stop(StopReason::HandedOff));
+    hand.handle(Event::Tick);
+    hand.handle(Event::Drop);
     assert_eq!((hand.replies.len(), hand.commits.len(), hand.claims.len()), (replies, 0, 1));
     assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 0));
     assert_eq!((hand.machine.stats(), hand.machine.next_wake()), ((0, 0), None));
@@ -379,7 +379,7 @@ fn a_dropped_machine_answers_all_messages_at_once() {
 #[test]
 fn a_machine_dropped_while_claiming_ignores_the_outcome() {
     for again in [false, true] {
-        let mut hand = if again { Hand::serving() } else { Hand::new(Settings::default()) };
+        let mut hand = if again { Harness::serving() } else { Harness::new(Settings::default()) };
         let first = hand.send(1, 0, MessageKind::Command);
         if again {
             hand.run();
@@ -387,13 +387,13 @@ fn a_machine_dropped_while_claiming_ignores_the_outcome() {
         }
         let number = hand.claims.last().expect("a claim").number;
         let waiting = hand.send(2, 1, MessageKind::Command);
-        hand.tell(Event::Drop);
+        hand.handle(Event::Drop);
         let standing = standing(&hand, 4);
-        hand.tell(Event::ClaimResult {
+        hand.handle(Event::ClaimResult {
             number,
             outcome: ClaimOutcome::Refused { current: standing },
         });
-        hand.tell(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
+        hand.handle(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
         assert_eq!(
             hand.code_of(first).as_deref(),
             Some(if again { "unknown" } else { codes::NOT_OWNER })
@@ -405,7 +405,7 @@ fn a_machine_dropped_while_claiming_ignores_the_outcome() {
 
 #[test]
 fn a_lost_and_dropped_machine_answers_open_commits_unknown() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let first = hand.send(1, 0, MessageKind::Command);
     hand.run();
     let second = hand.send(2, 1, MessageKind::Command);
@@ -417,7 +417,7 @@ fn a_lost_and_dropped_machine_answers_open_commits_unknown() {
         (hand.code_of(first).as_deref(), hand.code_of(second)),
         (Some(codes::NOT_OWNER), None)
     );
-    hand.tell(Event::Drop);
+    hand.handle(Event::Drop);
     assert_eq!(hand.code_of(second).as_deref(), Some("unknown"));
     let late = hand.send(3, 2, MessageKind::Command);
     assert_eq!(hand.hint_of(late), Some(hint_of(&standing)), "what the store told stays known");
@@ -426,14 +426,14 @@ fn a_lost_and_dropped_machine_answers_open_commits_unknown() {
 
 #[test]
 fn a15_a_failed_instance_is_dropped_and_replaced_on_demand() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
     let (generation, id, _) = hand.running.take().expect("a running turn");
     let failed =
         TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
     let result =
         TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
-    hand.tell(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!((hand.dropped, hand.rooms, hand.machine.stats()), (1, 0, (0, 0)));
     assert_eq!(hand.machine.phase(), Phase::Serving);
     let next = hand.send(2, 0, MessageKind::Command);
@@ -445,7 +445,7 @@ fn a15_a_failed_instance_is_dropped_and_replaced_on_demand() {
 
 #[test]
 fn a13_a_stopping_shard_wakes_at_its_deadline() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.stop();
     assert_eq!(hand.machine.next_wake(), Some(hand.now + Settings::default().stop_timeout));

@@ -3,12 +3,12 @@
 use super::*;
 
 /// A suspended machine whose entity's instance is idle.
-fn suspended() -> Hand {
-    let mut hand = Hand::serving();
+fn suspended() -> Harness {
+    let mut hand = Harness::serving();
     hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Committed);
-    hand.tell(Event::Suspend);
+    hand.handle(Event::Suspend);
     assert!(hand.machine.is_suspended());
     hand
 }
@@ -19,14 +19,14 @@ fn r9_a_suspended_shard_keeps_instances_and_starts_no_turn() {
     let command = hand.send(2, 1, MessageKind::Command);
     let query = hand.send_from(b"other", 1, 0, MessageKind::Query, "1");
     // The lease is good again, and the claims were not read yet.
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     assert!(hand.running.is_none(), "neither a command nor a query");
     hand.now += TypeSettings::default().idle_timeout + 1;
-    hand.tell(Event::Tick);
-    hand.tell(Event::Evict { entity: alice() });
+    hand.handle(Event::Tick);
+    hand.handle(Event::Evict { entity: alice() });
     assert_eq!((hand.dropped, hand.machine.stats()), (0, (1, 2)), "the instance stays");
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-    hand.tell(Event::Resume);
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::Resume);
     assert!(!hand.machine.is_suspended());
     assert_eq!(hand.starts, 1, "the same instance goes on");
     hand.run();
@@ -38,9 +38,9 @@ fn r9_a_suspended_shard_keeps_instances_and_starts_no_turn() {
 
 #[test]
 fn r9_a_turn_running_at_suspension_is_still_committed() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let command = hand.send(1, 0, MessageKind::Command);
-    hand.tell(Event::Suspend);
+    hand.handle(Event::Suspend);
     hand.run();
     assert_eq!(hand.commits.len(), 1, "the store fences it");
     hand.settle(CommitOutcome::Committed);
@@ -49,10 +49,10 @@ fn r9_a_turn_running_at_suspension_is_still_committed() {
 
 #[test]
 fn r9_a_query_running_at_suspension_is_not_answered() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let query = hand.send(1, 0, MessageKind::Query);
-    hand.tell(Event::Suspend);
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::Suspend);
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.run();
     assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
 }
@@ -61,7 +61,7 @@ fn r9_a_query_running_at_suspension_is_not_answered() {
 fn r9_messages_to_a_suspended_shard_wait_within_bounds() {
     let mut hand = suspended();
     let settings = TypeSettings { mailbox_capacity: 2, ..TypeSettings::default() };
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.send(2, 1, MessageKind::Command);
     let template = Message {
         id: MessageId { session: ScopedSessionId::derive("client/x", b"late"), sequence: 1 },
@@ -72,24 +72,24 @@ fn r9_messages_to_a_suspended_shard_wait_within_bounds() {
     let full = hand.send(3, 2, MessageKind::Command);
     assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
     hand.now = hand.machine.next_wake().expect("the deadline");
-    hand.tell(Event::Tick);
+    hand.handle(Event::Tick);
     assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE_EXCEEDED));
     assert!(hand.running.is_none());
 }
 
 #[test]
 fn r9_a_suspension_puts_no_parked_message_out_of_order() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
     let follower = hand.send(2, 1, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Committed);
-    hand.tell(Event::Suspend);
+    hand.handle(Event::Suspend);
     hand.send(1, 0, MessageKind::Command);
     hand.now += 2 * Settings::default().order_timeout;
-    hand.tell(Event::Tick);
-    hand.tell(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-    hand.tell(Event::Resume);
+    hand.handle(Event::Tick);
+    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
+    hand.handle(Event::Resume);
     hand.run();
     hand.run();
     (0..2).for_each(|_| hand.settle(CommitOutcome::Committed));
@@ -98,7 +98,7 @@ fn r9_a_suspension_puts_no_parked_message_out_of_order() {
 
 #[test]
 fn r9_no_start_runs_and_no_slot_is_kept_while_suspended() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.silent = true;
     hand.send(1, 0, MessageKind::Command);
     let loading = hand.ask();
@@ -106,28 +106,28 @@ fn r9_no_start_runs_and_no_slot_is_kept_while_suspended() {
     let Action::RequestSlot { entity, generation } = hand.ask() else {
         panic!("room is asked for")
     };
-    hand.tell(Event::Suspend);
+    hand.handle(Event::Suspend);
     assert_eq!(hand.rooms, 0, "a suspended shard waits for no room");
-    hand.tell(Event::SlotGranted { entity: entity.clone(), generation });
+    hand.handle(Event::SlotGranted { entity: entity.clone(), generation });
     assert_eq!(hand.starts, 0);
-    hand.tell(Event::Resume);
-    hand.tell(Event::SlotGranted { entity, generation });
+    hand.handle(Event::Resume);
+    hand.handle(Event::SlotGranted { entity, generation });
     assert_eq!(hand.starts, 0, "it was given back");
     let Action::RequestSlot { entity, generation } = hand.ask() else {
         panic!("room is asked for")
     };
-    hand.tell(Event::SlotGranted { entity, generation });
+    hand.handle(Event::SlotGranted { entity, generation });
     assert_eq!((hand.starts, hand.rooms), (1, 1));
 }
 
 #[test]
 fn r9_a_claim_granted_while_suspended_loads_nothing() {
-    let mut hand = Hand::new(Settings::default());
-    hand.tell(Event::Suspend);
+    let mut hand = Harness::new(Settings::default());
+    hand.handle(Event::Suspend);
     let command = hand.send(1, 0, MessageKind::Command);
     hand.grant();
     assert_eq!((hand.machine.phase(), hand.loads), (Phase::Serving, 0));
-    hand.tell(Event::Resume);
+    hand.handle(Event::Resume);
     hand.run();
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(command).as_deref(), Some("final 1"));
@@ -135,12 +135,12 @@ fn r9_a_claim_granted_while_suspended_loads_nothing() {
 
 #[test]
 fn r9_a_suspended_shard_stops_without_its_stop_hooks() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
-    hand.tell(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     let running = hand.send(1, 0, MessageKind::Command);
-    hand.tell(Event::Suspend);
-    hand.tell(Event::Stop(StopReason::HandedOff));
+    hand.handle(Event::Suspend);
+    hand.handle(Event::Stop(StopReason::HandedOff));
     assert_eq!(hand.stopped, 0, "a turn runs");
     hand.run();
     assert_eq!((hand.stopped, hand.dropped), (0, 1), "its commit is under way");
@@ -151,7 +151,7 @@ fn r9_a_suspended_shard_stops_without_its_stop_hooks() {
 
 #[test]
 fn r9_slots_granted_before_a_suspension_are_returned() {
-    let mut hand = Hand::serving();
+    let mut hand = Harness::serving();
     hand.silent = true;
     let mut wanted = Vec::new();
     for target in [alice(), Entity::new("counter", "bob")] {
@@ -162,11 +162,11 @@ fn r9_slots_granted_before_a_suspension_are_returned() {
         hand.answer_load(&load);
         wanted.push(hand.ask());
     }
-    hand.tell(Event::Suspend);
-    hand.tell(Event::Resume);
+    hand.handle(Event::Suspend);
+    hand.handle(Event::Resume);
     for room in wanted {
         let Action::RequestSlot { entity, generation } = room else { panic!("{room:?}") };
-        hand.tell(Event::SlotGranted { entity, generation });
+        hand.handle(Event::SlotGranted { entity, generation });
     }
     assert_eq!(hand.starts, 0, "it was given back");
 }

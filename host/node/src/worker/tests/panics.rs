@@ -85,7 +85,7 @@ impl EntityStore for Panicking {
 async fn a_panic_ends_one_message_and_nothing_else() {
     let host = host();
     let store = Panicking::new();
-    let mut hand = Hand::over(store.clone());
+    let mut hand = TestWorker::over(store.clone());
     hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     store.panic_at("claim");
@@ -128,7 +128,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
 #[tokio::test]
 async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     let host = host();
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);
@@ -172,7 +172,7 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
 #[tokio::test]
 async fn an_abandoned_query_does_not_run_but_a_command_does() {
     let host = host();
-    let mut hand = Hand::new();
+    let mut hand = TestWorker::new();
     hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);

@@ -10,10 +10,10 @@ use ostraca_client::{Client, Entity};
 use ostraca_core::hash::shard_of;
 use ostraca_process_tests::attack::{ids_of, probes};
 use ostraca_process_tests::cluster::{ALL, NO_STORE, Options};
-use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::load::closed_loop;
-use ostraca_process_tests::pulse::{Pulse, spread};
-use ostraca_process_tests::{Cluster, parts};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::probe_load::{ProbeLoad, spread};
+use ostraca_process_tests::{Cluster, artifacts};
 use serde_json::Value;
 
 use crate::{Bench, IN_FLIGHT, sessions};
@@ -47,7 +47,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
 async fn start(roles: [&str; 3], shards: u32) -> Result<(Cluster, Vec<Client>)> {
     let options = Options { shards, proxied: false, ..Options::new("bench", &roles) };
     let mut cluster = Cluster::start(&options).await?;
-    cluster.settled().await?;
+    cluster.wait_settled().await?;
     let mut clients = Vec::new();
     for node in 0..cluster.len() {
         clients.push(cluster.client(node).await?);
@@ -61,16 +61,16 @@ async fn hand_offs(bench: &mut Bench, entities: usize, aim: f64) -> Result<()> {
     let hosts = "manager,host,gateway";
     let (mut cluster, clients) = start(["store,manager,gateway", hosts, hosts], 1).await?;
     let ids: Vec<_> = ids_of(1, 1, "moved").take(entities).collect();
-    let mut pulse = Pulse::start(&[&clients[0]], &ids);
+    let mut pulse = ProbeLoad::start(&[&clients[0]], &ids);
     warm(&pulse, entities).await?;
     let mut pauses = Vec::new();
     for _ in 0..HAND_OFFS {
-        let view = cluster.settled().await?;
+        let view = cluster.wait_settled().await?;
         let owner = view.owner(1).context("no owner")?.to_owned();
         let from = Instant::now();
         drained(&clients[0], &owner).await?;
         cluster.wait("another owns the shard", |view| view.owner(1) != Some(&owner)).await?;
-        cluster.settled().await?;
+        cluster.wait_settled().await?;
         warm(&pulse, entities).await?;
         pauses.extend(pulse.longest(from, Instant::now()).into_iter().flatten());
         let mut undone = clients[0].drain(&owner, true).await?;
@@ -87,7 +87,7 @@ async fn hand_offs(bench: &mut Bench, entities: usize, aim: f64) -> Result<()> {
 }
 
 /// Waits until every entity has answered anew.
-async fn warm(pulse: &Pulse, entities: usize) -> Result<()> {
+async fn warm(pulse: &ProbeLoad, entities: usize) -> Result<()> {
     let (from, until) = (Instant::now(), Instant::now() + Duration::from_secs(60));
     while pulse.answered_since(from) < entities {
         ensure!(Instant::now() < until, "not every entity answers");
@@ -126,9 +126,9 @@ async fn drain(bench: &mut Bench) -> Result<()> {
     let shards = 900;
     let (mut cluster, clients) = start([ALL, NO_STORE, NO_STORE], shards).await?;
     let ids = probes(shards);
-    let mut pulse = Pulse::start(&[&clients[0], &clients[1]], &ids);
+    let mut pulse = ProbeLoad::start(&[&clients[0], &clients[1]], &ids);
     warm(&pulse, ids.len()).await?;
-    let view = cluster.settled().await?;
+    let view = cluster.wait_settled().await?;
     let owned: Vec<bool> = (1..=shards).map(|shard| view.owner(shard) == Some("n3")).collect();
     let from = Instant::now();
     let total = drained(&clients[0], "n3").await?;
@@ -151,11 +151,11 @@ async fn fail_over(bench: &mut Bench) -> Result<()> {
     let shards = 300;
     let (mut cluster, clients) = start([ALL, NO_STORE, NO_STORE], shards).await?;
     let ids = probes(shards);
-    let mut pulse = Pulse::start(&[&clients[0], &clients[1]], &ids);
+    let mut pulse = ProbeLoad::start(&[&clients[0], &clients[1]], &ids);
     let mut firsts = Vec::new();
     for _ in 0..KILLS {
         let view = cluster.wait("the shards are balanced", |view| view.balanced()).await?;
-        cluster.settled().await?;
+        cluster.wait_settled().await?;
         warm(&pulse, ids.len()).await?;
         let owned = |id: &String| view.owner(shard_of(id, shards).0) == Some("n3");
         let at = Instant::now();
@@ -180,7 +180,7 @@ async fn fail_over(bench: &mut Bench) -> Result<()> {
 async fn across(bench: &mut Bench) -> Result<()> {
     let (mut cluster, clients) =
         start(["store,manager,gateway", "host,gateway", "host,gateway"], 64).await?;
-    let view = cluster.settled().await?;
+    let view = cluster.wait_settled().await?;
     let owned = (1..=64).filter(|shard| view.owner(*shard) == Some("n2"));
     let ids: Vec<String> = owned.flat_map(|shard| ids_of(shard, 64, "p8").take(16)).collect();
     ensure!(!ids.is_empty(), "n2 owns no shard");
@@ -218,7 +218,7 @@ async fn across(bench: &mut Bench) -> Result<()> {
 
 /// The core's own measurement of a plan.
 fn planning(bench: &mut Bench) -> Result<()> {
-    let said = parts::example("ostraca-core", "planning")?;
+    let said = artifacts::example("ostraca-core", "planning")?;
     let line = said.lines().find(|line| line.starts_with('{')).context("no line of JSON")?;
     let found: Value = serde_json::from_str(line)?;
     let found = &found["P9"];

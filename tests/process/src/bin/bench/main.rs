@@ -11,10 +11,10 @@
 //! many entities sleep for P5; `SETTLE=n` (default 60) how many seconds after an attack of the zoo memory is looked at.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
-mod bare;
+mod baseline;
 mod cluster;
+mod hostile_guests;
 mod memory;
-mod zoo;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ostraca_client::{Client, Entity, Session};
-use ostraca_process_tests::home::deploy_example;
-use ostraca_process_tests::load::{Measured, Next, closed_loop, open_loop};
+use ostraca_process_tests::load::{LoadResult, Next, closed_loop, open_loop};
+use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_process_tests::preload::Allocations;
-use ostraca_process_tests::{Home, Node, parts};
+use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 use serde::Serialize;
 
-use self::bare::{Bare, Used};
+use self::baseline::{Baseline, Used};
 
 const ENTITIES: u64 = 1_000;
 /// Commands under way in all.
@@ -46,7 +46,7 @@ const TOUCHED_A_SECOND: u32 = 1_000;
 async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let done = match (arguments.next().as_deref(), arguments.next()) {
-        (Some(part), Some(dir)) => match bare::served(part, Path::new(&dir)).await {
+        (Some(part), Some(dir)) => match baseline::served(part, Path::new(&dir)).await {
             Some(done) => done,
             None => run().await,
         },
@@ -123,13 +123,13 @@ async fn run() -> Result<()> {
     let spread = number("SESSIONS").unwrap_or(SESSIONS).clamp(1, IN_FLIGHT);
     let mut bench = Bench { only, time, sessions: spread, lines: Vec::new() };
     println!("bench: building the guests (half a minute the first time)");
-    parts::module("counter")?;
+    artifacts::module("counter")?;
     println!(
         "{:<26}{:>12} {:<8}{:>12}{:>6}{:>9}  settings",
         "what", "value", "unit", "aim", "met", "ratio"
     );
-    let home = Home::init("bench")?;
-    let bare = bare::measure(&mut bench, &home).await?;
+    let home = NodeDir::init("bench")?;
+    let bare = baseline::measure(&mut bench, &home).await?;
     if ["P1", "P2", "P3", "P4"].iter().any(|id| bench.wants(id)) {
         single(&mut bench, &home, &bare).await?;
     }
@@ -142,9 +142,9 @@ async fn run() -> Result<()> {
     cluster::run(&mut bench).await?;
     // It takes ten minutes: only where it is named.
     if bench.only.is_some() && bench.wants("ZOO") {
-        zoo::run(&mut bench).await?;
+        hostile_guests::run(&mut bench).await?;
     }
-    let dir = parts::profile_dir()?;
+    let dir = artifacts::profile_dir()?;
     let file = dir.parent().unwrap_or(&dir).join("bench");
     std::fs::create_dir_all(&file)?;
     let file = file.join("results.json");
@@ -154,9 +154,9 @@ async fn run() -> Result<()> {
 }
 
 /// P1 to P4.
-async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
+async fn single(bench: &mut Bench, home: &NodeDir, bare: &Baseline) -> Result<()> {
     let spread = bench.sessions;
-    let mut node = Node::start(home)?;
+    let mut node = NodeProcess::start(home)?;
     let client = Client::connect(home.profile(node.address)?).await?;
     deploy_example(&client, "counter").await?;
 
@@ -238,12 +238,12 @@ async fn single(bench: &mut Bench, home: &Home, bare: &Bare) -> Result<()> {
 async fn busy(
     bench: &mut Bench,
     id: &str,
-    node: &Node,
+    node: &NodeProcess,
     client: &Client,
     in_flight: usize,
     next: Arc<Next>,
     settings: &str,
-) -> Result<Measured> {
+) -> Result<LoadResult> {
     let sessions = sessions(client, bench.sessions.min(in_flight));
     let each = in_flight / sessions.len();
     let warm = Instant::now() + Duration::from_secs(2);
@@ -257,10 +257,10 @@ async fn busy(
 
 /// What P1's turns ask of the allocator: in a run of its own, which counting makes slower.
 async fn allocations(bench: &mut Bench) -> Result<()> {
-    let home = Home::init("bench-allocations")?;
-    let counts = tempfile::tempdir_in(parts::scratch("allocations")?)?;
+    let home = NodeDir::init("bench-allocations")?;
+    let counts = tempfile::tempdir_in(artifacts::scratch("allocations")?)?;
     let counts = Allocations::new(counts.path())?;
-    let node = Node::start_as(&home, |command| counts.on(command))?;
+    let node = NodeProcess::start_as(&home, |command| counts.on(command))?;
     let client = Client::connect(home.profile(node.address)?).await?;
     deploy_example(&client, "counter").await?;
     let (spread, next) = (bench.sessions, own("own", ENTITIES, bench.sessions));
@@ -279,7 +279,7 @@ async fn allocations(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-fn waits(bench: &mut Bench, id: &str, found: &Measured, settings: &str) {
+fn waits(bench: &mut Bench, id: &str, found: &LoadResult, settings: &str) {
     for percent in [50.0, 99.0] {
         let wait = micros(found.percentile(percent));
         bench.line(&format!("{id} p{percent:.0}"), (wait, "us"), None, None, settings);
@@ -287,9 +287,9 @@ fn waits(bench: &mut Bench, id: &str, found: &Measured, settings: &str) {
 }
 
 /// Starts the node anew: every entity sleeps, its state on disk.
-fn asleep(home: &Home, node: Node) -> Result<Node> {
+fn asleep(home: &NodeDir, node: NodeProcess) -> Result<NodeProcess> {
     node.stop()?;
-    Node::start(home)
+    NodeProcess::start(home)
 }
 
 fn sessions(client: &Client, count: usize) -> Vec<Session> {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ostraca_client::Client;
-use ostraca_process_tests::home::deploy_example;
 use ostraca_process_tests::load::closed_loop;
-use ostraca_process_tests::{Home, Node};
+use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::{NodeDir, NodeProcess};
 
 use super::{Bench, IN_FLIGHT, named, sessions};
 
@@ -20,8 +20,8 @@ const ASLEEP: u64 = 50_000;
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let asleep = std::env::var("ENTITIES").ok().and_then(|text| text.parse().ok());
     let asleep: u64 = asleep.unwrap_or(ASLEEP);
-    let home = Home::init("bench-memory")?;
-    let mut node = Node::start(&home)?;
+    let home = NodeDir::init("bench-memory")?;
+    let mut node = NodeProcess::start(&home)?;
     let client = Client::connect(home.profile(node.address)?).await?;
     deploy_example(&client, "counter").await?;
 
@@ -34,7 +34,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     touch(bench, &client, asleep).await?;
     client.close().await;
     node.stop()?;
-    node = Node::start(&home)?;
+    node = NodeProcess::start(&home)?;
     let client = Client::connect(home.profile(node.address)?).await?;
     let resident = node.resident_kib()? as f64 / 1_024.0;
     let settings = format!("{asleep} counters asleep, their state on disk");

@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn a_node_that_leaves_before_registering_never_registers() {
     let mut alone = Alone::new(HOST, Settings::default());
-    assert_eq!(alone.tell(Event::Leave), [Action::Left]);
-    assert_eq!(alone.tell(Event::RowsListed(Some(Vec::new()))), []);
+    assert_eq!(alone.handle(Event::Leave), [Action::Left]);
+    assert_eq!(alone.handle(Event::RowsListed(Some(Vec::new()))), []);
     assert_eq!(alone.wait(1_000), []);
 }
 
@@ -14,8 +14,8 @@ fn a_node_that_leaves_before_registering_never_registers() {
 fn a_node_that_leaves_during_registration_does_not_retry() {
     let mut alone = Alone::new(HOST, Settings::default());
     // The first life registers in vain, and the rows are listed anew.
-    alone.tell(Event::RowsListed(Some(Vec::new())));
-    alone.tell(Event::Leave);
+    alone.handle(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::Leave);
     alone.written(Err(WriteError::Conflict(None)));
     assert_eq!(writes(&alone.wait(1_000)), Vec::<&RowKey>::new());
 }
@@ -29,8 +29,8 @@ fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
     alone.manager(1, member("m", 1));
     alone.learn(key("b"), Row::Node(other));
     alone.shards(&[(1, Some(me)), (1, Some(member("b", 1)))]);
-    alone.tell(Event::ShardServing { shard: ShardId(1), epoch: Epoch(1) });
-    let mut actions = alone.tell(Event::Leave);
+    alone.handle(Event::ShardServing { shard: ShardId(1), epoch: Epoch(1) });
+    let mut actions = alone.handle(Event::Leave);
     actions.extend(alone.all_done());
     assert!(own(&alone).is_leaving());
     (alone, actions)
@@ -63,7 +63,7 @@ fn s10_a_leaving_node_waits_for_its_hand_offs() {
 fn s10_a_node_leaves_when_no_row_names_it() {
     let (mut alone, _) = leaves(host_row());
     let (shard, epoch) = (ShardId(1), Epoch(1));
-    alone.tell(Event::ShardStopped { shard, epoch });
+    alone.handle(Event::ShardStopped { shard, epoch });
     alone.wait(10);
     assert!(!goodbye(&alone), "its row names it, and the next owner may be another life of it");
     let b = Some(member("b", 1));
@@ -79,14 +79,14 @@ fn s10_a_node_does_not_leave_before_its_shards_stop() {
     assert!(stops(&actions));
     alone.wait(10);
     assert!(!goodbye(&alone));
-    alone.tell(Event::ShardStopped { shard: ShardId(1), epoch: Epoch(1) });
+    alone.handle(Event::ShardStopped { shard: ShardId(1), epoch: Epoch(1) });
     assert!(goodbye(&alone));
 }
 
 #[test]
 fn s10_a_node_has_left_only_once_its_row_says_so() {
     let mut alone = Alone::registered(HOST);
-    alone.tell(Event::Leave);
+    alone.handle(Event::Leave);
     let renewed = alone.writes[0].1.clone();
     // The watch tells its renewal sooner than the answer comes.
     let actions = alone.learn(key("me"), renewed);
@@ -104,14 +104,14 @@ fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
         adopted(&alone.shards(&[(1, Some(me))]))
     };
     let mut alone = Alone::registered(HOST);
-    alone.tell(Event::Leave);
+    alone.handle(Event::Leave);
     assert_eq!(given(&mut alone), [(1, 1)], "nobody can know yet");
     let (mut alone, _) = leaves(host_row());
     let me = alone.me();
     let both = [(1, Some(me.clone())), (2, Some(me))];
     assert_eq!(adopted(&alone.shards(&both)), []);
     let mut alone = Alone::registered(HOST);
-    alone.tell(Event::LeaveNow);
+    alone.handle(Event::LeaveNow);
     assert_eq!(given(&mut alone), []);
     // One that an operator drains serves what it is given, as there may be no other.
     let mut alone = Alone::registered(HOST);
@@ -124,7 +124,7 @@ fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
 fn s10_a_manager_leaves_even_while_a_write_is_pending() {
     let mut alone = leader(4, Vec::new());
     let seals = alone.writes.remove(0);
-    alone.tell(Event::LeaveNow);
+    alone.handle(Event::LeaveNow);
     assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it leaves");
     alone.done();
     assert!(goodbye(&alone), "{seals:?} is not answered");

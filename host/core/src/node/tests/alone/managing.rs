@@ -31,9 +31,9 @@ fn no_rebalance_is_sent_to_a_former_incarnation() {
     let said = |actions: Vec<Action>| {
         actions.into_iter().any(|action| matches!(action, Action::Send { .. }))
     };
-    assert!(!said(alone.tell(Event::Rebalance)));
+    assert!(!said(alone.handle(Event::Rebalance)));
     alone.manager(4, member("m", 1));
-    assert!(said(alone.tell(Event::Rebalance)));
+    assert!(said(alone.handle(Event::Rebalance)));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn r10_an_unanswered_seal_is_read_until_it_is_known() {
     assert_eq!(alone.machine.managing_term(), Some(1), "it was written");
 
     let (mut alone, _) = unanswered();
-    alone.tell(Event::RowObserved { key: RowKey::Assignments(0), value: None });
+    alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it was not");
 
     let (mut alone, _) = unanswered();
@@ -171,11 +171,11 @@ fn a_drain_mark_is_rewritten_only_if_its_answer_is_lost() {
     alone.learn(key("b"), row(9, HOST));
     // A renewal of its own is under way, which has nothing to do with it.
     alone.wait(Settings::default().renew_interval);
-    alone.tell(Event::Drain { node: "b".into(), draining: true });
+    alone.handle(Event::Drain { node: "b".into(), draining: true });
     alone.wait(1);
     assert_eq!((drains(&alone), alone.writes.len()), (1, 2));
     let (number, _) = alone.writes.pop().expect("the drain");
-    alone.tell(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
+    alone.handle(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
     alone.wait(retry - 1);
     assert_eq!(drains(&alone), 0, "not again at once");
     alone.wait(1);
@@ -199,7 +199,7 @@ fn a_replaced_manager_still_completes_its_own_renewal() {
 fn a_manager_that_slept_restarts_its_silence_timeouts() {
     let manager = Roles { manager: true, ..Roles::default() };
     let mut alone = Alone::new(manager, Settings::default());
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.all_done();
     let renewed = |roles, renewals| match row(1, roles) {
         Row::Node(row) => Row::Node(NodeRow { renewals, ..row }),
@@ -219,7 +219,7 @@ fn a_manager_that_slept_restarts_its_silence_timeouts() {
         store_available: true,
         ..NodeReport::default()
     };
-    alone.tell(Event::Received { from, message: ControlMessage::Report(Box::new(report)) });
+    alone.handle(Event::Received { from, message: ControlMessage::Report(Box::new(report)) });
     let unheard = Settings::default().manager_silence_timeout;
     alone.wait(unheard + 1_000);
     let woke = alone.now;
@@ -256,8 +256,8 @@ fn r8_relisted_rows_count_as_just_renewed() {
             alone.all_done();
             alone.wait(100);
             if listed && alone.now == began + lease {
-                alone.tell(Event::WatchLost);
-                alone.tell(Event::RowsListed(Some(Vec::new())));
+                alone.handle(Event::WatchLost);
+                alone.handle(Event::RowsListed(Some(Vec::new())));
             }
             assert!(alone.now < began + 10 * lease);
         }

@@ -6,13 +6,13 @@ use super::*;
 fn r7_a_node_registers_only_after_listing_the_rows() {
     let mut alone = Alone::new(HOST, Settings::default());
     assert_eq!(alone.wait(1_000), []);
-    assert_eq!(writes(&alone.tell(Event::RowsListed(Some(Vec::new())))), [&key("me")]);
+    assert_eq!(writes(&alone.handle(Event::RowsListed(Some(Vec::new())))), [&key("me")]);
 }
 
 #[test]
 fn rows_are_listed_again_after_an_unanswered_registration() {
     let mut alone = Alone::new(HOST, Settings::default());
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     assert_eq!(alone.written(Err(WriteError::Unknown)), []);
     let retry = Settings::default().store_retry_interval;
     assert_eq!(alone.wait(retry - 1), []);
@@ -52,7 +52,7 @@ fn a_node_wakes_for_its_renewals() {
 fn a_due_report_causes_no_busy_loop() {
     let settings = Settings { report_delay: 0, ..Settings::default() };
     let mut alone = Alone::new(HOST, settings);
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.done();
     let me = alone.me();
     alone.learn(key("m"), row(1, Roles::ALL));
@@ -107,12 +107,12 @@ fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     let mut alone = Alone::registered(HOST);
     let lease = Settings::default().lease;
     assert!(
-        !counted(&alone.tell(Event::LeaseSettingsChanged(agreed(1, lease)))),
+        !counted(&alone.handle(Event::LeaseSettingsChanged(agreed(1, lease)))),
         "the lease is the same"
     );
     alone.all_done();
     assert!(
-        counted(&alone.tell(Event::LeaseSettingsChanged(agreed(2, 1_000)))),
+        counted(&alone.handle(Event::LeaseSettingsChanged(agreed(2, 1_000)))),
         "it relies on less at once"
     );
     let until = alone.now + lease;
@@ -124,7 +124,7 @@ fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     }
     assert!(rows.len() > 20);
     alone.now += 1;
-    assert!(!counted(&alone.tell(Event::LeaseSettingsChanged(agreed(3, 5_000)))));
+    assert!(!counted(&alone.handle(Event::LeaseSettingsChanged(agreed(3, 5_000)))));
     let Row::Node(row) = &alone.writes[0].1 else { panic!("its own row") };
     assert_eq!((row.lease, row.settings_revision), (5_000, 3), "a longer one is said at once");
     let relied =
@@ -152,7 +152,7 @@ fn r8_a_drain_mark_set_by_others_is_no_renewal() {
 #[test]
 fn r7_a_drain_mark_set_during_registration_is_kept() {
     let mut alone = Alone::new(HOST, Settings::default());
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     let (number, row) = alone.writes.remove(0);
     let Row::Node(row) = row else { panic!("its own row") };
     // The watch tells its row, and the mark that somebody set on it, before the answer comes.
@@ -160,7 +160,7 @@ fn r7_a_drain_mark_set_during_registration_is_kept() {
     let registered = alone.revision;
     let marked = NodeRow { draining: true, ..row };
     alone.learn(key("me"), Row::Node(marked.clone()));
-    alone.tell(Event::RowWritten { request_id: number, result: Ok(registered) });
+    alone.handle(Event::RowWritten { request_id: number, result: Ok(registered) });
     // Its first renewal meets the mark, and the next one carries it on.
     let expects = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
@@ -177,7 +177,8 @@ fn r7_a_drain_mark_set_during_registration_is_kept() {
         let standing = Some((Row::Node(marked), registered + 1));
         let result = Err(WriteError::Conflict(standing));
         let (_, expected) =
-            expects(&alone.tell(Event::RowWritten { request_id: number, result })).expect("again");
+            expects(&alone.handle(Event::RowWritten { request_id: number, result }))
+                .expect("again");
         assert_eq!(expected, Some(registered + 1), "it would lose its lease");
     }
 }
@@ -186,7 +187,7 @@ fn r7_a_drain_mark_set_during_registration_is_kept() {
 fn a_failed_listing_of_rows_is_retried_after_a_pause() {
     let mut alone = Alone::new(HOST, Settings::default());
     let retry = Settings::default().store_retry_interval;
-    assert_eq!(alone.tell(Event::RowsListed(None)), []);
+    assert_eq!(alone.handle(Event::RowsListed(None)), []);
     assert_eq!(alone.wait(retry - 1), []);
     assert_eq!(alone.wait(1), [Action::ListRows]);
 }
@@ -201,11 +202,11 @@ fn r8_a_longer_lease_is_written_at_once_after_a_shorter_one() {
         manager_silence_timeout: 6_000,
     };
     let mut alone = Alone::registered(HOST);
-    alone.tell(Event::LeaseSettingsChanged(agreed(1, 1_000)));
+    alone.handle(Event::LeaseSettingsChanged(agreed(1, 1_000)));
     alone.all_done();
     assert_eq!(own(&alone).lease, Settings::default().lease, "somebody may rely on it");
     alone.now += 1;
-    alone.tell(Event::LeaseSettingsChanged(agreed(2, 5_000)));
+    alone.handle(Event::LeaseSettingsChanged(agreed(2, 5_000)));
     alone.all_done();
     assert_eq!((own(&alone).lease, own(&alone).settings_revision), (5_000, 2));
 }

@@ -8,7 +8,7 @@ fn r11_a_shard_is_held_under_the_epoch_of_its_row() {
     let me = alone.me();
     assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), [(1, 1)]);
     assert_eq!(alone.machine.held_shards().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), false)]);
-    alone.tell(Event::ShardServing { shard: ShardId(1), epoch: Epoch(1) });
+    alone.handle(Event::ShardServing { shard: ShardId(1), epoch: Epoch(1) });
     assert_eq!(alone.machine.held_shards().collect::<Vec<_>>(), [(ShardId(1), Epoch(1), true)]);
     let actions = alone.shards(&[(3, Some(me))]);
     assert_eq!((forgot(&actions), adopted(&actions)), (vec![(1, 1)], vec![(1, 3)]));
@@ -25,7 +25,7 @@ fn r5_a_refused_claim_is_reported_until_its_row_is_above_it() {
     alone.manager(1, member("m", 1));
     alone.shards(&[(2, Some(me.clone())), (1, None)]);
     let (shard, epoch) = (ShardId(1), Epoch(2));
-    alone.tell(Event::ShardLost { shard, epoch, current_epoch: Some(Epoch(5)) });
+    alone.handle(Event::ShardLost { shard, epoch, current_epoch: Some(Epoch(5)) });
     let refused = [(shard, epoch, Epoch(5))];
     assert_eq!(reported(&alone.wait(20)).expect("a report").refused_claims, refused);
     // The same chunk is written again, for another shard.
@@ -39,9 +39,9 @@ fn r5_a_refused_claim_is_reported_until_its_row_is_above_it() {
 fn r9_no_shard_is_adopted_after_a_lapse_or_without_rows() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
-    alone.tell(Event::WatchLost);
+    alone.handle(Event::WatchLost);
     assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), []);
-    assert_eq!(adopted(&alone.tell(Event::RowsListed(Some(Vec::new())))), [(1, 1)]);
+    assert_eq!(adopted(&alone.handle(Event::RowsListed(Some(Vec::new())))), [(1, 1)]);
     alone.wait(Settings::default().lease);
     assert!(alone.machine.is_suspended());
     assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone())), (1, Some(me))])), []);
@@ -71,20 +71,20 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
     let Settings { lease, renew_interval: renew, store_retry_interval: retry, .. } =
         Settings::default();
     let mut alone = Alone::of(HOST, Settings::default(), 8);
-    alone.tell(Event::RowsListed(Some(Vec::new())));
+    alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.done();
     let me = alone.me();
     let mine = |epoch| (epoch, Some(me.clone()));
     alone.shards(&[mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5), mine(5)]);
     for shard in 1..=5 {
-        alone.tell(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(5) });
+        alone.handle(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(5) });
     }
     alone.wait(renew);
     let answer = alone.writes.remove(0).0;
     alone.wait(lease);
     assert!(alone.machine.is_suspended());
     // The answer to its next renewal.
-    alone.tell(Event::RowWritten { request_id: answer, result: Err(WriteError::Unknown) });
+    alone.handle(Event::RowWritten { request_id: answer, result: Err(WriteError::Unknown) });
     let number = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
             Action::ReadClaims { request_id: number, shards } => {
@@ -103,7 +103,7 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
         alone.wait(10);
     }
     let first = number(&alone.done()).expect("its claims are read");
-    alone.tell(Event::ClaimsRead { request_id: first, claims: None });
+    alone.handle(Event::ClaimsRead { request_id: first, claims: None });
     assert_eq!(number(&alone.wait(retry - 1)), None);
     let second = number(&alone.wait(1)).expect("they are read again");
     assert!(second > first);
@@ -119,9 +119,9 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
         claim("b", theirs, 5),
         claim("b", theirs, 6),
     ];
-    let late = alone.tell(Event::ClaimsRead { request_id: first, claims: Some(vec![None; 8]) });
+    let late = alone.handle(Event::ClaimsRead { request_id: first, claims: Some(vec![None; 8]) });
     assert_eq!(forgot(&late), [], "an answer that was given up");
-    let actions = alone.tell(Event::ClaimsRead { request_id: second, claims: Some(claims) });
+    let actions = alone.handle(Event::ClaimsRead { request_id: second, claims: Some(claims) });
     assert_eq!(forgot(&actions), [(2, 5), (3, 5), (4, 5), (5, 5), (8, 5)]);
     assert!(!alone.machine.is_suspended());
     let held: Vec<_> = alone.machine.held_shards().map(|(shard, ..)| shard.0).collect();
@@ -151,7 +151,7 @@ fn a8_only_a_current_hand_off_buffers_messages() {
             id: id(number),
             revision,
         };
-        let actions = alone.tell(Event::Received { from: member("m", 1), message: talk });
+        let actions = alone.handle(Event::Received { from: member("m", 1), message: talk });
         let acked = |it: &Action| {
             matches!(it, Action::Send { message: ControlMessage::BeginHandOffAck { .. }, .. })
         };
@@ -176,7 +176,7 @@ fn a11_a_hand_off_of_a_later_epoch_drops_the_held_shard() {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), me.incarnation);
         let id = crate::rows::HandOffId { term: 1, number: 1 };
         let talk = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
-        let actions = alone.tell(Event::Received { from: member("m", 1), message: talk });
+        let actions = alone.handle(Event::Received { from: member("m", 1), message: talk });
         let stopped = ControlMessage::ShardStopped { term: 1, shard, epoch, incarnation, id };
         let said = Action::Send { to: "m".into(), message: stopped };
         (forgot(&actions), actions.contains(&said))
@@ -194,12 +194,12 @@ fn a_report_says_which_shards_serve() {
     let mine = (1, Some(me.clone()));
     alone.shards(&[mine.clone(), mine.clone(), mine]);
     for shard in [2, 3] {
-        alone.tell(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(1) });
+        alone.handle(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(1) });
     }
     let id = crate::rows::HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(3), Epoch(1), me.incarnation);
     let talk = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
-    alone.tell(Event::Received { from: member("m", 1), message: talk });
+    alone.handle(Event::Received { from: member("m", 1), message: talk });
     let report = reported(&alone.wait(20)).expect("a report");
     let serving: Vec<_> = report.shards.iter().map(|held| held.serving).collect();
     assert_eq!(serving, [false, true, false], "it claims, it serves, it stops");

@@ -1,0 +1,162 @@
+//! What is past: what no node will ever look at again, thrown away after each step.
+
+use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::node::{ControlMessage, NodeReport, WriteError};
+use ostraca_core::rows::{Assignment, HandOffId, Member, NodeStatus, Row, RowKey, index_in_chunk};
+
+use crate::proof;
+use crate::state::{Call, DelayedRequest, Process, State, hash};
+
+/// Throws away what is past.
+pub fn clear(state: &mut State) {
+    clear_talks(state);
+    clear_requests(state);
+    clear_history(state);
+}
+
+/// Whether this will never do anything when it comes, nor what it is answered with.
+pub fn is_irrelevant(state: &State, to: usize, from: &Member, talk: &ControlMessage) -> bool {
+    let Some(process) = &state.nodes[to] else { return true };
+    if !process.machine.is_irrelevant(from, talk) {
+        return false;
+    }
+    let answer = match *talk {
+        ControlMessage::BeginHandOff { term, shard, epoch, id, .. } => {
+            ControlMessage::BeginHandOffAck { term, shard, epoch, id }
+        }
+        ControlMessage::HandOff { term, shard, epoch, incarnation, id } => {
+            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }
+        }
+        _ => return true,
+    };
+    // An answer bears no more of who gives it than the name.
+    let me = Member { node: State::name(to), incarnation: from.incarnation };
+    match &state.nodes[State::number(&from.node)] {
+        Some(asker) => asker.machine.is_irrelevant(&me, &answer),
+        None => true,
+    }
+}
+
+fn clear_talks(state: &mut State) {
+    let is_report = |talk: &ControlMessage| matches!(talk, ControlMessage::Report(_));
+    let mut links = std::mem::take(&mut state.links);
+    let mut gone = Vec::new();
+    links.retain(|(_, to), queue| {
+        // Of reports the last that came counts: one that tells nothing may still end what one before it told.
+        let mut behind = false;
+        queue.retain(|(from, talk)| {
+            let copies = || {
+                let mut all = state.strays.iter();
+                all.any(|(life, at, talk)| at == to && life.node == from.node && is_report(talk))
+            };
+            let follows = is_report(talk) && (behind || copies());
+            let keep = follows || !is_irrelevant(state, *to, from, talk);
+            behind |= keep && is_report(talk);
+            if !keep && state.proof.is_some() {
+                gone.push((from.clone(), *to, talk.clone()));
+            }
+            keep
+        });
+        !queue.is_empty()
+    });
+    let mut strays = std::mem::take(&mut state.strays);
+    strays.retain_mut(|(from, to, talk)| {
+        let keep = match talk {
+            ControlMessage::Report(report) => {
+                blank(state, *to, from, report);
+                state.nodes[*to].is_some() && (state.budget.restarts > 0 || !is_gone(state, from))
+            }
+            _ => !is_irrelevant(state, *to, from, talk),
+        };
+        if !keep && state.proof.is_some() && !is_report(talk) {
+            gone.push((from.clone(), *to, talk.clone()));
+        }
+        keep
+    });
+    strays.sort_by_cached_key(hash);
+    (state.links, state.strays) = (links, strays);
+    proof::thrown_away(state, gone);
+}
+
+/// A late report that tells nothing any more may still end what a later one told: all such are alike.
+fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
+    let agrees = |process: &Process| process.machine.is_report_irrelevant(from, report);
+    if state.nodes[to].as_ref().is_some_and(agrees) {
+        let incarnation = report.incarnation;
+        *report = NodeReport { incarnation, store_available: true, ..NodeReport::default() };
+    }
+}
+
+/// Whether a life is over and no other of its node will be, while no process is started again.
+fn is_gone(state: &State, life: &Member) -> bool {
+    state.nodes[State::number(&life.node)].is_none() && state.has_ended(life)
+}
+
+fn clear_requests(state: &mut State) {
+    let (rows, claims) = (&state.rows, &state.claims);
+    state.delayed_requests.retain(|late| match late {
+        DelayedRequest::Write(_, write) => {
+            rows.get(&write.key).map(|(_, at)| *at) == write.expected
+        }
+        DelayedRequest::Claim(claim) => {
+            claims.get(&claim.shard.shard).is_none_or(|standing| claim.supersedes(standing))
+        }
+    });
+    for late in &mut state.delayed_requests {
+        if let DelayedRequest::Write(_, write) = late {
+            // Nobody waits for its answer.
+            write.number = 0;
+        }
+    }
+    // They come in any order, and of two that are alike the second does nothing.
+    state.delayed_requests.sort_by_cached_key(hash);
+    state.delayed_requests.dedup();
+}
+
+fn clear_history(state: &mut State) {
+    let State { rows, nodes, claims, .. } = &*state;
+    let row = |shard: ShardId| match rows.get(&RowKey::for_shard(shard)) {
+        Some((Row::Assignments(row), _)) => row.assignments.get(index_in_chunk(shard)),
+        _ => None,
+    };
+    // Only a live row is judged.
+    let live = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Live);
+    let judged =
+        |node: &NodeId| rows.get(&RowKey::Node(node.clone())).is_some_and(|row| live(&row.0));
+    // Nobody claims below the claim that stands, and no row is written below the one that stands.
+    let claimed = |shard: ShardId| claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
+    // A row that was given up is taken up again by one that sees no higher one.
+    let seen = |shard: ShardId| {
+        let of = |process: &Process| process.machine.known_epoch(shard);
+        let least = nodes.iter().flatten().filter_map(of).min();
+        least.into_iter().chain(row(shard).map(|row| row.epoch)).min().unwrap_or(Epoch(0))
+    };
+    let known = |id: &HandOffId| {
+        let named = |row: &Assignment| row.hand_off.as_ref().is_some_and(|moving| moving.id == *id);
+        let in_row =
+            |row: &Row| matches!(row, Row::Assignments(row) if row.assignments.iter().any(named));
+        let in_talk = |talk: &ControlMessage| matches!(talk, ControlMessage::RowUpdate { row, .. } if in_row(row));
+        let in_call = |call: &Call| match call {
+            Call::Response(_, _, Err(WriteError::Conflict(Some((row, _))))) => in_row(row),
+            _ => false,
+        };
+        rows.values().any(|(row, _)| in_row(row))
+            || state.links.values().flatten().any(|(_, talk)| in_talk(talk))
+            || state.strays.iter().any(|(_, _, talk)| in_talk(talk))
+            || nodes.iter().flatten().any(|process| {
+                process.machine.may_continue_hand_off(*id)
+                    || process.calls.iter().any(in_call)
+                    || process.watch.iter().flatten().any(|(_, row, _)| in_row(row))
+            })
+    };
+    let renewed: Vec<_> = state.renewed.keys().filter(|node| !judged(node)).cloned().collect();
+    let named: Vec<_> =
+        state.named.keys().filter(|(shard, at)| *at < claimed(*shard)).copied().collect();
+    let given_up: Vec<_> =
+        state.given_up.iter().filter(|(shard, at)| *at < seen(*shard)).copied().collect();
+    let intents: Vec<_> = state.intents.iter().filter(|id| !known(id)).copied().collect();
+    state.renewed.retain(|node, _| !renewed.contains(node));
+    state.named.retain(|at, _| !named.contains(at));
+    state.given_up.retain(|at| !given_up.contains(at));
+    state.intents.retain(|id| !intents.contains(id));
+}

@@ -1,0 +1,167 @@
+//! What neighbours notice of guests that mean harm: `ONLY=ZOO`. Each attack goes on for as long as the neighbours are measured,
+//! who send at a steady rate. The aims: the neighbours' p99 at most three times that of an idle node, and the node's memory
+//! a minute later within a fifth of what it was.
+//!
+//! The control tells how much of a miss is the machine's: shells that loop and have nothing to do with the node. Where the
+//! control misses the aim, an attack that keeps the processors busy misses it too, whatever the node does.
+
+#[path = "../../../../../host/wasm/tests/common/handmade.rs"]
+mod handmade;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use handmade::{doubling, nested_loops, with_nested};
+use ostraca_client::{CallOptions, Client, Entity};
+use ostraca_process_tests::load::{LoadResult, open_loop};
+use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
+use ostraca_process_tests::{NodeDir, NodeProcess};
+
+use super::{Bench, micros, named, sessions};
+
+/// Commands of the neighbours a second.
+const RATE: u32 = 200;
+const NEIGHBOURS: u64 = 50;
+/// Seconds after an attack when memory is looked at.
+const SETTLE: u64 = 60;
+/// How many attack at the same time.
+const ATTACKERS: usize = 4;
+/// How often the neighbours are measured during each attack. The median counts: single figures vary tenfold.
+const TIMES: usize = 3;
+
+/// Does one round of an attack. Whether it is refused is not asked here.
+type Attack = Arc<dyn Fn(Arc<Client>, u64) -> Round + Send + Sync>;
+type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+const ADD: &str = "{\"key\":\"k\",\"by\":1}";
+
+fn attacks() -> [(&'static str, Attack); 6] {
+    [
+        ("doubling instances", deploys(with_nested(&doubling(26)))),
+        ("nested loops", deploys(nested_loops(20_000))),
+        ("huge error from start", sends("huge-start", "add", [ADD; 2])),
+        ("passivate in start", sends("passivate-start", "add", [ADD; 2])),
+        ("fast small keys", sends("keys", "fill", ["{\"keys\":5000,\"bytes\":1}"; 2])),
+        ("control characters", sends("control", "control", ["\"log\"", "\"panic\""])),
+    ]
+}
+
+/// Deploys a component, which is made before: making it takes longer than deploying it, on threads that measure.
+fn deploys(component: Vec<u8>) -> Attack {
+    let component = Bytes::from(component);
+    Arc::new(move |client, _| {
+        let component = component.clone();
+        Box::pin(async move {
+            let manifest = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
+            let _ = client.deploy(manifest, component, None).await;
+        })
+    })
+}
+
+/// Sends to a hundred entities, one body after the other.
+fn sends(id: &'static str, method: &'static str, bodies: [&'static str; 2]) -> Attack {
+    Arc::new(move |client, round| {
+        Box::pin(async move {
+            let entity = Entity::new("misbehaving", format!("{id}-{}", round % 100));
+            let options = CallOptions { timeout: Duration::from_secs(5), ..CallOptions::default() };
+            let body = bodies[(round % 2) as usize];
+            let _ = client.session().send(&entity, method, body, &options).await;
+        })
+    })
+}
+
+pub(super) async fn run(bench: &mut Bench) -> Result<()> {
+    let home = NodeDir::init("bench-zoo")?;
+    let node = NodeProcess::start(&home)?;
+    let client = Client::connect(home.profile(node.address)?).await?;
+    deploy_example(&client, "counter").await?;
+    let settle = std::env::var("SETTLE").ok().and_then(|seconds| seconds.parse().ok());
+    let settle = Duration::from_secs(settle.unwrap_or(SETTLE));
+    let limits = "[limits]\nmemory = \"32 MiB\"\n";
+    deploy_guest(&client, "misbehaving", limits).await?;
+    let neighbours = async |time: Duration| -> Result<LoadResult> {
+        let total = u64::from(RATE) * time.as_secs().max(1);
+        open_loop(&sessions(&client, 8), RATE, "add", total, named("near", NEIGHBOURS)).await
+    };
+    neighbours(Duration::from_secs(2)).await?;
+    let settings = format!("{NEIGHBOURS} neighbours, {RATE} commands a second");
+    let idle = neighbours(bench.time).await?.percentile(99.0);
+    bench.line("zoo idle p99", (micros(idle), "us"), None, None, &settings);
+    // The median, and all of them.
+    let repeated = async |time: Duration| -> Result<(Duration, String)> {
+        let mut found = Vec::new();
+        for _ in 0..TIMES {
+            found.push(neighbours(time).await?.percentile(99.0));
+        }
+        found.sort_unstable();
+        let all: Vec<_> = found.iter().map(|p99| format!("{:.0}", micros(*p99))).collect();
+        Ok((found[TIMES / 2], all.join(", ")))
+    };
+    let shells = Shells::start(ATTACKERS)?;
+    let (control, all) = repeated(bench.time).await?;
+    drop(shells);
+    let ratio = control.as_secs_f64() / idle.as_secs_f64();
+    let settings =
+        format!("control, {ATTACKERS} shells that loop; {all}; the ratio is to the idle node");
+    bench.line("zoo p99", (micros(control), "us"), None, Some(ratio), &settings);
+    for (name, attack) in attacks() {
+        let before = node.resident_kib()? as f64;
+        let attackers: Vec<_> = (0..ATTACKERS)
+            .map(|_| async {
+                Ok::<_, anyhow::Error>(Client::connect(home.profile(node.address)?).await?)
+            })
+            .collect();
+        let mut tasks = tokio::task::JoinSet::new();
+        for attacker in attackers {
+            let (client, attack) = (Arc::new(attacker.await?), attack.clone());
+            tasks.spawn(async move {
+                for round in 0.. {
+                    attack(client.clone(), round).await;
+                }
+            });
+        }
+        let (found, all) = repeated(bench.time).await?;
+        tasks.shutdown().await;
+        let ratio = found.as_secs_f64() / idle.as_secs_f64();
+        let settings =
+            format!("{name}, {ATTACKERS} at a time; {all}; the ratio is to the idle node");
+        let aim = Some(3.0 * micros(idle));
+        bench.line("zoo p99", (micros(found), "us"), aim, Some(ratio), &settings);
+        tokio::time::sleep(settle).await;
+        let after = node.resident_kib()? as f64;
+        let settings = format!("{name}, {} s later; the ratio is to before", settle.as_secs());
+        let aim = Some(before * 1.2 / 1024.0);
+        bench.line("zoo memory", (after / 1024.0, "MiB"), aim, Some(after / before), &settings);
+    }
+    client.close().await;
+    node.stop()?;
+    Ok(())
+}
+
+/// Processes that only loop, until this is dropped.
+struct Shells(Vec<Child>);
+
+impl Shells {
+    fn start(count: usize) -> Result<Self> {
+        let mut shells = Self(Vec::new());
+        for _ in 0..count {
+            shells.0.push(Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?);
+        }
+        Ok(shells)
+    }
+}
+
+impl Drop for Shells {
+    fn drop(&mut self) {
+        for shell in &mut self.0 {
+            // One that has ended needs no end.
+            let _ = shell.kill();
+            let _ = shell.wait();
+        }
+    }
+}

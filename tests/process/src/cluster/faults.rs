@@ -1,0 +1,123 @@
+//! What is done to nodes: started, killed, paused, ended, healed.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::{Cluster, PATIENCE};
+use crate::node::NodeProcess;
+
+impl Cluster {
+    /// Starts a node that does not run, on its address, and waits until it is ready.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn start_node(&mut self, node: usize) -> Result<()> {
+        let member = &mut self.members[node];
+        ensure!(member.node.is_none(), "n{} runs", node + 1);
+        let slow = &member.slow;
+        let preload = |command: &mut Command| {
+            if let Some((preload, _)) = slow {
+                preload.on(command);
+            }
+        };
+        member.node = Some(NodeProcess::start_as(&member.home, preload)?);
+        Ok(())
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn kill_9(&mut self, node: usize) -> Result<()> {
+        self.take(node)?.kill_9()
+    }
+
+    /// SIGTERM; waits for the end.
+    ///
+    /// # Errors
+    /// If it does not end in good order.
+    pub fn term(&mut self, node: usize) -> Result<()> {
+        let status = self.take(node)?.stop()?;
+        ensure!(status.success(), "n{} ended with {status}", node + 1);
+        Ok(())
+    }
+
+    /// SIGTERM, and does not wait: the node drains.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn send_sigterm(&self, node: usize) -> Result<()> {
+        self.process(node)?.signal(Signal::SIGTERM)
+    }
+
+    /// SIGSTOP: it is there, and does nothing.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn pause(&mut self, node: usize) -> Result<()> {
+        self.process(node)?.signal(Signal::SIGSTOP)?;
+        self.members[node].paused = true;
+        Ok(())
+    }
+
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn resume(&mut self, node: usize) -> Result<()> {
+        self.process(node)?.signal(Signal::SIGCONT)?;
+        self.members[node].paused = false;
+        Ok(())
+    }
+
+    /// Everything as it was: the network is good, every node that was started runs.
+    ///
+    /// # Errors
+    /// What a node says that does not start.
+    pub fn heal(&mut self, nodes: &[usize]) -> Result<()> {
+        if let Some(network) = &self.network {
+            network.heal();
+        }
+        for node in nodes {
+            if self.members[*node].paused {
+                self.resume(*node)?;
+            }
+            if !self.runs(*node) {
+                drop(self.members[*node].node.take());
+                self.start_node(*node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether its process is there.
+    #[must_use]
+    pub fn runs(&mut self, node: usize) -> bool {
+        self.members[node].node.as_mut().is_some_and(NodeProcess::runs)
+    }
+
+    /// Waits until a node that was told to end has ended.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ended(&mut self, node: usize) -> Result<()> {
+        let status = self.take(node)?.ended(PATIENCE)?;
+        ensure!(status.success(), "n{} ended with {status}", node + 1);
+        Ok(())
+    }
+
+    /// Its process.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn process(&self, node: usize) -> Result<&NodeProcess> {
+        self.members[node].node.as_ref().with_context(|| format!("n{} does not run", node + 1))
+    }
+
+    fn take(&mut self, node: usize) -> Result<NodeProcess> {
+        self.members[node].paused = false;
+        self.members[node].node.take().with_context(|| format!("n{} does not run", node + 1))
+    }
+}

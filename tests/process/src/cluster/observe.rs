@@ -1,0 +1,184 @@
+//! What is seen of a cluster: asked of its nodes directly, past the proxies.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ostraca_client::{Client, Profile};
+use tokio::time::timeout;
+
+use super::{Cluster, PATIENCE, View, impatient};
+use crate::artifacts;
+
+/// What an answer to a look at a node may take.
+const GLANCE: Duration = Duration::from_secs(3);
+
+impl Cluster {
+    /// A command of the program, asked of this node directly.
+    ///
+    /// # Errors
+    /// If it cannot be run; that it fails is in the output.
+    pub async fn command(&self, node: usize, arguments: &[&str]) -> Result<Output> {
+        let mut command = self.command_line(node)?;
+        command.args(arguments);
+        Ok(tokio::task::spawn_blocking(move || command.output()).await??)
+    }
+
+    /// The program, with a profile that names this node alone.
+    ///
+    /// # Errors
+    /// If the profile cannot be written.
+    pub fn command_line(&self, node: usize) -> Result<Command> {
+        let mut command = Command::new(artifacts::ostraca()?);
+        command.arg("--profile").arg(self.profile_file(node)?);
+        Ok(command)
+    }
+
+    /// A profile that names this node alone, in a file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn profile_file(&self, node: usize) -> Result<PathBuf> {
+        let path = self.members[node].home.dir().with_file_name("direct.toml");
+        self.direct(node).save(&path)?;
+        Ok(path)
+    }
+
+    fn direct(&self, node: usize) -> Profile {
+        let addresses = vec![self.members[node].listen.to_string()];
+        Profile { addresses, ..self.profile.clone() }
+    }
+
+    /// A client of this node alone, past its proxy.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn watcher(&mut self, node: usize) -> Result<&Client> {
+        if self.members[node].watcher.is_none() {
+            let connect = Client::connect_with(self.direct(node), impatient());
+            let client = timeout(GLANCE, connect).await.context("no answer")??;
+            self.members[node].watcher = Some(client);
+        }
+        self.members[node].watcher.as_ref().context("no watcher")
+    }
+
+    /// Asks every node for its events.
+    ///
+    /// # Errors
+    /// If one tells of a lease that lapsed or a node that died, or does not answer.
+    pub async fn check_no_lease_lapsed(&mut self) -> Result<()> {
+        for node in 0..self.len() {
+            let name = self.name(node);
+            let mut events = self.watcher(node).await?.events(false, 0).await?;
+            while let Some(page) = events.next().await? {
+                for event in page.events {
+                    let lost = ["lease-lapsed", "node-dead"].contains(&event.kind.as_str());
+                    ensure!(!lost, "{name} tells: {}", event.message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The cluster as this node sees it now.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn view_of(&mut self, node: usize) -> Result<View> {
+        self.process(node)?;
+        let client = self.watcher(node).await?;
+        let both =
+            async { Ok::<_, anyhow::Error>((client.nodes().await?, client.shards().await?)) };
+        let (nodes, shards) = timeout(GLANCE, both).await.context("no answer")??;
+        Ok(View { nodes, shards })
+    }
+
+    /// The cluster as the manager sees it, who alone knows what is served; else as whoever answers.
+    ///
+    /// # Errors
+    /// If nobody answers.
+    pub async fn view(&mut self) -> Result<View> {
+        let mut last = anyhow::anyhow!("no node runs");
+        for node in 0..self.len() {
+            if self.members[node].paused || !self.runs(node) {
+                continue;
+            }
+            match self.view_of(node).await {
+                Ok(view) => {
+                    let manager = view.manager().and_then(|name| self.place(name));
+                    let Some(manager) = manager.filter(|manager| *manager != node) else {
+                        return Ok(view);
+                    };
+                    if self.members[manager].paused || !self.runs(manager) {
+                        return Ok(view);
+                    }
+                    return Ok(self.view_of(manager).await.unwrap_or(view));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Looks until what is looked for is there.
+    ///
+    /// # Errors
+    /// After [`PATIENCE`], with what was seen last.
+    pub async fn wait(&mut self, what: &str, found: impl FnMut(&View) -> bool) -> Result<View> {
+        self.wait_for(PATIENCE, what, found).await
+    }
+
+    /// The same, for so long.
+    ///
+    /// # Errors
+    /// After `patience`, with what was seen last.
+    pub async fn wait_for(
+        &mut self,
+        patience: Duration,
+        what: &str,
+        mut found: impl FnMut(&View) -> bool,
+    ) -> Result<View> {
+        let until = Instant::now() + patience;
+        loop {
+            let view = self.view().await;
+            match view {
+                Ok(view) if found(&view) => return Ok(view),
+                Ok(view) if Instant::now() > until => {
+                    bail!("waited for {patience:?} until {what}; at last:\n{view}")
+                }
+                Err(error) if Instant::now() > until => {
+                    return Err(error.context(format!("waited for {patience:?} until {what}")));
+                }
+                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    /// Waits until every shard has a live owner that serves it, and there is a manager.
+    ///
+    /// # Errors
+    /// As [`Cluster::wait`].
+    pub async fn wait_settled(&mut self) -> Result<View> {
+        let shards = self.shards;
+        self.wait("every shard is served", |view| view.settled(shards)).await
+    }
+
+    /// The manager.
+    ///
+    /// # Errors
+    /// If there is none for long.
+    pub async fn manager(&mut self) -> Result<usize> {
+        let view = self.wait("there is a manager", |view| view.manager().is_some()).await?;
+        view.manager().and_then(|name| self.place(name)).context("no manager")
+    }
+
+    /// Who owns a shard.
+    ///
+    /// # Errors
+    /// If nobody does for long.
+    pub async fn owner_of(&mut self, shard: u32) -> Result<usize> {
+        let view = self.wait("the shard has an owner", |view| view.owner(shard).is_some()).await?;
+        view.owner(shard).and_then(|name| self.place(name)).context("no owner")
+    }
+}

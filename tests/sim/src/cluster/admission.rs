@@ -1,0 +1,400 @@
+//! What a gateway decides of a message before the router sees it, and after its answer: by the product's own checks,
+//! budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). What a node does in its sockets' place
+//! is here: it reads no more of a full connection, and of none once it stops.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_core::ids::ScopedSessionId as SessionKey;
+use ostraca_core::message::{Message, MessageKind, ReplyToken, codes};
+use ostraca_core::route::Action;
+use ostraca_wire::budget::{Account, Charge, OVERHEAD, Permit};
+use ostraca_wire::envelope::{TimeoutLimits, TypeInfo, check_namespace, resolve_method};
+use ostraca_wire::outcome::{node_starting, not_run};
+use ostraca_wire::proto::{self, Envelope, Problem};
+use ostraca_wire::validate::{self, InvalidFrame};
+use ostraca_wire::{Limits, problem};
+use prost::Message as _;
+
+use super::client_conns::{ClientConnId, ClientFrame};
+use super::client_cuts::Endpoint;
+use super::faults::Fault;
+use super::gateway::PendingMessage;
+use super::plan::{FROM, TO};
+use super::process::Pid;
+use super::{SimEvent, World};
+use crate::rng::Rng;
+use crate::violation::ViolationKind;
+
+/// Who all clients are, to budgets and types.
+pub(super) const PRINCIPAL: &str = "client/any";
+/// Bytes of a body that the types take.
+const BODY: u64 = 64;
+/// How often a node that stops looks whether all is answered.
+const ROUND: u64 = 5;
+/// Within this the last answers have arrived.
+const LINGER: u64 = 25;
+
+/// A rule of gateways that a test can switch off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// Messages are taken though there is no room for them (K19).
+    TakeWithoutRoom,
+    /// A message has as long as its sender says (R22).
+    UnboundDeadlines,
+    /// Messages are not looked at before they are taken (S11.6).
+    DontCheck,
+}
+
+/// What a client has at the gateway that it is connected to.
+#[derive(Debug)]
+pub(super) struct GatewayAccount {
+    account: Arc<Account>,
+    _place: Permit,
+}
+
+/// Bounds of every gateway in a run.
+#[derive(Clone, Debug)]
+pub(super) struct Bounds {
+    pub(super) limits: Limits,
+    pub(super) timeout_limits: TimeoutLimits,
+}
+
+impl Bounds {
+    pub(super) fn wide() -> Self {
+        let limits = Limits { max_message: 4 << 10, ..Limits::default() };
+        Self { limits, timeout_limits: TimeoutLimits { default_ms: 60_000, max_ms: 600_000 } }
+    }
+}
+
+/// A deployed type.
+pub(super) struct SimType {
+    name: Arc<str>,
+    methods: [(Arc<str>, MessageKind); 3],
+}
+
+impl SimType {
+    pub(super) fn new(name: &str) -> Self {
+        let methods = [
+            ("add".into(), MessageKind::Command),
+            ("take".into(), MessageKind::Command),
+            ("get".into(), MessageKind::Query),
+        ];
+        Self { name: name.into(), methods }
+    }
+}
+
+impl TypeInfo for SimType {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn admits(&self, principal: &str) -> bool {
+        principal == PRINCIPAL
+    }
+
+    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {
+        self.methods.iter().find(|(known, _)| **known == *name)
+    }
+
+    fn unknown_method(&self, name: &str) -> Problem {
+        problem("unknown-method", format!("`{}` has no method `{name}`", self.name))
+    }
+
+    fn max_message(&self) -> u64 {
+        BODY
+    }
+}
+
+impl World {
+    /// By dice of their own, so that other seeds stay what they were.
+    pub(super) fn plan_gateways(&mut self, seed: u64) {
+        let mut dice = Rng::new(seed ^ 0x6a7e_3a75);
+        if self.options.pauses || self.options.slow_store {
+            return;
+        }
+        if self.options.tight || dice.chance(25) {
+            let limits = &mut self.bounds.limits;
+            limits.connection_bytes = dice.range(3 << 10, 12 << 10);
+            limits.principal_bytes = dice.range(3 << 10, 12 << 10);
+            limits.node_bytes = dice.range(4 << 10, 16 << 10);
+        }
+        if self.options.tight || dice.chance(25) {
+            self.bounds.timeout_limits.max_ms = dice.range(100, 3_000);
+        }
+        for _ in 0..if self.options.leaves { 6 } else { 0 } {
+            let when = dice.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, SimEvent::InjectFault(Fault::Leave { now: true }));
+        }
+        if dice.chance(40) {
+            for _ in 0..dice.range(4, 20) {
+                let fault = Fault::InvalidMessage { which: dice.range(0, 11), pick: dice.draw() };
+                let when = dice.range(FROM, TO);
+                self.at(when, SimEvent::InjectFault(fault));
+            }
+        }
+    }
+
+    fn has_mutation(&self, mutation: Mutation) -> bool {
+        self.options.gateway_mutations.contains(&mutation)
+    }
+
+    /// What a client that connects has at the node, unless the node takes no more connections.
+    pub(super) fn take_connection(&self, pid: Pid) -> Option<GatewayAccount> {
+        let (place, account, _) =
+            self.processes[pid].gateway.budgets.admit_connection(PRINCIPAL).ok()?;
+        Some(GatewayAccount { account, _place: place })
+    }
+
+    /// Whether a message is left unread for now, or for ever.
+    pub(super) fn left_unread(&mut self, pid: Pid, post: &ClientFrame) -> bool {
+        let Some(taken) = &self.client_conns[post.connection].taken else { return false };
+        let full =
+            taken.account.connection_is_full() && !self.has_mutation(Mutation::TakeWithoutRoom);
+        if full && self.processes[pid].gateway.closing.is_none() {
+            self.tally.count("gateway: left a full connection unread for a while");
+        }
+        full
+    }
+
+    /// Reads a client's message; none: it was refused, or ended its stream.
+    pub(super) fn read_message(
+        &mut self,
+        pid: Pid,
+        post: &ClientFrame,
+    ) -> Option<(Envelope, Arc<Charge>)> {
+        let session = &self.sessions[post.session];
+        let id = session.session.id.0;
+        let frame = Bytes::from(post.envelope.encode_to_vec());
+        let mut envelope = match validate::decode_client_message(&frame, &id, &self.bounds.limits) {
+            Ok(envelope) => envelope,
+            Err(_) if self.has_mutation(Mutation::DontCheck) => post.envelope.clone(),
+            Err(InvalidFrame::Message { problem, .. }) => {
+                self.refuse(post, *problem);
+                return None;
+            }
+            Err(InvalidFrame::Stream) => {
+                self.tally.count("gateway: ended a stream for a frame that is no message");
+                return None;
+            }
+        };
+        let bytes = frame.len() as u64;
+        let charge = match &self.client_conns[post.connection].taken {
+            Some(taken) => taken.account.admit(bytes),
+            // The connection is gone: what comes of it late is the node's to bear.
+            None => self.processes[pid].gateway.budgets.forwarded_account(PRINCIPAL).admit(bytes),
+        };
+        let charge = self.admitted(pid, bytes, charge);
+        let charge = charge.map_err(|full| self.refuse(post, full)).ok()?;
+        if !self.processes[pid].gateway.opened {
+            self.tally.count("gateway: refused, its node starts");
+            self.reply_to_frame(post, not_run(node_starting()));
+            return None;
+        }
+        // The certificate says who it is.
+        envelope.principal = PRINCIPAL.into();
+        self.bound(&mut envelope);
+        Some((envelope, charge))
+    }
+
+    /// Whether there is room for a message of so many bytes, and that what is held stays within the node's budget.
+    fn admitted(
+        &mut self,
+        pid: Pid,
+        bytes: u64,
+        (charge, full): (Arc<Charge>, Option<Problem>),
+    ) -> Result<Arc<Charge>, Problem> {
+        if let Some(full) = full.filter(|_| !self.has_mutation(Mutation::TakeWithoutRoom)) {
+            return Err(full);
+        }
+        let held = self.processes[pid].gateway.budgets.charged_bytes() - bytes - OVERHEAD;
+        let most = self.bounds.limits.node_bytes;
+        if held >= most {
+            let node = &self.processes[pid].node;
+            let why = format!("{node} took a message while it held {held} bytes of {most}");
+            self.violations.push(ViolationKind::OverBudget.because(why));
+        }
+        Ok(charge)
+    }
+
+    fn bound(&mut self, envelope: &mut Envelope) {
+        let named = envelope.remaining_ms;
+        if !self.has_mutation(Mutation::UnboundDeadlines) {
+            self.bounds.timeout_limits.apply(envelope);
+        }
+        if envelope.remaining_ms < named {
+            self.tally.count("gateway: cut a deadline to its bound");
+        }
+    }
+
+    fn refuse(&mut self, post: &ClientFrame, problem: Problem) {
+        self.count_refusal(&problem.code);
+        self.reply_to_frame(post, not_run(problem));
+    }
+
+    fn count_refusal(&mut self, code: &str) {
+        let known =
+            super::KINDS.iter().find(|kind| kind.strip_prefix("gateway: refused, ") == Some(code));
+        self.tally.count(known.copied().unwrap_or("gateway: refused, for another reason"));
+    }
+
+    fn reply_to_frame(&mut self, post: &ClientFrame, reply: proto::Reply) {
+        let reply = proto::Reply { sequence: post.envelope.sequence, ..reply };
+        self.send_reply(post.connection, post.session, reply);
+    }
+
+    /// Reads what another node passed on.
+    pub(super) fn read_forwarded(
+        &mut self,
+        pid: Pid,
+        tag: u64,
+        envelope: Envelope,
+    ) -> Result<(Envelope, SessionKey, Arc<Charge>), Problem> {
+        let frame = proto::ForwardedMessage { tag, envelope: Some(envelope) }.encode_to_vec();
+        let bytes = frame.len() as u64;
+        let read =
+            validate::decode_forwarded_message(&Bytes::from(frame), self.bounds.limits.max_message);
+        let (_, mut envelope) = read.map_err(|refused| match refused {
+            InvalidFrame::Message { problem, .. } => *problem,
+            InvalidFrame::Stream => problem("bad-message", "a node sent what is no message"),
+        })?;
+        let account = self.processes[pid].gateway.budgets.forwarded_account(&envelope.principal);
+        let charge = self.admitted(pid, bytes, account.admit(bytes));
+        let charge = charge.inspect_err(|_| {
+            self.tally.count("owner: refused what was passed on, overloaded");
+        })?;
+        self.bound(&mut envelope);
+        let session = <[u8; 16]>::try_from(&envelope.session[..]).map(SessionKey);
+        let session = session.map_err(|_| problem("bad-message", "a session is missing"))?;
+        Ok((envelope, session, charge))
+    }
+
+    /// The message of the core, if its type takes it so.
+    pub(super) fn to_core_message(
+        &mut self,
+        pid: Pid,
+        parcel: &PendingMessage,
+    ) -> Result<Message, Problem> {
+        let envelope = &parcel.envelope;
+        self.tokens += 1;
+        let token = ReplyToken(self.tokens);
+        let resolved = check_namespace(envelope).and_then(|()| {
+            let entry = self.types.iter().find(|it| *it.name == *envelope.r#type);
+            let entry = entry.ok_or_else(|| problem(codes::UNKNOWN_TYPE, "no such type"))?;
+            let (method, kind) = resolve_method(entry, &envelope.principal, envelope)?;
+            Ok((entry.name.clone(), method, kind))
+        });
+        let resolved = match resolved {
+            Ok(resolved) => resolved,
+            Err(problem) if self.has_mutation(Mutation::DontCheck) => {
+                let kind = match envelope.kind() {
+                    proto::MessageKind::Query => MessageKind::Query,
+                    _ => MessageKind::Command,
+                };
+                drop(problem);
+                (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind)
+            }
+            Err(problem) => {
+                self.count_refusal(&problem.code);
+                return Err(problem);
+            }
+        };
+        let now = self.processes[pid].mono(self.now);
+        let held = now.saturating_sub(parcel.received);
+        let context = ostraca_core::message::MessageMetadata {
+            principal: envelope.principal.as_str().into(),
+            ..Default::default()
+        };
+        Ok(envelope.to_message(token, parcel.session, resolved, (now, held), context))
+    }
+
+    /// No turn starts for a message that no gateway may let in, or that may take longer than any.
+    pub(super) fn check_message(&mut self, pid: Pid, message: &Message) {
+        let id = message.id;
+        let known = self.types.iter().find(|it| *it.name == *message.target.entity_type);
+        let method = known.and_then(|it| it.method(&message.method));
+        let fits = message.after < id.sequence && message.settled <= id.sequence;
+        let small = message.body.len() as u64 <= BODY && !message.target.id.is_empty();
+        if !fits
+            || !small
+            || message.created_ms == 0
+            || method.is_none_or(|(_, k)| *k != message.kind)
+        {
+            self.violations.push(ViolationKind::InvalidMessageRan.because(format!("{message:?}")));
+        }
+        let longest = self.processes[pid].mono(self.now) + self.bounds.timeout_limits.max_ms;
+        if message.deadline.is_none_or(|deadline| deadline > longest) {
+            let why = format!("{id:?} has until {:?}, beyond {longest}", message.deadline);
+            self.violations.push(ViolationKind::DeadlineUnbound.because(why));
+        }
+    }
+
+    /// Somebody sends what is no message, or none that its type takes; on a stream of its own.
+    pub(super) fn send_bad(&mut self, which: u64, pick: u64) {
+        let standing = |line: &ClientConnId| {
+            let it = &self.client_conns[*line];
+            it.taken.is_some() && !it.broken && !it.ended(Endpoint::Gateway)
+        };
+        let standing: Vec<ClientConnId> = (0..self.client_conns.len()).filter(standing).collect();
+        let Some(line) = standing.get(pick as usize % standing.len().max(1)).copied() else {
+            return;
+        };
+        let session = self.a_session(self.client_conns[line].client);
+        let good = Envelope {
+            r#type: "counter".into(),
+            id: "e0".into(),
+            sequence: 5,
+            created_ms: self.now,
+            kind: proto::MessageKind::Command.into(),
+            method: "add".into(),
+            body: 777_u64.to_le_bytes().to_vec().into(),
+            remaining_ms: 1_000,
+            ..Envelope::default()
+        };
+        let envelope = match which {
+            0 => Envelope { after: 5, ..good },
+            1 => Envelope { settled: 6, ..good },
+            2 => Envelope { created_ms: 0, ..good },
+            3 => Envelope { id: String::new(), ..good },
+            4 => Envelope { method: "x".repeat(300), ..good },
+            5 => Envelope { session: vec![7; 16].into(), ..good },
+            6 => Envelope { body: vec![1; 5 << 10].into(), ..good },
+            7 => Envelope { method: "drop".into(), ..good },
+            8 => Envelope { kind: proto::MessageKind::Query.into(), ..good },
+            9 => Envelope { namespace: "other".into(), ..good },
+            _ => Envelope { sequence: 0, ..good },
+        };
+        self.put(line, session, envelope);
+    }
+
+    /// A node said goodbye: its gateway takes nothing new, and is closed once all is answered, or after a while.
+    pub(super) fn close_gateway(&mut self, pid: Pid) {
+        let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
+        let it = &mut self.processes[pid];
+        it.gateway.closing = Some(it.mono(self.now) + grace);
+        self.wind_down(pid);
+    }
+
+    /// A round of that.
+    pub(super) fn wind_down(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let Some(until) = it.gateway.closing else { return };
+        let mut out = Vec::new();
+        let done = it.gateway.router.shut_down_step(now, until, &mut out);
+        for step in &out {
+            if let Action::Refuse { refusal, .. } = step {
+                self.tally.count(match refusal.in_doubt {
+                    true => "gateway: gave up in doubt, its node stops",
+                    false => "gateway: turned away, its node stops",
+                });
+            }
+        }
+        self.steps(pid, out);
+        match done {
+            true => self.at(LINGER, SimEvent::Closed { pid }),
+            false => self.at(ROUND, SimEvent::WindDown { pid }),
+        }
+    }
+}

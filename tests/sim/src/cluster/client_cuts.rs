@@ -1,0 +1,206 @@
+//! Packets between clients and gateways that are lost in silence, one way or both, while both ends believe that the
+//! connection stands.
+//!
+//! What was sent is sent again by the transport: it comes late if the cut ends before either end has given up, and
+//! never if not. An end gives the connection up once it has heard nothing for the idle time-out, and says so to nobody:
+//! the other end hears nothing from then on, and gives up in its own time. So a gateway may take, run and answer what its
+//! client has long sent to another one; and a client may send to a gateway that has closed.
+
+use super::client_conns::{ClientConn, ClientConnId};
+use super::faults::Fault;
+use super::plan::{FROM, TO};
+use super::{LEASE, SimEvent, World};
+use crate::rng::Rng;
+
+/// After so much silence an end gives its connection up: two leases and a bit, as the client's default is.
+const IDLE: u64 = LEASE * 2 + 50;
+/// A side that has nothing to say says so this often; what was lost is sent again about as often.
+const KEEP_ALIVE: u64 = 240;
+/// How long a client waits for a gateway's handshake.
+const HANDSHAKE: u64 = 700;
+
+/// An end of a connection, and what goes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Client,
+    Gateway,
+}
+
+impl Endpoint {
+    pub(super) const BOTH: [Self; 2] = [Self::Client, Self::Gateway];
+
+    fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Gateway,
+            Self::Gateway => Self::Client,
+        }
+    }
+}
+
+/// Whose packets are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CutTarget {
+    /// One client's, at the gateway where it is.
+    Connection,
+    /// One client's, wherever it goes.
+    Client,
+    /// All that go through one gateway.
+    Gateway,
+}
+
+/// A cut that strikes: `pick` says which client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientCut {
+    target: CutTarget,
+    pick: u64,
+    /// What goes to whom is lost; none: both.
+    to: Option<Endpoint>,
+    millis: u64,
+}
+
+/// A cut that stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ActiveClientCut {
+    client: Option<usize>,
+    site: Option<usize>,
+    to: Option<Endpoint>,
+    until: u64,
+}
+
+impl ActiveClientCut {
+    fn holds(&self, client: usize, site: usize, to: Endpoint) -> bool {
+        self.client.is_none_or(|it| it == client)
+            && self.site.is_none_or(|it| it == site)
+            && self.to.is_none_or(|it| it == to)
+    }
+}
+
+impl World {
+    /// By dice of their own, so that other seeds stay what they were.
+    pub(super) fn plan_client_cuts(&mut self, seed: u64) {
+        let mut dice = Rng::new(seed ^ 0x11ec_0751);
+        let another_alone = self.options.pauses || self.options.slow_store;
+        if another_alone || !self.options.client_cuts && !dice.chance(50) {
+            return;
+        }
+        for _ in 0..dice.range(1, 5) {
+            let cut = ClientCut {
+                target: match dice.range(0, 4) {
+                    0 | 1 => CutTarget::Connection,
+                    2 => CutTarget::Client,
+                    _ => CutTarget::Gateway,
+                },
+                pick: dice.draw(),
+                to: [Some(Endpoint::Client), Some(Endpoint::Gateway), None]
+                    [dice.range(0, 3) as usize],
+                millis: match dice.chance(30) {
+                    true => dice.range(50, IDLE),
+                    false => dice.range(IDLE, IDLE * 3),
+                },
+            };
+            let when = dice.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, SimEvent::InjectFault(Fault::ClientCut(cut)));
+        }
+    }
+
+    pub(super) fn cut_lines(&mut self, cut: ClientCut) {
+        let ClientCut { target: whose, pick, to, millis } = cut;
+        let free: Vec<usize> =
+            (0..self.clients.len()).filter(|client| !self.clients[*client].tied).collect();
+        let client = free[pick as usize % free.len()];
+        let site = self.clients[client].gateway;
+        self.tally.count(match to {
+            Some(Endpoint::Client) => "fault: client cut off, what it is sent",
+            Some(Endpoint::Gateway) => "fault: client cut off, what it sends",
+            None => "fault: client cut off, both ways",
+        });
+        let until = self.now + millis;
+        self.client_cuts.push(ActiveClientCut {
+            client: (whose != CutTarget::Gateway).then_some(client),
+            site: (whose != CutTarget::Client).then_some(site),
+            to,
+            until,
+        });
+        self.heal_by(millis);
+        let cut = self.client_cuts.len() - 1;
+        for line in 0..self.client_conns.len() {
+            for end in Endpoint::BOTH {
+                if self.cut_holds(cut, line, end) {
+                    self.falls_silent(line, end, Some(cut));
+                }
+            }
+        }
+    }
+
+    fn cut_holds(&self, cut: usize, line: ClientConnId, to: Endpoint) -> bool {
+        let ClientConn { client, site, .. } = self.client_conns[line];
+        let cut = &self.client_cuts[cut];
+        cut.until > self.now && cut.holds(client, site, to) && !self.clients[client].tied
+    }
+
+    /// Until when what goes that way is lost.
+    pub(super) fn cut_until(&self, client: usize, site: usize, to: Endpoint) -> Option<u64> {
+        let holds = |cut: &&ActiveClientCut| cut.until > self.now && cut.holds(client, site, to);
+        let cuts = self.client_cuts.iter().filter(holds).map(|cut| cut.until);
+        cuts.max().filter(|_| !self.clients[client].tied)
+    }
+
+    /// An end hears nothing from now on, because of a cut or because the other end is gone.
+    fn falls_silent(&mut self, line: ClientConnId, end: Endpoint, cut: Option<usize>) {
+        let delay = self.rng.range(IDLE - KEEP_ALIVE, IDLE + KEEP_ALIVE);
+        self.at(delay, SimEvent::ClientConnSilent { connection: line, end, cut });
+    }
+
+    /// An end has heard nothing for the idle time-out, unless the cut has ended: it gives the connection up.
+    pub(super) fn silent(&mut self, line: ClientConnId, end: Endpoint, cut: Option<usize>) {
+        if cut.is_some_and(|cut| !self.cut_holds(cut, line, end)) {
+            return;
+        }
+        self.give_up_line(line, end);
+    }
+
+    fn give_up_line(&mut self, line: ClientConnId, end: Endpoint) {
+        let it = &mut self.client_conns[line];
+        if it.broken || it.ended(end) {
+            return;
+        }
+        it.end(end);
+        let ClientConn { client, site, .. } = self.client_conns[line];
+        match end {
+            Endpoint::Client => {
+                self.tally.count("client: its connection was silent for too long");
+                self.on_conn_silent(line);
+            }
+            Endpoint::Gateway => self.tally.count("gateway: a connection was silent for too long"),
+        }
+        if self.client_conns[line].ended(end.other()) {
+            return;
+        }
+        // A gateway that has given up says so to whoever sends to it, if that gets through.
+        let told = end == Endpoint::Gateway
+            && Endpoint::BOTH.iter().all(|to| self.cut_until(client, site, *to).is_none());
+        if told {
+            let delay = self.rng.range(1, KEEP_ALIVE);
+            self.at(
+                delay,
+                SimEvent::ClientConnSilent { connection: line, end: end.other(), cut: None },
+            );
+        } else {
+            self.falls_silent(line, end.other(), None);
+        }
+    }
+
+    /// When the transport sends again what a cut has swallowed; none: that way passes.
+    pub(super) fn again_after_cut(&mut self, line: ClientConnId, to: Endpoint) -> Option<u64> {
+        let ClientConn { client, site, .. } = self.client_conns[line];
+        let until = self.cut_until(client, site, to)?;
+        Some(until - self.now + self.rng.range(1, KEEP_ALIVE))
+    }
+
+    /// How long a client waits in vain for a gateway that it cannot reach, if it cannot.
+    pub(super) fn handshake_fails(&self, client: usize, site: usize) -> Option<u64> {
+        let cut = Endpoint::BOTH.iter().any(|to| self.cut_until(client, site, *to).is_some());
+        cut.then_some(HANDSHAKE)
+    }
+}

@@ -1,0 +1,227 @@
+//! The last word: is everything served, answered and balanced in time; does a history keep its promises; does a
+//! recorded machine do the same again?
+
+use std::collections::BTreeMap;
+
+use ostraca_core::assign::BuiltinStrategy;
+use ostraca_core::ids::{NodeId, ShardId, TurnId};
+use ostraca_core::node;
+use ostraca_core::rows::{Assignment, NodeRow, NodeStatus, Row, RowKey, shard_at};
+use ostraca_core::shard::Phase;
+
+use super::net::Scope;
+use super::{Report, SERVED, SETTLED, SimEvent, World};
+use crate::history_check::HistoryCheck;
+use crate::violation::ViolationKind;
+
+impl World {
+    fn shard_rows(&self) -> BTreeMap<ShardId, Assignment> {
+        let mut all = BTreeMap::new();
+        for (key, (row, _)) in self.rows.durable() {
+            if let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) {
+                let shards = row.assignments.iter().enumerate();
+                all.extend(shards.map(|(place, row)| (shard_at(*chunk, place), row.clone())));
+            }
+        }
+        all
+    }
+
+    /// The shards that nobody serves now.
+    fn unserved(&self) -> Vec<ShardId> {
+        let rows = self.shard_rows();
+        (1..=self.shards)
+            .map(ShardId)
+            .filter(|shard| {
+                let Some(Assignment { epoch, owner: Some(owner), .. }) = rows.get(shard) else {
+                    return true;
+                };
+                let process = self
+                    .processes
+                    .iter()
+                    .find(|it| it.awake(self.now) && it.member.as_ref() == Some(owner));
+                let hosted = process.and_then(|it| it.shards.get(shard));
+                let claim = self.stores[shard.0 as usize - 1].durable().claim.as_ref();
+                !hosted.is_some_and(|hosted| {
+                    hosted.epoch == *epoch
+                        && hosted.machine.phase() == Phase::Serving
+                        && !hosted.machine.is_suspended()
+                        && claim == Some(hosted.machine.claim())
+                })
+            })
+            .collect()
+    }
+
+    /// What is known of shards that nobody serves.
+    fn why_unserved(&self, shards: &[ShardId]) -> String {
+        let rows = self.shard_rows();
+        let why = shards.iter().map(|shard| {
+            let Some(row) = rows.get(shard) else { return format!("{shard} has no row") };
+            let Some(owner) = &row.owner else { return format!("{shard} has no owner") };
+            let standing = match self.rows.durable().get(&RowKey::Node(owner.node.clone())) {
+                Some((Row::Node(row), _)) if row.incarnation == owner.incarnation => {
+                    format!("{:?}", row.status)
+                }
+                _ => "replaced".into(),
+            };
+            let process = self
+                .processes
+                .iter()
+                .find(|it| it.alive && it.member.as_ref() == Some(owner));
+            let machine = process.and_then(|it| it.shards.get(shard));
+            format!(
+                "{shard} under {:?} is {owner}'s ({standing}, {}, {:?}, suspended {:?}), moving {:?}",
+                row.epoch.0,
+                if process.is_some() { "running" } else { "no process" },
+                machine.map(|it| (it.epoch.0, it.machine.phase())),
+                process.map(|it| it.machine.is_suspended()),
+                row.hand_off
+            )
+        });
+        let manager = self.rows.durable().get(&RowKey::Manager);
+        format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Hosts that are to own shards, with how many they have.
+    fn counts(&self) -> BTreeMap<NodeId, usize> {
+        let rows = self.shard_rows();
+        let may = |row: &NodeRow| {
+            row.status == NodeStatus::Live
+                && row.roles.host
+                && !row.is_draining_or_leaving()
+                && row.store_available
+        };
+        let mut counts = BTreeMap::new();
+        for (key, (row, _)) in self.rows.durable() {
+            if let (RowKey::Node(node), Row::Node(row)) = (key, row)
+                && may(row)
+                && self.processes.iter().any(|it| {
+                    it.alive
+                        && !it.has_unrunnable_type
+                        && it.member.as_ref().is_some_and(|member| {
+                            member.node == *node && member.incarnation == row.incarnation
+                        })
+                })
+            {
+                let owns = |row: &&Assignment| row.owner.as_ref().is_some_and(|o| o.node == *node);
+                counts.insert(node.clone(), rows.values().filter(owns).count());
+            }
+        }
+        counts
+    }
+
+    /// Looks whether all is as it should be.
+    pub(super) fn check_progress(&mut self) {
+        self.at(50, SimEvent::CheckProgress);
+        self.check_lapses();
+        self.check_probations();
+        if self.now < self.healed {
+            self.served_at = None;
+            return;
+        }
+        if self.served_at.is_none() {
+            let unserved = self.unserved();
+            if unserved.is_empty() {
+                self.served_at = Some(self.now);
+            } else if self.now > self.healed + SERVED {
+                let why = self.why_unserved(&unserved);
+                self.violations.push(
+                    ViolationKind::Unserved
+                        .because(format!("{SERVED} ms after the last fault nobody serves: {why}")),
+                );
+                self.trace_stuck();
+            }
+        }
+        let bound = self.options.messages * 20 + SETTLED;
+        // Shares are even only once every host may be given some.
+        if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
+            let left: Vec<_> = self
+                .sessions
+                .iter()
+                .flat_map(|it| {
+                    it.session.unresolved.iter().map(|(at, sent)| (*at, sent.entity.clone()))
+                })
+                .collect();
+            self.trace_stuck();
+            self.violations.push(ViolationKind::Unanswered.because(format!(
+                "{bound} ms after the last fault or probation: unanswered {left:?}, open {}, late copies {}, unserved {:?}, shares {:?}",
+                self.open(),
+                self.late_copies,
+                self.unserved(),
+                self.counts()
+            )));
+        }
+    }
+
+    /// Requests that gateways have not answered.
+    fn open(&self) -> usize {
+        self.processes.iter().filter(|it| it.alive).map(|it| it.gateway.open.len()).sum()
+    }
+
+    pub(super) fn settled(&self) -> bool {
+        if self.now < self.healed || self.served_at.is_none() || self.issued < self.options.messages
+        {
+            return false;
+        }
+        let counts = self.counts();
+        let (most, least) = (counts.values().max(), counts.values().min());
+        let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
+        // Whoever is not heard keeps what it has, and is given no more.
+        let unheard = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
+        let owned: usize = counts.values().sum();
+        self.sessions.iter().all(|session| session.session.unresolved.is_empty())
+            && self.open() == 0
+            && self.late_copies == 0
+            && (balanced || unheard)
+            && (owned == self.shards as usize
+                || counts.is_empty()
+                || (unheard && self.any_unrunnable_type()))
+            && self.unserved().is_empty()
+    }
+
+    pub(super) fn judge(mut self) -> Report {
+        if self.violations.is_empty() {
+            self.replay();
+        }
+        // A run that ends early leaves messages without an outcome.
+        self.close_clients();
+        for store in &mut self.stores {
+            store.crash(true, &mut self.rng);
+            store.reopen();
+        }
+        let mut verdict = HistoryCheck::default();
+        for store in &self.stores {
+            let message_of =
+                |turn: &TurnId| self.turns.get(turn).map(|message| self.last_id(message.id));
+            verdict.durable(store.durable(), message_of);
+        }
+        let seen = self.sessions.into_iter().map(|it| (it.session.key, it.session.history));
+        let (broken, history) = verdict.of(seen.collect());
+        self.violations.extend(broken);
+        Report {
+            violations: self.violations,
+            tally: self.tally,
+            digest: self.digest.finish(&history),
+            history,
+            steps: self.steps_taken,
+            served_after: self.served_at.map_or(0, |at| at.saturating_sub(self.healed)),
+        }
+    }
+
+    /// The same events must give the same actions: else nothing recorded could be replayed.
+    fn replay(&mut self) {
+        for it in &mut self.processes {
+            let strategy = BuiltinStrategy::Average.build();
+            let mut again = node::Machine::new(it.settings.clone(), it.identity.clone(), strategy);
+            for (now, event, actions) in std::mem::take(&mut it.script) {
+                again.handle(now, event.clone());
+                let same: Vec<_> = std::iter::from_fn(|| again.poll()).collect();
+                if same != actions {
+                    let node = &it.node;
+                    return self.violations.push(ViolationKind::NotReplayed.because(format!(
+                        "{node}, replayed: {event:?} gave {same:?} and not {actions:?}"
+                    )));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Processes begin and end: at the start, after a crash, as a copy of another, joining, leaving.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ostraca_core::assign::BuiltinStrategy;
+use ostraca_core::ids::NodeId;
+use ostraca_core::node::{self, Event, NodeIdentity};
+use ostraca_core::route;
+use ostraca_core::rows::Roles;
+use ostraca_core::shard::InstanceSlots;
+
+use super::gateway::Gateway;
+use super::net::{ConnId, ConnKind};
+use super::process::{Pid, Process};
+use super::rows::Change;
+use super::{LEASE, RENEW, SimEvent, World};
+use crate::violation::ViolationKind;
+
+/// Where a node's process runs.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub(super) node: NodeId,
+    pub(super) roles: Roles,
+    pub(super) address: String,
+    pub(super) version: u64,
+    /// The process that runs there now.
+    pub(super) pid: Option<Pid>,
+    /// Its data directory is a copy of another's.
+    pub(super) copy: bool,
+    /// The rows as its disk has them: for sending only (S8).
+    pub(super) cache: Vec<Change>,
+    /// It left, or is gone for good.
+    pub(super) over: bool,
+}
+
+impl World {
+    pub(super) fn site(&mut self, roles: Roles) -> usize {
+        let name = format!("n{}", self.sites.len() + 1);
+        self.sites.push(Site {
+            node: NodeId::from(name.as_str()),
+            roles,
+            address: name,
+            version: 1,
+            pid: None,
+            copy: false,
+            cache: Vec::new(),
+            over: false,
+        });
+        self.sites.len() - 1
+    }
+
+    pub(super) fn node_settings(&self, site: usize) -> node::Settings {
+        let node::LeaseSettings {
+            revision,
+            lease,
+            lease_margin: margin,
+            renew_interval: renew,
+            manager_silence_timeout: unheard,
+        } = self.agreed;
+        node::Settings {
+            settings_revision: revision,
+            lease,
+            renew_interval: renew,
+            lease_margin: margin,
+            store_retry_interval: 50,
+            ack_timeout: 200,
+            stop_resend_interval: 100,
+            hand_off_timeout: self.handoff_timeout,
+            max_drain_hand_offs: 4,
+            max_rebalance_hand_offs: 3,
+            rebalance_interval: 2_000,
+            rebalance_retry_interval: 300,
+            report_delay: 5,
+            manager_silence_timeout: unheard,
+            campaign_stagger: 30,
+            embedded_store: site == 0,
+            mutations: self.options.node_mutations.clone(),
+        }
+    }
+
+    /// Starts a process at a site.
+    pub(super) fn start_process(&mut self, site: usize) {
+        let it = self.sites[site].clone();
+        if it.pid.is_some() || it.over {
+            return;
+        }
+        if site == 0 {
+            self.store_opened();
+        }
+        let pid = self.processes.len();
+        let rate = if self.rng.chance(50) {
+            1000
+        } else {
+            self.tally.count("fault: node clock drifts");
+            self.rng.range(950, 1051)
+        };
+        let identity = NodeIdentity {
+            node: it.node.clone(),
+            roles: it.roles,
+            version: it.version,
+            addresses: vec![it.address],
+            shard_count: self.shards,
+            seed: self.rng.draw(),
+        };
+        let settings = self.node_settings(site);
+        let machine = node::Machine::new(
+            settings.clone(),
+            identity.clone(),
+            BuiltinStrategy::Average.build(),
+        );
+        let tight = self.rng.chance(25);
+        let routes = route::Settings {
+            buffered_messages: if tight { 3 } else { 100 },
+            buffer_timeout: 800,
+            max_backoff: 20,
+            link_messages: if tight { 2 } else { 100 },
+            mutations: self.options.route_mutations.clone(),
+            ..route::Settings::default()
+        };
+        self.processes.push(Process {
+            site,
+            node: it.node,
+            alive: true,
+            paused_until: 0,
+            stalled_until: 0,
+            offset: self.rng.range(100_000, 1_000_000),
+            rate,
+            stood: 0,
+            started: self.now,
+            woke: 0,
+            woke_detected_at: 0,
+            heard_at: 0,
+            machine,
+            identity,
+            settings,
+            script: Vec::new(),
+            armed: None,
+            member: None,
+            suspended: None,
+            read_back: false,
+            orders: VecDeque::new(),
+            shard_reports: VecDeque::new(),
+            shards: BTreeMap::new(),
+            cap: InstanceSlots::new(self.rng.range(2, 8) as usize),
+            lease_sent: None,
+            lease: LEASE,
+            shards_suspended: false,
+            gateway: Gateway::new(routes, self.shards, &self.bounds.limits),
+            askers: BTreeMap::new(),
+            control: None,
+            bulk: None,
+            control_since: 0,
+            lapsed_at: 0,
+            held_up_at: 0,
+            registered_at: 0,
+            links: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            store_answered: self.now,
+            begun: BTreeMap::new(),
+            leaving: false,
+            has_unrunnable_type: false,
+        });
+        self.sites[site].pid = Some(pid);
+        self.reconnect(pid, ConnKind::Control);
+        self.reconnect(pid, ConnKind::Bulk);
+        self.at(1, SimEvent::Begin { pid });
+        self.at(RENEW, SimEvent::Probe { pid });
+    }
+
+    /// Carries out what the machine wants before anything happened.
+    pub(super) fn begin(&mut self, pid: Pid) {
+        let site = self.processes[pid].site;
+        let cache = std::mem::take(&mut self.sites[site].cache);
+        if !cache.is_empty() {
+            self.tally.count("transition: routes from a cache");
+            self.handle_node_event(pid, Event::CachedRows(cache));
+        }
+        if self.processes[pid].control.is_none() {
+            // It waits for the store before it asks.
+            return self.at(20, SimEvent::Begin { pid });
+        }
+        self.processes[pid].gateway.opened = true;
+        self.handle_node_event(pid, Event::Tick);
+    }
+
+    /// Whether the entities' store answers is asked now and then, also by who has nothing to ask.
+    pub(super) fn probe(&mut self, pid: Pid) {
+        let sent = self.processes[pid].mono(self.now);
+        self.call(pid, super::storage::StoreCall::Ping { sent });
+        self.at(RENEW, SimEvent::Probe { pid });
+    }
+
+    /// A process dies, and may be started again.
+    pub(super) fn crash(&mut self, site: usize, back: Option<u64>, power: bool) {
+        let Some(pid) = self.sites[site].pid.take() else { return };
+        if self.rng.chance(70) {
+            self.sites[site].cache = self.rows.since(0);
+        }
+        self.print(|| format!("{} crashes, back after {back:?}", self.sites[site].node));
+        self.processes[pid].alive = false;
+        if site == 0 {
+            self.tally.count(if power { "fault: store power loss" } else { "fault: store crash" });
+            self.store_crashed(power);
+        } else {
+            self.tally.count("fault: node crash");
+        }
+        self.end(pid);
+        match back {
+            Some(back) => {
+                if site > 0 && back < LEASE / 2 {
+                    self.tally.count("fault: node restarted over its standing lease");
+                }
+                self.healed = self.healed.max(self.now + back);
+                self.at(back, SimEvent::StartProcess { site });
+            }
+            None => self.sites[site].over = true,
+        }
+    }
+
+    /// A process has ended: nobody hears of it but by its silence.
+    fn end(&mut self, pid: Pid) {
+        self.break_all(pid, |_| true);
+        self.break_lines(pid);
+        self.asked.retain(|_, asked| asked.pid != pid);
+        let it = &mut self.processes[pid];
+        it.orders.clear();
+        it.shard_reports.clear();
+        it.shards.clear();
+        it.askers.clear();
+        it.gateway.open.clear();
+        it.gateway.forwarded.clear();
+    }
+
+    /// A node said goodbye: its process answers what it still holds, and ends then.
+    pub(super) fn on_left(&mut self, pid: Pid) {
+        let it = &mut self.processes[pid];
+        if !it.leaving {
+            let why = format!("{} left, and nobody asked it to", it.node);
+            self.violations.push(ViolationKind::LeftUnrequested.because(why));
+        }
+        let it = &mut self.processes[pid];
+        let site = it.site;
+        self.sites[site].pid = None;
+        self.sites[site].over = true;
+        self.close_gateway(pid);
+    }
+
+    /// A node that said goodbye has answered what it held: its process ends, and its clients are told.
+    pub(super) fn closed(&mut self, pid: Pid) {
+        self.close_lines(pid);
+        self.processes[pid].alive = false;
+        self.end(pid);
+    }
+
+    pub(super) fn join(&mut self, gateway: bool) -> usize {
+        let gateway = gateway || self.rng.chance(70);
+        let site = self.site(Roles { host: true, gateway, ..Roles::default() });
+        self.start_process(site);
+        site
+    }
+
+    /// A second process starts with a copy of a node's data directory, elsewhere.
+    pub(super) fn clone_site(&mut self, site: usize) {
+        let of = self.sites[site].clone();
+        let address = format!("{}-copy-{}", of.address, self.sites.len());
+        self.sites.push(Site { address, pid: None, copy: true, ..of });
+        let copy = self.sites.len() - 1;
+        self.start_process(copy);
+        if self.rng.chance(50) {
+            let delay = self.rng.range(LEASE, LEASE * 6);
+            self.at(delay, SimEvent::Crash { site: copy, back: None, power: false });
+            self.healed = self.healed.max(self.now + delay);
+        }
+    }
+
+    /// A process learns that a connection of its own is gone.
+    pub(super) fn broken(&mut self, pid: Pid, conn: ConnId) {
+        match self.conns[conn].kind {
+            ConnKind::Peer => self.link_lost(pid, conn),
+            _ if self.conns[conn].ends[0] == pid => self.store_lost(pid, conn),
+            _ => {}
+        }
+    }
+
+    pub(super) fn woke(&mut self, pid: Pid, stood: u64) {
+        let it = &mut self.processes[pid];
+        it.paused_until = 0;
+        it.woke = self.now;
+        if stood == 0 {
+            it.woke_detected_at = self.now;
+        }
+        it.stood += stood;
+        if stood > 0 {
+            it.armed = None;
+            it.gateway.armed = None;
+            for hosted in it.shards.values_mut() {
+                hosted.armed = None;
+            }
+            self.arm_all(pid);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What every world is judged by at its end: what clients saw, held against what is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_core::ids::{Entity, MessageId, ScopedSessionId, TurnId};
+use ostraca_oracle::{Counter, End, Operation, Outcome, check_with_report};
+
+use crate::guest::LIMIT;
+use crate::store::Image;
+use crate::violation::{Violation, ViolationKind, of_history};
+
+/// What is durable.
+#[derive(Default)]
+pub(crate) struct HistoryCheck {
+    versions: BTreeMap<String, u64>,
+    /// Versions that no message made: hooks did.
+    own_turns: BTreeMap<String, BTreeSet<u64>>,
+    /// The version that each message made.
+    made: BTreeMap<MessageId, u64>,
+    violations: Vec<Violation>,
+}
+
+impl HistoryCheck {
+    /// Takes what a store has; `message_of` says which message a turn was for, if any.
+    pub(crate) fn durable(
+        &mut self,
+        image: &Image,
+        message_of: impl Fn(&TurnId) -> Option<MessageId>,
+    ) {
+        let heads = image.heads.iter();
+        self.versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
+        for (entity, version, turn) in &image.turns {
+            match message_of(turn) {
+                Some(id) => self.message(entity, *version, id),
+                None => {
+                    self.own_turns.entry(entity.to_string()).or_default().insert(*version);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, entity: &Entity, version: u64, id: MessageId) {
+        if let Some(before) = self.made.insert(id, version) {
+            self.violations.push(
+                ViolationKind::RanTwice
+                    .because(format!("{id:?} made versions {before} and {version} of {entity}")),
+            );
+        }
+    }
+
+    /// Every promise that was broken, and what all sessions saw.
+    pub(crate) fn of(
+        mut self,
+        seen: Vec<(ScopedSessionId, Vec<Operation>)>,
+    ) -> (Vec<Violation>, Vec<Operation>) {
+        for (session, history) in &seen {
+            for operation in history {
+                let id = MessageId { session: *session, sequence: operation.sequence };
+                let told_not_run = operation.outcome == Outcome::NotRun;
+                if let Some(version) = self.made.get(&id).filter(|_| told_not_run) {
+                    self.violations.push(ViolationKind::EffectAfterNotRun.because(format!(
+                        "told not run, but made version {version}: {operation:?}"
+                    )));
+                }
+            }
+        }
+        let end = End { versions: self.versions, own_turns: self.own_turns };
+        let history: Vec<_> = seen.into_iter().flat_map(|(_, history)| history).collect();
+        let told = check_with_report(|_| Counter { value: 0, limit: LIMIT }, &history, &end);
+        self.violations.extend(told.violations.into_iter().map(of_history));
+        let skipped = told.not_compared.into_iter();
+        self.violations.extend(skipped.map(|entity| {
+            ViolationKind::NotCompared.because(format!("not all values of {entity} were compared"))
+        }));
+        (self.violations, history)
+    }
+}

@@ -1,0 +1,131 @@
+//! What the machines say, done and watched.
+
+use std::sync::Arc;
+
+use ostraca_core::ids::{Entity, TurnId};
+use ostraca_core::message::{Message, Now};
+use ostraca_core::records::Commit;
+use ostraca_core::shard::{Action, Event};
+
+use super::{Harness, Pending};
+use crate::store::Request;
+
+impl Harness {
+    pub(super) fn handle_event(&mut self, shard: usize, event: Event) {
+        let now = Now { mono: self.now, cluster_time: self.now };
+        self.shards[shard].machine.handle(now, event);
+        self.carry_out(shard);
+        self.give_room();
+    }
+
+    fn give_room(&mut self) {
+        loop {
+            let (holder, event) = if let Some(((shard, entity), generation)) = self.cap.grant() {
+                (shard, Event::SlotGranted { entity, generation })
+            } else if let Some((shard, entity)) = self.cap.evict() {
+                (shard, Event::Evict { entity })
+            } else {
+                break;
+            };
+            let shard = holder.shard.0 as usize;
+            let now = Now { mono: self.now, cluster_time: self.now };
+            self.shards[shard].machine.handle(now, event);
+            self.carry_out(shard);
+        }
+        if self.cap.granted() > self.most {
+            self.report.violations.push("more slots are held than there are".into());
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, shard: usize) {
+        let mut commits: Vec<Commit> = Vec::new();
+        while let Some(action) = self.shards[shard].machine.poll() {
+            self.apply_action(shard, action, &mut commits);
+        }
+        if !commits.is_empty() {
+            self.ask(shard, Request::Commit(commits), 0);
+        }
+    }
+
+    fn ask(&mut self, shard: usize, request: Request, generation: u64) {
+        self.shards[shard].asked.push_back(Pending::Store(request, generation));
+    }
+
+    fn apply_action(&mut self, shard: usize, action: Action, commits: &mut Vec<Commit>) {
+        let key = self.shards[shard].machine.ownership().shard.clone();
+        let starts = matches!(
+            action,
+            Action::Activate { .. } | Action::Run { .. } | Action::CallStopHook { .. }
+        );
+        if starts && self.shards[shard].machine.is_suspended() {
+            let text = format!("a turn started while its shard was suspended: {action:?}");
+            self.report.violations.push(text);
+        }
+        match action {
+            Action::Claim(claim) => self.ask(shard, Request::Claim(claim), 0),
+            Action::Commit(commit) => commits.push(*commit),
+            Action::Load { entity, generation } => {
+                self.ask(shard, Request::Load(entity), generation);
+            }
+            Action::RequestSlot { entity, generation } => {
+                self.cap.request((key, entity), generation)
+            }
+            Action::ReleaseSlot { entity, generation } => {
+                self.cap.release(&(key, entity), generation)
+            }
+            Action::RefuseEviction { entity } => self.cap.eviction_refused(&(key, entity)),
+            Action::MarkIdle { entity } => self.cap.idle((key, entity)),
+            Action::Activate { entity, generation, .. } => {
+                if self.shards[shard].instances.insert(entity.clone(), generation).is_some() {
+                    self.report.violations.push(format!("{entity} has two instances"));
+                }
+                self.ask(shard, Request::State(entity), generation);
+            }
+            Action::Run { generation, turn, message, .. } => {
+                self.cap.busy(&(key, message.target.clone()));
+                self.ran.insert(turn, (message.target.clone(), message.id));
+                self.start(shard, message.target.clone(), generation, turn, Some(message));
+            }
+            Action::CallStopHook { entity, generation, turn, .. } => {
+                self.start(shard, entity, generation, turn, None);
+            }
+            Action::DropInstance { entity, generation } => {
+                if self.shards[shard].instances.remove(&entity) != Some(generation) {
+                    self.report.violations.push(format!("{entity}: no such instance to drop"));
+                }
+            }
+            Action::Reply { token, outcome } => self.reply(token, &outcome),
+            Action::Lost { .. } => self.end(shard),
+            Action::Stopped => {
+                let it = &self.shards[shard];
+                let asks = it.asked.iter().any(|under| {
+                    matches!(under, Pending::Store(Request::Claim(_) | Request::Commit(_), _))
+                });
+                if asks || !commits.is_empty() || !it.instances.is_empty() {
+                    self.report.violations.push("stopped was said too early".into());
+                }
+                self.end(shard);
+            }
+        }
+    }
+
+    fn end(&mut self, shard: usize) {
+        if std::mem::replace(&mut self.shards[shard].over, true) {
+            self.report.violations.push("a machine came to its end twice".into());
+        }
+    }
+
+    fn start(
+        &mut self,
+        shard: usize,
+        entity: Entity,
+        generation: u64,
+        turn: TurnId,
+        run: Option<Arc<Message>>,
+    ) {
+        if self.shards[shard].instances.get(&entity) != Some(&generation) {
+            self.report.violations.push(format!("{entity} runs without an instance"));
+        }
+        self.shards[shard].turns.push(Pending::Turn { entity, generation, turn, run });
+    }
+}

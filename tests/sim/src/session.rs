@@ -1,0 +1,191 @@
+//! A client's session by the product's own books: what is sent when, sent again, in doubt, given up or stamped anew is
+//! what [`ostraca_client::ledger`] says. What is here stands for the callers, in both worlds.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ostraca_client::ledger::{CallAdmission, Ledger, Mutation, OutgoingMessage};
+use ostraca_client::{CallError, MessageId, Reply, SessionId};
+use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
+use ostraca_core::message::{MessageKind, codes};
+use ostraca_oracle::{Operation, Outcome as Seen};
+use ostraca_wire::outcome::wire_kind;
+use ostraca_wire::proto::Envelope;
+
+use crate::violation::{Violation, ViolationKind};
+
+/// The deadline of whoever waits until it is answered.
+pub(crate) const PATIENT: u64 = 600_000;
+
+/// A message without an outcome, and its copies so far.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlightMessage {
+    pub(crate) entity: Entity,
+    pub(crate) kind: MessageKind,
+    pub(crate) copies: u32,
+    pub(crate) created: u64,
+}
+
+/// A call, as its caller remembers it.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingCall {
+    pub(crate) entity: Entity,
+    pub(crate) kind: MessageKind,
+    /// `add`, `take` or `get`.
+    pub(crate) method: &'static str,
+    /// The argument.
+    pub(crate) by: u64,
+    /// When it was called.
+    pub(crate) sent: u64,
+    /// When its caller stops waiting.
+    pub(crate) until: u64,
+    /// When it was given up, if its caller asks again under its id.
+    pub(crate) given_up: Option<u64>,
+}
+
+impl PendingCall {
+    /// Command or query, method and argument.
+    pub(crate) fn new(
+        entity: Entity,
+        (kind, method, by): (MessageKind, &'static str, u64),
+    ) -> Self {
+        Self { entity, kind, method, by, sent: 0, until: 0, given_up: None }
+    }
+}
+
+/// How a call ended.
+pub(crate) type CallOutcome = Result<Reply, CallError>;
+
+/// A session: its books, and what its callers saw.
+pub(crate) struct SimSession {
+    pub(crate) id: SessionId,
+    pub(crate) key: SessionKey,
+    pub(crate) history: Vec<Operation>,
+    /// What has no outcome yet.
+    pub(crate) unresolved: BTreeMap<u64, InFlightMessage>,
+    pub(crate) ledger: Ledger<PendingCall>,
+    pub(crate) intake: CallAdmission,
+}
+
+impl SimSession {
+    /// The books of the session with that number, of a principal; with rules switched off or not.
+    pub(crate) fn new(number: usize, principal: &str, seed: u64, off: Vec<Mutation>) -> Self {
+        let id = SessionId((number as u128 + 1).to_be_bytes());
+        Self {
+            id,
+            key: SessionKey::derive(principal, &id.0),
+            history: Vec::new(),
+            unresolved: BTreeMap::new(),
+            ledger: Ledger::new(id, 1, seed).with_mutations(off),
+            intake: CallAdmission::new(id, 1),
+        }
+    }
+
+    /// A caller gives a message to its session, which is stamped with this cluster time, or sends one `again`.
+    pub(crate) fn take(
+        &mut self,
+        (begun, now): (Instant, u64),
+        cluster_ms: u64,
+        called: PendingCall,
+        again: Option<MessageId>,
+    ) {
+        let body = called.by.to_le_bytes();
+        // The bound on what a session holds is far.
+        let Ok(id) = self.intake.admit(again, cluster_ms, body.len()) else { return };
+        let at = |millis| begun + Duration::from_millis(millis);
+        let message = OutgoingMessage {
+            entity: called.entity.clone(),
+            envelope: Envelope {
+                r#type: called.entity.entity_type.to_string(),
+                id: called.entity.id.to_string(),
+                kind: wire_kind(called.kind).into(),
+                method: called.method.into(),
+                body: body.to_vec().into(),
+                ..Envelope::default()
+            },
+            called: at(now),
+            created_ms: id.created_ms,
+            deadline: at(called.until),
+            is_resend: called.given_up.is_some(),
+        };
+        let entity = called.entity.clone();
+        let sent = InFlightMessage { entity, kind: called.kind, copies: 0, created: id.created_ms };
+        self.unresolved.insert(id.sequence, sent);
+        self.ledger.push(id.sequence, message, called);
+    }
+
+    /// What has ended since the last time, by its sequence.
+    pub(crate) fn take_ended(&mut self) -> Vec<(u64, PendingCall, CallOutcome)> {
+        let ended: Vec<_> = self.ledger.take_completed().collect();
+        self.intake.release(ended.len(), ended.len() * 8);
+        let ended = ended.into_iter().map(|(called, outcome)| {
+            let sequence = match &outcome {
+                Ok(answer) => answer.id.sequence,
+                Err(error) => error.id().sequence,
+            };
+            self.unresolved.remove(&sequence);
+            (sequence, called, outcome)
+        });
+        ended.collect()
+    }
+
+    /// A caller has heard how its call ended.
+    pub(crate) fn seen(
+        &mut self,
+        now: u64,
+        sequence: u64,
+        called: &PendingCall,
+        outcome: CallOutcome,
+    ) {
+        self.history.push(Operation {
+            entity: called.entity.to_string(),
+            session: format!("{:?}", self.key),
+            sequence,
+            command: called.kind == MessageKind::Command,
+            method: called.method.into(),
+            arguments: called.by.into(),
+            sent: called.sent,
+            received: now,
+            given_up: called.given_up,
+            outcome: seen(outcome),
+        });
+    }
+}
+
+/// No command may be overtaken in its lane, unless its entity forgets soon, and then only one of which a copy may
+/// have run. A query whose answer was lost may be, and what was given up: later ones do not wait for that.
+pub(crate) fn overtaken(
+    sequence: u64,
+    called: &PendingCall,
+    outcome: &CallOutcome,
+    forgetful: bool,
+) -> Option<Violation> {
+    let Err(error) = outcome else { return None };
+    let may_have_run = matches!(error, CallError::Unknown { .. });
+    let first = called.kind == MessageKind::Command && called.given_up.is_none();
+    let overtaken = error.code() == codes::SUPERSEDED && first;
+    (overtaken && !(may_have_run && forgetful)).then(|| {
+        ViolationKind::Superseded
+            .because(format!("{sequence} was overtaken in its lane, and never ran"))
+    })
+}
+
+/// An outcome, as the oracle takes it.
+fn seen(outcome: CallOutcome) -> Seen {
+    match outcome {
+        Ok(answer) => {
+            let number = answer.body.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes);
+            Seen::Final { version: answer.version, value: Ok(number.into()) }
+        }
+        Err(CallError::Application { code, version, .. }) => {
+            Seen::Final { version, value: Err(code.into()) }
+        }
+        Err(CallError::NotRun { .. }) => Seen::NotRun,
+        // Of the first it is known that it ran; what came of it is not told.
+        Err(
+            CallError::ReplyDropped { .. }
+            | CallError::Unanswered { .. }
+            | CallError::Unknown { .. },
+        ) => Seen::Unknown,
+    }
+}

@@ -1,0 +1,111 @@
+//! What a run can break, as a value: a test that switches a rule off names the breach that must follow.
+
+/// A promise, or a rule, that a run broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ViolationKind {
+    /// What clients saw breaks a promise.
+    History(ostraca_oracle::ViolationKind),
+    /// One message made two versions.
+    RanTwice,
+    /// A message was told not to have run, and took effect.
+    EffectAfterNotRun,
+    /// A command was refused as superseded, and never ran.
+    Superseded,
+    /// An id that another message had used was answered.
+    ReusedIdAnswered,
+    /// A request was answered twice, or sent on after its answer.
+    SecondReply,
+    /// Messages are unanswered, or shards unbalanced, long after the last fault.
+    Unanswered,
+    /// Shards are served by nobody long after the last fault.
+    Unserved,
+    /// The run does not end.
+    Endless,
+    /// A turn started without a good lease (R9).
+    TurnWithoutLease,
+    /// A node whose lease lapsed was not suspended (R9).
+    NotSuspended,
+    /// A node resumed before it had read its claims back (R9).
+    ResumedWithoutClaimCheck,
+    /// A turn started after its deadline (R22).
+    TurnAfterDeadline,
+    /// A shard was called stopped while something of it was left (A16).
+    StoppedEarly,
+    /// The same events gave other actions.
+    NotReplayed,
+    /// A shard went to a new owner while the former one held it (R7).
+    OwnerReplacedAlive,
+    /// A life registered over a live lease (R7).
+    RegisteredOverLiveLease,
+    /// A life was marked dead while its lease was good (R8).
+    MarkedDeadWithLiveLease,
+    /// A life was over while a process still relied on its lease (R8).
+    EndedLeaseTrusted,
+    /// A node stood for the leadership while the leader's lease was good (R8).
+    ElectedOverLiveLease,
+    /// A life that had ended came back, or lives are out of order (R7).
+    IncarnationOrder,
+    /// A manager decided before it had sealed every row (R10).
+    DecidedUnsealed,
+    /// A term follows a later one (R10).
+    TermOrder,
+    /// An epoch went back, or has two owners (R5).
+    EpochOrder,
+    /// A node claimed a shard that no row gave to it.
+    UnassignedClaim,
+    /// A hand-off was told before its row was written (S15).
+    SentBeforeWritten,
+    /// A hand-off waited for acknowledgements until it was given up (R12).
+    WaitedForAcks,
+    /// Shards moved to and from a host with a slow store too often (R9).
+    MovedTooOften,
+    /// A route went back to a lower epoch (R13).
+    RouteBack,
+    /// A node said goodbye while it held shards (S10).
+    LeftWithShards,
+    /// A node left without being asked.
+    LeftUnrequested,
+    /// A router asks to be woken although nothing is due.
+    RouterSpins,
+    /// The oracle could not compare all values: too many choices of unknown commands explain them.
+    NotCompared,
+    /// A node took a message though it held as much as it may (K19).
+    OverBudget,
+    /// A turn started for a message that no gateway may let in (S11.6).
+    InvalidMessageRan,
+    /// A message may take longer than its gateway's bound (R22).
+    DeadlineUnbound,
+    /// A row holds a record of another kind.
+    RowKind,
+}
+
+impl ViolationKind {
+    /// A finding of this kind.
+    pub(crate) fn because(self, text: String) -> Violation {
+        Violation { kind: self, text }
+    }
+}
+
+/// One breach.
+pub type Violation = ostraca_oracle::Violation<ViolationKind>;
+
+/// A breach of what clients saw.
+pub(crate) fn of_history(found: ostraca_oracle::Violation) -> Violation {
+    Violation { kind: ViolationKind::History(found.kind), text: found.text }
+}
+
+/// What clients see where turns that were answered are not there any more, or are there twice.
+pub const WRONG_VERSIONS: &[ViolationKind] = &[
+    ViolationKind::History(ostraca_oracle::ViolationKind::DuplicateVersion),
+    ViolationKind::History(ostraca_oracle::ViolationKind::StaleCommand),
+    ViolationKind::History(ostraca_oracle::ViolationKind::StaleQuery),
+    ViolationKind::History(ostraca_oracle::ViolationKind::SessionOrder),
+    ViolationKind::History(ostraca_oracle::ViolationKind::StaleSessionRead),
+    ViolationKind::History(ostraca_oracle::ViolationKind::CommandValue),
+    ViolationKind::History(ostraca_oracle::ViolationKind::QueryValue),
+    ViolationKind::History(ostraca_oracle::ViolationKind::Unexplained),
+    ViolationKind::History(ostraca_oracle::ViolationKind::LostCommit),
+    ViolationKind::RanTwice,
+    ViolationKind::EffectAfterNotRun,
+    ViolationKind::Superseded,
+];
