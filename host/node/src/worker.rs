@@ -45,6 +45,9 @@ use tasks::Tasks;
 const TICK: Duration = Duration::from_millis(20);
 /// Completions handled before new messages are taken, and messages before the batch leaves.
 const ROUND: usize = 256;
+/// After so long no further completion is handled in a round: what others wait for leaves first. A guest can take
+/// milliseconds at once, in an instruction that copies or fills memory and is not interrupted.
+const ROUND_TIME: Duration = Duration::from_millis(1);
 
 /// What a worker is told.
 pub(crate) enum Input {
@@ -219,10 +222,14 @@ pub(crate) async fn run(parts: WorkerDeps, mut inputs: mpsc::UnboundedReceiver<I
     let mut looked = Instant::now();
     loop {
         let mut busy = false;
+        let began = Instant::now();
         for _ in 0..ROUND {
             let Some(Some(done)) = worker.tasks.next().now_or_never() else { break };
             worker.handle_completion(done);
             busy = true;
+            if began.elapsed() >= ROUND_TIME {
+                break;
+            }
         }
         for _ in 0..ROUND {
             match inputs.try_recv() {

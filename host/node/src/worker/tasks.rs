@@ -1,7 +1,10 @@
-//! A worker's futures, in groups that take turns: the store's answers, each type's turns, each type's stop hooks.
+//! A worker's futures, in groups that take turns: the store's responses, each type's turns, each type's stop hooks.
 //!
 //! A guest that runs for long yields after each slice. In one queue, a type with hundreds of running instances would
 //! have hundreds of slices for each one of its neighbours; here each group has one share, and its futures share that.
+//!
+//! Some slices are long all the same, since an instruction that copies or fills memory is not interrupted. A group whose
+//! last slice was long is slow until it has a short one. While others have work, slow groups get half of the time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,11 +12,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use futures::future::LocalBoxFuture;
-use futures::stream::{FuturesUnordered, SelectAll, Stream, StreamExt};
+use futures::stream::{FuturesUnordered, Stream, StreamExt, StreamFuture};
 
 use super::completions::Completion;
+
+/// A slice that takes so long makes its group slow.
+const LONG_SLICE: Duration = Duration::from_millis(1);
 
 /// Whose futures share a share of the worker's time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,9 +37,14 @@ pub(super) enum TaskGroupKey {
 #[derive(Default)]
 pub(super) struct Tasks {
     groups: HashMap<TaskGroupKey, Rc<Group>>,
-    /// Those with futures, in the order in which they are ready. One that is looked at goes to the end.
-    active: SelectAll<Active>,
+    /// Groups with futures, in the order in which they are ready. One that is polled goes to the end.
+    quick: Ready,
+    slow: Ready,
+    /// Time that quick groups get before a slow one is polled again, if they have work.
+    owed: Duration,
 }
+
+type Ready = FuturesUnordered<StreamFuture<Active>>;
 
 #[derive(Default)]
 struct Group {
@@ -41,14 +53,20 @@ struct Group {
     waker: RefCell<Option<Waker>>,
 }
 
-struct Active(Rc<Group>);
+/// A group with futures. Gives none where a long slice completed nothing.
+struct Active {
+    group: Rc<Group>,
+    /// How long the last slice took.
+    slice: Duration,
+}
 
 impl Tasks {
     pub(super) fn push(&mut self, share: TaskGroupKey, task: LocalBoxFuture<'static, Completion>) {
         let group = self.groups.entry(share).or_default();
         group.tasks.borrow_mut().push(task);
         if !group.active.replace(true) {
-            self.active.push(Active(group.clone()));
+            let active = Active { group: group.clone(), slice: Duration::ZERO };
+            self.quick.push(active.into_future());
         } else if let Some(waker) = group.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -60,7 +78,26 @@ impl Tasks {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.active.is_empty()
+        self.quick.is_empty() && self.slow.is_empty()
+    }
+
+    /// Polls groups of one kind until one of them had a slice.
+    fn poll_groups(&mut self, slow: bool, context: &mut Context<'_>) -> Option<Option<Completion>> {
+        loop {
+            let groups = if slow { &mut self.slow } else { &mut self.quick };
+            let Poll::Ready(Some((item, active))) = groups.poll_next_unpin(context) else {
+                return None;
+            };
+            let slice = active.slice;
+            let Some(done) = item else {
+                // It has no futures left.
+                continue;
+            };
+            self.owed = if slow { slice } else { self.owed.saturating_sub(slice) };
+            let groups = if slice >= LONG_SLICE { &mut self.slow } else { &mut self.quick };
+            groups.push(active.into_future());
+            return Some(done);
+        }
     }
 }
 
@@ -68,20 +105,38 @@ impl Stream for Tasks {
     type Item = Completion;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Completion>> {
-        self.active.poll_next_unpin(context)
+        let slow_first = self.owed.is_zero();
+        let polled = self.poll_groups(slow_first, context);
+        match polled.or_else(|| self.poll_groups(!slow_first, context)) {
+            Some(Some(done)) => Poll::Ready(Some(done)),
+            Some(None) => {
+                // The worker looks after other things before the next slice.
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None if self.is_empty() => Poll::Ready(None),
+            None => Poll::Pending,
+        }
     }
 }
 
 impl Stream for Active {
-    type Item = Completion;
+    type Item = Option<Completion>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let next = self.0.tasks.borrow_mut().poll_next_unpin(context);
-        *self.0.waker.borrow_mut() = Some(context.waker().clone());
-        if matches!(next, Poll::Ready(None)) {
-            self.0.active.set(false);
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let began = Instant::now();
+        let next = self.group.tasks.borrow_mut().poll_next_unpin(context);
+        self.slice = began.elapsed();
+        *self.group.waker.borrow_mut() = Some(context.waker().clone());
+        match next {
+            Poll::Ready(None) => {
+                self.group.active.set(false);
+                Poll::Ready(None)
+            }
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if self.slice >= LONG_SLICE => Poll::Ready(Some(None)),
+            Poll::Pending => Poll::Pending,
         }
-        next
     }
 }
 
@@ -141,6 +196,78 @@ mod tests {
         );
         let meanwhile = greedy.get() - before;
         assert!(meanwhile <= 5 * modest.get(), "{meanwhile} slices beside {}", modest.get());
+    }
+
+    /// A future that keeps the worker for a long slice each time, and counts.
+    fn drag(
+        slices: usize,
+        done: Completion,
+        count: Rc<Cell<usize>>,
+    ) -> LocalBoxFuture<'static, Completion> {
+        let mut inner = spin(slices, done, count);
+        Box::pin(poll_fn(move |context| {
+            std::thread::sleep(2 * LONG_SLICE);
+            inner.as_mut().poll(context)
+        }))
+    }
+
+    /// How many long slices pass, beside some that are under way, before a short future of another group is done.
+    async fn long_slices_beside(work: usize) -> usize {
+        let id = MachineTable::unknown();
+        let mut tasks = Tasks::default();
+        let dragged = Rc::<Cell<usize>>::default();
+        for _ in 0..8 {
+            let drag = drag(1_000, done(id, "dragging"), dragged.clone());
+            tasks.push(TaskGroupKey::Turns("dragging".into()), drag);
+        }
+        for _ in 0..4 {
+            assert!(futures::poll!(tasks.next()).is_pending());
+        }
+        let before = dragged.get();
+        for _ in 0..work {
+            tasks.push(
+                TaskGroupKey::Turns("modest".into()),
+                spin(0, done(id, "modest"), Rc::default()),
+            );
+        }
+        for _ in 0..work {
+            assert!(tasks.next().await.is_some());
+        }
+        dragged.get() - before
+    }
+
+    #[tokio::test]
+    async fn short_slices_go_before_long_ones_that_were_just_served() {
+        // One after the other they would be as many as these.
+        let long = long_slices_beside(50).await;
+        assert!(long <= 10, "{long} long slices");
+    }
+
+    #[tokio::test]
+    async fn long_slices_get_their_half_beside_endless_short_ones() {
+        let id = MachineTable::unknown();
+        let mut tasks = Tasks::default();
+        let dragged = Rc::<Cell<usize>>::default();
+        tasks.push(
+            TaskGroupKey::Turns("dragging".into()),
+            drag(1_000, done(id, "drag"), dragged.clone()),
+        );
+        assert!(futures::poll!(tasks.next()).is_pending());
+        let before = dragged.get();
+        let began = Instant::now();
+        let mut short = Duration::ZERO;
+        while dragged.get() < before + 5 {
+            assert!(began.elapsed() < Duration::from_secs(60), "the long slices starve");
+            let modest = spin(0, done(id, "modest"), Rc::default());
+            tasks.push(TaskGroupKey::Turns("modest".into()), modest);
+            let polled = Instant::now();
+            let long = dragged.get();
+            let _ = futures::poll!(tasks.next());
+            if dragged.get() == long {
+                short += polled.elapsed();
+            }
+        }
+        assert!(!short.is_zero(), "the short ones starve");
     }
 
     #[tokio::test]
