@@ -82,7 +82,7 @@ impl<E: ApplicationError> IntoStartResult for Result<(), E> {
 fn refusal(error: &impl ApplicationError) -> MessageError {
     let code = error.code().into_owned();
     if code.is_empty() || code.len() > 128 {
-        panic!("bad-error-code: the code of an application error must be 1 to 128 bytes");
+        panic!("invalid-error-code: the code of an application error must be 1 to 128 bytes");
     }
     MessageError::Application { code, message: error.message() }
 }

@@ -219,7 +219,7 @@ fn a_panic_drops_the_instance_and_keeps_the_stored_state() {
 #[test]
 fn a_query_that_writes_panics() {
     let panic = catch_unwind(AssertUnwindSafe(|| call::<Box_>("write_in_query", ()))).unwrap_err();
-    assert!(panic.downcast_ref::<String>().unwrap().starts_with("query-wrote"));
+    assert!(panic.downcast_ref::<String>().unwrap().starts_with("write-in-query"));
     assert_eq!(state::get_raw("other"), None);
 }
 

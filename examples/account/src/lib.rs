@@ -80,7 +80,7 @@ impl Account {
     /// Deposits an amount in cents and returns the new balance.
     ///
     /// # Errors
-    /// `bad-amount`.
+    /// `invalid-amount`.
     #[message]
     pub fn deposit(&mut self, cents: i64) -> Result<i64, Refused> {
         positive(cents)?;
@@ -90,7 +90,7 @@ impl Account {
     /// Withdraws an amount in cents and returns the new balance.
     ///
     /// # Errors
-    /// `insufficient-funds`, `bad-amount`: nothing is withdrawn.
+    /// `insufficient-funds`, `invalid-amount`: nothing is withdrawn.
     #[message]
     pub fn withdraw(&mut self, cents: i64) -> Result<i64, Refused> {
         positive(cents)?;
@@ -113,7 +113,7 @@ impl Account {
     /// Sets how many cents the balance may go below zero.
     ///
     /// # Errors
-    /// `bad-amount`, if it is negative or above one million.
+    /// `invalid-amount`, if it is negative or above one million.
     #[message]
     pub fn overdraft(&mut self, cents: i64) -> Result<(), Refused> {
         if !(0..=1_000_000).contains(&cents) {

@@ -79,7 +79,7 @@ pub(crate) fn delete(key: &str) -> bool {
 
 pub(crate) fn list(prefix: &str, limit: u32, cursor: Option<&str>) -> Page {
     if !(1..=1000).contains(&limit) {
-        panic!("bad-limit: a page has 1 to 1000 entries, not {limit}");
+        panic!("invalid-limit: a page has 1 to 1000 entries, not {limit}");
     }
     let limit = limit as usize;
     with(|world| {
@@ -119,7 +119,7 @@ pub(crate) fn log(level: Level, message: &str) {
 
 fn check_key(key: &str) {
     if key.is_empty() || key.len() > 512 {
-        panic!("bad-key: a key has 1 to 512 bytes, not {}", key.len());
+        panic!("invalid-key: a key has 1 to 512 bytes, not {}", key.len());
     }
 }
 
@@ -128,6 +128,8 @@ fn check_write(what: &str, key: &str) {
     if with(|world| {
         world.message.as_ref().is_some_and(|message| message.kind == MessageKind::Query)
     }) {
-        panic!("query-wrote: a query may change nothing, but called state::{what} on key `{key}`");
+        panic!(
+            "write-in-query: a query may change nothing, but called state::{what} on key `{key}`"
+        );
     }
 }

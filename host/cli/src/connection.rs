@@ -28,8 +28,8 @@ pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Cl
         Ok(connected) => Ok(connected?),
         Err(_) => {
             let text = format!("no node at {addresses} answered within {:?}", deadline.whole);
-            Err(Failure::new(Exit::Unreachable, "no-node", text)
-                .help("nothing was sent: allow more time with --deadline, or correct the addresses in the profile"))
+            Err(Failure::new(Exit::Unreachable, "no-node-reachable", text)
+                .help("nothing was sent: allow more time with --timeout, or correct the addresses in the profile"))
         }
     }
 }

@@ -77,7 +77,7 @@ impl Failure {
     /// A file that could not be read or written.
     pub(crate) fn file(action: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
         let text = format!("cannot {action} {}: {error}", path.display());
-        Self::new(Exit::Usage, "file", text).help("check the path and its permissions")
+        Self::new(Exit::Usage, "file-error", text).help("check the path and its permissions")
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
@@ -96,7 +96,7 @@ impl Failure {
     pub(crate) fn unanswered(id: MessageId, why: &str, message: &str) -> Self {
         let text = format!("the query was not answered, and changed nothing: {why}: {message}");
         let help = match advice(why) {
-            "" => format!("ask again, or allow more time with --deadline; {STATUS}"),
+            "" => format!("ask again, or allow more time with --timeout; {STATUS}"),
             help => help.into(),
         };
         Self::new(Exit::NotRun, "query-unanswered", text)
@@ -190,14 +190,14 @@ impl From<ProfileError> for Failure {
                 "name one with --profile FILE or OSTRACA_PROFILE=FILE: `ostraca init` and `ostraca ca issue client` make profiles",
             ),
             ProfileError::File { .. } => (
-                "bad-profile",
+                "invalid-profile",
                 "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME` makes a new profile",
             ),
             ProfileError::Invalid { .. } => {
-                ("bad-profile", "`ostraca ca issue client NAME` makes a new profile")
+                ("invalid-profile", "`ostraca ca issue client NAME` makes a new profile")
             }
             // Their texts say what to do.
-            _ => ("bad-profile", ""),
+            _ => ("invalid-profile", ""),
         };
         let exit = match &error {
             // There is no cluster to reach, and no file that is wrong.
@@ -229,12 +229,12 @@ impl From<Problem> for Failure {
             "too-many-definitions",
             "memory-limit",
             "table-limit",
-            "unknown-size",
+            "unsized-instantiation",
             "compile-time-limit",
             "compile-memory-limit",
             "memory-ceiling",
             "turn-time-ceiling",
-            "bad-manifest",
+            "invalid-manifest",
             "not-supported-yet",
             "not-wasm",
             "core-module",
@@ -243,14 +243,14 @@ impl From<Problem> for Failure {
             "missing-export",
             "import-not-granted",
             "wrong-signature",
-            "bad-methods",
+            "invalid-methods",
             "unknown-pool",
-            "bad-request",
+            "invalid-request",
             "unknown-node",
             "node-not-live",
             "node-live",
-            "no-such-shard",
-            "bad-cursor",
+            "unknown-shard",
+            "invalid-cursor",
         ];
         let exit = match problem.code.as_str() {
             // It went as far as it could, and somebody has to do something.
@@ -341,8 +341,8 @@ fn advice(code: &str) -> &'static str {
         "panicked" | "trap" => {
             "fix the entity and deploy it again; the backtrace is in the log of the node"
         }
-        "deadline" => {
-            "allow more time with --deadline; `ostraca status` says whether the cluster is well"
+        "deadline-exceeded" => {
+            "allow more time with --timeout; `ostraca status` says whether the cluster is well"
         }
         "turn-time-limit" => {
             "do less in one message, or raise `turn-time` in [limits] of entity.toml and deploy it again"
@@ -398,12 +398,12 @@ mod tests {
         for (code, retry_after) in [
             ("rebalancing", Some(Duration::ZERO)),
             ("store-unavailable", Some(Duration::from_millis(50))),
-            ("deadline", None),
+            ("deadline-exceeded", None),
         ] {
             let text = not_run(code, "so it is", retry_after);
             assert!(text.contains("`ostraca status`"), "{text}");
         }
-        let text = not_run("query-wrote", "a query wrote", None);
+        let text = not_run("write-in-query", "a query wrote", None);
         assert!(!text.contains("status"), "{text}");
     }
 

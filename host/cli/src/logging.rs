@@ -19,7 +19,7 @@ pub(crate) fn start(args: &Args) -> Result<(), Failure> {
     };
     let filter = match args.global.log.as_deref().filter(|filter| !filter.is_empty()) {
         Some(filter) => EnvFilter::try_new(filter).map_err(|error| {
-            Failure::usage("bad-log-filter", format!("{filter:?} is no log filter: {error}"))
+            Failure::usage("invalid-log-filter", format!("{filter:?} is no log filter: {error}"))
                 .help("write a level, or levels of parts: `info,ostraca_node=debug`")
         })?,
         None => EnvFilter::new(default),

@@ -40,17 +40,18 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Exit, Failure> {
     logging::start(&args)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::unexpected("thread", format!("cannot start threads: {error}")))?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+            Failure::unexpected("thread-failed", format!("cannot start threads: {error}"))
+        })?;
     let exit = runtime.block_on(dispatch(args));
     // A read of standard input, or a compilation, may still hold a thread: nobody waits for it.
     runtime.shutdown_background();
     match (exit, output::lost()) {
         (Ok(_), Some(error)) => {
             let text = format!("it was done, but the result could not be written: {error}");
-            Err(Failure::unexpected("output", text).help("look at where standard output goes"))
+            Err(Failure::unexpected("output-write-failed", text)
+                .help("look at where standard output goes"))
         }
         (exit, _) => exit,
     }

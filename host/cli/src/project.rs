@@ -38,7 +38,7 @@ impl Project {
         if size > MAX_MANIFEST_BYTES as u64 {
             let text =
                 format!("{}: {size} bytes are more than {MAX_MANIFEST_BYTES}", file.display());
-            return Err(Failure::usage("bad-manifest", text));
+            return Err(Failure::usage("invalid-manifest", text));
         }
         let text =
             std::fs::read_to_string(&file).map_err(|error| Failure::file("read", &file, &error))?;

@@ -340,7 +340,7 @@ fn entities_of_an_unresponsive_owner_come_from_the_store() {
     let (code, out, err) = theatre.ostraca(&[&["--output", "json"], &words[..]].concat());
     let (out, err): (serde_json::Value, serde_json::Value) =
         (serde_json::from_str(&out).expect("JSON"), serde_json::from_str(&err).expect("JSON"));
-    assert_eq!((code, &err["error"]["code"]), (3, &"node-silent".into()));
+    assert_eq!((code, &err["error"]["code"]), (3, &"owner-unresponsive".into()));
     assert_eq!(out["unanswered"][0]["node"], "n3", "{out}");
 }
 

@@ -76,7 +76,7 @@ fn usage_errors_are_json_when_json_is_requested() {
     for words in [
         &["sendd"][..],
         &["send", "counter/alice"],
-        &["send", "counter/alice", "get", "--deadline", "soon"],
+        &["send", "counter/alice", "get", "--timeout", "soon"],
         &["drain", "n1", "--undo", "--timeout", "1s"],
     ] {
         let error = error(dir.path(), 2, words);
@@ -117,7 +117,7 @@ fn an_invalid_profile_is_an_input_error() {
     std::fs::write(dir.join("bad.toml"), "addresses = 3").expect("written");
     for profile in ["bad.toml", "no-such-file.toml"] {
         let wrong = error(dir, 2, &["status", "--profile", profile]);
-        assert_eq!(wrong["code"], "bad-profile", "{wrong}");
+        assert_eq!(wrong["code"], "invalid-profile", "{wrong}");
     }
     assert_eq!(error(dir, 3, &["status"])["code"], "no-profile");
 }
@@ -132,9 +132,9 @@ fn the_deadline_includes_the_time_to_connect() {
     let issue = ["ca", "issue", "client", "me", "--ca", "n1/ca", "--address", &at];
     assert_eq!(run(ostraca(dir, &issue)).0, Some(0));
     for verb in ["send", "tell"] {
-        let words = [verb, "a/b", "get", "--profile", "me.toml", "--deadline", "300ms"];
+        let words = [verb, "a/b", "get", "--profile", "me.toml", "--timeout", "300ms"];
         let late = error(dir, 3, &words);
-        assert_eq!(late["code"], "no-node", "{late}");
+        assert_eq!(late["code"], "no-node-reachable", "{late}");
         assert!(late["message"].as_str().is_some_and(|it| it.contains("300ms")), "{late}");
     }
 }

@@ -123,7 +123,7 @@ fn impossible_arguments_are_usage_errors() {
         &["send", "counter/alice", "get", "--id", "12"],
         &["send", "counter/alice", "get", "--id", "00112233445566778899aabbccddeeff-1"],
         &["send", "counter/alice", "get", "--command", "--query"],
-        &["send", "counter/alice", "get", "--deadline", "soon"],
+        &["send", "counter/alice", "get", "--timeout", "soon"],
         &["new", "Hello"],
         &["new", "../hello"],
         &["new", "fn"],

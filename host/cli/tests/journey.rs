@@ -178,7 +178,7 @@ fn a_new_project_builds_deploys_and_answers() {
     values_are_shown(dir);
     schema_that_does_not_fit(dir, &source);
     assert_eq!(node.stop(), Some(0));
-    refused(dir, 3, "no-node", &["send", "hello/alice", "last"]);
+    refused(dir, 3, "no-node-reachable", &["send", "hello/alice", "last"]);
 
     let node = Node::start(dir, &["dev"]);
     assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"\"\n");
@@ -187,14 +187,14 @@ fn a_new_project_builds_deploys_and_answers() {
 
 /// A deadline passes while the turn runs: the outcome is unknown, and the command that is printed finds it out.
 fn outcome_in_doubt(dir: &Path) {
-    let words = ["send", "hello/alice", "slow", "3000000000", "--deadline", "300ms"];
+    let words = ["send", "hello/alice", "slow", "3000000000", "--timeout", "300ms"];
     let (code, out, err) = run(dir, &words);
     assert_eq!((code, out.as_str()), (Some(6), ""), "{err}");
     assert!(err.contains("`ostraca status`"), "{err}");
     let again = err.lines().find_map(|line| line.trim().strip_prefix("ostraca ")).expect(&err);
     let mut words: Vec<_> = again.split(' ').collect();
     assert_eq!(words[..5], ["send", "hello/alice", "slow", "3000000000", "--id"]);
-    words.extend(["--deadline", "60s"]);
+    words.extend(["--timeout", "60s"]);
     assert_eq!(ok(dir, &words), "2\n");
     assert_eq!(ok(dir, &words), "2\n");
     let id = words[5];
@@ -253,7 +253,7 @@ fn schema_that_does_not_fit(dir: &Path, source: &Path) {
 /// A deadline passes while a query runs: nothing is in doubt, whether the caller says that it is a query or not.
 fn query_without_an_answer(dir: &Path) {
     for flags in [&[][..], &["--query"]] {
-        let words = ["send", "hello/carol", "ponder", "3000000000", "--deadline", "500ms"];
+        let words = ["send", "hello/carol", "ponder", "3000000000", "--timeout", "500ms"];
         let err = refused(dir, 5, "query-unanswered", &[&words[..], flags].concat());
         assert!(err.contains("changed nothing") && err.contains("ostraca status"), "{err}");
         assert!(!err.contains("--id"), "{err}");
@@ -277,7 +277,7 @@ fn until(dir: &Path, words: &[&str], wanted: impl Fn(Option<i32>, &serde_json::V
 /// Events of many shards at once are one line, unless each is asked for.
 fn many_shards_are_one_line(events: &str, each: &str) {
     let of_shards =
-        |line: &&str| line.contains("shard-assigned") || line.contains("hand-off-began");
+        |line: &&str| line.contains("shard-assigned") || line.contains("hand-off-started");
     assert!(each.lines().filter(of_shards).count() >= 24, "{each}");
     assert!(events.lines().filter(of_shards).count() < 8, "{events}");
     assert!(events.contains("16 shards assigned (n1 16)"), "{events}");
@@ -366,7 +366,7 @@ fn a_node_made_by_init_runs_until_it_is_stopped() {
         "file-exists",
         &["ca", "issue", "client", "bob", "--ca", "n1/ca", "--out", "bob"],
     );
-    refused(dir, 2, "not-empty", &["init", "n1"]);
+    refused(dir, 2, "directory-not-empty", &["init", "n1"]);
     // The store gone: an empty directory never becomes one by itself (R5).
     std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
     refused(dir, 7, "store-missing", &["run", "--config", "n1/ostraca.toml"]);

@@ -56,9 +56,9 @@ impl ConnectError {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Profile(_) => "bad-profile",
+            Self::Profile(_) => "invalid-profile",
             Self::Refused { error, .. } => error.code(),
-            Self::NoNodeReachable { .. } => "no-node",
+            Self::NoNodeReachable { .. } => "no-node-reachable",
         }
     }
 }

@@ -202,7 +202,7 @@ impl<W> Ledger<W> {
         if self.calls.contains_key(&sequence) {
             let text = "a message with this id is being sent already";
             let id = self.id(sequence);
-            let error = CallError::not_run(id, problem("already-waiting", text));
+            let error = CallError::not_run(id, problem("already-in-flight", text));
             self.completed.push((waiter, Err(error)));
             return;
         }
@@ -256,7 +256,7 @@ impl<W> Ledger<W> {
             let heard = self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
             let why = heard
                 .or_else(|| self.not_connected.clone())
-                .unwrap_or_else(|| problem("deadline", "no reply within the deadline"));
+                .unwrap_or_else(|| problem("deadline-exceeded", "no reply within the deadline"));
             self.complete_without_reply(sequence, why, now);
         }
         let next = self.next;

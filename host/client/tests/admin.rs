@@ -106,7 +106,7 @@ async fn a_problem_ends_a_streamed_response() {
         assert_eq!(error.code(), "no-other-host");
         assert_eq!(updates.next().await.expect("the end"), None);
         let error = client.drain("", false).await.expect("asked").next().await;
-        assert_eq!(error.expect_err("refused").code(), "bad-request");
+        assert_eq!(error.expect_err("refused").code(), "invalid-request");
         client.close().await;
         stage.running.stop().await;
     })

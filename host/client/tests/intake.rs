@@ -46,7 +46,7 @@ fn an_id_has_a_sequence_and_a_creation_time() {
     for (sequence, created) in [(0, 5), (5, 0), (0, 0)] {
         let id = MessageId { session: SESSION, sequence, created_ms: created };
         let refused = intake.admit(Some(id), 100, 0).expect_err("no such id");
-        assert_eq!(refused.problem.code, "bad-message");
+        assert_eq!(refused.problem.code, "invalid-message");
     }
     let id = MessageId { session: SESSION, sequence: 5, created_ms: 5 };
     assert_eq!(intake.admit(Some(id), 100, 0), Ok(id));
@@ -92,7 +92,7 @@ fn r17_a_refused_creation_time_corrects_cluster_time() {
     assert_eq!(time.at(local), 900);
     time.observe_reply(&refused("too-old", 800), local);
     assert_eq!(time.at(local), 900, "an earlier one is no news");
-    time.observe_reply(&refused("stamped-ahead", 50), local);
+    time.observe_reply(&refused("created-in-future", 50), local);
     assert_eq!(time.at(local), 50, "this clock was ahead");
     time.observe_reply(&refused("overloaded", 5_000), local);
     assert_eq!(time.at(local), 50);

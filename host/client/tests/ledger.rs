@@ -161,13 +161,13 @@ fn refusals_by_the_gateway_itself_are_no_progress() {
     sent(&mut ledger, now);
     // Its queue is full; a deadline passed in it.
     ledger.on_reply(reply(1, Outcome::NotRun, "overloaded", true), now);
-    ledger.on_reply(reply(2, Outcome::Unknown, "deadline", true), now);
+    ledger.on_reply(reply(2, Outcome::Unknown, "deadline-exceeded", true), now);
     assert_eq!((ledger.stall(), ledger.is_progressing()), (stuck(false), false));
     ledger.on_reply(reply(3, Outcome::NotRun, "no-owner", true), now);
     assert_eq!(ledger.stall(), stuck(true));
     let later = now + DEADLINE;
     ledger.tick(later);
-    ledger.on_reply(reply(3, Outcome::NotRun, "deadline", false), later);
+    ledger.on_reply(reply(3, Outcome::NotRun, "deadline-exceeded", false), later);
     assert_eq!((ledger.stall(), ledger.is_progressing()), (None, false), "nobody waits");
     ledger.push(4, message("a", later), 4);
     sent(&mut ledger, later);
@@ -273,7 +273,9 @@ fn an_unanswered_query_is_never_in_doubt() {
     sent(&mut ledger, now);
     ledger.tick(now + DEADLINE);
     let error = ledger.take_completed().next().expect("ended").1.expect_err("no answer");
-    assert!(matches!(&error, CallError::Unanswered { cause, .. } if &**cause == "deadline"));
+    assert!(
+        matches!(&error, CallError::Unanswered { cause, .. } if &**cause == "deadline-exceeded")
+    );
     assert_eq!(error.code(), "query-unanswered");
     // Nothing of it is recorded that anybody could ask for.
     assert_eq!(ledger.settled(), 2);
@@ -307,7 +309,7 @@ fn an_unsent_or_refused_message_ends_as_not_run() {
     assert!(codes.iter().all(|error| matches!(error, CallError::NotRun { .. })), "{codes:?}");
     assert_eq!(
         codes.iter().map(|e| e.code()).collect::<BTreeSet<_>>(),
-        ["deadline", "mailbox-full"].into()
+        ["deadline-exceeded", "mailbox-full"].into()
     );
     assert_eq!(ledger.settled(), 3);
 }

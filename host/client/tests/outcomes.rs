@@ -288,9 +288,9 @@ async fn an_oversized_message_is_refused_alone() {
         assert_eq!(error.code(), "message-too-large");
         fits.await.expect("answer");
         let no_id = session.call(&Entity::new("counter", ""), "add", "").await;
-        assert_eq!(no_id.expect_err("refused").code(), "bad-entity-id");
+        assert_eq!(no_id.expect_err("refused").code(), "invalid-entity-id");
         let long = session.call(&Entity::new("counter", "x".repeat(513)), "add", "").await;
-        assert_eq!(long.expect_err("refused").code(), "bad-entity-id");
+        assert_eq!(long.expect_err("refused").code(), "invalid-entity-id");
         session.call(&entity, "add", "").await.expect("answer");
         client.close().await;
         running.stop().await;

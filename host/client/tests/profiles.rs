@@ -70,13 +70,13 @@ async fn a_client_says_why_it_cannot_connect() {
 
         let mixed = Profile::new(vec![nobody.clone()], other.certificate_pem(), &identity);
         let error = Client::connect(mixed).await.err().expect("two clusters");
-        assert_eq!(error.code(), "bad-profile");
+        assert_eq!(error.code(), "invalid-profile");
 
         let node = Node::new(|_, request| request.ticket.reply(result(1, "")));
         let running = Running::start(&other, &node, "127.0.0.1:0");
         let wrong = Profile::new(vec![running.address.clone()], ca.certificate_pem(), &identity);
         let error = Client::connect(wrong).await.err().expect("another cluster");
-        assert_eq!(error.code(), "unknown-authority", "{error}");
+        assert_eq!(error.code(), "unknown-ca", "{error}");
 
         // The second address answers.
         let identity = other.issue_client("test").expect("identity");

@@ -95,7 +95,7 @@ pub enum Outcome {
         retry_after: Option<u32>,
         /// With `not-owner` and `rebalancing`, what the sender's gateway may learn for its routes.
         owner_hint: Option<Box<OwnerHint>>,
-        /// With `too-old` and `stamped-ahead`, a creation time that would pass.
+        /// With `too-old` and `created-in-future`, a creation time that would pass.
         suggested_created_ms: Option<u64>,
     },
     /// It may have run: send it again under the same id only.
@@ -179,14 +179,14 @@ pub mod codes {
     pub const ID_REUSED: &str = "id-reused";
     /// Its session is not remembered, and it may be a copy of what ran before it was forgotten.
     pub const TOO_OLD: &str = "too-old";
-    /// Created further ahead of cluster time than `stamp-ahead` allows.
-    pub const CREATED_IN_FUTURE: &str = "stamped-ahead";
+    /// Created further ahead of cluster time than `max-clock-skew` allows.
+    pub const CREATED_IN_FUTURE: &str = "created-in-future";
     /// It ran, and its reply is no longer kept.
     pub const REPLY_DROPPED: &str = "reply-dropped";
     /// As many copies of this message wait as may.
     pub const TOO_MANY_COPIES: &str = "too-many-copies";
     /// The sender's deadline passed before the turn could start.
-    pub const DEADLINE_EXCEEDED: &str = "deadline";
+    pub const DEADLINE_EXCEEDED: &str = "deadline-exceeded";
     /// The shard belongs to another node.
     pub const NOT_OWNER: &str = "not-owner";
     /// The shard had no live owner for as long as a message may wait, or none that took it.

@@ -33,7 +33,7 @@ pub(crate) struct AdminService {
     pub(crate) events: Arc<EventLog>,
     pub(crate) control: mpsc::UnboundedSender<control::Input>,
     pub(crate) shard_count: u32,
-    /// How long a deploy waits for the live hosts (`guests.deploy-wait`).
+    /// How long a deploy waits for the live hosts (`guests.deploy-wait-timeout`).
     pub(crate) deploy_wait_timeout: std::time::Duration,
 }
 

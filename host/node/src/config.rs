@@ -4,7 +4,7 @@
 //! memory; a test holds it against the code. Three shapes are easy to confuse: the file as written (parts
 //! in [`file`]), this [`Config`] with paths resolved, and the settings that each library takes, which the
 //! methods here make of it. Setting names in libraries' errors (`max_live`) are those of the file with
-//! dashes (`max-live`).
+//! dashes (`max-live-instances`).
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// [`ConfigError`] with `bad-config`; the line is marked where there is one.
+    /// [`ConfigError`] with `invalid-config`; the line is marked where there is one.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_with_join(path, &[])
     }
@@ -86,7 +86,7 @@ impl Config {
     /// As [`Config::load`].
     pub fn load_with_join(path: &Path, join: &[String]) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let unreadable = |error| ConfigError::unreadable("bad-config", &name, &error);
+        let unreadable = |error| ConfigError::unreadable("invalid-config", &name, &error);
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
         if length > MAX_CONFIG_BYTES {
             let why = format!("{length} bytes are more than {MAX_CONFIG_BYTES}");
@@ -106,7 +106,7 @@ impl Config {
     }
 
     fn read(text: &str, name: &str, join: &[String]) -> Result<Self, ConfigError> {
-        let input = SourceText { code: "bad-config", name, text, renamed: renamed::RENAMED };
+        let input = SourceText { code: "invalid-config", name, text, renamed: renamed::RENAMED };
         let mut file: ConfigFile = input.parse()?;
         if !join.is_empty() {
             file.join = join.to_vec();

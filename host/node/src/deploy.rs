@@ -281,14 +281,16 @@ fn help(code: &str) -> &'static str {
             "compose fewer or smaller components, or raise the setting on every node"
         }
         "memory-limit" | "table-limit" => "raise the limit in the manifest",
-        "unknown-size" => "compose it so that each part is nested where it is instantiated",
+        "unsized-instantiation" => {
+            "compose it so that each part is nested where it is instantiated"
+        }
         "compile-time-limit" | "compile-memory-limit" => {
             "split its largest functions or leave out what it does not need; or raise the setting on every node"
         }
         "compiler-crashed" => {
             "the node goes on; if other components compile, report it with this component"
         }
-        "no-compiler" => "look at the node's log and at `[compiler]` in its configuration",
+        "compiler-unavailable" => "look at the node's log and at `[compiler]` in its configuration",
         _ => "",
     }
 }
@@ -305,7 +307,7 @@ fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Dep
 
 fn changed(kind: &str, stands: u64, expected: u64) -> Problem {
     problem(
-        "revision-changed",
+        "revision-mismatch",
         format!("revision {stands} of `{kind}` stands, not {expected}"),
         "look at `ostraca deployments`, then deploy again",
     )

@@ -132,33 +132,33 @@ impl NodeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Config(error) => error.code(),
-            Self::DirectoryNotEmpty(_) => "not-empty",
-            Self::InvalidValue(_) => "invalid",
-            Self::File { .. } => "file",
+            Self::DirectoryNotEmpty(_) => "directory-not-empty",
+            Self::InvalidValue(_) => "invalid-value",
+            Self::File { .. } => "file-error",
             Self::Identity(IdentityError::Expired { .. }) => "certificate-expired",
-            Self::Identity(_) => "bad-identity",
-            Self::IdentityMismatch { .. } => "other-identity",
+            Self::Identity(_) => "invalid-identity",
+            Self::IdentityMismatch { .. } => "identity-mismatch",
             Self::OpenStore(error) => open_code(error),
             Self::Store(_) => "store-failed",
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
-                "store-unreached"
+                "store-unreachable"
             }
             Self::NoStoreNode(_) => "no-store-node",
             Self::Join { source, .. } => source.code(),
             Self::StoreConnect(ConnectError::Refused(_)) => "store-refused",
-            Self::StoreConnect(ConnectError::InvalidWitness(_)) => "bad-witness",
+            Self::StoreConnect(ConnectError::InvalidWitness(_)) => "invalid-witness",
             Self::StoreConnect(ConnectError::Io { .. }) => "store-io",
-            Self::PoolMismatch { property: "hash", .. } => "other-hash",
-            Self::PoolMismatch { .. } => "other-shard-count",
-            Self::FormatNotSupported(_) => "format-not-readable",
-            Self::SettingMismatch { .. } => "other-setting",
-            Self::InvalidRow(_) => "bad-row",
-            Self::RowConflict(_) => "conflict",
+            Self::PoolMismatch { property: "hash", .. } => "hash-mismatch",
+            Self::PoolMismatch { .. } => "shard-count-mismatch",
+            Self::FormatNotSupported(_) => "format-not-supported",
+            Self::SettingMismatch { .. } => "setting-mismatch",
+            Self::InvalidRow(_) => "invalid-row",
+            Self::RowConflict(_) => "row-conflict",
             Self::Wasm(error) => error.code(),
             Self::Wire(error) => error.code(),
-            Self::Thread { .. } => "thread",
+            Self::Thread { .. } => "thread-failed",
             Self::NameInUse { .. } => "name-in-use",
-            Self::UnexpectedExit(_) => "node-ended",
+            Self::UnexpectedExit(_) => "node-failed",
         }
     }
 
@@ -184,13 +184,13 @@ impl NodeError {
                 "nodes-only" => {
                     "give the node a certificate of its own: `ostraca ca issue node NAME`, and [identity] in the configuration"
                 }
-                "other-node" => {
+                "node-mismatch" => {
                     "check `node` and [identity] in the configuration: the certificate is that of another node"
                 }
-                "other-shard-count" | "other-hash" => {
+                "shard-count-mismatch" | "hash-mismatch" => {
                     "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
                 }
-                "other-cluster" => "check `join` and [identity] in the configuration",
+                "cluster-mismatch" => "check `join` and [identity] in the configuration",
                 "unsupported-protocol" | "unknown-feature" => {
                     "run the release that the cluster runs"
                 }
@@ -261,16 +261,16 @@ fn open_code(error: &OpenError) -> &'static str {
         OpenError::Missing(_) => "store-missing",
         OpenError::Empty(_) => "store-empty",
         OpenError::NotAStore(_) => "not-a-store",
-        OpenError::NotEmpty(_) => "not-empty",
+        OpenError::NotEmpty(_) => "directory-not-empty",
         OpenError::InUse { .. } => "store-in-use",
         OpenError::Unwritable { .. } => "store-unwritable",
         OpenError::NewerFormat { .. } => "store-newer-format",
         OpenError::OlderFormat { .. } => "store-older-format",
-        OpenError::OtherCluster { .. } => "store-other-cluster",
-        OpenError::OtherStore { .. } => "other-store",
+        OpenError::OtherCluster { .. } => "store-cluster-mismatch",
+        OpenError::OtherStore { .. } => "store-mismatch",
         OpenError::Forked { .. } => "store-forked",
-        OpenError::RolledBack { .. } => "store-went-back",
-        OpenError::InvalidWitness(_) => "bad-witness",
+        OpenError::RolledBack { .. } => "store-rolled-back",
+        OpenError::InvalidWitness(_) => "invalid-witness",
         OpenError::Corrupt { .. } => "store-corrupt",
         OpenError::Io { .. } => "store-io",
     }

@@ -304,10 +304,13 @@ mod tests {
         assert!(!config.roles().store && !config.roles().gateway && config.roles().host);
         assert!(!config.store_dir().exists() && !place.join("ca/ca.key").exists());
         for (bad, code) in [
-            (joining("n3", &[Role::Store]), "invalid"),
-            (joining("n3", &[]), "invalid"),
-            (JoinOptions { join: Vec::new(), ..joining("n3", &[Role::Host]) }, "invalid"),
-            (JoinOptions { ca: place.join("ca"), ..joining("n3", &[Role::Host]) }, "bad-identity"),
+            (joining("n3", &[Role::Store]), "invalid-value"),
+            (joining("n3", &[]), "invalid-value"),
+            (JoinOptions { join: Vec::new(), ..joining("n3", &[Role::Host]) }, "invalid-value"),
+            (
+                JoinOptions { ca: place.join("ca"), ..joining("n3", &[Role::Host]) },
+                "invalid-identity",
+            ),
         ] {
             let place = dir.path().join("n3");
             assert_eq!(join(&place, &bad).expect_err("refused").code(), code);
@@ -329,7 +332,7 @@ mod tests {
             identity.expect("issued").save(dir.path(), "node").expect("saved");
             let config = Config::load(&made.config).expect("a configuration");
             let error = config.load_identity().expect_err("refused");
-            assert_eq!(error.code(), "other-identity");
+            assert_eq!(error.code(), "identity-mismatch");
             let text = error.to_string();
             assert!(text.contains(named) && text.contains("node/n1"), "{text}");
         }
@@ -340,7 +343,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("mine"), "x").expect("written");
         let error = init(dir.path(), &options()).expect_err("refused");
-        assert_eq!((error.code(), error.exit_code()), ("not-empty", 2));
+        assert_eq!((error.code(), error.exit_code()), ("directory-not-empty", 2));
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1);
     }
 
@@ -353,7 +356,7 @@ mod tests {
             InitOptions { cluster_name: String::new(), ..options() },
             InitOptions { shards: 0, ..options() },
         ] {
-            assert_eq!(init(&place, &bad).expect_err("refused").code(), "invalid");
+            assert_eq!(init(&place, &bad).expect_err("refused").code(), "invalid-value");
         }
         assert!(!place.exists());
     }

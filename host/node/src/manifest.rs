@@ -91,7 +91,7 @@ impl Default for Ceilings {
     }
 }
 
-/// `[life]`.
+/// `[lifecycle]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lifecycle {
     /// Without a message for so long, an instance is dropped; its state stays. Default 2 min.
@@ -137,9 +137,9 @@ impl Manifest {
     /// Reads a manifest. `name` is what the errors call it.
     ///
     /// # Errors
-    /// [`ManifestError`] with `bad-manifest` or `not-supported-yet`, and the line marked.
+    /// [`ManifestError`] with `invalid-manifest` or `not-supported-yet`, and the line marked.
     pub fn parse(text: &str, name: &str) -> Result<Self, ManifestError> {
-        let input = SourceText { code: "bad-manifest", name, text, renamed: RENAMED };
+        let input = SourceText { code: "invalid-manifest", name, text, renamed: RENAMED };
         if text.len() > MAX_MANIFEST_BYTES {
             let why = format!("{} bytes are more than {MAX_MANIFEST_BYTES}", text.len());
             return Err(input.at(&[], why, None));

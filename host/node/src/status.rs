@@ -182,7 +182,7 @@ impl StatusReporter {
             texts.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fallback_reason {
                 problems.push(problems::status_problem(
-                    "allocator-fell-back",
+                    "allocator-fallback",
                     format!("instances are mapped on demand, as there is no pool: {why}"),
                     "set `allocator = \"pooling\"` to make this an error at start",
                 ));

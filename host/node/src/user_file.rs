@@ -27,7 +27,7 @@ struct Inner {
 }
 
 impl UserFileError {
-    /// The stable code: `bad-config`, `bad-manifest` or `not-supported-yet`.
+    /// The stable code: `invalid-config`, `invalid-manifest` or `not-supported-yet`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.0.code

@@ -19,7 +19,7 @@ const ROUNDS: u32 = 6;
 
 /// A manifest of the counter that no other number has.
 fn manifest(number: u32) -> String {
-    format!("{COUNTER}[life]\nidle = \"{} min\"\n", number + 1)
+    format!("{COUNTER}[lifecycle]\nidle = \"{} min\"\n", number + 1)
 }
 
 async fn second(dir: &Path, first: &Node, made: &InitializedCluster) -> Node {
@@ -52,7 +52,7 @@ fn won(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     match done {
         Ok(done) => Some(done),
         Err(error) => {
-            assert_eq!(error.code(), "revision-changed", "{error}");
+            assert_eq!(error.code(), "revision-mismatch", "{error}");
             None
         }
     }
@@ -167,7 +167,7 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
                 match done {
                     Ok(_) => assert!(again.expect("it stands").unchanged),
                     Err(_) => {
-                        assert_eq!(again.expect_err("it is bound").code(), "binding-fixed");
+                        assert_eq!(again.expect_err("it is bound").code(), "binding-immutable");
                     }
                 }
             }
@@ -198,7 +198,7 @@ async fn an_unchanged_deploy_checks_the_expected_revision() {
     }
     for expected in [0, 1, 4] {
         let refused = admin.deploy(&manifest(2), counter(), Some(expected)).await;
-        assert_eq!(refused.expect_err("another stands").code(), "revision-changed", "{expected}");
+        assert_eq!(refused.expect_err("another stands").code(), "revision-mismatch", "{expected}");
     }
     let long = format!("{}# {}", manifest(2), "x".repeat(100_000));
     let refused = admin.deploy(&long, counter(), None).await.expect_err("too long");

@@ -219,16 +219,16 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
     };
     deploy(by_prefix.clone(), None).await.expect("deployed");
     let refused = deploy(COUNTER.to_owned(), None).await.expect_err("nobody lives there yet");
-    assert_eq!(refused.code(), "binding-fixed");
+    assert_eq!(refused.code(), "binding-immutable");
     let text = refused.to_string();
     assert!(text.contains("until:/") && text.contains("\"id\""), "{text}");
     let session = running.client.session();
     session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     let refused = deploy(COUNTER.to_owned(), None).await.expect_err("somebody lives there");
-    assert_eq!(refused.code(), "binding-fixed");
-    let raced = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(9)).await;
-    assert_eq!(raced.expect_err("another revision stands").code(), "revision-changed");
-    let next = deploy(format!("{by_prefix}[life]\nidle = \"1 min\"\n"), Some(1)).await;
+    assert_eq!(refused.code(), "binding-immutable");
+    let raced = deploy(format!("{by_prefix}[lifecycle]\nidle = \"1 min\"\n"), Some(9)).await;
+    assert_eq!(raced.expect_err("another revision stands").code(), "revision-mismatch");
+    let next = deploy(format!("{by_prefix}[lifecycle]\nidle = \"1 min\"\n"), Some(1)).await;
     assert_eq!(next.expect("the revision that stands was named").revision, 2);
     let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
@@ -291,7 +291,7 @@ async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
         other => panic!("not run, but {other:?}"),
     }
     let status = running.client.status().await.expect("a status");
-    let low = status.problems.iter().find(|problem| problem.code == "store-low");
+    let low = status.problems.iter().find(|problem| problem.code == "store-disk-low");
     assert!(low.is_some_and(|it| it.message.contains("bytes of disk are free")), "{status:?}");
     stop(running).await;
 }

@@ -30,7 +30,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// Makes a component of a core module built for `wasm32-unknown-unknown` with wit-bindgen. A component passes through
-/// unchanged. Fails with `not-wasm`, or `cannot-encode` for a module without the types or with imports that they don't name.
+/// unchanged. Fails with `not-wasm`, or `encode-failed` for a module without the types or with imports that they don't name.
 pub fn encode(module: &[u8]) -> Result<Vec<u8>, Error> {
     match format(module) {
         Format::Component => Ok(module.to_vec()),

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(max_live(&settings(None), Some(22_192)).unwrap(), 2_000);
         assert_eq!(max_live(&settings(Some(2_000)), Some(22_192)).unwrap(), 2_000);
         let error = max_live(&settings(Some(2_001)), Some(22_192)).unwrap_err();
-        assert_eq!(error.code(), "bad-setting");
+        assert_eq!(error.code(), "invalid-setting");
         assert!(error.to_string().contains("vm.max_map_count"), "{error}");
         assert_eq!(max_live(&settings(Some(20_000)), None).unwrap(), 20_000);
     }

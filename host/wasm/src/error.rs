@@ -191,27 +191,27 @@ impl Error {
     /// The stable code, for programs and for `docs/errors.md`.
     pub fn code(&self) -> &'static str {
         match self {
-            Error::Setting { .. } => "bad-setting",
-            Error::EngineFailed(_) => "engine",
+            Error::Setting { .. } => "invalid-setting",
+            Error::EngineFailed(_) => "engine-failed",
             Error::Cache { .. } => "component-cache",
             Error::NotWasm { .. } => "not-wasm",
             Error::CoreModule => "core-module",
             Error::InvalidComponent(_) => "invalid-component",
             Error::TooLarge { .. } => "component-too-large",
             Error::ComponentLimit { part, .. } => part.code(),
-            Error::UnsizedInstantiation { .. } => "unknown-size",
-            Error::CompilerUnavailable(_) => "no-compiler",
+            Error::UnsizedInstantiation { .. } => "unsized-instantiation",
+            Error::CompilerUnavailable(_) => "compiler-unavailable",
             Error::CompilerCrashed { .. } => "compiler-crashed",
             Error::CompileTime { .. } => "compile-time-limit",
             Error::CompileMemory { .. } => "compile-memory-limit",
             Error::MissingExport { .. } => "missing-export",
             Error::ImportNotGranted { .. } => "import-not-granted",
             Error::WrongSignature(_) => "wrong-signature",
-            Error::InvalidMethods(_) => "bad-methods",
-            Error::InstanceLimit { .. } => "no-room",
+            Error::InvalidMethods(_) => "invalid-methods",
+            Error::InstanceLimit { .. } => "instance-limit",
             Error::Activation(failure) => failure.code,
-            Error::EncodeFailed(_) => "cannot-encode",
-            Error::ThreadFailed(_) => "thread",
+            Error::EncodeFailed(_) => "encode-failed",
+            Error::ThreadFailed(_) => "thread-failed",
         }
     }
 

@@ -94,8 +94,8 @@ impl HostTrap {
         match self {
             HostTrap::Interrupted => host("interrupted", message),
             HostTrap::StateUnavailable(_) => host("state-unavailable", message),
-            HostTrap::WriteInQuery(_) => guest("query-wrote", message),
-            HostTrap::InvalidHostCall(_) => guest("bad-call", message),
+            HostTrap::WriteInQuery(_) => guest("write-in-query", message),
+            HostTrap::InvalidHostCall(_) => guest("invalid-host-call", message),
             HostTrap::StateTooLarge { .. } => limit("state-too-large", message),
             HostTrap::TooManyKeys { .. } => limit("too-many-keys", message),
             HostTrap::TurnTooLarge { .. } => limit("turn-too-large", message),
@@ -196,7 +196,7 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
                 limit("value-too-large", text)
             }
             None => guest(
-                "bad-value",
+                "invalid-guest-value",
                 format!(
                     "{} passed a value that does not fit its type: {}",
                     stage.name(),

@@ -200,14 +200,14 @@ impl Instance {
         if code.is_empty() || code.len() > CODE_LIMIT {
             let length = code.len();
             return self.fail_and_log(guest(
-                "bad-error-code",
+                "invalid-error-code",
                 format!("message returned an error code of {length} bytes, not 1 to {CODE_LIMIT}"),
             ));
         }
         if code.chars().any(is_control) {
             let text =
                 format!("message returned the error code {code:?}: it has a control character");
-            return self.fail(guest("bad-error-code", text));
+            return self.fail(guest("invalid-error-code", text));
         }
         if message.len() as u64 > most {
             return self.too_large(message.len(), most);

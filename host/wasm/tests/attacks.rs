@@ -145,7 +145,7 @@ async fn a_query_that_writes_fails() {
     let host = host();
     for method in ["query_that_sets", "query_that_deletes"] {
         let failure = attack(&program(&host), method, "").await;
-        assert_eq!((failure.code, failure.kind), ("query-wrote", FailureKind::Guest));
+        assert_eq!((failure.code, failure.kind), ("write-in-query", FailureKind::Guest));
     }
 }
 
@@ -189,7 +189,7 @@ async fn keys_and_pages_out_of_bounds_fail_with_a_reason() {
         [("set_key_of", "0"), ("set_key_of", "513"), ("list", "0"), ("list", "1001")]
     {
         let failure = attack(&program(&host), method, body).await;
-        assert_eq!((failure.code, failure.kind), ("bad-call", FailureKind::Guest));
+        assert_eq!((failure.code, failure.kind), ("invalid-host-call", FailureKind::Guest));
         assert!(failure.message.contains("not 1 to"), "{failure}");
     }
     let mut entity = started(&program(&host), "e").await;
@@ -228,7 +228,7 @@ async fn an_error_code_of_invalid_length_fails_the_turn() {
         let mut entity = started(&program, "e").await;
         assert_eq!(
             failed(&send(&mut entity, "code", &"x".repeat(length)).await).code,
-            "bad-error-code"
+            "invalid-error-code"
         );
     }
     let mut entity = started(&program, "e").await;
@@ -309,6 +309,6 @@ async fn failures_escape_control_characters_and_codes_refuse_them() {
         assert!(!failure.message.chars().any(ostraca_wasm::text::is_control), "{failure}");
     }
     let failure = attack(&program, "control", "\"code\"").await;
-    assert_eq!(failure.code, "bad-error-code");
+    assert_eq!(failure.code, "invalid-error-code");
     assert!(!failure.message.chars().any(ostraca_wasm::text::is_control), "{failure}");
 }

@@ -46,7 +46,7 @@ fn doubling_instances_are_refused_before_compiling() {
     assert_eq!(error.code(), "too-many-core-instances");
     assert!(error.to_string().contains("6710886"), "{error}");
     assert!(error.to_string().contains("core-instances in [components]"), "{error}");
-    assert_eq!(refusal(&host, counter()).code(), "no-compiler");
+    assert_eq!(refusal(&host, counter()).code(), "compiler-unavailable");
 }
 
 #[test]
@@ -177,16 +177,16 @@ fn a_compiler_crash_refuses_the_component() {
     assert_eq!(found, "compiler-crashed");
     let named = ["SIGKILL", "runs out of memory", "memory in [compiler]", "last words"];
     assert!(named.iter().all(|part| text.contains(part)), "{text}");
-    assert_eq!(code(&script("silent", "exit 0")).0, "no-compiler");
-    assert_eq!(code(&script("stranger", "echo hello")).0, "no-compiler");
-    assert_eq!(code(Path::new("/nonexistent")).0, "no-compiler");
+    assert_eq!(code(&script("silent", "exit 0")).0, "compiler-unavailable");
+    assert_eq!(code(&script("stranger", "echo hello")).0, "compiler-unavailable");
+    assert_eq!(code(Path::new("/nonexistent")).0, "compiler-unavailable");
 }
 
 #[test]
 fn a_compiler_program_without_compiler_main_is_explained() {
     let host = host(CompilerSettings { program: CompilerProgram::CurrentExecutable, ..compiler() });
     let error = refusal(&host, counter());
-    assert_eq!(error.code(), "no-compiler");
+    assert_eq!(error.code(), "compiler-unavailable");
     assert!(error.to_string().contains("compiler_main"), "{error}");
 }
 

@@ -39,7 +39,7 @@ fn files_that_are_no_component_are_refused_by_kind() {
     assert!(error.to_string().contains("ostraca build"), "{error}");
     assert_eq!(refusal(&counter()[..counter().len() / 2]).code(), "invalid-component");
     assert_eq!(encode(b"rubbish").unwrap_err().code(), "not-wasm");
-    assert_eq!(encode(b"\0asm\x01\0\0\0\x63").unwrap_err().code(), "cannot-encode");
+    assert_eq!(encode(b"\0asm\x01\0\0\0\x63").unwrap_err().code(), "encode-failed");
     assert_eq!(encode(counter()).unwrap(), counter());
 }
 
@@ -106,13 +106,13 @@ fn a_function_of_another_type_is_a_wrong_signature() {
 
 #[test]
 fn methods_that_trap_are_bad_methods() {
-    assert_eq!(refusal(&dummy(WIT)).code(), "bad-methods");
+    assert_eq!(refusal(&dummy(WIT)).code(), "invalid-methods");
 }
 
 #[test]
 fn a_guest_of_another_0_1_version_is_accepted() {
     // It gets as far as its methods, which trap.
-    assert_eq!(refusal(&dummy(&WIT.replacen("@0.1.0", "@0.1.9", 1))).code(), "bad-methods");
+    assert_eq!(refusal(&dummy(&WIT.replacen("@0.1.0", "@0.1.9", 1))).code(), "invalid-methods");
     assert_eq!(refusal(&dummy(&WIT.replacen("@0.1.0", "@0.2.0", 1))).code(), "import-not-granted");
 }
 
@@ -140,7 +140,7 @@ async fn a_full_runtime_refuses_until_an_instance_is_dropped() {
         let (first, mut second) = (started(&program, "a").await, started(&program, "b").await);
         let spec = || InstanceSpec { identity: common::identity("c"), state: Box::new(NoState) };
         let error = program.instantiate(spec()).await.err().unwrap();
-        assert_eq!(error.code(), "no-room");
+        assert_eq!(error.code(), "instance-limit");
         assert!(error.is_retryable());
         drop(first);
         program.instantiate(spec()).await.unwrap();
@@ -158,7 +158,7 @@ fn an_impossible_pool_fails_or_falls_back_as_configured() {
         ..common::settings()
     };
     let error = WasmRuntime::new(&impossible(Allocator::Pooling)).err().unwrap();
-    assert_eq!(error.code(), "bad-setting");
+    assert_eq!(error.code(), "invalid-setting");
     assert!(error.to_string().contains("max_live"), "{error}");
     let shape = WasmRuntime::new(&impossible(Allocator::Auto)).unwrap().status();
     assert_eq!(shape.allocator, Allocator::OnDemand);

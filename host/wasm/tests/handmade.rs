@@ -35,7 +35,7 @@ fn an_endless_instantiation_is_refused_at_deploy() {
     let guest =
         guest("", "", "(func $start) (func $message) (func $init (loop (br 0))) (start $init)");
     let error = host().prepare_blocking(&guest, limits).err().unwrap();
-    assert_eq!(error.code(), "bad-methods");
+    assert_eq!(error.code(), "invalid-methods");
     assert!(error.to_string().contains("activation-time"), "{error}");
 }
 
@@ -57,7 +57,10 @@ async fn a_reply_with_an_invalid_pointer_fails() {
         (i32.store offset=1028 (i32.const 0) (i32.const -1)) (i32.store offset=1032 (i32.const 0) (i32.const 99)))";
     let program = prepare(&host, &guest("", "", parts), InstanceLimits::default());
     let turn = send(&mut started(&program, "e").await, "any", "").await;
-    assert_eq!((failed(&turn).code, failed(&turn).kind), ("bad-value", FailureKind::Guest));
+    assert_eq!(
+        (failed(&turn).code, failed(&turn).kind),
+        ("invalid-guest-value", FailureKind::Guest)
+    );
 }
 
 fn sleeper() -> Vec<u8> {
@@ -222,6 +225,6 @@ fn method_names_and_summaries_have_their_own_limit() {
     );
     let limits = InstanceLimits { state: 64 << 20, ..InstanceLimits::default() };
     let error = host().prepare_blocking(&guest("", "", &parts), limits).err().unwrap();
-    assert_eq!(error.code(), "bad-methods");
+    assert_eq!(error.code(), "invalid-methods");
     assert!(error.to_string().contains("4194304 bytes"), "{error}");
 }

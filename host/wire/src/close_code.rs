@@ -34,43 +34,43 @@ codes! {
     /// The node stops or drains; connect to another one, or to this one again later.
     ShuttingDown = 0x01, "shutting-down";
     /// The first stream of the connection did not begin with a hello.
-    InvalidHello = 0x02, "bad-hello";
+    InvalidHello = 0x02, "invalid-hello";
     /// No hello came in time.
-    HelloTimeout = 0x03, "hello-deadline";
+    HelloTimeout = 0x03, "hello-timeout";
     /// There is no protocol version that both sides speak.
     UnsupportedProtocol = 0x04, "unsupported-protocol";
     /// The other side requires a feature that this one does not know; the reason names it.
     UnknownFeature = 0x05, "unknown-feature";
     /// The other side belongs to another cluster.
-    ClusterMismatch = 0x06, "other-cluster";
+    ClusterMismatch = 0x06, "cluster-mismatch";
     /// The node has as many connections as it takes.
     TooManyConnections = 0x07, "too-many-connections";
     /// This protocol is for nodes: the certificate is a client's; the reason names it.
     NodesOnly = 0x08, "nodes-only";
     /// The other side is another node than it says, or than was expected; the reason names both.
-    NodeMismatch = 0x09, "other-node";
+    NodeMismatch = 0x09, "node-mismatch";
     /// The other node counts other shards; the reason has both numbers.
-    ShardCountMismatch = 0x0a, "other-shard-count";
+    ShardCountMismatch = 0x0a, "shard-count-mismatch";
     /// The other node puts entities into shards by another hash; the reason names both.
-    HashMismatch = 0x0b, "other-hash";
+    HashMismatch = 0x0b, "hash-mismatch";
     /// A frame's announced length is beyond the limit.
     FrameTooLarge = 0x10, "frame-too-large";
     /// A frame is not the message that belongs there.
-    InvalidFrame = 0x11, "bad-frame";
+    InvalidFrame = 0x11, "invalid-frame";
     /// A frame began and did not end in time.
-    FrameTimeout = 0x12, "frame-deadline";
+    FrameTimeout = 0x12, "frame-timeout";
     /// A stream was opened and its first frame did not come in time.
-    OpenTimeout = 0x13, "open-deadline";
+    OpenTimeout = 0x13, "open-timeout";
     /// A frame that has no place there: a second hello, a session id that is not 16 bytes.
     UnexpectedFrame = 0x14, "unexpected-frame";
     /// The stream ended within a frame.
-    TruncatedFrame = 0x15, "half-frame";
+    TruncatedFrame = 0x15, "truncated-frame";
     /// Replies waited and the other side took nothing of them in time.
-    ReplyTimeout = 0x16, "reply-deadline";
+    ReplyTimeout = 0x16, "reply-timeout";
     /// The principal has as many streams open as it may.
     TooManyStreams = 0x17, "too-many-streams";
     /// The next piece of a component, or the last one, did not come in time.
-    UploadTimeout = 0x18, "upload-deadline";
+    UploadTimeout = 0x18, "upload-timeout";
 }
 
 impl CloseCode {

@@ -17,9 +17,9 @@ pub const NAMESPACE: &str = "default";
 /// How long messages may have, in milliseconds: no message is kept for ever because its sender forgot to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutLimits {
-    /// Of a message that names none (`gateway.default-deadline`).
+    /// Of a message that names none (`gateway.default-timeout`).
     pub default_ms: u64,
-    /// The longest; more is cut to it (`gateway.max-deadline`).
+    /// The longest; more is cut to it (`gateway.max-timeout`).
     pub max_ms: u64,
 }
 

@@ -39,7 +39,7 @@ pub enum Error {
     /// The other side was refused, or refused this one, because of who it is. Trying again does not help.
     #[error("{message}: {help}")]
     CertificateRejected {
-        /// Stable: `no-certificate`, `unknown-authority`, `certificate-expired`, `not-a-node`, …
+        /// Stable: `no-certificate`, `unknown-ca`, `certificate-expired`, `not-a-node`, …
         code: &'static str,
         /// What happened.
         message: String,
@@ -121,7 +121,7 @@ impl Error {
         match self {
             Self::AddressInUse { .. } => "address-in-use",
             Self::Bind { .. } => "cannot-listen",
-            Self::Identity(_) => "bad-identity",
+            Self::Identity(_) => "invalid-identity",
             Self::CertificateRejected { code, .. } => code,
             Self::Closed { code, .. } | Self::Reset(code) | Self::Violation { code, .. } => {
                 code.name()

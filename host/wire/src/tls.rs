@@ -267,7 +267,7 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
         }
         n if n == alert(116) => ("no-certificate", "the node asks for a certificate", ISSUE),
         n if n == alert(48) || n == alert(51) => {
-            ("unknown-authority", "the node does not know who signed this certificate", ISSUE)
+            ("unknown-ca", "the node does not know who signed this certificate", ISSUE)
         }
         n if n == alert(45) => {
             ("certificate-expired", "this certificate has expired, or is not good yet", ISSUE)
@@ -289,7 +289,7 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
 pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
     let (code, help) = match number {
         n if n == alert(48) || n == alert(51) => (
-            "unknown-authority",
+            "unknown-ca",
             "the address belongs to another cluster than the profile, or the profile is old: take a new profile from this cluster",
         ),
         n if n == alert(45) => (

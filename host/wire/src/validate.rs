@@ -69,7 +69,7 @@ pub fn decode_client_message(
             if sequence == 0 {
                 return Err(InvalidFrame::Stream);
             }
-            return alone(sequence, problem("bad-message", decode_error_message(&error)));
+            return alone(sequence, problem("invalid-message", decode_error_message(&error)));
         }
     };
     if envelope.sequence == 0 {
@@ -77,7 +77,7 @@ pub fn decode_client_message(
     }
     if !envelope.session.is_empty() && envelope.session[..] != session[..] {
         let text = "the message names another session than its stream";
-        return alone(envelope.sequence, problem("bad-message", text));
+        return alone(envelope.sequence, problem("invalid-message", text));
     }
     if let Some(problem) = validate_envelope(&envelope, limits.max_message) {
         return alone(envelope.sequence, problem);
@@ -97,7 +97,7 @@ pub fn decode_forwarded_message(
     max_message: u32,
 ) -> Result<(u64, Envelope), InvalidFrame> {
     let alone = |tag, sequence, problem| Err(refused(tag, sequence, problem));
-    let bad = |text: String| problem("bad-message", text);
+    let bad = |text: String| problem("invalid-message", text);
     let forward = match ForwardedMessage::decode(frame.clone()) {
         Ok(forward) => forward,
         Err(error) => {
@@ -143,7 +143,7 @@ fn refused(tag: u64, sequence: u64, problem: Problem) -> InvalidFrame {
 }
 
 fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
-    let bad = |text: String| Some(problem("bad-message", text));
+    let bad = |text: String| Some(problem("invalid-message", text));
     if envelope.after >= envelope.sequence || envelope.settled > envelope.sequence {
         return bad(format!(
             "after {} and settled {} do not fit sequence {}",
@@ -171,7 +171,7 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
     }
     if envelope.id.is_empty() || envelope.id.len() > ID {
         let text = format!("an entity id of {} bytes: 1 to {ID} are allowed", envelope.id.len());
-        return Some(problem("bad-entity-id", text));
+        return Some(problem("invalid-entity-id", text));
     }
     let size = envelope.body.len();
     if size > limit as usize {

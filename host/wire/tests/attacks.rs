@@ -149,15 +149,15 @@ async fn a_bad_message_is_refused_alone_and_its_session_continues() {
         let (mut writer, mut reader) = link.session([3; 16]).await.expect("session");
         let good = envelope(1, "echo", b"");
         let cases = [
-            (Envelope { id: String::new(), ..good.clone() }, "bad-entity-id"),
-            (Envelope { id: "x".repeat(513), ..good.clone() }, "bad-entity-id"),
-            (Envelope { r#type: String::new(), ..good.clone() }, "bad-message"),
-            (Envelope { method: "m".repeat(256), ..good.clone() }, "bad-message"),
-            (Envelope { after: 1, ..good.clone() }, "bad-message"),
-            (Envelope { settled: 2, ..good.clone() }, "bad-message"),
-            (Envelope { kind: 9, ..good.clone() }, "bad-message"),
-            (Envelope { created_ms: 0, ..good.clone() }, "bad-message"),
-            (Envelope { session: vec![4; 16].into(), ..good.clone() }, "bad-message"),
+            (Envelope { id: String::new(), ..good.clone() }, "invalid-entity-id"),
+            (Envelope { id: "x".repeat(513), ..good.clone() }, "invalid-entity-id"),
+            (Envelope { r#type: String::new(), ..good.clone() }, "invalid-message"),
+            (Envelope { method: "m".repeat(256), ..good.clone() }, "invalid-message"),
+            (Envelope { after: 1, ..good.clone() }, "invalid-message"),
+            (Envelope { settled: 2, ..good.clone() }, "invalid-message"),
+            (Envelope { kind: 9, ..good.clone() }, "invalid-message"),
+            (Envelope { created_ms: 0, ..good.clone() }, "invalid-message"),
+            (Envelope { session: vec![4; 16].into(), ..good.clone() }, "invalid-message"),
             (Envelope { body: vec![0; 10_001].into(), ..good.clone() }, "message-too-large"),
         ];
         for (bad, code) in cases {
@@ -194,7 +194,7 @@ async fn an_id_that_is_not_utf8_is_refused_alone() {
         send.finish().expect("finish");
         let replies = recv.read_to_end(10_000).await.expect("replies");
         let text = String::from_utf8_lossy(&replies);
-        assert!(text.contains("bad-message") && text.contains("next"), "{text}");
+        assert!(text.contains("invalid-message") && text.contains("next"), "{text}");
         node.stop().await;
     })
     .await;
@@ -291,9 +291,9 @@ async fn a_component_is_accepted_only_whole_with_its_digest() {
         let large = DeployRequest { component_size: 1 << 40, ..good.clone() };
         assert_eq!(code(deploy(&node, large, &[]).await.expect("answer")), "component-too-large");
         let other = DeployRequest { digest: vec![0; 32].into(), ..good.clone() };
-        assert_eq!(code(deploy(&node, other, &chunks).await.expect("answer")), "bad-digest");
+        assert_eq!(code(deploy(&node, other, &chunks).await.expect("answer")), "invalid-digest");
         let error = deploy(&node, good.clone(), &chunks[..2]).await.expect_err("half");
-        assert_eq!(error.code(), "half-frame");
+        assert_eq!(error.code(), "truncated-frame");
         let error = deploy(&node, DeployRequest { component_size: 5, ..good }, &chunks).await;
         assert_eq!(error.expect_err("too many bytes").code(), "unexpected-frame");
         node.answers().await;
@@ -405,7 +405,7 @@ async fn responses_fit_the_frame_limit_of_the_client() {
             Some(admin_response::Response::Problem(problem)) => problem.code.clone(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(code(asked(Request::Methods(Default::default())).await), "bad-request");
+        assert_eq!(code(asked(Request::Methods(Default::default())).await), "invalid-request");
         assert_eq!(code(asked(Request::Status(Default::default())).await), "reply-too-large");
         match narrow(1_000).await {
             Err(Error::Closed { code: CloseCode::InvalidHello, reason }) => {
@@ -431,7 +431,7 @@ async fn a_refusal_names_the_field_as_the_protocol_does() {
         send.write_all(&[session_open(), bytes].concat()).await.expect("write");
         let mut reader = FrameReader::new(recv, 10_000, Duration::from_secs(5));
         let problem = next(&mut reader).await.expect("a reply").problem.expect("a problem");
-        assert_eq!(problem.code, "bad-message");
+        assert_eq!(problem.code, "invalid-message");
         assert!(problem.message.contains("Envelope.type"), "{}", problem.message);
         assert!(!problem.message.contains("rotobuf"), "{}", problem.message);
         node.stop().await;
@@ -454,7 +454,7 @@ async fn a_deeply_nested_message_is_refused_alone() {
         assert_eq!((refused.sequence, refused.outcome()), (1, Outcome::NotRun));
         assert_eq!(
             (&*problem.code, &*problem.message),
-            ("bad-message", "unreadable: nested too deep")
+            ("invalid-message", "unreadable: nested too deep")
         );
         assert_eq!(next(&mut reader).await.expect("a reply").body, "next");
         node.stop().await;

@@ -294,7 +294,7 @@ async fn a_deploy_waits_for_an_upload_permit() {
         first.put(&ComponentFragment { data: vec![1; 9].into() });
         first.flush().await.expect("sent");
         for reader in [&mut first_answer, &mut second_answer] {
-            assert_eq!(refusal(reader).await.code, "bad-digest");
+            assert_eq!(refusal(reader).await.code, "invalid-digest");
         }
         node.stop().await;
     })
@@ -319,7 +319,7 @@ async fn a_stalled_upload_times_out_and_uses_one_permit() {
         let (mut writer, mut reader) = begin(&alice).await;
         writer.put(&ComponentFragment { data: vec![1; 9].into() });
         writer.flush().await.expect("sent");
-        assert_eq!(refusal(&mut reader).await.code, "bad-digest");
+        assert_eq!(refusal(&mut reader).await.code, "invalid-digest");
         let ended = answer(&mut stalled).await.expect_err("it stalled");
         assert!(matches!(ended, Error::Reset(CloseCode::UploadTimeout)), "{ended:?}");
         node.stop().await;
@@ -338,7 +338,7 @@ async fn an_answered_deploy_has_returned_its_permit() {
             writer.put(&ComponentFragment { data: vec![1; 9].into() });
             writer.flush().await.expect("sent");
             let problem = refusal(&mut reader).await;
-            assert_eq!(problem.code, "bad-digest", "round {round}: {}", problem.message);
+            assert_eq!(problem.code, "invalid-digest", "round {round}: {}", problem.message);
         }
         node.stop().await;
     })

@@ -28,11 +28,11 @@ async fn a_client_without_a_valid_certificate_gets_advice() {
         assert!(text.contains("ostraca ca issue"), "{text}");
 
         let stranger = authority().issue_client("alice").expect("identity");
-        assert_eq!(refused(&node, Some(&stranger)).await.0, "unknown-authority");
+        assert_eq!(refused(&node, Some(&stranger)).await.0, "unknown-ca");
 
         // An authority of the same name with another key.
         let twin = Ca::create(node.ca.cluster()).expect("twin").issue_client("alice");
-        assert_eq!(refused(&node, Some(&twin.expect("identity"))).await.0, "unknown-authority");
+        assert_eq!(refused(&node, Some(&twin.expect("identity"))).await.0, "unknown-ca");
 
         let now = OffsetDateTime::now_utc();
         let (from, to) = (now - Duration::days(2), now - Duration::days(1));
@@ -53,7 +53,7 @@ async fn a_client_accepts_only_a_node_of_its_cluster() {
         let trust = other.trust().expect("trust");
         let dialer = Dialer::new(Some(&identity), &trust, node.address, limits()).expect("dialer");
         let error = dialer.connect(node.address).await.expect_err("refused");
-        assert_eq!(error.code(), "unknown-authority", "{error}");
+        assert_eq!(error.code(), "unknown-ca", "{error}");
         node.stop().await;
 
         // A client's certificate is no node's.

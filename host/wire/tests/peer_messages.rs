@@ -316,11 +316,11 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         let (_link, messages, sink) = link(&one, &two).await;
         let good = forward(1, "echo", b"").envelope;
         let cases = [
-            (Envelope { session: Vec::new().into(), ..good.clone() }, "bad-message"),
-            (Envelope { principal: String::new(), ..good.clone() }, "bad-message"),
-            (Envelope { hops: 2, ..good.clone() }, "bad-message"),
-            (Envelope { id: String::new(), ..good.clone() }, "bad-entity-id"),
-            (Envelope { method: "m".repeat(256), ..good.clone() }, "bad-message"),
+            (Envelope { session: Vec::new().into(), ..good.clone() }, "invalid-message"),
+            (Envelope { principal: String::new(), ..good.clone() }, "invalid-message"),
+            (Envelope { hops: 2, ..good.clone() }, "invalid-message"),
+            (Envelope { id: String::new(), ..good.clone() }, "invalid-entity-id"),
+            (Envelope { method: "m".repeat(256), ..good.clone() }, "invalid-message"),
             (Envelope { body: vec![0; 10_001].into(), ..good.clone() }, "message-too-large"),
         ];
         for (tag, (envelope, code)) in (1..).zip(cases) {
@@ -363,7 +363,7 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         let ForwardedReply { tag, reply } = ForwardedReply::decode(&bytes[4..]).expect("reply");
         let reply = reply.expect("reply");
         let problem = reply.problem.expect("problem");
-        assert_eq!((tag, reply.sequence, &*problem.code), (6, 6, "bad-message"));
+        assert_eq!((tag, reply.sequence, &*problem.code), (6, 6, "invalid-message"));
         assert_eq!(problem.message, "unreadable: Forward.envelope: nested too deep");
         one.stop().await;
         two.stop().await;

@@ -93,7 +93,7 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
         let foreign = PeerNode::start(&other, "three");
         for error in [one.to(&foreign, Alpn::Bulk).await, foreign.to(&one, Alpn::Bulk).await] {
             let error = error.expect_err("refused");
-            assert_eq!(error.code(), "unknown-authority", "{error}");
+            assert_eq!(error.code(), "unknown-ca", "{error}");
             assert!(error.to_string().contains("`join`") && !error.is_retryable(), "{error}");
         }
         foreign.stop().await;
@@ -104,7 +104,7 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
         let half =
             PeerNode::start_as(&one.ca, &stranger, small(), facts("three"), Handle::current());
         let error = half.to(&one, Alpn::Control).await.expect_err("refused");
-        assert_eq!(error.code(), "unknown-authority", "{error}");
+        assert_eq!(error.code(), "unknown-ca", "{error}");
         half.stop().await;
 
         let now = OffsetDateTime::now_utc();
@@ -213,7 +213,7 @@ async fn an_unexpected_node_is_refused_with_both_names() {
         let (one, two) = pair();
         one.to_node(&two, "two").await.expect("expected");
         let error = one.to_node(&two, "three").await.expect_err("not expected");
-        assert_eq!(error.code(), "other-node");
+        assert_eq!(error.code(), "node-mismatch");
         let text = error.to_string();
         assert!(text.contains("three") && text.contains("two"), "{text}");
         one.stop().await;

@@ -19,7 +19,7 @@ use ostraca_wire::proto::{Envelope, Outcome, Reply};
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 const CODES: [&str; 6] =
-    ["rebalancing", "deadline", "superseded", "id-reused", "reply-too-large", "mailbox-full"];
+    ["rebalancing", "deadline-exceeded", "superseded", "id-reused", "reply-too-large", "mailbox-full"];
 
 #[derive(Default)]
 struct Model {

@@ -172,9 +172,9 @@ pub struct Account {
 impl Model for Account {
     fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String> {
         let cents = arguments.get("cents").and_then(Value::as_i64).filter(|cents| *cents > 0);
-        let cents = cents.ok_or("bad-amount")?;
+        let cents = cents.ok_or("invalid-amount")?;
         self.cents = match method {
-            "deposit" => self.cents.checked_add(cents).ok_or("bad-amount")?,
+            "deposit" => self.cents.checked_add(cents).ok_or("invalid-amount")?,
             "withdraw" if cents > self.cents => return Err("insufficient-funds".into()),
             "withdraw" => self.cents - cents,
             _ => return Err("unknown-method".into()),

@@ -71,7 +71,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     // One of them sleeps: it is named, and the rest is shown.
     cluster.pause(2).expect("paused");
     let (code, all, error) = asked(&cluster, 1, &["entities"]).await.expect("asked");
-    assert_eq!((code, &error["error"]["code"]), (3, &"node-silent".into()), "{error}");
+    assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
     assert_eq!(all["unanswered"][0]["node"], "n3", "{all}");
     every(&all, &|it| match it["owner"] == "n3" {
         true => it["live"].is_null() && it["version"] == 1,
@@ -81,10 +81,10 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     let of_n3 = list(&all).expect("entities").iter().find(|it| it["owner"] == "n3");
     let name = format!("counter/{}", of_n3.expect("some")["id"].as_str().expect("an id"));
     let (code, one, error) = asked(&cluster, 0, &["inspect", &name]).await.expect("asked");
-    assert_eq!((code, &error["error"]["code"]), (3, &"node-silent".into()), "{error}");
+    assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
     assert!(error["error"]["message"].to_string().contains("n3"), "{error}");
     assert!(one["version"] == 1 && one["unanswered"]["node"] == "n3", "{one}");
-    status(&cluster, 1, 8, Some("node-unreached")).await.expect("the status says so");
+    status(&cluster, 1, 8, Some("node-unreachable")).await.expect("the status says so");
     cluster.resume(2).expect("awake");
     status(&cluster, 1, 0, None).await.expect("well again");
     cluster.stop().expect("stop");

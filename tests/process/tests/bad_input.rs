@@ -64,13 +64,13 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
         (&counter, "add", "{\"by\":", "invalid-arguments", "add"),
         (&counter, "add", "\"one\"", "invalid-arguments", "by"),
         (&counter, "add", "{\"of\":1}", "invalid-arguments", "by"),
-        (&Entity::new("counter", ""), "add", "1", "bad-entity-id", "512"),
-        (&Entity::new("counter", long.as_str()), "add", "1", "bad-entity-id", "512"),
+        (&Entity::new("counter", ""), "add", "1", "invalid-entity-id", "512"),
+        (&Entity::new("counter", long.as_str()), "add", "1", "invalid-entity-id", "512"),
         (&odd, "refuse", large.as_str(), "message-too-large", "4096"),
         (&odd, "fill", "{\"keys\":40,\"bytes\":4000}", "state-too-large", "state"),
         (&odd, "reply", "20000", "reply-too-large", "16384"),
-        (&odd, "query_that_sets", "", "query-wrote", ""),
-        (&odd, "query_that_deletes", "", "query-wrote", ""),
+        (&odd, "query_that_sets", "", "write-in-query", ""),
+        (&odd, "query_that_deletes", "", "write-in-query", ""),
         (&odd, "trap", "", "trap", ""),
         (&odd, "panic", "\"oh no\"", "panicked", "oh no"),
         (&odd, "panic", "\"where\"", "panicked", "guests/misbehaving/src/lib.rs"),
@@ -78,7 +78,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
         (&odd, "spin_for_ever_in_a_query", "", "turn-time-limit", "100"),
         (&odd, "allocate", "", "memory-limit", "16"),
         (&odd, "recurse", "", "stack-overflow", ""),
-        (&odd, "set_key_of", "513", "bad-call", ""),
+        (&odd, "set_key_of", "513", "invalid-host-call", ""),
         (
             &Entity::new("misbehaving", "no-start"),
             "add",
@@ -87,7 +87,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
             "refuses",
         ),
         (&Entity::new("rubbish", "no-start"), "bytes", "", "start-failed", "fails"),
-        (&rubbish, "code", "x".repeat(129).leak(), "bad-error-code", ""),
+        (&rubbish, "code", "x".repeat(129).leak(), "invalid-error-code", ""),
         (&rubbish, "nothing", "", "unknown-method", "bytes"),
     ] {
         let error = world.refused(entity, method, body.to_owned()).await;
@@ -173,7 +173,7 @@ async fn a_bad_component_is_refused_at_the_deploy() {
     ] {
         match world.client.deploy(manifest, counter.clone(), None).await {
             Err(AdminError::Refused(problem)) => {
-                assert_eq!(problem.code, "bad-manifest");
+                assert_eq!(problem.code, "invalid-manifest");
                 assert!(problem.message.contains(says), "{problem:?}");
             }
             other => panic!("{manifest}: {other:?}"),
@@ -202,7 +202,7 @@ async fn unauthenticated_clients_are_refused_with_a_reason() {
     let stranger = Ca::create(ostraca_core::ids::ClusterId(7)).expect("authority");
     let identity = stranger.issue_client("stranger").expect("identity");
     for (who, identity, code) in
-        [("nobody", None, "no-certificate"), ("a stranger", Some(&identity), "unknown-authority")]
+        [("nobody", None, "no-certificate"), ("a stranger", Some(&identity), "unknown-ca")]
     {
         let address = world.node.address;
         let dialer = Dialer::new(identity, &trust, address, Limits::default()).expect("dialer");
@@ -216,7 +216,7 @@ async fn unauthenticated_clients_are_refused_with_a_reason() {
     let address = world.node.address;
     let dialer = Dialer::new(Some(&identity), &theirs, address, Limits::default()).expect("dialer");
     let error = dialer.connect(address).await.expect_err("not trusted");
-    assert_eq!(error.code(), "unknown-authority", "{error:?}");
+    assert_eq!(error.code(), "unknown-ca", "{error:?}");
     world.client.close().await;
 }
 
@@ -254,10 +254,10 @@ async fn garbage_on_the_wire_ends_only_its_own_connection() {
     // What a connection's first stream may begin with is a hello, and nothing else.
     for (what, bytes, codes) in [
         ("4 GiB announced", &[0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], &["frame-too-large"][..]),
-        ("half a frame", &[0, 0, 0, 9, 1, 2][..], &["half-frame", "bad-hello"]),
-        ("half a length", &[0, 0][..], &["half-frame", "bad-hello"]),
-        ("no message", &[0, 0, 0, 3, 0xff, 0xff, 0xff][..], &["bad-frame", "bad-hello"]),
-        ("nothing", &[][..], &["bad-hello"]),
+        ("half a frame", &[0, 0, 0, 9, 1, 2][..], &["truncated-frame", "invalid-hello"]),
+        ("half a length", &[0, 0][..], &["truncated-frame", "invalid-hello"]),
+        ("no message", &[0, 0, 0, 3, 0xff, 0xff, 0xff][..], &["invalid-frame", "invalid-hello"]),
+        ("nothing", &[][..], &["invalid-hello"]),
     ] {
         let connection = bare(&world).await;
         let (mut send, _recv) = connection.open_bi().await.expect("stream");
@@ -310,7 +310,7 @@ async fn an_id_that_is_not_utf_8_is_a_bad_message() {
     writer.flush().await.expect("flush");
     let frame = reader.next().await.expect("a reply").expect("a frame");
     let reply = Reply::decode(frame).expect("a reply");
-    assert_eq!(reply.problem.expect("a problem").code, "bad-message");
+    assert_eq!(reply.problem.expect("a problem").code, "invalid-message");
     world.neighbour_answers("an id that is not UTF-8").await;
     dialer.close().await;
     world.client.close().await;

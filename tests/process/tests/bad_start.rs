@@ -76,7 +76,7 @@ async fn a_missing_or_foreign_store_is_refused_by_name() {
     refused(&home, "store", "store");
     fs::remove_file(home.store()).expect("remove");
     copy(&theirs.store(), &home.store());
-    refused(&home, "store-other-cluster", "theirs");
+    refused(&home, "store-cluster-mismatch", "theirs");
     fs::remove_dir_all(home.store()).expect("remove");
     fs::rename(&mine, home.store()).expect("move");
     let node = NodeProcess::start(&home).expect("its own store is taken");
@@ -97,7 +97,7 @@ async fn a_rolled_back_store_is_refused() {
     let new = home.dir().with_file_name("new");
     fs::rename(home.store(), &new).expect("move");
     copy(&old, &home.store());
-    refused(&home, "store-went-back", "witness");
+    refused(&home, "store-rolled-back", "witness");
     fs::remove_dir_all(home.store()).expect("remove");
     fs::rename(&new, home.store()).expect("move");
     NodeProcess::start(&home).expect("the newer one is taken").stop().expect("stop");
@@ -110,7 +110,7 @@ fn a_bad_configuration_is_reported_and_nothing_starts() {
     let (exit, said) = refused_start(&home.config()).expect("it ends");
     assert_eq!(exit, 2, "{said}");
     assert!(
-        said.contains("bad-config") && said.contains("lisen") && said.contains("listen"),
+        said.contains("invalid-config") && said.contains("lisen") && said.contains("listen"),
         "{said}"
     );
 }
@@ -123,7 +123,7 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
     let arguments = ["--node", "n2", "--listen", "127.0.0.1:0", "--join", &address, "--ca", &ca];
     let second = NodeDir::make("differs", &arguments, |_| {}).expect("init");
     second.set("lease = \"3 s\"").expect("set");
-    refused(&second, "other-setting", "`lease` is 3 s in this node's configuration, and 10 s");
+    refused(&second, "setting-mismatch", "`lease` is 3 s in this node's configuration, and 10 s");
     second.set("lease = \"10 s\"").expect("set");
     let other = NodeProcess::start(&second).expect("it says the same");
 
@@ -145,17 +145,17 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
         assert!(std::time::Instant::now() < deadline, "they do not follow: {state:?}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    let bad = vec![ClusterSetting { name: "entities.lane-life".into(), value: "2 h".into() }];
+    let bad = vec![ClusterSetting { name: "entities.lane-ttl".into(), value: "2 h".into() }];
     let refused = client
         .cluster(ClusterConfigRequest { changes: bad, ..ClusterConfigRequest::default() })
         .await;
-    assert_eq!(refused.expect_err("it is fixed").code(), "bad-cluster-setting");
+    assert_eq!(refused.expect_err("it is fixed").code(), "invalid-cluster-setting");
     client.close().await;
     // What it goes by now is not what its file says.
     other.stop().expect("stop");
     let (_, said) = refused_start(&second.config()).expect("it ends");
     assert!(
-        said.contains("other-setting") && said.contains("10 s") && said.contains("2 s"),
+        said.contains("setting-mismatch") && said.contains("10 s") && said.contains("2 s"),
         "{said}"
     );
     node.stop().expect("stop");

@@ -146,7 +146,7 @@ async fn guest_texts_are_truncated_and_forge_nothing() {
     for (id, what, expected) in [
         ("control-start", "reply", "start-failed"),
         ("e", "panic", "panicked"),
-        ("e", "code", "bad-error-code"),
+        ("e", "code", "invalid-error-code"),
     ] {
         let (code, text) = send(id, "control", &format!("{what:?}")).await;
         assert_eq!(code, expected, "{text}");

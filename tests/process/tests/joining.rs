@@ -62,7 +62,7 @@ async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     // Of another authority, with its own certificate: neither side trusts the other.
     let other = Ca::create(ClusterId(7)).expect("authority");
     other.issue_node("n2", &[]).expect("foreign").save(home.dir(), "node").expect("saved");
-    refused(&cluster, &["unknown-authority", "certificates of one authority"]);
+    refused(&cluster, &["unknown-ca", "certificates of one authority"]);
     own.save(home.dir(), "node").expect("saved");
     cluster.stop().expect("stop");
 }
@@ -127,15 +127,15 @@ async fn a_mismatched_hello_is_refused_by_code_with_both_values() {
     let theirs = ClusterId(0xabc).to_string();
     let other = |hello: &mut Hello| hello.cluster_id = 0xabc_u128.to_be_bytes().to_vec().into();
     let (code, text) = said_to(&cluster, other).await;
-    assert_eq!(code, "other-cluster", "{text}");
+    assert_eq!(code, "cluster-mismatch", "{text}");
     assert!(text.contains(&ours) && text.contains(&theirs), "{text}");
 
     let (code, text) = said_to(&cluster, |hello| hello.shards = 77).await;
-    assert_eq!(code, "other-shard-count", "{text}");
+    assert_eq!(code, "shard-count-mismatch", "{text}");
     assert!(text.contains("77") && text.contains("24"), "{text}");
 
     let (code, text) = said_to(&cluster, |hello| hello.hash = "crc32".into()).await;
-    assert_eq!(code, "other-hash", "{text}");
+    assert_eq!(code, "hash-mismatch", "{text}");
     assert!(text.contains("crc32") && text.contains("murmur3"), "{text}");
 
     let newer = |hello: &mut Hello| (hello.protocol_min, hello.protocol_max) = (90, 91);
@@ -144,7 +144,7 @@ async fn a_mismatched_hello_is_refused_by_code_with_both_values() {
     assert!(text.contains("90 to 91") && text.contains("2 to 2"), "{text}");
 
     let (code, text) = said_to(&cluster, |hello| hello.node = "n9".into()).await;
-    assert_eq!(code, "other-node", "{text}");
+    assert_eq!(code, "node-mismatch", "{text}");
     assert!(text.contains("n9") && text.contains("n2"), "{text}");
 
     let (code, text) = said_to(&cluster, |_| {}).await;

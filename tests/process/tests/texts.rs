@@ -169,7 +169,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
             shown("entities.txt", 0, words),
             shown("entities.json", 0, &format!("--output json {words}")),
             shown("entities-rest.txt", 0, next.trim_end()),
-            shown("bad-cursor.txt", 2, "entities --after 0x"),
+            shown("invalid-cursor.txt", 2, "entities --cursor 0x"),
         ],
     )
     .await;
@@ -207,7 +207,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
         &cluster,
         &[
             shown("inspect-unanswered.txt", 3, &words),
-            shown("drain-unfinished.txt", 1, "drain n3 --timeout 300ms"),
+            shown("drain-timeout.txt", 1, "drain n3 --timeout 300ms"),
             shown("drain-undo-silent.txt", 0, "drain n3 --undo"),
         ],
     )
@@ -243,5 +243,5 @@ fn overview(line: &str) -> bool {
 
 /// Events of nodes, in the order in which this node saw them.
 fn of_nodes(line: &str) -> bool {
-    ["node-dead", "drain-began", "drain-undone"].iter().any(|kind| line.contains(kind))
+    ["node-dead", "drain-started", "drain-cancelled"].iter().any(|kind| line.contains(kind))
 }

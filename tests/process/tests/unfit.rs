@@ -32,7 +32,7 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
     cluster.wait("it owns nothing", left).await.expect("its shards go");
     assert!(tells(&mut cluster, 2, "type-broken").await.expect("status"), "it says why");
     let manager = cluster.manager().await.expect("manager");
-    assert!(tells(&mut cluster, manager, "host-unfit").await.expect("status"));
+    assert!(tells(&mut cluster, manager, "unrunnable-type").await.expect("status"));
     let session = client.session();
     for id in 0..48 {
         let entity = Entity::new("counter", format!("c{id}"));

@@ -69,7 +69,7 @@ pub const KINDS: &[&str] = &[
     "not run: commit-refused",
     "not run: too-many-copies",
     "not run: too-old",
-    "not run: stamped-ahead",
+    "not run: created-in-future",
     "not run: superseded",
 ];
 

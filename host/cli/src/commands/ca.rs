@@ -66,5 +66,5 @@ fn untaken(path: &Path) -> Result<(), Failure> {
 }
 
 fn invalid_identity(error: IdentityError) -> Failure {
-    Failure::usage("bad-identity", error.to_string())
+    Failure::usage("invalid-identity", error.to_string())
 }

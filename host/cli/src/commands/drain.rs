@@ -124,7 +124,7 @@ fn unfinished(args: &Drain, last: Option<&DrainProgress>) -> Failure {
         None => format!("nothing was heard of the drain of {} for {after}", args.node),
     };
     let node = quote::shell_quote(&args.node);
-    Failure::unexpected("drain-unfinished", text).help(format!(
+    Failure::unexpected("drain-timeout", text).help(format!(
         "it goes on by itself: `ostraca drain {node}` shows how far it is, `ostraca drain {node} --undo` ends it"
     ))
 }

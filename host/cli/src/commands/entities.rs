@@ -87,7 +87,7 @@ pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
         "what is stored was shown; `ostraca nodes` shows how {} stands, and a dead node's shards have other owners soon",
         first.node
     );
-    Err(Failure::new(Exit::Unreachable, "node-silent", text).help(help))
+    Err(Failure::new(Exit::Unreachable, "owner-unresponsive", text).help(help))
 }
 
 /// The word for whether an entity's instance is live.
@@ -103,7 +103,7 @@ fn cursor(text: &str) -> Result<Bytes, Failure> {
     let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(digit).collect();
     bytes.map(Bytes::from).ok_or_else(|| {
-        Failure::usage("bad-cursor", format!("{text:?} is no cursor"))
+        Failure::usage("invalid-cursor", format!("{text:?} is no cursor"))
             .help("take what an earlier `ostraca entities` printed, or leave it out")
     })
 }
@@ -114,6 +114,6 @@ fn next_page_command(args: &Entities, next: &str) -> String {
     words.extend(args.entity_type.as_deref().map(quote::shell_quote));
     words.extend(args.shard.map(|shard| format!("--shard {shard}")));
     words.extend((args.limit != 100).then(|| format!("--limit {}", args.limit)));
-    words.push(format!("--after {next}"));
+    words.push(format!("--cursor {next}"));
     words.join(" ")
 }

@@ -38,8 +38,9 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
     drop(updates);
     connection::disconnect(client).await;
     ended.map_err(|error| match error {
-        AdminError::Connection(_) if args.follow => Failure::from(error)
-            .help(format!("go on with `ostraca events --follow --since {next}`, on this node")),
+        AdminError::Connection(_) if args.follow => Failure::from(error).help(format!(
+            "go on with `ostraca events --follow --from-sequence {next}`, on this node"
+        )),
         error => error.into(),
     })
 }
@@ -103,7 +104,7 @@ impl Groups {
         }
         for it in page.events {
             // One that failed is worth its line.
-            if matches!(it.kind.as_str(), "shard-assigned" | "hand-off-began") {
+            if matches!(it.kind.as_str(), "shard-assigned" | "hand-off-started") {
                 self.run.push(it);
                 continue;
             }

@@ -36,7 +36,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         ca: ca.to_owned(),
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
-        NodeError::Identity(error) => Failure::usage("bad-identity", error.to_string())
+        NodeError::Identity(error) => Failure::usage("invalid-identity", error.to_string())
             .help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key"),
         error => error.into(),
     });
@@ -67,7 +67,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
 fn settings(args: &Init) -> Result<ClusterSettings, Failure> {
     let mut settings = ClusterSettings::default();
     for (name, value) in &args.set {
-        settings.set(name, value).map_err(|why| Failure::usage("invalid", why))?;
+        settings.set(name, value).map_err(|why| Failure::usage("invalid-value", why))?;
     }
     Ok(settings)
 }

@@ -18,7 +18,7 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
     if !good || template::RESERVED.contains(&name.as_str()) {
         let text = format!("{name:?} cannot be the name of a project");
         let help = "use 1 to 64 small letters, digits and dashes, beginning with a letter; not a word of Rust's";
-        return Err(Failure::usage("bad-name", text).help(help));
+        return Err(Failure::usage("invalid-name", text).help(help));
     }
     let dir = Path::new(name);
     if dir.exists() {

@@ -78,7 +78,10 @@ impl Stop {
     pub(crate) fn listen() -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
-                Failure::unexpected("signals", format!("cannot listen to signals: {error}"))
+                Failure::unexpected(
+                    "signal-handler-failed",
+                    format!("cannot listen to signals: {error}"),
+                )
             })
         };
         Ok(Self {

@@ -93,7 +93,7 @@ async fn with_kind<T>(
 
 pub(super) fn entity(text: &str) -> Result<Entity, Failure> {
     let bad = |text: String| {
-        Failure::usage("bad-entity", text).help("write TYPE/ID, as in counter/alice")
+        Failure::usage("invalid-entity", text).help("write TYPE/ID, as in counter/alice")
     };
     match text.split_once('/') {
         Some(("", _)) => Err(bad(format!("{text:?} has no type"))),
@@ -123,7 +123,7 @@ fn stdin() -> Result<String, Failure> {
     let mut text = String::new();
     let read = std::io::stdin().lock().take(MAX_INPUT + 1).read_to_string(&mut text);
     read.map_err(|error| {
-        Failure::usage("bad-json", format!("cannot read standard input: {error}"))
+        Failure::usage("invalid-json", format!("cannot read standard input: {error}"))
     })?;
     if text.len() as u64 > MAX_INPUT {
         let text = format!("standard input has more than {MAX_INPUT} bytes");
@@ -155,7 +155,7 @@ fn invalid_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
         text: NamedSource::new(name, text.to_owned()),
         at: SourceSpan::new(at.into(), length),
     };
-    Failure::usage("bad-json", format!("{name} is not JSON: {error}"))
+    Failure::usage("invalid-json", format!("{name} is not JSON: {error}"))
         .help("put it in single quotes, as in '{\"by\": 3}' or '\"text\"'")
         .place(place)
 }

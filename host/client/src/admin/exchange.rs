@@ -54,14 +54,14 @@ pub(super) fn unexpected(response: Option<Response>) -> AdminError {
         Some(_) => other_question(),
         None => {
             let text = "the node answered with something that this client does not know";
-            AdminError::Refused(Box::new(problem("unexpected-answer", text)))
+            AdminError::Refused(Box::new(problem("unexpected-response", text)))
         }
     }
 }
 
 pub(super) fn other_question() -> AdminError {
     AdminError::Refused(Box::new(problem(
-        "unexpected-answer",
+        "unexpected-response",
         "the node answered another question",
     )))
 }

@@ -73,9 +73,12 @@ impl CallAdmission {
 
     fn refusal(&self, id: MessageId, size: usize) -> Option<Problem> {
         if id.session != self.session {
-            Some(problem("other-session", "the id is of another session than the one that sends"))
+            Some(problem(
+                "session-mismatch",
+                "the id is of another session than the one that sends",
+            ))
         } else if id.sequence == 0 || id.created_ms == 0 {
-            Some(problem("bad-message", "an id has a sequence and a creation time from 1"))
+            Some(problem("invalid-message", "an id has a sequence and a creation time from 1"))
         } else if self.ended {
             Some(problem("client-closed", "the client was closed"))
         } else if self.pending >= MAX_PENDING || self.pending_bytes + size > MAX_PENDING_BYTES {

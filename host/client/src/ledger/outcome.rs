@@ -21,7 +21,7 @@ const TOO_OLD: &str = "too-old";
 const BOUNCES: [&str; 6] =
     ["no-owner", "not-owner", "rebalancing", "store-unavailable", "unknown", "abandoned"];
 /// What a gateway that holds messages back says, as an owner does: it is no sign of either.
-const AMBIGUOUS: [&str; 2] = ["overloaded", "deadline"];
+const AMBIGUOUS: [&str; 2] = ["overloaded", "deadline-exceeded"];
 /// The id stands for another message: this one has not run, whatever became of that one.
 const OTHER_MESSAGE: &str = "id-reused";
 

@@ -33,7 +33,7 @@ impl ClusterTime {
         match (problem.code.as_str(), suggested_created_ms(problem)) {
             ("too-old", Some(time)) => self.advance_to(time, local),
             // An owner says that it is so late, and that this clock is far ahead.
-            ("stamped-ahead", Some(time)) => self.0 = Some((time, local)),
+            ("created-in-future", Some(time)) => self.0 = Some((time, local)),
             _ => {}
         }
     }

@@ -121,7 +121,7 @@ impl<T: Clone> Router<T> {
             return entry.into_refusal(codes::DEADLINE_EXCEEDED, message, None);
         }
         let message =
-            format!("{why}; waited for {} ms (`hold-wait`)", self.settings.buffer_timeout);
+            format!("{why}; waited for {} ms (`buffer-timeout`)", self.settings.buffer_timeout);
         entry.into_refusal(code, message, self.retry_after())
     }
 
@@ -131,10 +131,10 @@ impl<T: Clone> Router<T> {
         let shard = shard_at(index);
         if self.routes[index].buffered.len() >= messages {
             let what = format!("as many messages wait for shard {shard}");
-            return Some(format!("{what} as `held-messages` ({messages}) allows"));
+            return Some(format!("{what} as `buffered-messages` ({messages}) allows"));
         }
         (self.buffered_bytes.saturating_add(bytes) > all)
-            .then(|| format!("as many bytes wait on this node as `held-bytes` ({all}) allows"))
+            .then(|| format!("as many bytes wait on this node as `buffered-bytes` ({all}) allows"))
     }
 
     /// When a refused message may fare better.

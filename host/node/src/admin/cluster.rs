@@ -31,12 +31,13 @@ impl AdminService {
         let (row, revision) = self.settings().await?;
         let before = ClusterSettings::from_row(&row);
         let mut settings = before;
-        let bad = |why: String| problem("bad-cluster-setting", why, "`ostraca cluster` shows them");
+        let bad =
+            |why: String| problem("invalid-cluster-setting", why, "`ostraca cluster` shows them");
         for ClusterSetting { name, value } in changes {
             settings.set(name, value).map_err(bad)?;
         }
         if settings.lane_ttl != before.lane_ttl {
-            let why = "`entities.lane-life` is fixed since `ostraca init`";
+            let why = "`entities.lane-ttl` is fixed since `ostraca init`";
             return Err(bad(why.into()));
         }
         if settings == before {

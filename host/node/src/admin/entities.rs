@@ -56,7 +56,7 @@ impl AdminService {
         if request.shard > self.shard_count {
             let text =
                 format!("there is no shard {}; there are {}", request.shard, self.shard_count);
-            return Err(problem("no-such-shard", text, "shards are counted from 1"));
+            return Err(problem("unknown-shard", text, "shards are counted from 1"));
         }
         let (first, mut after) = match request.shard {
             0 => (1, None),
@@ -69,7 +69,7 @@ impl AdminService {
                 cursor(&request.cursor).filter(|(at, _)| (first..=last).contains(at))
             else {
                 let help = "take what an earlier page gave, or leave it out";
-                return Err(problem("bad-cursor", "that is no cursor of a page before", help));
+                return Err(problem("invalid-cursor", "that is no cursor of a page before", help));
             };
             shard = at;
             after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));

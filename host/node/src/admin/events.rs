@@ -75,11 +75,11 @@ fn event(happened: EventRecord, now: u64) -> Event {
         Notice::NodeJoined(member) => of("node-joined", &member),
         Notice::NodeGone { member, left_gracefully: true } => of("node-left", &member),
         Notice::NodeGone { member, left_gracefully: false } => of("node-dead", &member),
-        Notice::DrainChanged(member, true) => of("drain-began", &member),
-        Notice::DrainChanged(member, false) => of("drain-undone", &member),
+        Notice::DrainChanged(member, true) => of("drain-started", &member),
+        Notice::DrainChanged(member, false) => of("drain-cancelled", &member),
         Notice::ManagerChanged { holder, .. } => of("manager-changed", &holder),
         Notice::HandOffStarted { shard, from } => {
-            Event { shard: shard.0, ..of("hand-off-began", &from) }
+            Event { shard: shard.0, ..of("hand-off-started", &from) }
         }
         Notice::ShardAssigned { shard, epoch, owner } => {
             Event { shard: shard.0, epoch: epoch.0, ..of("shard-assigned", &owner) }
@@ -91,9 +91,9 @@ fn event(happened: EventRecord, now: u64) -> Event {
             Event { kind: "manager-stepped-down".into(), node: to.to_string(), ..base }
         }
         Notice::LeaseLapsed => Event { kind: "lease-lapsed".into(), ..base },
-        Notice::LeaseRecovered => Event { kind: "lease-renewed".into(), ..base },
-        Notice::MovesRejected { .. } => Event { kind: "strategy-ignored".into(), ..base },
-        Notice::ShardsReleased { .. } => Event { kind: "shards-given-up".into(), ..base },
+        Notice::LeaseRecovered => Event { kind: "lease-recovered".into(), ..base },
+        Notice::MovesRejected { .. } => Event { kind: "moves-rejected".into(), ..base },
+        Notice::ShardsReleased { .. } => Event { kind: "shards-released".into(), ..base },
         Notice::NodeNameInUse(member) => of("name-in-use", &member),
     }
 }

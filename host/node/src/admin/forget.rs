@@ -69,7 +69,7 @@ impl AdminService {
             return answer(false);
         }
         let text = format!("the row of node `{node}` changes all the time");
-        Err(Problem { retryable: true, ..problem("conflict", text, "try again") })
+        Err(Problem { retryable: true, ..problem("row-conflict", text, "try again") })
     }
 }
 

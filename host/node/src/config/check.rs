@@ -93,8 +93,8 @@ fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<()
     {
         return Ok(());
     }
-    let why = "`unheard-leases` leases must be longer than `handoff.ack-wait` and twice `handoff.say-again`: else a node ends its life before it is told to hand off";
-    Err(input.at(&["unheard-leases"], why.into(), None))
+    let why = "`manager-silence-leases` leases must be longer than `hand-off.ack-timeout` and twice `hand-off.stop-resend-interval`: else a node ends its life before it is told to hand off";
+    Err(input.at(&["manager-silence-leases"], why.into(), None))
 }
 
 fn strategy(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
@@ -177,11 +177,11 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         }
     }
     if file.gateway.default_timeout > file.gateway.max_timeout {
-        let why = "`default-deadline` must not be longer than `max-deadline`";
+        let why = "`default-timeout` must not be longer than `max-timeout`";
         return Err(input.at(&["gateway", "default-timeout"], why.into(), None));
     }
     if handoff.ack_timeout + entities.stop_timeout >= handoff.timeout {
-        let why = "`timeout` must be longer than `ack-wait` and `entities.stop-deadline` together: else a slow stop is given up";
+        let why = "`timeout` must be longer than `ack-timeout` and `entities.stop-timeout` together: else a slow stop is given up";
         return Err(input.at(&["hand-off", "timeout"], why.into(), None));
     }
     Ok(())
@@ -219,7 +219,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
-        (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
+        (["compiler", "pooled-instance-memory"], file.compiler.max_memory, 0, 1024 * GIB),
         // A session may take half of it, and all of a session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),

@@ -40,7 +40,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const ALL: [(&str, Duration, Duration); 3] = [
     ("lease", Duration::from_millis(100), HOUR),
     ("lease-margin", Duration::from_millis(10), HOUR),
-    ("entities.lane-life", Duration::from_secs(1), Duration::from_secs(24 * 30 * 3_600)),
+    ("entities.lane-ttl", Duration::from_secs(1), Duration::from_secs(24 * 30 * 3_600)),
 ];
 
 impl ClusterSettings {
@@ -231,8 +231,7 @@ mod tests {
     #[test]
     fn the_effective_text_comments_out_unset_cluster_settings() {
         let text = config("margin = \"1 s\"\n").effective_toml();
-        for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-life = "]
-        {
+        for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-ttl = "] {
             assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
         }
         let again = Config::parse(&text, "ostraca.toml").expect("a configuration");
@@ -247,7 +246,7 @@ mod tests {
     fn an_unknown_or_out_of_range_setting_is_refused_by_name() {
         let mut cluster = ClusterSettings::default();
         for (name, value, says) in [
-            ("renew", "1 s", "`entities.lane-life`"),
+            ("renew", "1 s", "`entities.lane-ttl`"),
             ("lease", "10", "as in `10 s`"),
             ("lease", "2 h", "from 100 ms to 1 h"),
             ("margin", "1 ms", "from 10 ms to 1 h"),

@@ -112,7 +112,11 @@ fn each_error_names_its_line() {
         ("node = \"n\"\n[store]\nreaders = 0", Some(3), "`readers` must be from 1 to 64"),
         ("node = \"n\"\nlease = 3", Some(2), "a time in quotes"),
         ("node = \"n\"\nlease = \"1 s\"", None, "`renew` must be at most"),
-        ("node = \"n\"\n\n[guests]\nmax-memory = \"1 KiB\"", Some(4), "`max-memory` must be"),
+        (
+            "node = \"n\"\n\n[guests]\nmax-memory = \"1 KiB\"",
+            Some(4),
+            "`pooled-instance-memory` must be",
+        ),
         ("node = \"n\"\nnode = \"m\"", Some(2), "duplicate key"),
         ("node = \"n/m\"", Some(1), "`node` is 1 to 64"),
         ("node = \"n\"\nadvertise = [\"host\"]", Some(2), "not an address"),
@@ -128,11 +132,15 @@ fn each_error_names_its_line() {
             "`threshold` must be from 1 to 65536",
         ),
         ("node = \"n\"\n[rebalance]\nlimit = 0", Some(3), "`limit` must be from 1 to 65536"),
-        ("node = \"n\"\nunheard-leases = 0", Some(2), "`unheard-leases` must be from 1 to 1000"),
+        (
+            "node = \"n\"\nunheard-leases = 0",
+            Some(2),
+            "`manager-silence-leases` must be from 1 to 1000",
+        ),
         ("node = \"n\"\nreport-delay = \"0 ms\"", Some(2), "`report-delay` must be from 1 ms"),
-        ("node = \"n\"\ncandidate-step = \"2 h\"", Some(2), "`candidate-step` must be from 1 ms"),
-        ("node = \"n\"\n[handoff]\nack-wait = \"5 s\"", None, "before it is told"),
-        ("node = \"n\"\n[handoff]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
+        ("node = \"n\"\ncandidate-step = \"2 h\"", Some(2), "`campaign-stagger` must be from 1 ms"),
+        ("node = \"n\"\n[hand-off]\nack-wait = \"5 s\"", None, "before it is told"),
+        ("node = \"n\"\n[hand-off]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
         ("node = \"n\"\n[peers]\nkeep-alive = \"2 s\"", Some(3), "at most half"),
         ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),
     ];
@@ -140,6 +148,6 @@ fn each_error_names_its_line() {
         let error = Config::parse(text, "ostraca.toml").expect_err(text);
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(error.line(), line, "{error}");
-        assert_eq!(error.code(), "bad-config");
+        assert_eq!(error.code(), "invalid-config");
     }
 }

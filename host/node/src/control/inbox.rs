@@ -22,9 +22,9 @@ const KINDS_LOGGED: usize = 64;
 /// How much may wait to be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ControlInboxLimits {
-    /// Words, of all nodes together (`peers.words`). Default 4,096.
+    /// Words, of all nodes together (`peers.control-messages`). Default 4,096.
     pub(crate) messages: usize,
-    /// Their bytes (`peers.word-bytes`); a larger one goes alone. Default 16 MiB.
+    /// Their bytes (`peers.control-message-bytes`); a larger one goes alone. Default 16 MiB.
     pub(crate) bytes: usize,
 }
 
@@ -81,7 +81,7 @@ impl ControlInboxSender {
         Stats::count(&self.stats.control_messages_dropped);
         let ControlInboxLimits { messages: words, bytes } = self.bounds;
         tracing::debug!(
-            "a word was lost: {words} (`peers.words`) or {bytes} bytes (`peers.word-bytes`) wait"
+            "a word was lost: {words} (`peers.control-messages`) or {bytes} bytes (`peers.control-message-bytes`) wait"
         );
     }
 

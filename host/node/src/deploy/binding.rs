@@ -59,7 +59,7 @@ fn check_binding_matches(fixed: &BindingRow, manifest: &Manifest) -> Result<(), 
     };
     let kind = &manifest.entity_type;
     Err(problem(
-        "binding-fixed",
+        "binding-immutable",
         format!(
             "`{what}` of `{kind}` is {fixed:?} since its first deployment, and cannot become {wanted:?}"
         ),

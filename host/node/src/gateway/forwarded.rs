@@ -63,7 +63,7 @@ impl Gateway {
         self.resolver.timeout_limits.apply(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {
-            let missing = problem("bad-message", "a session of 16 bytes is missing", "");
+            let missing = problem("invalid-message", "a session of 16 bytes is missing", "");
             request.ticket.not_run(missing);
             return None;
         };

@@ -31,7 +31,7 @@ fn manifests_that_mean_the_same_have_the_same_canonical_text() {
 
 #[test]
 fn the_effective_text_parses_to_the_same_manifest() {
-    let text = format!("{SMALL}shard-key = \"until:/\"\n[life]\nidle = \"5 s\"\n");
+    let text = format!("{SMALL}shard-key = \"until:/\"\n[lifecycle]\nidle = \"5 s\"\n");
     let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
     let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
     assert_eq!(again.expect("a manifest"), manifest);
@@ -40,7 +40,7 @@ fn the_effective_text_parses_to_the_same_manifest() {
 #[test]
 fn unsupported_features_are_refused_and_not_ignored() {
     for more in [
-        "[life]\nremember = true",
+        "[lifecycle]\nremember = true",
         "[grants]\nask = [\"account\"]",
         "[grants]\nhttp = [\"https://example.org\"]",
         "[grants]\ntopics = [\"news\"]",
@@ -70,7 +70,7 @@ fn each_error_names_its_line() {
     for (more, line, says) in cases {
         let error = refused(more);
         assert!(error.to_string().contains(says), "{error}");
-        assert_eq!((error.line(), error.code()), (Some(line), "bad-manifest"), "{error}");
+        assert_eq!((error.line(), error.code()), (Some(line), "invalid-manifest"), "{error}");
     }
     for (text, says) in [("", "`type` is needed"), ("type = \"a\"", "`component` is needed")] {
         let error = Manifest::parse(text, "entity.toml").expect_err(text);
@@ -109,7 +109,7 @@ fn a_deeply_nested_manifest_is_refused_by_name() {
         format!("[[x{}]]\n", ".a".repeat(10_000)),
     ] {
         let error = refused(&more);
-        assert_eq!(error.code(), "bad-manifest");
+        assert_eq!(error.code(), "invalid-manifest");
         assert!(error.to_string().ends_with(": nested too deep"), "{error}");
     }
 }

@@ -82,7 +82,7 @@ impl Diagnosis<'_> {
         self.view.hosts_with_unrunnable_types.iter().map(|(node, types)| {
             let types = types.join("`, `");
             status_problem(
-                "host-unfit",
+                "unrunnable-type",
                 format!("node {node} cannot run `{types}`: its shards go to hosts that can"),
                 &format!("`ostraca status` of {node} says why; deploy a component that it can run"),
             )
@@ -101,7 +101,7 @@ impl Diagnosis<'_> {
                     &format!("start it again; if it is gone for good: `ostraca forget {node}`"),
                 )),
                 NodeStatus::Live if out_of_reach.contains(node) => problems.push(status_problem(
-                    "node-unreached",
+                    "node-unreachable",
                     format!(
                         "{} has no connection to node {node} ({at}), which lives or died a moment ago: messages from here for its shards wait",
                         self.local_node
@@ -109,7 +109,7 @@ impl Diagnosis<'_> {
                     &format!("if it stays so: see to the network between {} and {node}", self.local_node),
                 )),
                 NodeStatus::Live if !row.store_available => problems.push(status_problem(
-                    "store-silent",
+                    "store-unresponsive",
                     format!("node {node} gets no answer from the store, and gives its shards up"),
                     &format!("see to the network between {node} and {}", self.store()),
                 )),
@@ -153,7 +153,7 @@ pub(super) fn store_stopped(why: &str) -> StatusProblem {
 
 pub(super) fn store_low(why: &str) -> StatusProblem {
     status_problem(
-        "store-low",
+        "store-disk-low",
         format!("no turn that writes is taken, for want of disk: {why}"),
         "free disk, or lower `store.low-water-bytes`; it goes on by itself",
     )

@@ -215,7 +215,7 @@ async fn a_mismatch_is_refused_at_the_join_with_both_values() {
 
     let shards = config(dir.path(), &[&first.address], "shards = 128");
     let error = join(&shards, &own).await.err().expect("refused");
-    assert_eq!(error.code(), "other-shard-count");
+    assert_eq!(error.code(), "shard-count-mismatch");
     let text = error.to_string();
     assert!(text.contains("shards 64") && text.contains("wants 128"), "{text}");
 
@@ -223,7 +223,7 @@ async fn a_mismatch_is_refused_at_the_join_with_both_values() {
     let foreigner = run(&strange, "n2", Roles::default(), Serves::default());
     let plain = config(dir.path(), &[&first.address], "");
     let error = join(&plain, &foreigner).await.err().expect("refused");
-    assert_eq!((error.code(), error.is_retryable()), ("unknown-authority", false));
+    assert_eq!((error.code(), error.is_retryable()), ("unknown-ca", false));
     assert!(error.to_string().contains(&first.address), "{error}");
 }
 
@@ -257,7 +257,7 @@ async fn a_store_with_an_unreadable_row_is_refused_by_name() {
     ] {
         let refused = join_that(key, value).await.err();
         let error = refused.unwrap_or_else(|| panic!("{key} is not to be read"));
-        assert_eq!((error.code(), error.is_retryable()), ("bad-row", false), "{error}");
+        assert_eq!((error.code(), error.is_retryable()), ("invalid-row", false), "{error}");
         let text = error.to_string();
         assert!(text.contains(says) && text.contains("use a newer release"), "{text}");
     }
@@ -279,7 +279,7 @@ async fn a_node_that_does_not_know_the_store_is_named() {
     let nobody = ["127.0.0.1:9".to_owned()];
     let way = StoreLocator::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
     let error = way.connect(Alpn::Bulk).await.expect_err("nobody is there");
-    assert_eq!((error.code(), error.is_retryable()), ("store-unreached", true));
+    assert_eq!((error.code(), error.is_retryable()), ("store-unreachable", true));
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }
 

@@ -89,7 +89,7 @@ fn code_of_unknown_size_cannot_be_instantiated() {
             (component $a (core module $m) (export \"m\" (core module $m)))
             (instance $i (instantiate $a)) (alias export $i \"m\" (core module $m)) (core instance (instantiate $m)))",
     ] {
-        assert_eq!(counts(text).unwrap_err().code(), "unknown-size", "{text}");
+        assert_eq!(counts(text).unwrap_err().code(), "unsized-instantiation", "{text}");
     }
     counts("(component (import \"m\" (core module $m)))").unwrap();
 }

@@ -110,7 +110,7 @@ impl PeerDialer {
 fn for_nodes(error: Error, address: SocketAddr) -> Error {
     let Error::CertificateRejected { code, message: text, help } = error else { return error };
     let help = match code {
-        "unknown-authority" => {
+        "unknown-ca" => {
             "both nodes need certificates of one authority: check the address in `join`, and `[identity]` of both nodes".into()
         }
         "unknown-protocol" => {

@@ -218,7 +218,7 @@ fn one(response: Response) -> Vec<AdminResponse> {
 }
 
 fn invalid_request(text: String) -> Problem {
-    problem("bad-request", text)
+    problem("invalid-request", text)
 }
 
 fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {

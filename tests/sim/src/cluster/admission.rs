@@ -257,7 +257,7 @@ impl World {
             validate::decode_forwarded_message(&Bytes::from(frame), self.bounds.limits.max_message);
         let (_, mut envelope) = read.map_err(|refused| match refused {
             InvalidFrame::Message { problem, .. } => *problem,
-            InvalidFrame::Stream => problem("bad-message", "a node sent what is no message"),
+            InvalidFrame::Stream => problem("invalid-message", "a node sent what is no message"),
         })?;
         let account = self.processes[pid].gateway.budgets.forwarded_account(&envelope.principal);
         let charge = self.admitted(pid, bytes, account.admit(bytes));
@@ -266,7 +266,7 @@ impl World {
         })?;
         self.bound(&mut envelope);
         let session = <[u8; 16]>::try_from(&envelope.session[..]).map(SessionKey);
-        let session = session.map_err(|_| problem("bad-message", "a session is missing"))?;
+        let session = session.map_err(|_| problem("invalid-message", "a session is missing"))?;
         Ok((envelope, session, charge))
     }
 

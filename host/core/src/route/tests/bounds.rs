@@ -22,10 +22,10 @@ fn a_full_buffer_names_its_limit_and_keeps_its_messages() {
     let mut hand = Harness::with(small());
     (1..=3).for_each(|item| hand.route(item));
     assert_eq!(codes_of(&hand), [(3, codes::OVERLOADED, false)]);
-    assert!(hand.refused[0].1.message.contains("`held-messages` (2)"));
+    assert!(hand.refused[0].1.message.contains("`buffered-messages` (2)"));
     assert_eq!(hand.refused[0].1.retry_after, Some(100), "after `retry`");
     hand.act(|router, now, out| router.route_into(now, ShardId(2), 4, 31, None, out));
-    assert!(hand.refused[1].1.message.contains("`held-bytes` (50)"));
+    assert!(hand.refused[1].1.message.contains("`buffered-bytes` (50)"));
     hand.update(1, Some(member("a", 1)), false);
     assert_eq!(hand.sent(), [1, 2]);
 }
@@ -98,7 +98,7 @@ fn a_buffer_timeout_names_what_the_message_waited_for() {
         [(1, codes::NO_OWNER, false), (3, codes::OVERLOADED, false)],
         "and what is in flight is its owner's to answer"
     );
-    assert!(hand.refused.iter().all(|(_, r)| r.message.contains("`hold-wait`")));
+    assert!(hand.refused.iter().all(|(_, r)| r.message.contains("`buffer-timeout`")));
     assert!(hand.refused[0].1.message.starts_with("shard 1 has no live owner"));
     assert!(hand.refused[1].1.message.contains("`link-messages` (1)"));
     assert_eq!(hand.router.next_wake(), None);

@@ -121,7 +121,7 @@ impl Machine {
         let beyond =
             ahead.checked_sub(self.settings.max_clock_skew).filter(|beyond| *beyond > 0)?;
         let text = format!(
-            "the message was stamped {ahead} ms ahead of the cluster's time; `stamp-ahead` allows {}",
+            "the message was stamped {ahead} ms ahead of the cluster's time; `max-clock-skew` allows {}",
             self.settings.max_clock_skew
         );
         let wait = u32::try_from(beyond).unwrap_or(u32::MAX).min(1_000);

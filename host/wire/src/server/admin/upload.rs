@@ -60,7 +60,7 @@ pub(super) async fn receive(
     }
     let Ok(digest) = <[u8; 32]>::try_from(&deploy.digest[..]) else {
         let text = format!("a digest of {} bytes: BLAKE3 has 32", deploy.digest.len());
-        return Ok(Err(problem("bad-digest", text)));
+        return Ok(Err(problem("invalid-digest", text)));
     };
     let mut component = BytesMut::new();
     let end = Instant::now() + limits.upload_timeout;
@@ -83,7 +83,10 @@ pub(super) async fn receive(
     }
     let component = component.freeze();
     if blake3::hash(&component) != blake3::Hash::from_bytes(digest) {
-        return Ok(Err(problem("bad-digest", "the component has another digest than announced")));
+        return Ok(Err(problem(
+            "invalid-digest",
+            "the component has another digest than announced",
+        )));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
     Ok(Ok(Upload { manifest, component, digest, expected_revision, permit: place }))

@@ -11,7 +11,7 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 
 use super::{Bench, IN_FLIGHT, named, sessions};
 
-/// Entities that are live at once: fewer than `max-live`, so that none is put to sleep.
+/// Entities that are live at once: fewer than `max-live-instances`, so that none is put to sleep.
 const LIVE: u64 = 5_000;
 /// Entities that have state and sleep; `ENTITIES=1000000` measures the aim itself, in some minutes.
 const ASLEEP: u64 = 50_000;
