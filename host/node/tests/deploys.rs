@@ -19,7 +19,7 @@ const ROUNDS: u32 = 6;
 
 /// A manifest of the counter that no other number has.
 fn manifest(number: u32) -> String {
-    format!("{COUNTER}[lifecycle]\nidle = \"{} min\"\n", number + 1)
+    format!("{COUNTER}[lifecycle]\nidle-timeout = \"{} min\"\n", number + 1)
 }
 
 async fn second(dir: &Path, first: &Node, made: &InitializedCluster) -> Node {
@@ -218,7 +218,10 @@ async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
     let made = make(&home);
-    configure(&home, "\n[guests]\ndeploy-wait = \"3 s\"\n[network]\nprincipal-uploads = 1\n");
+    configure(
+        &home,
+        "\n[guests]\ndeploy-wait-timeout = \"3 s\"\n[network]\nprincipal-uploads = 1\n",
+    );
     let first = start(&home).await;
     let admin = client(&first, &made).await;
     // A host that compiles nothing in time.
@@ -226,7 +229,7 @@ async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
     let compiler = dir.path().join("compiler");
     std::fs::write(&compiler, "#!/bin/sh\nexec sleep 60\n").expect("written");
     std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)).expect("a program");
-    configure(&home, &format!("\n[compiler]\nprogram = {compiler:?}\ntime = \"20 s\"\n"));
+    configure(&home, &format!("\n[compiler]\nprogram = {compiler:?}\ntimeout = \"20 s\"\n"));
     let other = start(&home).await;
 
     let next = async {

@@ -98,7 +98,7 @@ async fn r17_a_message_resent_at_any_time_never_runs_twice() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
     let made = make(&dir);
-    let running = start_with(&dir, &made, "lanes = 2").await;
+    let running = start_with(&dir, &made, "max-lanes = 2").await;
     let client = &running.client;
     client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let alice = Entity::new("counter", "alice");
@@ -145,7 +145,7 @@ async fn r17_an_entity_serves_one_shot_sessions_without_end() {
     let calls = many.unwrap_or(2_000);
     let (lanes, bounds) = match many {
         Some(_) => (10_000, String::new()),
-        None => (20, "lanes = 20\nunsettled-bytes = \"1 KiB\"".to_owned()),
+        None => (20, "max-lanes = 20\nunsettled-bytes = \"1 KiB\"".to_owned()),
     };
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
@@ -226,9 +226,10 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
     session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     let refused = deploy(COUNTER.to_owned(), None).await.expect_err("somebody lives there");
     assert_eq!(refused.code(), "binding-immutable");
-    let raced = deploy(format!("{by_prefix}[lifecycle]\nidle = \"1 min\"\n"), Some(9)).await;
+    let raced =
+        deploy(format!("{by_prefix}[lifecycle]\nidle-timeout = \"1 min\"\n"), Some(9)).await;
     assert_eq!(raced.expect_err("another revision stands").code(), "revision-mismatch");
-    let next = deploy(format!("{by_prefix}[lifecycle]\nidle = \"1 min\"\n"), Some(1)).await;
+    let next = deploy(format!("{by_prefix}[lifecycle]\nidle-timeout = \"1 min\"\n"), Some(1)).await;
     assert_eq!(next.expect("the revision that stands was named").revision, 2);
     let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));

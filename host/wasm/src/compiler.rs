@@ -40,7 +40,7 @@ const THREADS: usize = 4;
 const OUT_OF_MEMORY: [&str; 3] =
     ["memory allocation of", "Cannot allocate memory", "Resource temporarily unavailable"];
 /// What SIGKILL means where nobody typed it: the compiler has a limit of its own, but a control group's may be lower.
-const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower memory in [compiler], or give the node more. ";
+const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower max-memory in [compiler], or give the node more. ";
 /// Between two looks at whether the compiler has ended.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 

@@ -73,13 +73,13 @@ pub enum Error {
         how: String,
     },
     /// The compiler took too long.
-    #[error("compile the component: it takes longer than time in [compiler], {limit:?}")]
+    #[error("compile the component: it takes longer than timeout in [compiler], {limit:?}")]
     CompileTime {
         /// The limit.
         limit: std::time::Duration,
     },
     /// The compiler needed too much memory.
-    #[error("compile the component: it takes more than memory in [compiler], {limit} bytes")]
+    #[error("compile the component: it takes more than max-memory in [compiler], {limit} bytes")]
     CompileMemory {
         /// The limit.
         limit: u64,

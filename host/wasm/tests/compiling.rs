@@ -138,7 +138,7 @@ fn a_compilation_ends_at_its_time_limit() {
     let host = host(CompilerSettings { timeout: time, ..compiler() });
     let error = refusal(&host, &nested_loops(20_000));
     assert_eq!(error.code(), "compile-time-limit");
-    assert!(error.to_string().contains("time in [compiler], 500ms"), "{error}");
+    assert!(error.to_string().contains("timeout in [compiler], 500ms"), "{error}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_compilation_ends_at_its_memory_limit() {
         let host = host(CompilerSettings { max_memory: mib << 20, ..compiler() });
         let error = refusal(&host, &nested_loops(5_000));
         assert_eq!(error.code(), "compile-memory-limit", "{mib} MiB: {error}");
-        assert!(error.to_string().contains("memory in [compiler]"), "{error}");
+        assert!(error.to_string().contains("max-memory in [compiler]"), "{error}");
     }
 }
 
@@ -175,7 +175,7 @@ fn a_compiler_crash_refuses_the_component() {
     assert!(text.contains("SIGSEGV") && text.contains(r"\u{1b}[2J it hurts"), "{text}");
     let (found, text) = code(&script("starved", "echo last words >&2; kill -KILL $$"));
     assert_eq!(found, "compiler-crashed");
-    let named = ["SIGKILL", "runs out of memory", "memory in [compiler]", "last words"];
+    let named = ["SIGKILL", "runs out of memory", "max-memory in [compiler]", "last words"];
     assert!(named.iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(code(&script("silent", "exit 0")).0, "compiler-unavailable");
     assert_eq!(code(&script("stranger", "echo hello")).0, "compiler-unavailable");

@@ -43,7 +43,7 @@ fn list(value: &Value) -> Result<&Vec<Value>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_shows_an_entity_from_its_owners_memory() {
     // A lease that does not lapse while a node sleeps: it is its owner all the time.
-    let settings = "lease = \"1 min\"\nrenew = \"1 s\"\n".to_owned();
+    let settings = "lease = \"1 min\"\nrenew-interval = \"1 s\"\n".to_owned();
     let options = Options { settings, ..Options::three("any-node") };
     let mut cluster = populated(&options).await.expect("cluster");
     let every = |all: &Value, live: &dyn Fn(&Value) -> bool| -> Result<()> {

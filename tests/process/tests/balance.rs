@@ -50,7 +50,7 @@ async fn a_dry_run_lists_the_moves_and_makes_none() {
         ..Options::new("dry-run", &[ALL, "host,gateway"])
     };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
-    let lazy = "[rebalance]\nstrategy = \"least-shard\"\nthreshold = 100";
+    let lazy = "[rebalance]\nstrategy = \"least-shard\"\nleast-shard-threshold = 100";
     cluster.home(0).set(lazy).expect("settings");
     cluster.start_node(0).expect("start");
     let all_on_one = |view: &View| view.settled(24) && view.hosts().len() == 1;

@@ -15,7 +15,7 @@ const RESIDENT_MIB: u64 = 1_024;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_thousand_entities_share_a_thousand_instances() {
     let home = NodeDir::init("capacity").expect("init");
-    home.set(&format!("[guests]\nmax-live = {LIVE}")).expect("set");
+    home.set(&format!("[guests]\nmax-live-instances = {LIVE}")).expect("set");
     let node = NodeProcess::start(&home).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");

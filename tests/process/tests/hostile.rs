@@ -108,7 +108,7 @@ async fn a_long_compilation_delays_nobody_and_ends_with_its_client() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compilation_beyond_its_bounds_is_refused_by_name() {
-    let bounds = "[compiler]\ntime = \"2 s\"\nmemory = \"160 MiB\"";
+    let bounds = "[compiler]\ntimeout = \"2 s\"\nmax-memory = \"160 MiB\"";
     let world = World::start("compiles-bounded", "").await;
     world.client.close().await;
     world.node.stop().expect("it stops");

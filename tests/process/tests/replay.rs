@@ -13,7 +13,7 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 async fn recorded_events_give_the_same_actions_in_the_core() {
     let home = NodeDir::init("replay").expect("init");
     // Few may live, so that evictions are among what is recorded.
-    home.set("record = \"record\"\n[guests]\nmax-live = 50").expect("set");
+    home.set("recording-dir = \"record\"\n[guests]\nmax-live-instances = 50").expect("set");
     let node = NodeProcess::start(&home).expect("start");
     let client =
         Client::connect(home.profile(node.address).expect("profile")).await.expect("connect");

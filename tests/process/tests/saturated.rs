@@ -56,7 +56,7 @@ async fn a_saturated_store_on_slow_syncs_loses_no_lease() {
     let seconds = std::env::var("SECONDS").ok().and_then(|text| text.parse().ok());
     let loaded = Duration::from_secs(seconds.unwrap_or(10));
     let settings = format!(
-        "lease = \"{LEASE_MS} ms\"\n[store]\ncache-bytes = \"16 MiB\"\n[guests]\nmax-live = 300\n"
+        "lease = \"{LEASE_MS} ms\"\n[store]\ncache-bytes = \"16 MiB\"\n[guests]\nmax-live-instances = 300\n"
     );
     let slow_syncs = Some(SLOW);
     let options = Options { proxied: false, settings, slow_syncs, ..Options::three("saturated") };

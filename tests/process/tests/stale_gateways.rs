@@ -20,7 +20,7 @@ async fn value(client: &Client, entity: &Entity) -> String {
 /// What lies in the buffers of a machine while a gateway stands still grows old without anybody counting it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
-    let settings = "[entities]\nlanes = 2\n".into();
+    let settings = "[entities]\nmax-lanes = 2\n".into();
     let roles = [ALL, "gateway"];
     let options =
         Options { settings, proxied: false, shards: 8, ..Options::new("buffers", &roles) };

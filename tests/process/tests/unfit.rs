@@ -7,7 +7,7 @@ use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::node_dir::deploy_example;
 
 /// Too little to compile anything in.
-const NO_ROOM: &str = "[compiler]\nmemory = \"1 MiB\"";
+const NO_ROOM: &str = "[compiler]\nmax-memory = \"1 MiB\"";
 
 /// Whether a node's status names this problem.
 async fn tells(cluster: &mut Cluster, node: usize, code: &str) -> Result<bool> {
@@ -41,7 +41,7 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
 
     // Once it can compile, it takes its share again.
     cluster.term(2).expect("term");
-    cluster.home(2).set("[compiler]\nmemory = \"1 GiB\"").expect("settings");
+    cluster.home(2).set("[compiler]\nmax-memory = \"1 GiB\"").expect("settings");
     cluster.start_node(2).expect("start");
     let again = |view: &View| view.owned_by(&name) > 0;
     cluster.wait("it owns shards again", again).await.expect("its share");

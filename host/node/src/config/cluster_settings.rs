@@ -201,12 +201,12 @@ mod tests {
     fn settings_in_a_file_must_match_those_of_the_cluster() {
         let mut cluster = ClusterSettings::default();
         cluster.set("lease", "10 s").expect("a time");
-        let silent = config("renew = \"2 s\"\n");
+        let silent = config("renew-interval = \"2 s\"\n");
         silent.check_cluster_settings(&cluster).expect("it says nothing");
         for (text, there) in [
             ("lease = \"3 s\"\n", "10 s"),
-            ("margin = \"1 s\"\n", "600 ms"),
-            ("[entities]\nlane-life = \"2 h\"\n", "1 h"),
+            ("lease-margin = \"1 s\"\n", "600 ms"),
+            ("[entities]\nlane-ttl = \"2 h\"\n", "1 h"),
         ] {
             let error =
                 config(text).check_cluster_settings(&cluster).expect_err("it differs").to_string();
@@ -230,15 +230,17 @@ mod tests {
 
     #[test]
     fn the_effective_text_comments_out_unset_cluster_settings() {
-        let text = config("margin = \"1 s\"\n").effective_toml();
-        for line in ["# of the cluster: lease = ", "\nmargin = ", "# of the cluster: lane-ttl = "] {
+        let text = config("lease-margin = \"1 s\"\n").effective_toml();
+        for line in
+            ["# of the cluster: lease = ", "\nlease-margin = ", "# of the cluster: lane-ttl = "]
+        {
             assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
         }
         let again = Config::parse(&text, "ostraca.toml").expect("a configuration");
         let mut cluster = ClusterSettings::default();
         cluster.set("lease", "10 s").expect("a time");
         again.check_cluster_settings(&cluster).expect_err("the margin differs");
-        cluster.set("margin", "1 s").expect("a time");
+        cluster.set("lease-margin", "1 s").expect("a time");
         again.check_cluster_settings(&cluster).expect("it says nothing of the others");
     }
 
@@ -246,10 +248,10 @@ mod tests {
     fn an_unknown_or_out_of_range_setting_is_refused_by_name() {
         let mut cluster = ClusterSettings::default();
         for (name, value, says) in [
-            ("renew", "1 s", "`entities.lane-ttl`"),
+            ("renew-interval", "1 s", "`entities.lane-ttl`"),
             ("lease", "10", "as in `10 s`"),
             ("lease", "2 h", "from 100 ms to 1 h"),
-            ("margin", "1 ms", "from 10 ms to 1 h"),
+            ("lease-margin", "1 ms", "from 10 ms to 1 h"),
         ] {
             let error = cluster.set(name, value).expect_err("refused");
             assert!(error.contains(says), "{error}");

@@ -84,7 +84,7 @@ fn join_addresses_may_come_from_the_command_line() {
 
 #[test]
 fn the_effective_text_parses_to_the_same_configuration() {
-    let text = "node = \"n\"\nrecord = \"r\"\n[guests]\nmax-live = 7\nallocator = \"on-demand\"\n";
+    let text = "node = \"n\"\nrecording-dir = \"r\"\n[guests]\nmax-live-instances = 7\nallocator = \"on-demand\"\n";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     let again = Config::parse(&config.effective_toml(), "ostraca.toml").expect("a configuration");
     assert_eq!(format!("{config:?}"), format!("{again:?}"));
@@ -92,7 +92,7 @@ fn the_effective_text_parses_to_the_same_configuration() {
 
 #[test]
 fn settings_reach_the_node_machine_and_its_strategy() {
-    let text = "node = \"n\"\nunheard-leases = 3\nreport-delay = \"7 ms\"\ncandidate-step = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nthreshold = 4\nlimit = 5";
+    let text = "node = \"n\"\nmanager-silence-leases = 3\nreport-delay = \"7 ms\"\ncampaign-stagger = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nleast-shard-threshold = 4\nleast-shard-max-moving = 5";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     let node = config.node_settings();
     assert_eq!(
@@ -113,7 +113,7 @@ fn each_error_names_its_line() {
         ("node = \"n\"\nlease = 3", Some(2), "a time in quotes"),
         ("node = \"n\"\nlease = \"1 s\"", None, "`renew` must be at most"),
         (
-            "node = \"n\"\n\n[guests]\nmax-memory = \"1 KiB\"",
+            "node = \"n\"\n\n[guests]\npooled-instance-memory = \"1 KiB\"",
             Some(4),
             "`pooled-instance-memory` must be",
         ),
@@ -127,21 +127,29 @@ fn each_error_names_its_line() {
         ("node = \"n\"\nroles = [\"host\"]\njoin = [\"a\"]", Some(3), "address to join"),
         ("node = \"n\"\n[rebalance]\nstrategy = \"avarage\"", Some(3), "no allocation strategy"),
         (
-            "node = \"n\"\n[rebalance]\nthreshold = 0",
+            "node = \"n\"\n[rebalance]\nleast-shard-threshold = 0",
             Some(3),
-            "`threshold` must be from 1 to 65536",
+            "`least-shard-threshold` must be from 1 to 65536",
         ),
-        ("node = \"n\"\n[rebalance]\nlimit = 0", Some(3), "`limit` must be from 1 to 65536"),
         (
-            "node = \"n\"\nunheard-leases = 0",
+            "node = \"n\"\n[rebalance]\nleast-shard-max-moving = 0",
+            Some(3),
+            "`least-shard-max-moving` must be from 1 to 65536",
+        ),
+        (
+            "node = \"n\"\nmanager-silence-leases = 0",
             Some(2),
             "`manager-silence-leases` must be from 1 to 1000",
         ),
         ("node = \"n\"\nreport-delay = \"0 ms\"", Some(2), "`report-delay` must be from 1 ms"),
-        ("node = \"n\"\ncandidate-step = \"2 h\"", Some(2), "`campaign-stagger` must be from 1 ms"),
-        ("node = \"n\"\n[hand-off]\nack-wait = \"5 s\"", None, "before it is told"),
+        (
+            "node = \"n\"\ncampaign-stagger = \"2 h\"",
+            Some(2),
+            "`campaign-stagger` must be from 1 ms",
+        ),
+        ("node = \"n\"\n[hand-off]\nack-timeout = \"5 s\"", None, "before it is told"),
         ("node = \"n\"\n[hand-off]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
-        ("node = \"n\"\n[peers]\nkeep-alive = \"2 s\"", Some(3), "at most half"),
+        ("node = \"n\"\n[peers]\nkeep-alive-interval = \"2 s\"", Some(3), "at most half"),
         ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),
     ];
     for (text, line, says) in cases {
@@ -149,5 +157,25 @@ fn each_error_names_its_line() {
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(error.line(), line, "{error}");
         assert_eq!(error.code(), "invalid-config");
+    }
+}
+
+#[test]
+fn a_former_setting_name_is_refused_with_the_new_one() {
+    let default = Config::default_toml();
+    let known: Vec<_> = lines(default).into_iter().map(|line| line.replace('"', "")).collect();
+    for (old, new) in renamed::RENAMED {
+        let text = match old.rsplit_once('.') {
+            Some((section, key)) => format!("node = \"n\"\n[{section}]\n{key} = 1\n"),
+            None if *old == "handoff" => "node = \"n\"\n[handoff]\n".to_owned(),
+            None => format!("node = \"n\"\n{old} = 1\n"),
+        };
+        let error = Config::parse(&text, "ostraca.toml").expect_err(old);
+        assert!(error.to_string().contains(&format!("`{old}` was renamed")), "{error}");
+        assert_eq!(error.help_text(), Some(&*format!("write `{new}`")), "{error}");
+        let optional = default.contains(&format!("# {} = ", new.rsplit('.').next().unwrap_or(new)));
+        let set = known.iter().any(|line| line.starts_with(&format!("{new} = ")));
+        let section = known.iter().any(|line| line.starts_with(&format!("{new}.")));
+        assert!(optional || set || section, "there is no setting `{new}`");
     }
 }

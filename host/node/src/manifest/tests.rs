@@ -31,7 +31,7 @@ fn manifests_that_mean_the_same_have_the_same_canonical_text() {
 
 #[test]
 fn the_effective_text_parses_to_the_same_manifest() {
-    let text = format!("{SMALL}shard-key = \"until:/\"\n[lifecycle]\nidle = \"5 s\"\n");
+    let text = format!("{SMALL}shard-key = \"until:/\"\n[lifecycle]\nidle-timeout = \"5 s\"\n");
     let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
     let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
     assert_eq!(again.expect("a manifest"), manifest);
@@ -40,7 +40,7 @@ fn the_effective_text_parses_to_the_same_manifest() {
 #[test]
 fn unsupported_features_are_refused_and_not_ignored() {
     for more in [
-        "[lifecycle]\nremember = true",
+        "[lifecycle]\nremember-entities = true",
         "[grants]\nask = [\"account\"]",
         "[grants]\nhttp = [\"https://example.org\"]",
         "[grants]\ntopics = [\"news\"]",
