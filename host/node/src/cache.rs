@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::{Row, RowKey};
-use ostraca_store::StoredRow as Stored;
+use ostraca_store::StoredRow;
 
 use crate::rows::PoolRow;
 use crate::types::TypeRegistry;
@@ -33,7 +33,7 @@ pub(crate) struct CachedCluster {
     /// Rows of nodes and shards, for [`Event::Cached`](ostraca_core::node::Event::Cached). Their revisions are 0.
     pub(crate) rows: Vec<(RowKey, Row, u64)>,
     /// Rows of types, for [`Loader::remembered`](crate::loader::Loader::remembered).
-    pub(crate) types: Vec<Stored>,
+    pub(crate) types: Vec<StoredRow>,
 }
 
 /// Keeps it. Dropped, it writes what is left and closes.

@@ -240,7 +240,7 @@ impl Config {
     }
 
     /// How much of what other nodes say may wait.
-    pub(crate) fn control_inbox_limits(&self) -> crate::control::WordBounds {
+    pub(crate) fn control_inbox_limits(&self) -> crate::control::ControlInboxLimits {
         self.file.peers.control_inbox_limits()
     }
 

@@ -31,8 +31,8 @@ use crate::loader::Loader;
 use crate::stats::Stats;
 use crate::view::{ClusterView, EventLog};
 use crate::worker;
-pub(crate) use inbox::{ControlInboxLimits as WordBounds, ControlInboxSender};
-pub(crate) use message::decode as decode_message;
+pub(crate) use inbox::{ControlInboxLimits, ControlInboxSender};
+pub(crate) use message::decode as decode_control_message;
 
 /// How long what blocks may still hold the thread at its end.
 const LINGER: Duration = Duration::from_secs(1);
@@ -89,7 +89,7 @@ pub(crate) struct ControlThread {
 
 impl ControlThread {
     /// Starts the thread; until [`Control::start`] it serves only its connections.
-    pub(crate) fn spawn(bounds: WordBounds, stats: &Arc<Stats>) -> Result<Self, NodeError> {
+    pub(crate) fn spawn(bounds: ControlInboxLimits, stats: &Arc<Stats>) -> Result<Self, NodeError> {
         let failed = |source| NodeError::Thread { name: "ostraca-control".into(), source };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;

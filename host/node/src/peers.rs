@@ -99,7 +99,7 @@ impl PeerStreamHandler {
             StreamKind::Control => {
                 let (node, heard) = (peer.member.node.clone(), self.0.control_inbox.clone());
                 let hear = move |_, body: Bytes| {
-                    match control::decode_message(&node, &body) {
+                    match control::decode_control_message(&node, &body) {
                         Ok((from, talk)) => heard.put(from, talk, body.len()),
                         Err(why) => heard.ignore(&node, &why),
                     }

@@ -9,7 +9,7 @@ use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::rows::{Row, RowKey};
-use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow as Stored};
+use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cluster_bootstrap::{NAMESPACE, POOL};
@@ -223,7 +223,7 @@ pub(crate) fn encode_row(row: &Row) -> Result<Bytes, NodeError> {
 ///
 /// # Errors
 /// [`NodeError::Row`] names the row that cannot be read.
-pub(crate) fn decode_row(row: &Stored) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
+pub(crate) fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
     let Some(key) = parse_key(&row.key) else { return Ok(None) };
     let value = match &key {
         RowKey::Node(_) => Row::Node(decode(row)?),
@@ -240,7 +240,7 @@ pub(crate) fn encode_value<T: RowValue>(row: &T) -> Result<Bytes, NodeError> {
 }
 
 /// Reads a row's value.
-pub(crate) fn decode<T: RowValue>(row: &Stored) -> Result<T, NodeError> {
+pub(crate) fn decode<T: RowValue>(row: &StoredRow) -> Result<T, NodeError> {
     let key = &row.key;
     let bad = |why: String| NodeError::InvalidRow(format!("`{key}` cannot be read: {why}"));
     let Some((&format, body)) = row.value.split_first() else {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ostraca_core::node::Talk;
+use ostraca_core::node::ControlMessage;
 use ostraca_store_peer::protocol::{Reply, Request, decode, decode_request, encode};
 use ostraca_wire::fuzz;
 
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
             let _ = decode::<Reply>(body);
         }
         _ => {
-            let _ = postcard::from_bytes::<Talk>(body);
+            let _ = postcard::from_bytes::<ControlMessage>(body);
         }
     }
 });

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use ostraca_core::ids::ClusterId;
-use ostraca_store::StoredRow as Stored;
+use ostraca_store::StoredRow;
 use ostraca_store_sled::{DatabaseOpenError, open_database};
 
 use super::CachedCluster;
@@ -71,7 +71,7 @@ impl Database {
         let mut cached = CachedCluster::default();
         for (key, value) in found {
             let key = String::from_utf8_lossy(&key).into_owned();
-            let row = Stored { key, revision: 0, value: Bytes::copy_from_slice(&value) };
+            let row = StoredRow { key, revision: 0, value: Bytes::copy_from_slice(&value) };
             if row.key == ABOUT {
                 continue;
             }

@@ -113,7 +113,7 @@ fn is_address(address: &str) -> bool {
 
 fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
-    let handoff = &file.hand_off;
+    let hand_off = &file.hand_off;
     let all = [
         (["", "lease"], file.lease, 100 * MS, HOUR),
         (["", "renew-interval"], file.renew_interval, 10 * MS, HOUR),
@@ -135,9 +135,9 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["gateway", "max-backoff"], file.gateway.max_backoff, MS, HOUR),
         (["gateway", "default-timeout"], file.gateway.default_timeout, MS, 24 * HOUR),
         (["gateway", "max-timeout"], file.gateway.max_timeout, MS, 24 * HOUR),
-        (["hand-off", "ack-timeout"], handoff.ack_timeout, MS, HOUR),
-        (["hand-off", "stop-resend-interval"], handoff.stop_resend_interval, 10 * MS, HOUR),
-        (["hand-off", "timeout"], handoff.timeout, 10 * MS, 24 * HOUR),
+        (["hand-off", "ack-timeout"], hand_off.ack_timeout, MS, HOUR),
+        (["hand-off", "stop-resend-interval"], hand_off.stop_resend_interval, 10 * MS, HOUR),
+        (["hand-off", "timeout"], hand_off.timeout, 10 * MS, 24 * HOUR),
         (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
         (["rebalance", "retry-interval"], file.rebalance.retry_interval, 10 * MS, HOUR),
         (["guests", "tick-interval"], file.guests.tick_interval, MS, 1_000 * MS),
@@ -180,7 +180,7 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         let why = "`default-timeout` must not be longer than `max-timeout`";
         return Err(input.at(&["gateway", "default-timeout"], why.into(), None));
     }
-    if handoff.ack_timeout + entities.stop_timeout >= handoff.timeout {
+    if hand_off.ack_timeout + entities.stop_timeout >= hand_off.timeout {
         let why = "`timeout` must be longer than `ack-timeout` and `entities.stop-timeout` together: else a slow stop is given up";
         return Err(input.at(&["hand-off", "timeout"], why.into(), None));
     }

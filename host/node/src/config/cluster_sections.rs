@@ -11,7 +11,7 @@ use ostraca_wire::envelope::TimeoutLimits;
 use serde::{Deserialize, Serialize};
 
 use super::file::{ConfigFile, millis, saturating_u32, saturating_usize};
-use crate::control::WordBounds;
+use crate::control::ControlInboxLimits;
 use crate::user_file::units;
 
 /// How many leases a node's words may go unheard.
@@ -207,7 +207,7 @@ impl GatewaySection {
 
 impl Default for PeersSection {
     fn default() -> Self {
-        let (peers, words) = (PeerLimits::default(), WordBounds::default());
+        let (peers, words) = (PeerLimits::default(), ControlInboxLimits::default());
         Self {
             keep_alive_interval: peers.keep_alive_interval,
             idle_timeout: peers.idle_timeout,
@@ -240,8 +240,8 @@ impl PeersSection {
     }
 
     /// How much of what other nodes say may wait.
-    pub(super) fn control_inbox_limits(&self) -> WordBounds {
-        WordBounds {
+    pub(super) fn control_inbox_limits(&self) -> ControlInboxLimits {
+        ControlInboxLimits {
             messages: self.control_messages as usize,
             bytes: saturating_usize(self.control_message_bytes),
         }

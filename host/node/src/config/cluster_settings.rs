@@ -72,9 +72,9 @@ impl ClusterSettings {
 
     pub(crate) fn from_row(row: &SettingsRow) -> Self {
         let time = Duration::from_millis;
-        let (lease, margin, lane_life) =
+        let (lease, lease_margin, lane_ttl) =
             (time(row.lease), time(row.lease_margin), time(row.lane_ttl));
-        Self { lease, lease_margin: margin, lane_ttl: lane_life }
+        Self { lease, lease_margin, lane_ttl }
     }
 
     pub(crate) fn to_row(&self, revision: u64, before: Option<SettingsRow>) -> SettingsRow {
@@ -175,8 +175,8 @@ impl Config {
     /// What the node's machine goes by, where the cluster's row says this.
     pub(crate) fn lease_settings(&self, row: &SettingsRow) -> LeaseSettings {
         let SettingsRow { revision, lease, lease_margin: margin, .. } = *row;
-        let handoff = &self.file.hand_off;
-        let told = millis(handoff.ack_timeout + handoff.stop_resend_interval * 2);
+        let hand_off = &self.file.hand_off;
+        let told = millis(hand_off.ack_timeout + hand_off.stop_resend_interval * 2);
         LeaseSettings {
             revision,
             lease,
