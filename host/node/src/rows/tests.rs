@@ -8,8 +8,8 @@ use super::*;
 
 const LIFE: Incarnation = Incarnation { counter: 3, nonce: 200 };
 
-fn stored(key: &str, value: Bytes) -> Stored {
-    Stored { key: key.into(), revision: 7, value }
+fn stored(key: &str, value: Bytes) -> StoredRow {
+    StoredRow { key: key.into(), revision: 7, value }
 }
 
 fn holds(key: &RowKey, row: &Row, golden: &[u8]) {
